@@ -1,0 +1,138 @@
+//! The operations that a decoder needs from a device, and the devices that have them.
+//!
+//! Two traits for two lifetimes: a `Loader` takes device memory (weights, KV pool, activations) once, before anything
+//! is served; `finish` turns it into a `Backend`, which computes into what was allocated and has no way to take more.
+
+pub mod args;
+pub mod cpu;
+
+pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};
+
+use crate::Result;
+use crate::batch::Batch;
+use crate::tensor::TensorView;
+
+/// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
+pub trait Loader: Sized {
+    type Backend: Backend;
+
+    /// One or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), kept in the file's
+    /// quantisation. Rows may be of different types per part.
+    fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<<Self::Backend as Backend>::Matrix>;
+
+    /// A vector (norm weights), as f32.
+    fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
+
+    /// Room for `rows * cols` f32 activations.
+    fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Backend as Backend>::Buffer>;
+
+    /// One layer's K and V pool.
+    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<<Self::Backend as Backend>::KvLayer>;
+
+    /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin).
+    fn available_memory(&self) -> Result<u64>;
+
+    fn finish(self) -> Result<Self::Backend>;
+}
+
+/// The operations of a decoder step. Buffers are row-major f32 `[rows, cols]`; every op handles `rows` rows and
+/// writes only what it names. A result row depends on its own inputs alone, bit for bit: never on how many rows
+/// were computed with it (batch invariance).
+pub trait Backend: Send + Sized + 'static {
+    type Buffer: Send;
+    type Matrix: Send;
+    type Vector: Send;
+    type KvLayer: Send;
+
+    /// Hands the batch's integers to the device; called once per step, before any op.
+    fn begin_step(&mut self, batch: &Batch) -> Result<()>;
+
+    /// `out[i] = scale * table[token_ids[i]]`.
+    fn embed(&mut self, table: &Self::Matrix, batch: &Batch, scale: f32, out: &mut Self::Buffer) -> Result<()>;
+
+    /// `out = x / rms(x) * weight`.
+    fn rms_norm(
+        &mut self,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `residual += x; out = rms_norm(residual)`, in one pass.
+    fn add_rms_norm(
+        &mut self,
+        residual: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `out[r] = matrix · x[r] (+ bias)`; `out` has one column per row of the stacked matrix.
+    fn linear(&mut self, matrix: &Self::Matrix, x: &Self::Buffer, rows: usize, out: &mut Self::Buffer) -> Result<()>;
+
+    /// cos and sin of every rotated pair for the batch's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
+    /// each times `spec.magnitude`.
+    fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Self::Buffer) -> Result<()>;
+
+    /// q/k norm per head (where given), then RoPE on q and k, in place in the stacked `qkv`; stores k and v into the
+    /// cache at the group's `slot_mapping`.
+    #[allow(clippy::too_many_arguments)]
+    fn rope_and_store_kv(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        layout: QkvLayout,
+        q_norm: Option<&Self::Vector>,
+        k_norm: Option<&Self::Vector>,
+        eps: f32,
+        rope: &RopeSpec,
+        angles: &Self::Buffer,
+        batch: &Batch,
+        group: usize,
+        kv: &mut Self::KvLayer,
+    ) -> Result<()>;
+
+    /// Causal attention of the batch's q rows over the paged cache; any mix of query lengths. `out` is
+    /// `[n, num_heads * head_dim]`. A row with nothing to attend to gives zeros.
+    fn attention(
+        &mut self,
+        qkv: &Self::Buffer,
+        layout: QkvLayout,
+        args: AttentionArgs,
+        batch: &Batch,
+        group: usize,
+        kv: &Self::KvLayer,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns.
+    fn gated_activation(
+        &mut self,
+        gate_up: &Self::Buffer,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        out: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `out[i] = x[indices[i]]`, rows of `cols`.
+    fn gather_rows(&mut self, x: &Self::Buffer, indices: &[u32], cols: usize, out: &mut Self::Buffer) -> Result<()>;
+
+    /// Executes the batch's copy-on-write copies that belong to `group` on one layer.
+    fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut Self::KvLayer) -> Result<()>;
+
+    /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
+    fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
+
+    /// Bytes held on the device, by purpose.
+    fn memory(&self) -> MemoryLedger;
+
+    /// Device allocations since start: constant while serving.
+    fn device_allocations(&self) -> u64;
+
+    /// Which device, and which kernel serves which tensor type and op; for start-up and `doctor`.
+    fn describe(&self) -> String;
+}

@@ -1,0 +1,65 @@
+//! What one engine step computes, as flat arrays of integers: the scheduler writes it, the model and the
+//! backends read it. Decode, prefill chunks and prefix-cache hits are all the same case.
+
+/// Placeholder in a block table for a block that a sliding window has left behind (never read).
+pub const NULL_BLOCK: u32 = u32::MAX;
+
+/// One step. `n` = scheduled tokens over all sequences, `s` = sequences.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Batch {
+    /// Input token ids, `[n]`, sequence after sequence.
+    pub token_ids: Vec<u32>,
+    /// Position of each token in its sequence, `[n]`.
+    pub positions: Vec<u32>,
+    /// Where each sequence's tokens start in the flat arrays, `[s + 1]`, starting with 0.
+    pub cu_seqlens_q: Vec<u32>,
+    /// Tokens of each sequence whose K and V exist after this step (the attended length of its last token), `[s]`.
+    pub context_lens: Vec<u32>,
+    /// Block tables and slots, one entry per KV group of the model.
+    pub groups: Vec<GroupTables>,
+    /// Flat indices of the tokens whose logits are wanted, increasing.
+    pub logits_indices: Vec<u32>,
+    /// Blocks to copy before anything is computed (copy-on-write of forked sequences).
+    pub block_copies: Vec<BlockCopy>,
+}
+
+/// The paged cache's view of a batch for one KV group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupTables {
+    /// Where each token's K and V go: `block * block_size + offset`, `[n]`.
+    pub slot_mapping: Vec<u32>,
+    /// Block ids of all sequences, one after the other; entry `i` of a sequence holds positions
+    /// `i * block_size ..`; `NULL_BLOCK` where a sliding window has passed.
+    pub block_tables: Vec<u32>,
+    /// Where each sequence's block table starts in `block_tables`, `[s + 1]`.
+    pub cu_blocks: Vec<u32>,
+}
+
+/// Copy the whole of block `src` to block `dst`, in all layers of `group`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockCopy {
+    pub group: u32,
+    pub src: u32,
+    pub dst: u32,
+}
+
+impl Batch {
+    pub fn num_tokens(&self) -> usize {
+        self.token_ids.len()
+    }
+
+    pub fn num_seqs(&self) -> usize {
+        self.context_lens.len()
+    }
+
+    /// Flat token range of sequence `seq`.
+    pub fn tokens_of(&self, seq: usize) -> std::ops::Range<usize> {
+        self.cu_seqlens_q[seq] as usize..self.cu_seqlens_q[seq + 1] as usize
+    }
+
+    /// Block table of sequence `seq` in `group`.
+    pub fn block_table(&self, group: usize, seq: usize) -> &[u32] {
+        let g = &self.groups[group];
+        &g.block_tables[g.cu_blocks[seq] as usize..g.cu_blocks[seq + 1] as usize]
+    }
+}

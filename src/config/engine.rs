@@ -1,0 +1,77 @@
+//! Engine arguments and the immutable configuration they resolve to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where the model runs. `Auto` takes a GPU when there is one that works, else the CPU, and says which.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceKind {
+    #[default]
+    Auto,
+    Cpu,
+    Hip,
+}
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum KvCacheDtype {
+    #[default]
+    F16,
+}
+
+/// What the user asked for; `None` means "decide from the model and the machine".
+#[derive(Debug, Clone)]
+pub struct EngineArgs {
+    pub model: PathBuf,
+    pub device: DeviceKind,
+    pub num_threads: Option<usize>,
+    pub max_model_len: Option<usize>,
+    pub max_num_seqs: usize,
+    pub max_num_batched_tokens: Option<usize>,
+    pub block_size: usize,
+    /// Bytes of the KV pool.
+    pub kv_cache_memory: Option<u64>,
+    pub kv_cache_dtype: KvCacheDtype,
+    pub enable_prefix_caching: bool,
+    pub max_queue_size: usize,
+    /// How long the record of a finished request is kept.
+    pub retention: Duration,
+    /// Seed of requests that bring none; `None` draws one from the system.
+    pub seed: Option<u64>,
+}
+
+impl EngineArgs {
+    pub fn new(model: impl Into<PathBuf>) -> Self {
+        Self {
+            model: model.into(),
+            device: DeviceKind::Auto,
+            num_threads: None,
+            max_model_len: None,
+            max_num_seqs: 64,
+            max_num_batched_tokens: None,
+            block_size: 16,
+            kv_cache_memory: None,
+            kv_cache_dtype: KvCacheDtype::F16,
+            enable_prefix_caching: true,
+            max_queue_size: 1024,
+            retention: Duration::from_secs(300),
+            seed: None,
+        }
+    }
+}
+
+/// The resolved configuration: every number is final and was checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    pub num_threads: usize,
+    pub max_model_len: usize,
+    pub max_num_seqs: usize,
+    pub max_num_batched_tokens: usize,
+    pub block_size: usize,
+    pub num_blocks: usize,
+    pub kv_cache_dtype: KvCacheDtype,
+    pub enable_prefix_caching: bool,
+    pub max_queue_size: usize,
+    pub retention: Duration,
+    pub seed: u64,
+}

@@ -1,0 +1,68 @@
+//! The one error type of the crate. Each variant says what was got, what was expected and what to do.
+
+use std::path::PathBuf;
+
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can go wrong, by who can mend it: the caller, the file, the machine, or us.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A request (or an engine argument) that cannot be served. The engine goes on.
+    #[error("{what}: got {got}, expected {expected}")]
+    InvalidRequest { what: &'static str, got: String, expected: String },
+
+    #[error("no such file: {}", path.display())]
+    FileNotFound { path: PathBuf },
+
+    /// A GGUF file that is malformed, contradicts itself, or is of a kind that is not supported.
+    /// `location` names the key, tensor or part of the file.
+    #[error("{}: {location}: {problem}", path.display())]
+    ModelFile { path: PathBuf, location: String, problem: String },
+
+    #[error("{operation} {}: {message}", path.display())]
+    Io { operation: &'static str, path: PathBuf, message: String },
+
+    #[error("{what} needs {requested} bytes, {available} are available; {advice}")]
+    OutOfMemory { what: String, requested: u64, available: u64, advice: &'static str },
+
+    /// The waiting queue is at its bound; the caller may try again later.
+    #[error(
+        "the queue is full: {waiting} requests wait, max_queue_size is {limit}; try again later or raise max_queue_size"
+    )]
+    QueueFull { waiting: usize, limit: usize },
+
+    /// The chat template of the file (or the one given) could not be rendered.
+    #[error("chat template: {problem}")]
+    ChatTemplate { problem: String },
+
+    /// A device, or the lack of one.
+    #[error("device {device}: {problem}")]
+    Device { device: String, problem: String },
+
+    /// A step failed: the requests in it end with this, the engine goes on.
+    #[error("the step that this request was part of failed: {problem}")]
+    StepFailed { problem: String },
+
+    /// The engine has stopped (closed, or its device was lost) and serves nothing more.
+    #[error("the engine is dead: {reason}")]
+    EngineDead { reason: String },
+
+    /// The handle was inherited by a forked process; the engine's threads live in the parent.
+    #[error("this engine belongs to process {owner} and cannot be used in process {current} after fork; load it there")]
+    Forked { owner: u32, current: u32 },
+
+    /// An invariant of ours is broken: a bug in rocmforge, never in the input.
+    #[error("internal error (please report it): {problem}")]
+    Internal { problem: String },
+}
+
+impl Error {
+    pub fn invalid(what: &'static str, got: impl ToString, expected: impl ToString) -> Self {
+        Self::InvalidRequest { what, got: got.to_string(), expected: expected.to_string() }
+    }
+
+    pub fn internal(problem: impl ToString) -> Self {
+        Self::Internal { problem: problem.to_string() }
+    }
+}

@@ -1,0 +1,1 @@
+//! The paged, prefix-sharing KV cache's bookkeeping: integers only.

@@ -1,0 +1,33 @@
+//! rocmforge: an engine for GGUF language models, driven from Python.
+//!
+//! One step of the engine reads like this (see `engine::core`):
+//!
+//! ```text
+//! commands -> Scheduler::schedule() -> Batch -> Executor::forward(batch) -> logits
+//!          -> Sampler -> Scheduler::commit(tokens) -> outputs
+//! ```
+//!
+//! Modules, from the bottom up: `quant` (block formats), `gguf` (the file), `tensor`, `backend` (ops on a device),
+//! `model` (one decoder, many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
+//! `engine`, `python`. `tests/test_architecture.py` enforces who may import whom.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
+
+pub mod backend;
+pub mod batch;
+pub mod config;
+pub mod engine;
+pub mod error;
+pub mod gguf;
+pub mod kv_cache;
+pub mod model;
+pub mod quant;
+pub mod sampler;
+pub mod scheduler;
+pub mod sync;
+pub mod tensor;
+pub mod tokenizer;
+
+#[cfg(feature = "python")]
+mod python;
+
+pub use error::{Error, Result};

@@ -1,0 +1,1 @@
+//! The Python bindings: the only place that names pyo3.
