@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::output::SharedSink;
-use super::stats::{BlockInfo, Stats};
+use super::stats::Stats;
 use crate::Result;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
+use crate::kv_cache::BlockInfo;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 /// Unique over the life of an engine.

@@ -8,4 +8,4 @@ pub mod stats;
 pub use executor::{Executor, Logits};
 pub use handle::{Engine, LoadProgress, NewRequest, Prompt, RequestId};
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
-pub use stats::{BlockInfo, BlockState, Stats};
+pub use stats::Stats;
