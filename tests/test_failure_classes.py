@@ -88,4 +88,3 @@ def test_map_lists_only_tables_with_four_columns() -> None:
     """A row with a stray column would be left out in silence; count what looks like a row."""
     text = MAP.read_text(encoding="utf-8")
     assert len(re.findall(r"^\|\s*[KSMLP]\d+\s*\|", text, re.MULTILINE)) == len(EXPECTED)
-
