@@ -28,13 +28,13 @@ demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model
 test: test-rust test-loom test-python ## run all tests: Rust, loom, Python
 
 test-rust: ## Rust tests; compiles every target first
-	$(SAY) 'Rust tests: compiling every target (tests, benches, doc tests)'
+	$(SAY) 'Rust tests: compiling every target, benches too'
 	@cargo test --quiet --locked --no-run --all-targets
 	$(SAY) 'Rust tests: running'
 	@cargo test --quiet --locked
 
 test-loom: ## model-check the lock-free protocols under loom
-	$(SAY) 'loom: every interleaving of the thread pool and of what else is written by hand'
+	$(SAY) 'loom: the interleavings of the protocols written by hand'
 	@RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --lib loom_
 
 test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
@@ -64,7 +64,7 @@ lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubt
 	$(SAY) 'stubtest: _rocmforge.pyi against the built module'
 	@$(BIN)/python -m mypy.stubtest rocmforge._rocmforge
 	$(SAY) 'architecture'
-	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_failure_classes.py
+	@$(BIN)/python -m pytest -qq tests/test_architecture.py tests/test_failure_classes.py
 
 bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: saved, compared with the last run, plotted
 	$(SAY) 'criterion: kernels, KV cache, scheduler'
