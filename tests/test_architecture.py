@@ -98,6 +98,7 @@ WHOLE_FILE_RULES = {"no stub", "no ignored test, no silenced dead code", "enviro
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rust_sources_keep_the_rule(rule: str) -> None:
+    """S30: among the rules, nothing in the engine prints."""
     check = RULES[rule][0]
     if rule in WHOLE_FILE_RULES:
         files: Iterator[tuple[Path, str]] = ((path, code_only(text)) for path, text in rust_files())
