@@ -3,12 +3,12 @@
 mod bpe;
 mod byte_level;
 mod chat_template;
-mod json;
 mod pretokenizer;
 mod special;
 mod spm;
 mod stream;
-mod template_limits;
+mod template_functions;
+mod template_json;
 #[cfg(test)]
 mod tests;
 mod vocab;
@@ -109,11 +109,11 @@ impl Tokenizer {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         out.extend(self.bos.filter(|_| add_special && self.add_bos));
         let mut scratch = bpe::Scratch::default();
-        let mut after_special = true;
-        let mut plain = |text, after_special, out: &mut Vec<u32>| match &self.model {
+        // Text begins at the start or after a token found below: in both places the space prefix is due.
+        let mut plain = |text, out: &mut Vec<u32>| match &self.model {
             Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
             Model::Spm(spm) => {
-                spm.encode(&self.vocab, text, self.add_space && after_special, out);
+                spm.encode(&self.vocab, text, self.add_space, out);
                 Ok(())
             }
         };
@@ -121,14 +121,13 @@ impl Tokenizer {
         let finder = if parse_special { &self.with_control } else { &self.always };
         for (start, end, id) in finder.find(text) {
             if start > done {
-                plain(&text[done..start], after_special, &mut out)?;
+                plain(&text[done..start], &mut out)?;
             }
             out.push(id);
-            after_special = true;
             done = end;
         }
         if done < text.len() {
-            plain(&text[done..], after_special, &mut out)?;
+            plain(&text[done..], &mut out)?;
         }
         out.extend(self.eos.filter(|_| add_special && self.add_eos));
         Ok(out)
