@@ -2,3 +2,4 @@
 
 pub mod linear;
 pub mod pool;
+pub mod simd;
