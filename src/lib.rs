@@ -25,6 +25,8 @@ pub mod sampler;
 pub mod scheduler;
 pub mod sync;
 pub mod tensor;
+#[cfg(test)]
+pub mod testdata;
 pub mod tokenizer;
 
 #[cfg(feature = "python")]
