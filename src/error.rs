@@ -48,6 +48,10 @@ pub enum Error {
     #[error("the engine is dead: {reason}")]
     EngineDead { reason: String },
 
+    /// The caller stopped a load.
+    #[error("loading was interrupted")]
+    Interrupted,
+
     /// The handle was inherited by a forked process; the engine's threads live in the parent.
     #[error("this engine belongs to process {owner} and cannot be used in process {current} after fork; load it there")]
     Forked { owner: u32, current: u32 },

@@ -67,11 +67,13 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
+    /// Rows of logits that one step may ask for.
+    pub max_logits_rows: usize,
     pub block_size: usize,
     pub num_blocks: usize,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,
     pub retention: Duration,
-    pub seed: u64,
+    pub seed: Option<u64>,
 }

@@ -3,6 +3,7 @@
 pub mod executor;
 pub mod handle;
 pub mod output;
+pub mod runner;
 pub mod stats;
 
 pub use executor::{Executor, Logits};

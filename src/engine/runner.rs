@@ -1,0 +1,46 @@
+//! A model on a device as the engine loop sees it.
+
+use super::executor::{Executor, Logits};
+use crate::Result;
+use crate::backend::{Backend, MemoryLedger};
+use crate::batch::Batch;
+use crate::model::Decoder;
+
+/// `Executor` over any backend, monomorphised: one virtual call per step, none per op.
+pub struct Runner<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
+}
+
+impl<B: Backend> Runner<B> {
+    pub fn new(backend: B, decoder: Decoder<B>) -> Self {
+        Self { backend, decoder }
+    }
+}
+
+impl<B: Backend> Executor for Runner<B>
+where
+    Decoder<B>: Send,
+{
+    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+        let vocab_size = self.vocab_size();
+        let values = self.decoder.forward(&mut self.backend, batch)?;
+        Ok(Logits { values, vocab_size })
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.decoder.spec().vocab_size
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        self.backend.memory()
+    }
+
+    fn device_allocations(&self) -> u64 {
+        self.backend.device_allocations()
+    }
+
+    fn describe(&self) -> String {
+        self.backend.describe()
+    }
+}

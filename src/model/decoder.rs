@@ -1,0 +1,192 @@
+//! The forward pass: one skeleton for every architecture, over any backend.
+
+use super::spec::DecoderSpec;
+use super::weights::{LayerWeights, Weights};
+use crate::backend::{Backend, KvLayerSpec, Loader};
+use crate::batch::Batch;
+use crate::{Error, Result};
+
+/// All layers of the supported architectures attend alike, so there is one KV group.
+const KV_GROUP: usize = 0;
+
+/// The largest step that the activations are allocated for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecoderLimits {
+    pub max_num_batched_tokens: usize,
+    /// Rows of logits per step.
+    pub max_logits_rows: usize,
+}
+
+/// A model on a device, with its KV pool and the activations of one step.
+pub struct Decoder<B: Backend> {
+    spec: DecoderSpec,
+    limits: DecoderLimits,
+    weights: Weights<B>,
+    kv_layers: Vec<B::KvLayer>,
+    buffers: Buffers<B>,
+}
+
+/// Activations of one step.
+struct Buffers<B: Backend> {
+    /// cos and sin per token.
+    angles: B::Buffer,
+    qkv: B::Buffer,
+    /// All tokens of the step.
+    all: Stream<B>,
+    /// The rows whose logits are wanted: all that matters after the last attention.
+    last: Stream<B>,
+    work: Work<B>,
+    logits: B::Buffer,
+}
+
+/// What flows from layer to layer.
+struct Stream<B: Backend> {
+    residual: B::Buffer,
+    /// Attention's result, before its output projection.
+    attn: B::Buffer,
+}
+
+/// Intermediate results that no layer leaves behind for the next, but `normed`: its input.
+struct Work<B: Backend> {
+    normed: B::Buffer,
+    /// Output of a sub-layer, to be added to the residual.
+    delta: B::Buffer,
+    gate_up: B::Buffer,
+    ffn: B::Buffer,
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Takes the memory for activations and the KV pool.
+    pub fn new<L: Loader<Backend = B>>(
+        spec: DecoderSpec,
+        weights: Weights<B>,
+        loader: &mut L,
+        limits: DecoderLimits,
+        kv: KvLayerSpec,
+    ) -> Result<Self> {
+        let mut kv_layers = Vec::with_capacity(spec.num_layers);
+        for _ in 0..spec.num_layers {
+            kv_layers.push(loader.alloc_kv_layer(kv)?);
+        }
+        let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
+        let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
+        let mut stream = |rows| -> Result<Stream<B>> {
+            Ok(Stream { residual: loader.alloc_buffer(rows, hidden)?, attn: loader.alloc_buffer(rows, q)? })
+        };
+        let (all, last) = (stream(tokens)?, stream(rows)?);
+        let work = Work {
+            normed: loader.alloc_buffer(tokens, hidden)?,
+            delta: loader.alloc_buffer(tokens, hidden)?,
+            gate_up: loader.alloc_buffer(tokens, 2 * spec.ffn_size)?,
+            ffn: loader.alloc_buffer(tokens, spec.ffn_size)?,
+        };
+        let buffers = Buffers {
+            angles: loader.alloc_buffer(tokens, 2 * spec.rope.inv_freq.len())?,
+            qkv: loader.alloc_buffer(tokens, spec.qkv.cols())?,
+            all,
+            last,
+            work,
+            logits: loader.alloc_buffer(rows, spec.vocab_size)?,
+        };
+        Ok(Self { spec, limits, weights, kv_layers, buffers })
+    }
+
+    pub fn spec(&self) -> &DecoderSpec {
+        &self.spec
+    }
+
+    /// Bytes of activations that `new` takes, for budgeting.
+    pub fn scratch_bytes(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
+        let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
+        let per_token = 2 * spec.rope.inv_freq.len() + 3 * hidden + spec.qkv.cols() + q + 3 * spec.ffn_size;
+        let per_row = hidden + q + spec.vocab_size;
+        4 * (per_token as u64 * limits.max_num_batched_tokens as u64 + per_row as u64 * limits.max_logits_rows as u64)
+    }
+
+    /// Runs one step and returns the logits of the batch's `logits_indices`, `[rows, vocab_size]`.
+    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch) -> Result<&'a [f32]> {
+        let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
+        if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
+            return Err(Error::internal(format!(
+                "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
+                self.limits
+            )));
+        }
+        let Self { spec, weights, kv_layers, buffers, .. } = self;
+        let Buffers { angles, qkv, all, last, work, logits } = buffers;
+        backend.begin_step(batch)?;
+        backend.rope_angles(&spec.rope, batch, angles)?;
+        backend.embed(&weights.token_embd, batch, 1.0, &mut all.residual)?;
+
+        let mut layers = weights.layers.iter().zip(kv_layers.iter_mut()).peekable();
+        if let Some((first, _)) = layers.peek() {
+            backend.rms_norm(&all.residual, &first.attn_norm, spec.norm_eps, tokens, &mut work.normed)?;
+        }
+        while let Some((layer, kv)) = layers.next() {
+            backend.copy_blocks(batch, KV_GROUP, kv)?;
+            backend.linear(&layer.qkv, &work.normed, tokens, qkv)?;
+            let (q_norm, k_norm) = layer.qk_norm.as_ref().map(|[q, k]| (q, k)).unzip();
+            backend.rope_and_store_kv(
+                qkv,
+                spec.qkv,
+                q_norm,
+                k_norm,
+                spec.norm_eps,
+                &spec.rope,
+                angles,
+                batch,
+                KV_GROUP,
+                kv,
+            )?;
+            if layers.peek().is_none() && rows == 0 {
+                return Ok(&[]);
+            }
+            backend.attention(qkv, spec.qkv, spec.attention, batch, KV_GROUP, kv, &mut all.attn)?;
+            match layers.peek() {
+                Some((next, _)) => {
+                    feed_forward(backend, spec, layer, tokens, all, work)?;
+                    backend.add_rms_norm(
+                        &mut all.residual,
+                        &work.delta,
+                        &next.attn_norm,
+                        spec.norm_eps,
+                        tokens,
+                        &mut work.normed,
+                    )?;
+                }
+                None => {
+                    backend.gather_rows(&all.attn, &batch.logits_indices, spec.qkv.q_cols(), &mut last.attn)?;
+                    backend.gather_rows(&all.residual, &batch.logits_indices, spec.hidden_size, &mut last.residual)?;
+                    feed_forward(backend, spec, layer, rows, last, work)?;
+                    backend.add_rms_norm(
+                        &mut last.residual,
+                        &work.delta,
+                        &weights.output_norm,
+                        spec.norm_eps,
+                        rows,
+                        &mut work.normed,
+                    )?;
+                }
+            }
+        }
+        backend.linear(weights.output.as_ref().unwrap_or(&weights.token_embd), &work.normed, rows, logits)?;
+        backend.to_host(logits, rows, spec.vocab_size)
+    }
+}
+
+/// From attention's result to the feed-forward's: `residual += attn_output(attn); delta = ffn(norm(residual))`.
+fn feed_forward<B: Backend>(
+    backend: &mut B,
+    spec: &DecoderSpec,
+    layer: &LayerWeights<B>,
+    rows: usize,
+    stream: &mut Stream<B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let Work { normed, delta, gate_up, ffn } = work;
+    backend.linear(&layer.attn_output, &stream.attn, rows, delta)?;
+    backend.add_rms_norm(&mut stream.residual, delta, &layer.ffn_norm, spec.norm_eps, rows, normed)?;
+    backend.linear(&layer.gate_up, normed, rows, gate_up)?;
+    backend.gated_activation(gate_up, spec.arch.activation, rows, spec.ffn_size, ffn)?;
+    backend.linear(&layer.ffn_down, ffn, rows, delta)
+}

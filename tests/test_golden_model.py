@@ -1,0 +1,73 @@
+"""The real SmolLM2 model against llama.cpp: tokens, greedy continuations, chat prompts, likelihood of a text."""
+
+import numpy as np
+import pytest
+from rocmforge import LLM, SamplingParams, Tokenizer
+
+# Two engines may part ways only where the two best tokens are closer than this (log-probability).
+GAP = 0.3
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2_path):
+    with LLM(smollm2_path, max_model_len=2048, num_threads=2) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def golden(golden_json):
+    return golden_json("smollm2.json")
+
+
+def test_prompts_tokenize_as_golden(smollm2_path, golden):
+    tokenizer = Tokenizer(smollm2_path)
+    for prompt in golden["prompts"]:
+        ids = tokenizer.encode(prompt["text"], add_special=False, parse_special=prompt["parse_special"])
+        assert ids == prompt["ids"], prompt["name"]
+
+
+def test_chat_prompts_render_as_golden(smollm2_path, golden):
+    tokenizer = Tokenizer(smollm2_path)
+    for prompt in (p for p in golden["prompts"] if "messages" in p):
+        assert tokenizer.apply_chat_template(prompt["messages"]) == prompt["text"]
+        without = tokenizer.apply_chat_template(prompt["messages"], add_generation_prompt=False)
+        assert without == prompt["text_without_generation_prompt"]
+
+
+def test_greedy_continuations_equal_llamacpp(llm, golden, assert_nothing_left):
+    """P5, M1, M2, M3: 24 prompts, 48 tokens each, by an independent engine."""
+    params = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
+    outputs = llm.generate([p["ids"] for p in golden["prompts"]], params, progress=False)
+    compared = 0
+    for prompt, output in zip(golden["prompts"], outputs, strict=True):
+        got = output.outputs[0].token_ids
+        assert len(got) == 48
+        for i, (ours, theirs) in enumerate(zip(got, prompt["greedy_ids"], strict=True)):
+            if ours != theirs:
+                assert prompt["gap"][i] < GAP, f"{prompt['name']}: token {i} is {ours}, not {theirs}"
+                break
+            compared += 1
+    # Were every prompt to part at once, nothing would have been compared.
+    assert compared > 24 * 48 // 2
+    assert_nothing_left(llm)
+
+
+def test_end_of_generation_stops(llm, golden):
+    """S15: the model's own end token ends a request, where llama.cpp would end it too."""
+    prompt = next(p for p in golden["prompts"] if p["name"] == "chat_simple")
+    out = llm.generate(prompt["ids"], SamplingParams(temperature=0.0, max_tokens=48), progress=False)[0].outputs[0]
+    assert out.finish_reason == "stop"
+    assert len(out.token_ids) == prompt["eog_at"] + 1
+    assert out.text == "The capital of Japan is Tokyo."
+
+
+def test_mean_negative_log_likelihood_of_a_text(llm, golden):
+    text = golden["perplexity"]
+    ids = np.array(text["ids"])
+    logits = llm.prompt_logits(ids).astype(np.float64)
+    assert logits.shape == (len(ids), llm.tokenizer.vocab_size)
+    logits -= logits.max(axis=1, keepdims=True)
+    logprobs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    nll = -logprobs[np.arange(len(ids) - 1), ids[1:]].mean()
+    assert nll == pytest.approx(float(text["mean_nll_llamacpp"]), rel=0.005)
+    assert abs(nll - float(text["mean_nll_float"])) < 0.01
