@@ -85,7 +85,7 @@ impl Core {
     pub(super) fn step(&mut self) -> Result<()> {
         let now = self.shared.clock.now();
         self.expire(now);
-        let step = self.scheduler.schedule(now);
+        let step = self.scheduler.schedule(now)?;
         if step.seqs.is_empty() {
             return self.stalled();
         }
@@ -93,8 +93,11 @@ impl Core {
         self.counters.engine_steps += 1;
         match self.compute(&step) {
             Ok(()) => self.commit(&step),
-            Err(Error::EngineDead { reason }) => Err(Error::EngineDead { reason }),
             Err(error) => {
+                self.scheduler.discard(&step, self.shared.clock.now())?;
+                if matches!(error, Error::EngineDead { .. }) {
+                    return Err(error);
+                }
                 self.fail_step(&step, error);
                 Ok(())
             }

@@ -27,9 +27,19 @@ impl Core {
             }
             Wanted::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
         };
-        let num_forks = if let Work::Generate(generation) = &work { generation.sequences.len() } else { 1 };
-        let sequence =
-            NewSequence { id: seq_id(id, 0), prompt: prompt.clone(), priority, all_logits, cache_salt: None, num_forks };
+        let (num_forks, max_tokens) = match &work {
+            Work::Generate(generation) => (generation.sequences.len(), generation.params.max_tokens),
+            Work::PromptLogits { .. } => (1, 0),
+        };
+        let sequence = NewSequence {
+            id: seq_id(id, 0),
+            prompt: prompt.clone(),
+            max_tokens,
+            priority,
+            all_logits,
+            cache_salt: None,
+            num_forks,
+        };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };
         let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };
         self.requests.insert(id, request);
@@ -181,7 +191,7 @@ impl Core {
     }
 
     /// The last of a request: counters, queue, deadline, name; its record stays for a while.
-    fn retire(&mut self, request: Request, reason: FinishReason, error: Option<Error>, now: u64) {
+    pub(super) fn retire(&mut self, request: Request, reason: FinishReason, error: Option<Error>, now: u64) {
         if !request.started {
             self.shared.leave_queue();
         }

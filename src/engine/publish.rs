@@ -35,6 +35,7 @@ impl Core {
                 self.outbox.push((generation.sink.clone(), output));
             }
         }
+        self.retire(request, reason, error, self.shared.clock.now());
     }
 }
 

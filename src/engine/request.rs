@@ -79,8 +79,7 @@ impl Request {
     ) -> Result<bool> {
         match &mut self.work {
             Work::PromptLogits { rows, .. } => {
-                // A preempted request computes its first positions again.
-                rows.truncate(scheduled.start * logits.vocab_size);
+                // Positions that a preemption makes the request compute again come without logits.
                 for row in scheduled.logits.clone() {
                     rows.extend_from_slice(logits.row(row));
                 }
@@ -125,10 +124,7 @@ impl Generation {
         };
         let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
         for (position, row) in (first + 1..prompt.len()).zip(scheduled.logits.clone()) {
-            // Positions known from before a preemption are passed over.
-            if known.len() == position {
-                known.push(Some(sampler.logprobs(logits.row(row), prompt[position], top)?));
-            }
+            known.push(Some(sampler.logprobs(logits.row(row), prompt[position], top)?));
         }
         Ok(())
     }

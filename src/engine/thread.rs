@@ -1,5 +1,7 @@
 //! The engine thread: commands, then a step, then what it gave; asleep when there is nothing to do.
 
+use std::sync::Arc;
+
 use crossbeam_channel::Receiver;
 
 use super::core::{Core, guarded, panic_message};
@@ -29,6 +31,11 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
         tracing::error!("{error}");
     }
     shut_down(&mut core, commands, cause);
+    // After an internal failure the scheduler's last blocks come back only now.
+    let shared = Arc::clone(&core.shared);
+    drop(core);
+    shared.stats.write().kv_cache = shared.kv_cache.read().stats();
+    *shared.memory.write() = MemoryLedger::default();
 }
 
 fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
@@ -96,5 +103,4 @@ fn shut_down(core: &mut Core, commands: &Receiver<Command>, cause: Option<Error>
         }
     }
     core.flush();
-    *core.shared.memory.write() = MemoryLedger::default();
 }
