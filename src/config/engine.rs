@@ -80,8 +80,8 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
-    /// Rows of logits that one step may ask for.
-    pub max_logits_rows: usize,
+    /// Prompt tokens of a step whose logits may be wanted, beyond one row of logits per sequence.
+    pub max_prompt_logits: usize,
     pub block_size: usize,
     pub num_blocks: usize,
     pub kv_cache_dtype: KvCacheDtype,
