@@ -19,9 +19,12 @@ where
         if error.is_instance_of::<PyOverflowError>(value.py()) {
             return Error::invalid(what, value, format!("an integer from {} to {}", T::MIN_VALUE, T::MAX_VALUE)).into();
         }
-        let kind = value.get_type();
-        PyTypeError::new_err(format!("{what}: got {kind}, expected an integer"))
+        wrong_type(what, value, "an integer")
     })
+}
+
+pub(super) fn wrong_type(what: &'static str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
+    PyTypeError::new_err(format!("{what}: got {}, expected {expected}", value.get_type()))
 }
 
 /// The range of an integer type, for messages.
@@ -65,7 +68,8 @@ pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResul
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i32>>() {
         return Ok(narrowed(what, array.as_array().iter().map(|&id| i64::from(id)))?);
     }
-    value.try_iter()?.map(|item| integer(what, &item?)).collect()
+    let items = value.try_iter().map_err(|_| wrong_type(what, value, "token ids"))?;
+    items.map(|item| integer(what, &item?)).collect()
 }
 
 fn narrowed(what: &'static str, ids: impl Iterator<Item = i64>) -> Result<Vec<u32>> {

@@ -125,18 +125,20 @@ pub(super) struct Update {
     error: Option<Error>,
 }
 
+/// The fields of `rocmforge.RequestMetrics`.
 type Metrics = (f64, Option<f64>, Option<f64>, Option<f64>, usize, usize);
 
+/// `(sequences, finished, prompt_logprobs, metrics)`, as `rocmforge/outputs.py` reads them.
+type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metrics);
+
 impl Update {
-    /// `(sequences, finished, prompt_logprobs, metrics)`, as `rocmforge/outputs.py` reads them.
-    ///
     /// # Errors
     /// That of the request, when it ended with one.
     pub(super) fn into_python<'py>(
         self,
         py: Python<'py>,
         tokenizer: &Tokenizer,
-    ) -> PyResult<(Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metrics)> {
+    ) -> PyResult<PyUpdate<'py>> {
         if let Some(error) = self.error {
             return Err(error.into());
         }

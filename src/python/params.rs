@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::arrays::{integer, optional_integer, token_ids};
+use super::arrays::{integer, optional_integer, token_ids, wrong_type};
 use crate::config::{OutputKind, SamplingParams};
 use crate::{Error, Result};
 
@@ -27,10 +27,20 @@ impl Count<'_> {
     }
 }
 
+/// A number with a default, as `Count`.
 #[derive(FromPyObject)]
-enum Stop {
-    One(String),
-    Many(Vec<String>),
+enum Real<'py> {
+    Number(f32),
+    Other(Bound<'py, PyAny>),
+}
+
+impl Real<'_> {
+    fn get(&self, what: &'static str) -> PyResult<f32> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Other(value) => Err(wrong_type(what, value, "a number")),
+        }
+    }
 }
 
 /// In the order of the constructor: `repr`, pickling and `replace` go through it.
@@ -60,9 +70,9 @@ const FIELDS: [&str; 20] = [
 #[pymethods]
 impl PySamplingParams {
     #[new]
-    #[pyo3(signature = (n=Count::Number(1), max_tokens=Count::Number(256), min_tokens=Count::Number(0), temperature=1.0,
-        top_p=1.0, top_k=Count::Number(0), min_p=0.0,
-        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None,
+    #[pyo3(signature = (n=Count::Number(1), max_tokens=Count::Number(256), min_tokens=Count::Number(0), temperature=Real::Number(1.0),
+        top_p=Real::Number(1.0), top_k=Count::Number(0), min_p=Real::Number(0.0),
+        repetition_penalty=Real::Number(1.0), presence_penalty=Real::Number(0.0), frequency_penalty=Real::Number(0.0), logit_bias=None, stop=None,
         stop_token_ids=None, ignore_eos=false, seed=None, logprobs=None, prompt_logprobs=None,
         skip_special_tokens=true, include_stop_str_in_output=false, output_kind="cumulative"),
         text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
@@ -74,15 +84,15 @@ impl PySamplingParams {
         n: Count<'_>,
         max_tokens: Count<'_>,
         min_tokens: Count<'_>,
-        temperature: f32,
-        top_p: f32,
+        temperature: Real<'_>,
+        top_p: Real<'_>,
         top_k: Count<'_>,
-        min_p: f32,
-        repetition_penalty: f32,
-        presence_penalty: f32,
-        frequency_penalty: f32,
+        min_p: Real<'_>,
+        repetition_penalty: Real<'_>,
+        presence_penalty: Real<'_>,
+        frequency_penalty: Real<'_>,
         logit_bias: Option<&Bound<'_, PyDict>>,
-        stop: Option<Stop>,
+        stop: Option<&Bound<'_, PyAny>>,
         stop_token_ids: Option<&Bound<'_, PyAny>>,
         ignore_eos: bool,
         seed: Option<&Bound<'_, PyAny>>,
@@ -96,19 +106,15 @@ impl PySamplingParams {
             n: n.get("n")?,
             max_tokens: max_tokens.get("max_tokens")?,
             min_tokens: min_tokens.get("min_tokens")?,
-            temperature,
-            top_p,
+            temperature: temperature.get("temperature")?,
+            top_p: top_p.get("top_p")?,
             top_k: top_k.get("top_k")?,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
+            min_p: min_p.get("min_p")?,
+            repetition_penalty: repetition_penalty.get("repetition_penalty")?,
+            presence_penalty: presence_penalty.get("presence_penalty")?,
+            frequency_penalty: frequency_penalty.get("frequency_penalty")?,
             logit_bias: logit_bias.map(biases).transpose()?.unwrap_or_default(),
-            stop: match stop {
-                None => Vec::new(),
-                Some(Stop::One(text)) => vec![text],
-                Some(Stop::Many(texts)) => texts,
-            },
+            stop: stop.map(stop_strings).transpose()?.unwrap_or_default(),
             stop_token_ids: stop_token_ids.map(|ids| token_ids("stop_token_ids", ids)).transpose()?.unwrap_or_default(),
             ignore_eos,
             seed: optional_integer("seed", seed)?,
@@ -233,6 +239,11 @@ impl PySamplingParams {
 /// The shortest decimal that is this float: 0.7 comes back as 0.7, not as 0.699999988079071.
 fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+fn stop_strings(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let one = value.extract().map(|text| vec![text]);
+    one.or_else(|_| value.extract()).map_err(|_| wrong_type("stop", value, "a string or a list of strings"))
 }
 
 /// Sorted by token, so that equal biases are equal parameters.

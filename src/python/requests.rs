@@ -10,7 +10,7 @@ use super::inbox::{Inbox, LoopWaker};
 use super::output::Progress;
 use super::params::PySamplingParams;
 use crate::config::OutputKind;
-use crate::engine::{NewRequest, Prompt, RequestId};
+use crate::engine::{Engine, NewRequest, Prompt, RequestId};
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Inbox", module = "rocmforge._rocmforge")]
@@ -101,26 +101,26 @@ impl PyInbox {
     }
 
     /// `(sequences, finished, prompt_logprobs, metrics)`, or `None` when there is no news.
-    fn take<'py>(&self, py: Python<'py>, id: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let Some(update) = self.inbox.take(RequestId(id)) else { return Ok(None) };
+    fn take<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
         let update = update.into_python(py, self.handle.engine()?.tokenizer())?;
         Ok(Some(update.into_pyobject(py)?.into_any()))
     }
 
     /// Aborts the request unless it has finished; no more is heard of it.
-    fn forget(&self, py: Python<'_>, id: u64) -> PyResult<()> {
+    fn forget(&self, py: Python<'_>, key: u64) -> PyResult<()> {
         let engine = self.handle.engine()?;
-        let id = RequestId(id);
-        if self.inbox.forget(id) {
-            py.detach(|| engine.abort_id(id))?;
+        let id = RequestId(key);
+        match self.inbox.forget(id) {
+            true => Ok(py.detach(|| abort(engine, [id]))?),
+            false => Ok(()),
         }
-        Ok(())
     }
 
     /// Aborts all of its requests that have not finished.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let engine = self.handle.engine()?;
-        Ok(py.detach(|| self.inbox.close().into_iter().try_for_each(|id| engine.abort_id(id)))?)
+        Ok(py.detach(|| abort(engine, self.inbox.close()))?)
     }
 
     /// Generated tokens of the requests that have not been taken to their end.
@@ -132,4 +132,12 @@ impl PyInbox {
     fn __repr__(&self) -> String {
         format!("Inbox(num_requests={})", self.inbox.num_requests())
     }
+}
+
+/// A dead engine has ended its requests already.
+fn abort(engine: &Engine, ids: impl IntoIterator<Item = RequestId>) -> Result<()> {
+    ids.into_iter().try_for_each(|id| match engine.abort_id(id) {
+        Err(Error::EngineDead { .. }) => Ok(()),
+        result => result,
+    })
 }

@@ -52,12 +52,12 @@ impl PyTokenizer {
         add_generation_prompt: bool,
         tools: Option<&Bound<'_, PyAny>>,
         chat_template: Option<&str>,
-        vars: Option<&Bound<'_, PyDict>>,
+        template_vars: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ChatPrompt> {
         let py = messages.py();
         let messages = to_json("messages", messages)?;
         let tools = tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?;
-        let vars = match vars.map(|vars| to_json("template variables", vars)).transpose()? {
+        let vars = match template_vars.map(|vars| to_json("template variables", vars)).transpose()? {
             Some(Value::Object(vars)) => vars,
             _ => Map::new(),
         };
@@ -95,29 +95,29 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
     }
 
-    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **vars))]
+    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
     fn apply_chat_template(
         &self,
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
         tools: Option<&Bound<'_, PyAny>>,
         chat_template: Option<&str>,
-        vars: Option<&Bound<'_, PyDict>>,
+        template_vars: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<String> {
-        Ok(self.chat(messages, add_generation_prompt, tools, chat_template, vars)?.text)
+        Ok(self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?.text)
     }
 
     /// The conversation as text and as token ids; only the template's own text can become control tokens.
-    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **vars))]
+    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
     fn encode_chat(
         &self,
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
         tools: Option<&Bound<'_, PyAny>>,
         chat_template: Option<&str>,
-        vars: Option<&Bound<'_, PyDict>>,
+        template_vars: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, Vec<u32>)> {
-        let prompt = self.chat(messages, add_generation_prompt, tools, chat_template, vars)?;
+        let prompt = self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?;
         Ok((prompt.text, prompt.token_ids))
     }
 
@@ -136,8 +136,8 @@ impl PyTokenizer {
         self.tokenizer.bos_token_id()
     }
 
-    fn is_special(&self, id: u32) -> bool {
-        self.tokenizer.is_special(id)
+    fn is_special(&self, token_id: u32) -> bool {
+        self.tokenizer.is_special(token_id)
     }
 
     fn __repr__(&self) -> String {
