@@ -1,4 +1,6 @@
-//! Shape of the cache, and its counters.
+//! Shape of the cache, checked once.
+
+use crate::{Error, Result};
 
 /// What a group of layers attends to, which decides when its blocks may be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,15 +25,33 @@ pub struct KvCacheConfig {
     pub hash_key: [u8; 32],
 }
 
-/// Gauges and counters of the cache.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KvCacheStats {
-    pub blocks_total: usize,
-    pub blocks_free: usize,
-    pub blocks_cached: usize,
-    pub blocks_owned: usize,
-    /// Prompt tokens looked up in, and found in, the prefix cache.
-    pub prefix_cache_queries: u64,
-    pub prefix_cache_hits: u64,
-    pub evictions: u64,
+impl KvCacheConfig {
+    /// # Errors
+    /// `InvalidRequest` for a size of zero, no groups, or so many tokens that a slot does not fit in 32 bits.
+    pub(super) fn validate(&self) -> Result<()> {
+        if self.block_size == 0 {
+            return Err(Error::invalid("block_size", 0, "at least 1 token per block"));
+        }
+        if self.num_blocks == 0 {
+            return Err(Error::invalid("num_blocks", 0, "at least 1 block; give kv_cache_memory more bytes"));
+        }
+        // Slots are `u32` and the greatest value is the placeholder of block tables.
+        let slots = self.num_blocks.checked_mul(self.block_size);
+        if slots.is_none_or(|slots| slots >= u32::MAX as usize) {
+            return Err(Error::invalid(
+                "KV cache size",
+                format!("{} blocks of {} tokens", self.num_blocks, self.block_size),
+                format!("fewer than {} tokens in all", u32::MAX),
+            ));
+        }
+        if self.groups.is_empty() {
+            return Err(Error::invalid("KV cache groups", 0, "at least one group of layers"));
+        }
+        for group in &self.groups {
+            if let GroupKind::Sliding { window: 0 } = group {
+                return Err(Error::invalid("sliding window", 0, "at least 1 token"));
+            }
+        }
+        Ok(())
+    }
 }

@@ -1,57 +1,220 @@
 //! The paged, prefix-sharing KV cache's bookkeeping: integers only.
+//!
+//! A block is `block_size` tokens of all layers of a group. Sequences hold blocks through `SeqBlocks`; the pool counts
+//! owners. A block without an owner is free, or cached when its content can still be hit by a prefix; cached blocks
+//! are taken, least recently used first, when no free one is left. A block with an owner is never taken.
+//!
+//! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned, its count of
+//! owners is the number of tables that name it, and the index finds exactly the blocks that have content.
 
+mod block_id;
+mod block_table;
 mod config;
+mod free_list;
+mod groups;
+mod hash_chain;
+mod integrity;
+mod plan;
+mod pool;
+mod prefix_index;
+mod stats;
+#[cfg(test)]
+mod tests;
 
-pub use config::{GroupKind, KvCacheConfig, KvCacheStats};
+pub use block_id::BlockId;
+pub use block_table::SeqBlocks;
+pub use config::{GroupKind, KvCacheConfig};
+pub use hash_chain::{BlockHash, HashChain};
+pub use plan::{AllocPlan, Demand, PrefixHit};
+pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
 
-use crate::Result;
+use block_table::Tables;
+use crossbeam_channel::{Receiver, Sender};
+use groups::Group;
+
+use crate::{Error, Result};
 
 /// The whole of the cache's state. Lives behind one `RwLock`: the engine thread writes, any thread may read.
 #[derive(Debug)]
-pub struct KvCache {}
+pub struct KvCache {
+    config: KvCacheConfig,
+    groups: Vec<Group>,
+    /// Tables of dropped `SeqBlocks`, on their way back.
+    returns: (Sender<Tables>, Receiver<Tables>),
+    /// The caller's clock, microseconds.
+    now: u64,
+    /// Grows with every change that could make an allocation plan wrong.
+    version: u64,
+    num_releases: u64,
+    prefix_cache_queries: u64,
+    prefix_cache_hits: u64,
+    /// A broken invariant met where there was nobody to tell; `check_integrity` reports it.
+    fault: Option<Error>,
+}
 
 impl KvCache {
+    /// # Errors
+    /// `InvalidRequest` for sizes that are zero or too large.
     pub fn new(config: KvCacheConfig) -> Result<Self> {
-        let _ = config;
-        todo!("kv_cache")
+        config.validate()?;
+        let groups = config.groups.iter().map(|kind| Group::new(*kind, config.num_blocks)).collect();
+        Ok(Self {
+            config,
+            groups,
+            returns: crossbeam_channel::unbounded(),
+            now: 0,
+            version: 0,
+            num_releases: 0,
+            prefix_cache_queries: 0,
+            prefix_cache_hits: 0,
+            fault: None,
+        })
     }
+
+    pub fn config(&self) -> &KvCacheConfig {
+        &self.config
+    }
+
+    /// Sets the clock and takes back the blocks of dropped sequences.
+    pub fn tick(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        while let Ok(tables) = self.returns.1.try_recv() {
+            self.free_tables(&tables);
+        }
+    }
+
+    /// Blocks of a new sequence: none yet.
+    pub fn new_sequence(&self) -> SeqBlocks {
+        SeqBlocks::new(self.groups.len(), self.returns.0.clone())
+    }
+
+    /// Names of a new sequence's blocks: none yet.
+    pub fn new_chain(&self, salt: Option<&str>) -> HashChain {
+        HashChain::new(self.config.hash_key, salt)
+    }
+
+    /// Names the full blocks of `tokens`, as far as they have no name yet.
+    pub fn extend_chain(&self, chain: &mut HashChain, tokens: &[u32]) {
+        if self.config.enable_prefix_caching {
+            chain.extend(tokens, self.config.block_size);
+        }
+    }
+
+    /// The step that computed `seq` up to `num_computed` tokens was committed: its full blocks can be hit from now on,
+    /// and those that a sliding window has left behind go back.
+    ///
+    /// # Errors
+    /// `Internal` when `seq` does not hold the blocks that it was computed in.
+    pub fn mark_computed(&mut self, seq: &mut SeqBlocks, chain: &HashChain, num_computed: usize) -> Result<()> {
+        let block_size = self.config.block_size;
+        let full = (num_computed / block_size).min(chain.hashes().len());
+        for i in seq.num_named..full {
+            for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
+                let id = *table.get(i).ok_or_else(|| Error::internal(format!("computed block {i} is not held")))?;
+                if !id.is_null() {
+                    group.pool.set_hash(id, chain.hashes()[i])?;
+                }
+            }
+        }
+        seq.num_named = seq.num_named.max(full);
+        for (group, table) in self.groups.iter_mut().zip(&mut seq.tables) {
+            let passed = group.first_needed_block(num_computed, block_size).min(table.len());
+            // Placeholders are contiguous from the front, so this stops at the first one met.
+            for id in table[..passed].iter_mut().rev().take_while(|id| !id.is_null()) {
+                group.pool.release(std::mem::replace(id, BlockId::NULL), self.now)?;
+                self.version += 1;
+                self.num_releases += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// A second owner for all blocks of `seq`; whoever writes into one of them first gets its own copy.
+    ///
+    /// # Errors
+    /// `Internal` when a block has too many owners.
+    pub fn fork(&mut self, seq: &SeqBlocks) -> Result<SeqBlocks> {
+        self.version += 1;
+        for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
+            for id in table.iter().filter(|id| !id.is_null()) {
+                group.pool.add_owner(*id)?;
+            }
+        }
+        Ok(seq.with_tables(seq.tables.clone()))
+    }
+
+    /// Takes back all blocks of `seq` at once; it can be used again.
+    pub fn release(&mut self, seq: &mut SeqBlocks) {
+        let tables = seq.take();
+        self.free_tables(&tables);
+    }
+
+    /// The one way in which a sequence's blocks come back. From the last to the first, so that the tail of a prompt is
+    /// evicted before its head.
+    fn free_tables(&mut self, tables: &Tables) {
+        self.version += 1;
+        self.num_releases += 1;
+        for (group, table) in self.groups.iter_mut().zip(tables) {
+            for id in table.iter().rev().filter(|id| !id.is_null()) {
+                if let Err(error) = group.pool.release(*id, self.now) {
+                    self.fault.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// Whether a sequence alone can be computed up to `num_tokens` in steps of at most `max_step` tokens.
+    pub fn can_ever_hold(&self, num_tokens: usize, max_step: usize) -> bool {
+        let fits =
+            |group: &Group| group.max_blocks(num_tokens, max_step, self.config.block_size) <= self.config.num_blocks;
+        self.groups.iter().all(fits)
+    }
+
+    /// Grows whenever blocks come back.
+    pub fn num_releases(&self) -> u64 {
+        self.num_releases
+    }
+
+    /// Counts a prompt of which `hits` of `queries` tokens were found.
+    pub fn count_prefix_query(&mut self, queries: usize, hits: usize) {
+        self.prefix_cache_queries += queries as u64;
+        self.prefix_cache_hits += hits as u64;
+    }
+
     pub fn stats(&self) -> KvCacheStats {
-        todo!("kv_cache")
+        let mut stats = KvCacheStats {
+            prefix_cache_queries: self.prefix_cache_queries,
+            prefix_cache_hits: self.prefix_cache_hits,
+            ..KvCacheStats::default()
+        };
+        for Group { pool, .. } in &self.groups {
+            stats.blocks_total += pool.blocks.len();
+            stats.blocks_free += pool.num_available() - pool.num_cached;
+            stats.blocks_cached += pool.num_cached;
+            stats.blocks_owned += pool.blocks.len() - pool.num_available();
+            stats.evictions += pool.evictions;
+        }
+        stats
     }
-    /// One entry per block of the pool; `now` in microseconds of the caller's clock.
+
+    /// How long blocks stay, per group.
+    pub fn residency(&self) -> impl Iterator<Item = Residency> + '_ {
+        self.groups.iter().map(|group| group.pool.residency)
+    }
+
+    /// One entry per block, group after group; `now` in microseconds of the caller's clock.
     pub fn block_map(&self, now: u64) -> Vec<BlockInfo> {
-        let _ = now;
-        todo!("kv_cache")
+        self.groups.iter().flat_map(|group| group.pool.info(now)).collect()
     }
+
     /// Forgets all cached content; `false` (and nothing done) while any block is owned.
     pub fn reset_prefix_cache(&mut self) -> bool {
-        todo!("kv_cache")
+        self.tick(self.now);
+        if self.stats().blocks_owned > 0 {
+            return false;
+        }
+        self.version += 1;
+        self.groups.iter_mut().for_each(|group| group.pool.forget_content());
+        true
     }
-    /// # Errors
-    /// `Error::Internal` naming the broken invariant.
-    pub fn check_integrity(&self) -> Result<()> {
-        todo!("kv_cache")
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum BlockState {
-    /// No content, no owner.
-    Free = 0,
-    /// No owner, but content that a prefix may hit.
-    Cached = 1,
-    Owned = 2,
-}
-
-/// One block of the pool, for the block map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockInfo {
-    pub state: BlockState,
-    /// Sequences that hold it.
-    pub owners: u32,
-    /// Whether its content can be found by a prefix.
-    pub hashed: bool,
-    /// Since it was last used.
-    pub idle_micros: u64,
 }

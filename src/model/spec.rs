@@ -86,7 +86,7 @@ impl Keys<'_> {
         format!("{}.{key}", self.prefix)
     }
 
-    pub(super) fn error(&self, key: &str, problem: impl ToString) -> crate::Error {
+    pub(super) fn error(&self, key: &str, problem: impl std::fmt::Display) -> crate::Error {
         self.metadata.error(self.full(key), problem)
     }
 

@@ -136,7 +136,7 @@ struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn error(&self, name: &str, problem: impl ToString) -> Error {
+    fn error(&self, name: &str, problem: impl std::fmt::Display) -> Error {
         self.gguf.metadata().error(name, problem)
     }
 

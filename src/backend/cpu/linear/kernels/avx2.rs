@@ -1,0 +1,199 @@
+//! Sixteen lanes in two AVX2 registers (with FMA and F16C).
+#![allow(unsafe_op_in_unsafe_fn)] // each function is an intrinsic or two under the contract of `Lanes`
+
+use std::arch::x86_64::*;
+
+use super::avx512::shift;
+use super::lanes::{Lanes, unroll};
+
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx2;
+
+#[derive(Clone, Copy)]
+pub(in super::super) struct Pair<T>(T, T);
+
+impl Avx2 {
+    /// Products of bytes up to 63 (6 bits) with i8, pairs summed in i16, which `maddubs` would saturate beyond;
+    /// as many groups are added in i16 as cannot overflow: `2 * 127 * max_code * groups < 2^15`.
+    #[inline(always)]
+    unsafe fn dot_narrow(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, groups: usize) -> Pair<__m256i> {
+        let ones = _mm256_set1_epi16(1);
+        let zero = _mm256_setzero_si256();
+        let (mut acc, mut sums) = (acc, Pair(zero, zero));
+        unroll!(g in 0..w.len(), {
+            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
+            let (low, high) = (_mm256_maddubs_epi16(w[g].0, x), _mm256_maddubs_epi16(w[g].1, x));
+            sums = if g % groups == 0 {
+                Pair(low, high)
+            } else {
+                Pair(_mm256_add_epi16(sums.0, low), _mm256_add_epi16(sums.1, high))
+            };
+            if (g + 1) % groups == 0 || g + 1 == w.len() {
+                acc.0 = _mm256_add_epi32(acc.0, _mm256_madd_epi16(sums.0, ones));
+                acc.1 = _mm256_add_epi32(acc.1, _mm256_madd_epi16(sums.1, ones));
+            }
+        });
+        acc
+    }
+
+    /// Products of full bytes with i8: even and odd bytes widened to 16 bits, exact.
+    #[inline(always)]
+    unsafe fn dot_wide(mut acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8) -> Pair<__m256i> {
+        let low_byte = _mm256_set1_epi16(0xff);
+        unroll!(g in 0..w.len(), {
+            let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
+            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let odd = _mm256_srai_epi16::<8>(x);
+            let low = _mm256_add_epi32(
+                _mm256_madd_epi16(_mm256_and_si256(w[g].0, low_byte), even),
+                _mm256_madd_epi16(_mm256_srli_epi16::<8>(w[g].0), odd),
+            );
+            let high = _mm256_add_epi32(
+                _mm256_madd_epi16(_mm256_and_si256(w[g].1, low_byte), even),
+                _mm256_madd_epi16(_mm256_srli_epi16::<8>(w[g].1), odd),
+            );
+            acc = Pair(_mm256_add_epi32(acc.0, low), _mm256_add_epi32(acc.1, high));
+        });
+        acc
+    }
+}
+
+/// The same intrinsic on both halves.
+macro_rules! both {
+    ($op:ident, $a:expr) => {
+        Pair($op($a.0), $op($a.1))
+    };
+    ($op:ident, $a:expr, $b:expr) => {
+        Pair($op($a.0, $b.0), $op($a.1, $b.1))
+    };
+}
+
+impl Lanes for Avx2 {
+    type Bytes = Pair<__m256i>;
+    type Ints = Pair<__m256i>;
+    type Floats = Pair<__m256>;
+    // 8 accumulators of 16 registers; the weights come from the first-level cache.
+    const MAX_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> Pair<__m256i> {
+        Pair(_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast()))
+    }
+    #[inline(always)]
+    unsafe fn bits(b: Pair<__m256i>, shift: u32, mask: u8) -> Pair<__m256i> {
+        let mask = _mm256_set1_epi8(mask as i8);
+        Pair(
+            _mm256_and_si256(shift!(_mm256_srli_epi16, b.0, shift), mask),
+            _mm256_and_si256(shift!(_mm256_srli_epi16, b.1, shift), mask),
+        )
+    }
+    #[inline(always)]
+    unsafe fn merge_bits(a: Pair<__m256i>, b: Pair<__m256i>, shift: u32, mask: u8, left: u32) -> Pair<__m256i> {
+        let b = Self::bits(b, shift, mask);
+        Pair(
+            _mm256_or_si256(a.0, shift!(_mm256_slli_epi16, b.0, left)),
+            _mm256_or_si256(a.1, shift!(_mm256_slli_epi16, b.1, left)),
+        )
+    }
+    #[inline(always)]
+    unsafe fn lookup(b: Pair<__m256i>, table: &[u8; 16]) -> Pair<__m256i> {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        Pair(_mm256_shuffle_epi8(table, b.0), _mm256_shuffle_epi8(table, b.1))
+    }
+    #[inline(always)]
+    unsafe fn dot(acc: Pair<__m256i>, w: &[Pair<__m256i>], x: *const i8, max_code: u8) -> Pair<__m256i> {
+        match max_code {
+            0..=15 => Self::dot_narrow(acc, w, x, 8),
+            16..=31 => Self::dot_narrow(acc, w, x, 4),
+            32..=63 => Self::dot_narrow(acc, w, x, 2),
+            _ => Self::dot_wide(acc, w, x),
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> Pair<__m256i> {
+        let v = _mm_loadu_si128(p.cast());
+        Pair(_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(v)))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> Pair<__m256i> {
+        let v = _mm_loadu_si128(p.cast());
+        Pair(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(v)))
+    }
+    #[inline(always)]
+    unsafe fn splat_i32(v: i32) -> Pair<__m256i> {
+        let v = _mm256_set1_epi32(v);
+        Pair(v, v)
+    }
+    #[inline(always)]
+    unsafe fn and(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
+        both!(_mm256_and_si256, a, b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
+        both!(_mm256_or_si256, a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
+        both!(_mm256_sub_epi32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: Pair<__m256i>, b: Pair<__m256i>) -> Pair<__m256i> {
+        both!(_mm256_max_epi32, a, b)
+    }
+    #[inline(always)]
+    unsafe fn shl(a: Pair<__m256i>, n: u32) -> Pair<__m256i> {
+        Pair(shift!(_mm256_slli_epi32, a.0, n), shift!(_mm256_slli_epi32, a.1, n))
+    }
+    #[inline(always)]
+    unsafe fn shr(a: Pair<__m256i>, n: u32) -> Pair<__m256i> {
+        Pair(shift!(_mm256_srli_epi32, a.0, n), shift!(_mm256_srli_epi32, a.1, n))
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: Pair<__m256i>) -> Pair<__m256> {
+        both!(_mm256_cvtepi32_ps, a)
+    }
+    #[inline(always)]
+    unsafe fn as_f32(a: Pair<__m256i>) -> Pair<__m256> {
+        both!(_mm256_castsi256_ps, a)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const u8) -> Pair<__m256> {
+        Pair(_mm256_loadu_ps(p.cast()), _mm256_loadu_ps(p.add(32).cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> Pair<__m256> {
+        Pair(_mm256_cvtph_ps(_mm_loadu_si128(p.cast())), _mm256_cvtph_ps(_mm_loadu_si128(p.add(16).cast())))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> Pair<__m256> {
+        let (low, high) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast()));
+        Pair(
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(low))),
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(high))),
+        )
+    }
+    #[inline(always)]
+    unsafe fn splat_f32(v: f32) -> Pair<__m256> {
+        let v = _mm256_set1_ps(v);
+        Pair(v, v)
+    }
+    #[inline(always)]
+    unsafe fn add(a: Pair<__m256>, b: Pair<__m256>) -> Pair<__m256> {
+        both!(_mm256_add_ps, a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Pair<__m256>, b: Pair<__m256>) -> Pair<__m256> {
+        both!(_mm256_mul_ps, a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Pair<__m256>, b: Pair<__m256>, c: Pair<__m256>) -> Pair<__m256> {
+        Pair(_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1))
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: Pair<__m256>) {
+        _mm256_storeu_ps(p, a.0);
+        _mm256_storeu_ps(p.add(8), a.1);
+    }
+}

@@ -1,0 +1,145 @@
+//! Sixteen lanes in one AVX-512 register, byte dot products by VNNI.
+#![allow(unsafe_op_in_unsafe_fn)] // each function is an intrinsic or two under the contract of `Lanes`
+
+use std::arch::x86_64::*;
+
+use super::lanes::{Lanes, unroll};
+
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx512;
+
+/// A shift by a count that is constant after inlining, through intrinsics whose count is an immediate.
+macro_rules! shift {
+    ($op:ident, $b:expr, $n:expr) => {
+        match $n {
+            0 => $b,
+            1 => $op::<1>($b),
+            2 => $op::<2>($b),
+            3 => $op::<3>($b),
+            4 => $op::<4>($b),
+            5 => $op::<5>($b),
+            6 => $op::<6>($b),
+            7 => $op::<7>($b),
+            23 => $op::<23>($b),
+            _ => $op::<31>($b),
+        }
+    };
+}
+pub(super) use shift;
+
+impl Lanes for Avx512 {
+    type Bytes = __m512i;
+    type Ints = __m512i;
+    type Floats = __m512;
+    // 16 accumulators, 8 registers of weights, scales and temporaries: 32 registers.
+    const MAX_ROWS: usize = 16;
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> __m512i {
+        _mm512_loadu_si512(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn bits(b: __m512i, shift: u32, mask: u8) -> __m512i {
+        // There is no shift of bytes: the mask removes what 16-bit lanes bring in from the neighbour.
+        _mm512_and_si512(shift!(_mm512_srli_epi16, b, shift), _mm512_set1_epi8(mask as i8))
+    }
+    #[inline(always)]
+    unsafe fn merge_bits(a: __m512i, b: __m512i, shift: u32, mask: u8, left: u32) -> __m512i {
+        let b = if shift >= left {
+            shift!(_mm512_srli_epi16, b, shift - left)
+        } else {
+            shift!(_mm512_slli_epi16, b, left - shift)
+        };
+        // 0xEA: (b & mask) | a, for the operands in this order (C | A & B).
+        _mm512_ternarylogic_epi32::<0xEA>(b, _mm512_set1_epi8((mask << left) as i8), a)
+    }
+    #[inline(always)]
+    unsafe fn lookup(b: __m512i, table: &[u8; 16]) -> __m512i {
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), b)
+    }
+    #[inline(always)]
+    unsafe fn dot(mut acc: __m512i, w: &[__m512i], x: *const i8, _max_code: u8) -> __m512i {
+        unroll!(g in 0..w.len(), {
+            acc = _mm512_dpbusd_epi32(acc, w[g], _mm512_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned()));
+        });
+        acc
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> __m512i {
+        _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> __m512i {
+        _mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn splat_i32(v: i32) -> __m512i {
+        _mm512_set1_epi32(v)
+    }
+    #[inline(always)]
+    unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_and_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_or_si512(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_sub_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: __m512i, b: __m512i) -> __m512i {
+        _mm512_max_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn shl(a: __m512i, n: u32) -> __m512i {
+        shift!(_mm512_slli_epi32, a, n)
+    }
+    #[inline(always)]
+    unsafe fn shr(a: __m512i, n: u32) -> __m512i {
+        shift!(_mm512_srli_epi32, a, n)
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: __m512i) -> __m512 {
+        _mm512_cvtepi32_ps(a)
+    }
+    #[inline(always)]
+    unsafe fn as_f32(a: __m512i) -> __m512 {
+        _mm512_castsi512_ps(a)
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const u8) -> __m512 {
+        _mm512_loadu_ps(p.cast())
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> __m512 {
+        _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()))
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> __m512 {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn splat_f32(v: f32) -> __m512 {
+        _mm512_set1_ps(v)
+    }
+    #[inline(always)]
+    unsafe fn add(a: __m512, b: __m512) -> __m512 {
+        _mm512_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        _mm512_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: __m512, b: __m512, c: __m512) -> __m512 {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: __m512) {
+        _mm512_storeu_ps(p, a)
+    }
+}

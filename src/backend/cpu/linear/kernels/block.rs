@@ -1,0 +1,126 @@
+//! The micro-kernel of all block formats: 16 outputs (the lanes) times up to 16 activation rows.
+//!
+//! Per block of 32 along `k`, in this order for every output whatever the rows and the instruction set:
+//! `acc = fma(scale * x.scale, (float)(Σ code·x - offset·Σ x), acc)`, then, with minimums, `acc = fma(min, x.sum, acc)`.
+//! The sums of products are exact in i32 (at most 32 · 255 · 127).
+
+use super::super::formats::Format;
+use super::super::q8::{BLOCK, Q8Block};
+use super::TileArgs;
+use super::lanes::{Lanes, unroll};
+
+/// The 8 groups of four codes of 16 rows, as bytes; see `tile::Layout` for the planes.
+///
+/// # Safety
+/// As for `Lanes`; `p` points to the planes of one block.
+#[inline(always)]
+unsafe fn codes<L: Lanes, F: Format>(p: *const u8) -> [L::Bytes; 8] {
+    // SAFETY: the caller's promise; a block has `LOW + HIGH` lines of 64 bytes.
+    unsafe {
+        let (low, high) = (F::LOW as usize, F::HIGH as usize);
+        let mut out = [L::load(p); 8];
+        unroll!(g in 0..8, {
+            out[g] = L::load(p.add(64 * (g % low)));
+            if low < 8 {
+                out[g] = L::bits(out[g], (low * (g / low)) as u32, (1 << low) - 1);
+            }
+            if high > 0 {
+                let line = L::load(p.add(64 * (low + g % high.max(1))));
+                out[g] = L::merge_bits(out[g], line, (high * (g / high.max(1))) as u32, (1 << high) - 1, F::LOW);
+            }
+            if let Some(table) = &F::TABLE {
+                out[g] = L::lookup(out[g], table);
+            }
+        });
+        out
+    }
+}
+
+/// `Σ code · x - offset · Σ x` over the groups `w`.
+///
+/// # Safety
+/// As for `Lanes::dot`.
+#[inline(always)]
+unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -> L::Floats {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let start = match F::OFFSET {
+            Some(offset) => L::shl(L::splat_i32(neg_sum), offset),
+            None => L::splat_i32(0),
+        };
+        L::to_f32(L::dot(start, w, x, F::MAX_CODE))
+    }
+}
+
+/// `R` rows of the group, from row `first`, times one tile.
+///
+/// # Safety
+/// As for `Lanes`; `args` as documented there, with `Q8Block`s as activations.
+#[inline(always)]
+unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usize) {
+    // SAFETY: the pointers advance over exactly the tile's blocks and the group's activations.
+    unsafe {
+        let mut acc = [L::splat_f32(0.0); R];
+        let (mut weights, mut side) = (args.weights, args.side);
+        let mut x = args.activations.cast::<Q8Block>().add(first);
+        let blocks = F::TYPE.block_elements() / BLOCK;
+        for _ in 0..args.steps / blocks {
+            for b in 0..blocks {
+                let w = codes::<L, F>(weights);
+                let s = F::scales::<L>(side, b);
+                unroll!(r in 0..R, {
+                    let x = x.add(r);
+                    let quants = (&raw const (*x).quants).cast::<i8>();
+                    if F::SCALES == 1 {
+                        let sum = dot::<L, F>(&w, quants, (*x).neg_quant_sum);
+                        acc[r] = L::fma(L::mul(s.scale[0], L::splat_f32((*x).scale)), sum, acc[r]);
+                        if F::MIN {
+                            acc[r] = L::fma(s.min[0], L::splat_f32((*x).sum), acc[r]);
+                        }
+                    } else {
+                        unroll!(h in 0..2, {
+                            let half = [w[4 * h], w[4 * h + 1], w[4 * h + 2], w[4 * h + 3]];
+                            let sum = dot::<L, F>(&half, quants.add(16 * h), (*x).neg_quant_half_sums[h]);
+                            acc[r] = L::fma(L::mul(s.scale[h], L::splat_f32((*x).scale)), sum, acc[r]);
+                            if F::MIN {
+                                acc[r] = L::fma(s.min[h], L::splat_f32((*x).half_sums[h]), acc[r]);
+                            }
+                        });
+                    }
+                });
+                weights = weights.add(64 * (F::LOW + F::HIGH) as usize);
+                x = x.add(args.group);
+            }
+            side = side.add(16 * side_bytes(F::SIDE));
+        }
+        args.store::<L, R>(&acc, first);
+    }
+}
+
+/// Bytes of a GGUF block that are not codes.
+pub(in super::super) const fn side_bytes(side: &[(usize, usize, usize)]) -> usize {
+    let (mut i, mut bytes) = (0, 0);
+    while i < side.len() {
+        bytes += side[i].1 * side[i].2;
+        i += 1;
+    }
+    bytes
+}
+
+/// All rows of a group of `G`.
+///
+/// # Safety
+/// As for `rows`.
+#[inline(always)]
+pub(super) unsafe fn group<L: Lanes, F: Format, const G: usize>(args: &TileArgs) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if G <= L::MAX_ROWS {
+            rows::<L, F, G>(args, 0);
+        } else {
+            for first in (0..args.rows).step_by(4) {
+                rows::<L, F, 4>(args, first);
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The vector operations that the micro-kernels are written in, once; each instruction set implements them.
+
+/// Sixteen lanes, one per output row of a tile.
+///
+/// # Safety
+/// Every function may use the instruction set of its implementor: call them only inside a function compiled for it,
+/// on a processor that has it. Pointers must be valid for the bytes that the function's comment names, unaligned.
+/// Results are equal bit for bit in all implementations (NaN payloads aside).
+pub(in super::super) trait Lanes: Copy {
+    /// 64 bytes: 4 consecutive elements of each of 16 rows.
+    type Bytes: Copy;
+    /// 16 × i32.
+    type Ints: Copy;
+    /// 16 × f32.
+    type Floats: Copy;
+    /// Activation rows that one pass keeps in registers.
+    const MAX_ROWS: usize;
+
+    /// Reads 64 bytes.
+    unsafe fn load(p: *const u8) -> Self::Bytes;
+    /// `(byte >> shift) & mask`, `shift < 8`.
+    unsafe fn bits(b: Self::Bytes, shift: u32, mask: u8) -> Self::Bytes;
+    /// `a | ((b >> shift) & mask) << left`, `shift < 8`, no bit leaving its byte.
+    unsafe fn merge_bits(a: Self::Bytes, b: Self::Bytes, shift: u32, mask: u8, left: u32) -> Self::Bytes;
+    /// `table[byte]` for bytes below 16.
+    unsafe fn lookup(b: Self::Bytes, table: &[u8; 16]) -> Self::Bytes;
+    /// `acc + Σ w · x` over the `w.len()` groups of four; reads `4 * w.len()` activations. No byte of `w` exceeds
+    /// `max_code`.
+    unsafe fn dot(acc: Self::Ints, w: &[Self::Bytes], x: *const i8, max_code: u8) -> Self::Ints;
+
+    /// Reads 16 u8 (or i8), widened.
+    unsafe fn load_u8(p: *const u8) -> Self::Ints;
+    unsafe fn load_i8(p: *const u8) -> Self::Ints;
+    unsafe fn splat_i32(v: i32) -> Self::Ints;
+    unsafe fn and(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn or(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn sub(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn max(a: Self::Ints, b: Self::Ints) -> Self::Ints;
+    unsafe fn shl(a: Self::Ints, n: u32) -> Self::Ints;
+    /// Logical.
+    unsafe fn shr(a: Self::Ints, n: u32) -> Self::Ints;
+    unsafe fn to_f32(a: Self::Ints) -> Self::Floats;
+    unsafe fn as_f32(a: Self::Ints) -> Self::Floats;
+
+    /// Reads 16 f32.
+    unsafe fn load_f32(p: *const u8) -> Self::Floats;
+    /// Reads 16 f16.
+    unsafe fn load_f16(p: *const u8) -> Self::Floats;
+    /// Reads 16 bf16.
+    unsafe fn load_bf16(p: *const u8) -> Self::Floats;
+    unsafe fn splat_f32(v: f32) -> Self::Floats;
+    unsafe fn add(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::Floats, b: Self::Floats, c: Self::Floats) -> Self::Floats;
+    /// Writes 16 f32.
+    unsafe fn store(p: *mut f32, a: Self::Floats);
+}
+
+/// Repeats `$body` for `$i` in `0..$n`, `$n <= 16` a constant: unrolled in the source, because arrays of registers
+/// must be indexed by constants and LLVM does not unroll bodies of this size.
+macro_rules! unroll {
+    ($i:ident in 0..$n:expr, $body:block) => {
+        unroll!(@ $i $n, $body [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15])
+    };
+    (@ $i:ident $n:expr, $body:block [$($k:literal)*]) => {
+        $(if $k < $n { let $i: usize = $k; $body })*
+    };
+}
+pub(super) use unroll;

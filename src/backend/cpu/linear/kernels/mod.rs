@@ -1,0 +1,208 @@
+//! Micro-kernels: one tile of 16 outputs times one group of activation rows. The algorithms are written once over
+//! `Lanes`; here are their instantiations for each instruction set, which is found once at run time.
+#![allow(unsafe_code)] // SIMD intrinsics, and raw pointers into the packed matrix
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod block;
+mod float;
+mod lanes;
+mod scalar;
+
+pub(super) use block::side_bytes;
+pub(super) use float::element_bytes;
+pub(super) use lanes::Lanes;
+
+use super::formats::{Format, with_format};
+use crate::quant::GgmlType;
+use float::Element;
+
+/// An instruction set that this machine has. The only ways to one are `detect` and `available`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Isa {
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    Scalar,
+}
+
+impl Isa {
+    /// Those of this machine, best first.
+    pub(super) fn available() -> Vec<Self> {
+        let mut found = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            let avx512 = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vnni");
+            if avx2 && avx512 {
+                found.push(Self::Avx512Vnni);
+            }
+            if avx2 {
+                found.push(Self::Avx2);
+            }
+        }
+        found.push(Self::Scalar);
+        found
+    }
+
+    pub(super) fn detect() -> Self {
+        Self::available()[0]
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Vnni => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => "avx2",
+            Self::Scalar => "scalar",
+        }
+    }
+}
+
+/// One call of a micro-kernel: `out[r * out_stride + lane] = Σ w[lane] · x[r] (+ bias[lane])` for `r < rows` and
+/// `lane < lanes`.
+pub(super) struct TileArgs {
+    /// The tile's code planes (block formats), or its elements column by column (float formats).
+    pub weights: *const u8,
+    /// The tile's side bytes (block formats only).
+    pub side: *const u8,
+    /// Blocks of 32 (block formats) or columns (float formats).
+    pub steps: usize,
+    /// `[step][group]` of `Q8Block` (block formats) or f32 (float formats).
+    pub activations: *const u8,
+    /// Rows that the group takes in `activations`, those of padding included.
+    pub group: usize,
+    /// Rows to write, at most `group`.
+    pub rows: usize,
+    pub out: *mut f32,
+    pub out_stride: usize,
+    /// Outputs to write, at most 16.
+    pub lanes: usize,
+    /// 16 f32, or null.
+    pub bias: *const f32,
+}
+
+impl TileArgs {
+    /// Writes the accumulators of rows `first..first + R`.
+    ///
+    /// # Safety
+    /// As for `Lanes`; `out` is valid for the rows and lanes to be written.
+    #[inline(always)]
+    unsafe fn store<L: Lanes, const R: usize>(&self, acc: &[L::Floats; R], first: usize) {
+        for (r, &acc) in acc.iter().enumerate() {
+            if first + r >= self.rows {
+                break;
+            }
+            // SAFETY: the caller's promise, for row `first + r` which is below `rows`.
+            unsafe {
+                let acc = if self.bias.is_null() { acc } else { L::add(acc, L::load_f32(self.bias.cast())) };
+                let out = self.out.add((first + r) * self.out_stride);
+                if self.lanes == 16 {
+                    L::store(out, acc);
+                } else {
+                    let mut all = [0.0f32; 16];
+                    L::store(all.as_mut_ptr(), acc);
+                    out.copy_from_nonoverlapping(all.as_ptr(), self.lanes);
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The processor has the kernel's instruction set; the pointers of the arguments are valid as documented there.
+pub(super) type Kernel = unsafe fn(&TileArgs);
+
+/// The kernels of one format and instruction set, by size of the group.
+#[derive(Clone, Copy)]
+pub(super) struct KernelSet([Kernel; 6]);
+
+impl std::fmt::Debug for KernelSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("KernelSet")
+    }
+}
+
+impl KernelSet {
+    /// The kernel for a group of `group` rows, a result of `q8::padded_group`.
+    pub(super) fn for_group(&self, group: usize) -> Kernel {
+        self.0[match group {
+            0..=1 => 0,
+            2 => 1,
+            3..=4 => 2,
+            5..=8 => 3,
+            9..=12 => 4,
+            _ => 5,
+        }]
+    }
+}
+
+/// Compiles the generic kernels for one instruction set.
+macro_rules! shells {
+    ($module:ident, $lanes:path $(, $features:literal)?) => {
+        mod $module {
+            use super::*;
+
+            /// # Safety
+            /// See `Kernel`.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn block<F: Format, const G: usize>(args: &TileArgs) {
+                // SAFETY: this function is compiled for the instruction set; the rest is the caller's promise.
+                unsafe { block::group::<$lanes, F, G>(args) }
+            }
+
+            /// # Safety
+            /// See `Kernel`.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn float<E: Element, const G: usize>(args: &TileArgs) {
+                // SAFETY: as above.
+                unsafe { float::group::<$lanes, E, G>(args) }
+            }
+
+            pub(super) fn blocks<F: Format>() -> KernelSet {
+                KernelSet([block::<F, 1>, block::<F, 2>, block::<F, 4>, block::<F, 8>, block::<F, 12>, block::<F, 16>])
+            }
+
+            pub(super) fn floats<E: Element>() -> KernelSet {
+                KernelSet([float::<E, 1>, float::<E, 2>, float::<E, 4>, float::<E, 8>, float::<E, 12>, float::<E, 16>])
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+shells!(with_avx512, avx512::Avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+shells!(with_avx2, avx2::Avx2, "avx2,fma,f16c");
+shells!(with_scalar, scalar::Scalar);
+
+/// The kernels of a type; `None` when it has none and its rows are to be decoded to f32.
+pub(super) fn kernels(isa: Isa, ggml_type: GgmlType) -> Option<KernelSet> {
+    macro_rules! choose {
+        ($list:ident :: <$ty:ty>) => {
+            match isa {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512Vnni => with_avx512::$list::<$ty>(),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => with_avx2::$list::<$ty>(),
+                Isa::Scalar => with_scalar::$list::<$ty>(),
+            }
+        };
+    }
+    match ggml_type {
+        GgmlType::F32 => Some(choose!(floats::<float::F32>)),
+        GgmlType::F16 => Some(choose!(floats::<float::F16>)),
+        GgmlType::BF16 => Some(choose!(floats::<float::BF16>)),
+        _ => with_format!(ggml_type, F => choose!(blocks::<F>)),
+    }
+}

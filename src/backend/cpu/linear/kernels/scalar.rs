@@ -1,0 +1,143 @@
+//! Sixteen lanes as plain arrays: the oracle of the others, and what other architectures get (LLVM vectorises it).
+
+use half::{bf16, f16};
+
+use super::lanes::Lanes;
+
+#[derive(Clone, Copy)]
+pub(in super::super) struct Scalar;
+
+#[inline(always)]
+fn map<A: Copy, B: Copy, T: Default + Copy, const N: usize>(a: [A; N], b: [B; N], f: impl Fn(A, B) -> T) -> [T; N] {
+    let mut out = [T::default(); N];
+    for i in 0..N {
+        out[i] = f(a[i], b[i]);
+    }
+    out
+}
+
+impl Lanes for Scalar {
+    type Bytes = [u8; 64];
+    type Ints = [i32; 16];
+    type Floats = [f32; 16];
+    const MAX_ROWS: usize = 4;
+
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> [u8; 64] {
+        // SAFETY: the caller vouches for 64 bytes; unaligned read of plain bytes.
+        unsafe { p.cast::<[u8; 64]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn bits(b: [u8; 64], shift: u32, mask: u8) -> [u8; 64] {
+        b.map(|v| (v >> shift) & mask)
+    }
+    #[inline(always)]
+    unsafe fn merge_bits(a: [u8; 64], b: [u8; 64], shift: u32, mask: u8, left: u32) -> [u8; 64] {
+        map(a, b, |a, b| a | (((b >> shift) & mask) << left))
+    }
+    #[inline(always)]
+    unsafe fn lookup(b: [u8; 64], table: &[u8; 16]) -> [u8; 64] {
+        b.map(|v| table[usize::from(v & 15)])
+    }
+    #[inline(always)]
+    unsafe fn dot(mut acc: [i32; 16], w: &[[u8; 64]], x: *const i8, _max_code: u8) -> [i32; 16] {
+        for (g, w) in w.iter().enumerate() {
+            // SAFETY: the caller vouches for 4 activations per group.
+            let x = unsafe { x.add(4 * g).cast::<[i8; 4]>().read_unaligned() };
+            for (lane, acc) in acc.iter_mut().enumerate() {
+                for (i, x) in x.iter().enumerate() {
+                    *acc += i32::from(w[4 * lane + i]) * i32::from(*x);
+                }
+            }
+        }
+        acc
+    }
+
+    #[inline(always)]
+    unsafe fn load_u8(p: *const u8) -> [i32; 16] {
+        // SAFETY: the caller vouches for 16 bytes.
+        unsafe { p.cast::<[u8; 16]>().read_unaligned() }.map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const u8) -> [i32; 16] {
+        // SAFETY: the caller vouches for 16 bytes.
+        unsafe { p.cast::<[i8; 16]>().read_unaligned() }.map(i32::from)
+    }
+    #[inline(always)]
+    unsafe fn splat_i32(v: i32) -> [i32; 16] {
+        [v; 16]
+    }
+    #[inline(always)]
+    unsafe fn and(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        map(a, b, |a, b| a & b)
+    }
+    #[inline(always)]
+    unsafe fn or(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        map(a, b, |a, b| a | b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        map(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: [i32; 16], b: [i32; 16]) -> [i32; 16] {
+        map(a, b, |a, b| a.max(b))
+    }
+    #[inline(always)]
+    unsafe fn shl(a: [i32; 16], n: u32) -> [i32; 16] {
+        a.map(|a| a << n)
+    }
+    #[inline(always)]
+    unsafe fn shr(a: [i32; 16], n: u32) -> [i32; 16] {
+        a.map(|a| ((a as u32) >> n) as i32)
+    }
+    #[inline(always)]
+    unsafe fn to_f32(a: [i32; 16]) -> [f32; 16] {
+        a.map(|a| a as f32)
+    }
+    #[inline(always)]
+    unsafe fn as_f32(a: [i32; 16]) -> [f32; 16] {
+        a.map(|a| f32::from_bits(a as u32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f32(p: *const u8) -> [f32; 16] {
+        // SAFETY: the caller vouches for 64 bytes.
+        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const u8) -> [f32; 16] {
+        // SAFETY: the caller vouches for 32 bytes.
+        unsafe { p.cast::<[u16; 16]>().read_unaligned() }.map(|b| f16::from_bits(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const u8) -> [f32; 16] {
+        // SAFETY: the caller vouches for 32 bytes.
+        unsafe { p.cast::<[u16; 16]>().read_unaligned() }.map(|b| bf16::from_bits(b).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn splat_f32(v: f32) -> [f32; 16] {
+        [v; 16]
+    }
+    #[inline(always)]
+    unsafe fn add(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        map(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: [f32; 16], b: [f32; 16]) -> [f32; 16] {
+        map(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: [f32; 16], b: [f32; 16], c: [f32; 16]) -> [f32; 16] {
+        let mut out = c;
+        for i in 0..16 {
+            out[i] = a[i].mul_add(b[i], c[i]);
+        }
+        out
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, a: [f32; 16]) {
+        // SAFETY: the caller vouches for 16 f32.
+        unsafe { p.cast::<[f32; 16]>().write_unaligned(a) }
+    }
+}

@@ -1,0 +1,243 @@
+//! `linear`: matrices in the file's quantisation times f32 activations.
+//!
+//! A vector lane is an output row: weights are permuted at load time into tiles of 16 rows, and every micro-kernel call
+//! multiplies one tile with a group of up to 16 activation rows. Each output is therefore accumulated by one lane, with
+//! `k` rising, whatever the number of rows: batch invariance is bitwise and needs no care elsewhere. Block formats meet
+//! activations quantised to 8 bits (`q8`); F32, F16 and BF16 weights meet them as they are, and so do the few types
+//! without a micro-kernel, whose rows are decoded (`rows`).
+#![allow(unsafe_code)] // micro-kernels take raw pointers
+
+mod formats;
+mod kernels;
+mod layout;
+mod memory;
+mod part;
+mod q8;
+mod rows;
+mod scratch;
+
+#[cfg(test)]
+mod tests;
+
+pub use scratch::LinearScratch;
+
+use memmap2::MmapMut;
+
+use super::pool::ThreadPool;
+use crate::backend::LinearPart;
+use crate::quant::{self, GgmlType};
+use crate::{Error, Result};
+use kernels::{Isa, TileArgs};
+use layout::TILE;
+use memory::{SharedMut, map};
+use part::{Part, Storage};
+use q8::{BLOCK, GROUP, padded_group};
+
+/// Chunks per thread, so that a thread that loses its core delays the others little.
+const CHUNKS_PER_THREAD: usize = 8;
+
+/// A stack of matrices packed for the CPU's SIMD width.
+#[derive(Debug)]
+pub struct PackedMatrix {
+    isa: Isa,
+    rows: usize,
+    cols: usize,
+    num_tiles: usize,
+    parts: Vec<Part>,
+    memory: MmapMut,
+    /// Of the parts that have one, each padded to whole tiles.
+    bias: Vec<f32>,
+}
+
+impl PackedMatrix {
+    /// Repacks the parts (a permutation of the file's bytes, so `bytes() ≈` the file's).
+    ///
+    /// # Errors
+    /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
+    /// or a type cannot be decoded.
+    pub fn pack(parts: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
+        Self::pack_for(Isa::detect(), parts, pool)
+    }
+
+    fn pack_for(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
+        let cols = views.first().map_or(0, |p| p.weight.cols);
+        let (mut parts, mut bias) = (Vec::with_capacity(views.len()), Vec::new());
+        let (mut rows, mut bytes, mut num_tiles) = (0usize, 0usize, 0usize);
+        for view in views {
+            let mut part = Part::new(isa, &view.weight, rows, bytes)?;
+            if part.cols != cols {
+                let problem = format!("matrix {} has {} columns, not {cols}", view.weight.name, part.cols);
+                return Err(Error::internal(problem));
+            }
+            if let Some(tensor) = &view.bias {
+                part.bias = Some(bias.len());
+                let mut values = vec![0.0; part.rows];
+                quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
+                values.resize(part.num_tiles() * TILE, 0.0);
+                bias.append(&mut values);
+            }
+            rows += part.rows;
+            bytes += part.bytes();
+            num_tiles += part.num_tiles();
+            parts.push(part);
+        }
+        if parts.is_empty() {
+            return Err(Error::internal("a stack of no matrices"));
+        }
+        let mut memory = map(bytes, "a weight matrix")?;
+        for (part, view) in parts.iter().zip(views) {
+            let out = SharedMut::new(&mut memory[part.offset..part.offset + part.bytes()]);
+            pool.run(part.num_tiles(), &|tile| {
+                // SAFETY: each tile is one chunk, tiles do not overlap.
+                let out = unsafe { out.part(tile * part.tile_bytes, part.tile_bytes) };
+                part.pack_tile(view.weight.data, tile, out);
+            });
+        }
+        Ok(Self { isa, rows, cols, num_tiles, parts, memory, bias })
+    }
+
+    /// Outputs over all parts.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Inputs.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (self.memory.len() + self.bias.len() * size_of::<f32>()) as u64
+    }
+
+    /// `(tensor type, kernel name)` of each part, for `doctor`.
+    pub fn kernels(&self) -> Vec<(GgmlType, &'static str)> {
+        self.parts.iter().map(|p| (p.ggml_type, p.kernel_name(self.isa))).collect()
+    }
+
+    /// Decodes one row (embedding lookup) into `out` (`cols()` values), exactly as `quant::dequantize` would.
+    ///
+    /// # Panics
+    /// When `row` is not below `rows()` or `out` is not of `cols()`.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows && out.len() == self.cols);
+        if let Some(part) = self.parts.iter().rev().find(|p| p.first_row <= row) {
+            let row = row - part.first_row;
+            part.dequantize_row(self.tile(part, row / TILE), row % TILE, out);
+        }
+    }
+
+    fn tile(&self, part: &Part, index: usize) -> &[u8] {
+        &self.memory[part.offset + index * part.tile_bytes..][..part.tile_bytes]
+    }
+
+    /// `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`.
+    ///
+    /// # Panics
+    /// When `x` or `out` is too short, or `scratch` was made for fewer columns.
+    pub fn multiply(
+        &self,
+        x: &[f32],
+        num_rows: usize,
+        out: &mut [f32],
+        scratch: &mut LinearScratch,
+        pool: &ThreadPool,
+    ) {
+        assert!(self.cols <= scratch.max_cols(), "scratch for {} columns, not {}", scratch.max_cols(), self.cols);
+        let (x, out) = (&x[..num_rows * self.cols], &mut out[..num_rows * self.rows]);
+        let pass = scratch.rows();
+        for (x, out) in x.chunks(pass * self.cols).zip(out.chunks_mut(pass * self.rows)) {
+            if self.parts.iter().any(|p| matches!(p.storage, Storage::Blocks(..))) {
+                scratch.quantize(self.isa, x, self.cols, pool);
+            }
+            if self.parts.iter().any(|p| matches!(p.storage, Storage::Floats(..))) {
+                scratch.interleave(x, self.cols, pool);
+            }
+            self.multiply_pass(x, out, scratch, pool);
+        }
+    }
+
+    /// One pass: the activations are prepared in `scratch`. Chunks are runs of tiles, and, where there are too few
+    /// tiles for the threads, of groups of rows too.
+    fn multiply_pass(&self, x: &[f32], out: &mut [f32], scratch: &LinearScratch, pool: &ThreadPool) {
+        let num_groups = x.len().div_ceil(GROUP * self.cols);
+        let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
+        let tiles_per_chunk = (self.num_tiles / wanted).max(1);
+        let tile_chunks = self.num_tiles.div_ceil(tiles_per_chunk);
+        let groups_per_chunk = (num_groups * tile_chunks).div_ceil(wanted).clamp(1, num_groups);
+        let group_chunks = num_groups.div_ceil(groups_per_chunk);
+        let out = SharedMut::new(out);
+        pool.run(tile_chunks * group_chunks, &|chunk| {
+            let first_tile = chunk / group_chunks * tiles_per_chunk;
+            let first_group = chunk % group_chunks * groups_per_chunk;
+            let groups = first_group..num_groups.min(first_group + groups_per_chunk);
+            for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
+                self.multiply_tile(tile, groups.clone(), x, &out, scratch);
+            }
+        });
+    }
+
+    /// One tile of the stack with some groups of rows.
+    fn multiply_tile(
+        &self,
+        mut tile: usize,
+        groups: std::ops::Range<usize>,
+        x: &[f32],
+        out: &SharedMut<'_, f32>,
+        scratch: &LinearScratch,
+    ) {
+        let Some(part) = self.parts.iter().find(|p| {
+            let here = tile < p.num_tiles();
+            tile -= if here { 0 } else { p.num_tiles() };
+            here
+        }) else {
+            return;
+        };
+        let num_rows = x.len() / self.cols;
+        let memory = self.tile(part, tile);
+        let lanes = TILE.min(part.rows - tile * TILE);
+        let first_out = part.first_row + tile * TILE;
+        let bias = part.bias.map(|at| &self.bias[at + tile * TILE..][..TILE]);
+        let (steps, side, kernels) = match &part.storage {
+            Storage::Blocks(layout, kernels) => (self.cols / BLOCK, layout.side_offset(self.cols), kernels),
+            Storage::Floats(_, kernels) => (self.cols, 0, kernels),
+            Storage::Rows => {
+                let (first, end) = (groups.start * GROUP, num_rows.min(groups.end * GROUP));
+                for lane in 0..lanes {
+                    let row = part.stored_row(memory, lane);
+                    rows::multiply_row(part.ggml_type, row, &x[first * self.cols..end * self.cols], self.cols, |r, sum| {
+                        let sum = bias.map_or(sum, |b| sum + b[lane]);
+                        // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
+                        unsafe { out.part((first + r) * self.rows + first_out + lane, 1)[0] = sum };
+                    });
+                }
+                return;
+            }
+        };
+        for index in groups {
+            let rows = GROUP.min(num_rows - index * GROUP);
+            let group = padded_group(rows);
+            let activations = match part.storage {
+                Storage::Blocks(..) => scratch.quantized_group(index, self.cols),
+                _ => scratch.float_group(index, self.cols),
+            };
+            let args = TileArgs {
+                weights: memory.as_ptr(),
+                side: memory[side..].as_ptr(),
+                steps,
+                activations,
+                group,
+                rows,
+                out: out.pointer(index * GROUP * self.rows + first_out),
+                out_stride: self.rows,
+                lanes,
+                bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            };
+            // SAFETY: `isa` is this machine's. The tile holds `steps` steps of 16 rows, the scratch `steps` steps of
+            // `group` rows (prepared by `multiply`), the bias 16 values. `rows` rows of `out`, `out_stride` apart, have
+            // room for `lanes` outputs from here, and no other chunk writes them.
+            unsafe { kernels.for_group(group)(&args) };
+        }
+    }
+}

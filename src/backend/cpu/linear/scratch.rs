@@ -1,0 +1,102 @@
+//! Activations in the order in which the micro-kernels read them, in memory taken once per engine.
+#![allow(unsafe_code)] // threads prepare groups of rows in one buffer; bytes are viewed as blocks
+
+use memmap2::MmapMut;
+
+use super::kernels::Isa;
+use super::memory::{SharedMut, map};
+use super::q8::{BLOCK, GROUP, Q8Block, padded_group, quantize_row};
+use crate::Result;
+use crate::backend::cpu::pool::ThreadPool;
+
+/// Rows of one pass over the weights: enough to use each weight many times per read from memory, few enough that a
+/// pass's activations stay in the second-level cache.
+const PASS: usize = 256;
+
+/// Scratch of one engine for quantised activations, allocated once for the largest step.
+#[derive(Debug)]
+pub struct LinearScratch {
+    max_cols: usize,
+    rows: usize,
+    blocks: MmapMut,
+    floats: MmapMut,
+}
+
+impl LinearScratch {
+    /// For matrices of up to `max_cols` inputs. Any number of rows can be multiplied, in passes of at most `max_rows`
+    /// (and 256).
+    ///
+    /// # Errors
+    /// `Error::OutOfMemory`.
+    pub fn new(max_rows: usize, max_cols: usize) -> Result<Self> {
+        let what = "scratch of the linear kernels";
+        let rows = max_rows.clamp(1, PASS).next_multiple_of(GROUP);
+        let blocks = max_cols.div_ceil(BLOCK).saturating_mul(rows).saturating_mul(size_of::<Q8Block>());
+        let floats = max_cols.saturating_mul(rows).saturating_mul(size_of::<f32>());
+        Ok(Self { max_cols, rows, blocks: map(blocks, what)?, floats: map(floats, what)? })
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (self.blocks.len() + self.floats.len()) as u64
+    }
+
+    pub(super) fn max_cols(&self) -> usize {
+        self.max_cols
+    }
+
+    /// Rows of a pass.
+    pub(super) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Where group `index` of quantised activations begins.
+    pub(super) fn quantized_group(&self, index: usize, cols: usize) -> *const u8 {
+        self.blocks[index * GROUP * (cols / BLOCK) * size_of::<Q8Block>()..].as_ptr()
+    }
+
+    /// Where group `index` of f32 activations begins.
+    pub(super) fn float_group(&self, index: usize, cols: usize) -> *const u8 {
+        self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
+    }
+
+    /// Quantises the rows of `x` into groups, for `quantized_group`. `cols` is a multiple of 32.
+    pub(super) fn quantize(&mut self, isa: Isa, x: &[f32], cols: usize, pool: &ThreadPool) {
+        let num_blocks = cols / BLOCK;
+        let group_bytes = GROUP * num_blocks * size_of::<Q8Block>();
+        let out = SharedMut::new(&mut self.blocks[..]);
+        pool.run(x.len().div_ceil(GROUP * cols), &|index| {
+            let x = group_rows(x, cols, index);
+            let group = padded_group(x.len() / cols);
+            // SAFETY: each group is one chunk, groups do not overlap. Memory maps are page-aligned, and every byte
+            // pattern is a `Q8Block`.
+            let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<Q8Block>().1 };
+            for (r, x) in x.chunks_exact(cols).enumerate() {
+                quantize_row(isa, x, &mut out[r..], group);
+            }
+        });
+    }
+
+    /// Brings the rows of `x` into groups as they are, `[column][row]`, for `float_group`.
+    pub(super) fn interleave(&mut self, x: &[f32], cols: usize, pool: &ThreadPool) {
+        let group_bytes = GROUP * cols * size_of::<f32>();
+        let out = SharedMut::new(&mut self.floats[..]);
+        pool.run(x.len().div_ceil(GROUP * cols), &|index| {
+            let x = group_rows(x, cols, index);
+            let group = padded_group(x.len() / cols);
+            // SAFETY: as above.
+            let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<f32>().1 };
+            for (r, x) in x.chunks_exact(cols).enumerate() {
+                for (out, x) in out[r..].iter_mut().step_by(group).zip(x) {
+                    *out = *x;
+                }
+            }
+        });
+    }
+}
+
+/// The rows of group `index`.
+fn group_rows(x: &[f32], cols: usize, index: usize) -> &[f32] {
+    let first = index * GROUP * cols;
+    &x[first..x.len().min(first + GROUP * cols)]
+}

@@ -1,0 +1,41 @@
+//! Waiting in steps: spin, then yield; the caller of `spin_until` parks when both were in vain.
+
+#[cfg(not(loom))]
+use std::time::{Duration, Instant};
+
+/// How long a thread spins. The ops of a step follow each other within microseconds; parking and waking costs tens.
+#[cfg(not(loom))]
+const SPIN: Duration = Duration::from_micros(40);
+/// Looks between two readings of the clock.
+#[cfg(not(loom))]
+const SPINS_PER_READING: u32 = 64;
+/// Turns given to other threads before parking: on an oversubscribed machine the thread waited for needs this core.
+#[cfg(not(loom))]
+const YIELDS: u32 = 8;
+
+/// Returns true as soon as `ready`, false when it is time to park.
+#[cfg(not(loom))]
+pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
+    let mut start = None;
+    loop {
+        for _ in 0..SPINS_PER_READING {
+            if ready() {
+                return true;
+            }
+            crate::sync::hint::spin_loop();
+        }
+        if start.get_or_insert_with(Instant::now).elapsed() >= SPIN {
+            break;
+        }
+    }
+    (0..YIELDS).any(|_| {
+        crate::sync::thread::yield_now();
+        ready()
+    })
+}
+
+/// The model checker explores every interleaving anyway: one look stands for all of them.
+#[cfg(loom)]
+pub(super) fn spin_until(ready: impl Fn() -> bool) -> bool {
+    ready()
+}

@@ -1,0 +1,89 @@
+//! Models split over several files, `<prefix>-00001-of-0000N.gguf` (the naming and keys of llama.cpp's `gguf-split`).
+//! The first file has all the metadata; every file has `split.no` (from 0), `split.count`, `split.tensors.count`.
+
+use std::path::{Path, PathBuf};
+
+use super::metadata::Metadata;
+use crate::Result;
+
+const NO_KEY: &str = "split.no";
+const COUNT_KEY: &str = "split.count";
+const TENSORS_KEY: &str = "split.tensors.count";
+
+/// The part of a file name that says which part of a split model it is.
+struct PartName<'a> {
+    prefix: &'a str,
+    /// From 1.
+    number: u32,
+    count: u32,
+}
+
+impl<'a> PartName<'a> {
+    fn parse(path: &'a Path) -> Option<Self> {
+        let stem = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (prefix, number) = rest.rsplit_once('-')?;
+        let five_digits = |s: &str| {
+            let valid = s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+            valid.then(|| s.parse().ok()).flatten()
+        };
+        Some(Self { prefix, number: five_digits(number)?, count: five_digits(count)? })
+    }
+}
+
+/// How a model is split, as its first file says.
+#[derive(Debug)]
+pub(super) struct Split {
+    count: u32,
+    num_tensors: u32,
+    /// Of the files after the first, in order.
+    pub(super) other_paths: Vec<PathBuf>,
+}
+
+impl Split {
+    /// What `metadata`, of the file that was asked for, says; `None` for a model in one file.
+    pub(super) fn of(metadata: &Metadata) -> Result<Option<Self>> {
+        let path = metadata.path();
+        let part = PartName::parse(path);
+        let count = metadata.opt_u32(COUNT_KEY)?.unwrap_or(1);
+        let count_in_name = part.as_ref().map_or(1, |part| part.count);
+        if count != count_in_name {
+            let problem = format!(
+                "the file says that the model has {count} parts, its name {count_in_name}; \
+                 the parts must keep their names <prefix>-00001-of-0000N.gguf"
+            );
+            return Err(metadata.error(COUNT_KEY, problem));
+        }
+        let Some(part) = part.filter(|_| count > 1) else { return Ok(None) };
+        let name_of = |number: u32| path.with_file_name(format!("{}-{number:05}-of-{count:05}.gguf", part.prefix));
+        if part.number != 1 {
+            let problem = format!("this is part {} of {count}; open part 1: {}", part.number, name_of(1).display());
+            return Err(metadata.error(NO_KEY, problem));
+        }
+        let other_paths = (2..=count).map(name_of).collect();
+        let split = Self { count, num_tensors: metadata.u32(TENSORS_KEY)?, other_paths };
+        split.check_part(metadata, 0)?;
+        Ok(Some(split))
+    }
+
+    /// That a file is part `no` (from 0) of this model.
+    pub(super) fn check_part(&self, metadata: &Metadata, no: u32) -> Result<()> {
+        let expected = [(NO_KEY, no), (COUNT_KEY, self.count), (TENSORS_KEY, self.num_tensors)];
+        for (key, expected) in expected {
+            let got = metadata.u32(key)?;
+            if got != expected {
+                return Err(metadata.error(key, format!("is {got} in this part, expected {expected}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// That the parts together have as many tensors as each of them says.
+    pub(super) fn check_num_tensors(&self, metadata: &Metadata, found: usize) -> Result<()> {
+        if found == self.num_tensors as usize {
+            return Ok(());
+        }
+        let problem = format!("the parts hold {found} tensors, expected {}", self.num_tensors);
+        Err(metadata.error(TENSORS_KEY, problem))
+    }
+}

@@ -1,0 +1,99 @@
+//! Free blocks in the order in which they will be taken: a doubly linked list over two index arrays, so that a
+//! cached block that is hit again leaves the middle in O(1) and nothing is ever allocated.
+
+use super::BlockId;
+
+/// Link value of "nothing on this side".
+const END: u32 = u32::MAX;
+/// Link value of a block that is not in the list.
+const OUT: u32 = u32::MAX - 1;
+
+#[derive(Debug)]
+pub(super) struct FreeList {
+    next: Vec<u32>,
+    prev: Vec<u32>,
+    head: u32,
+    tail: u32,
+    len: usize,
+}
+
+impl FreeList {
+    /// All of `0..num_blocks`, in order. `num_blocks` is below `u32::MAX - 1` (checked by the configuration).
+    pub(super) fn full(num_blocks: usize) -> Self {
+        let mut list = Self { next: vec![OUT; num_blocks], prev: vec![OUT; num_blocks], head: END, tail: END, len: 0 };
+        for id in 0..num_blocks as u32 {
+            list.push_back(BlockId(id));
+        }
+        list
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn contains(&self, id: BlockId) -> bool {
+        self.next[id.index()] != OUT
+    }
+
+    /// The block to be taken first of all.
+    pub(super) fn push_front(&mut self, id: BlockId) {
+        debug_assert!(!self.contains(id), "{id:?} is in the free list already");
+        self.next[id.index()] = self.head;
+        self.prev[id.index()] = END;
+        match self.head {
+            END => self.tail = id.0,
+            head => self.prev[head as usize] = id.0,
+        }
+        self.head = id.0;
+        self.len += 1;
+    }
+
+    /// The block to be taken last of all.
+    pub(super) fn push_back(&mut self, id: BlockId) {
+        debug_assert!(!self.contains(id), "{id:?} is in the free list already");
+        self.next[id.index()] = END;
+        self.prev[id.index()] = self.tail;
+        match self.tail {
+            END => self.head = id.0,
+            tail => self.next[tail as usize] = id.0,
+        }
+        self.tail = id.0;
+        self.len += 1;
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<BlockId> {
+        if self.head == END {
+            return None;
+        }
+        let id = BlockId(self.head);
+        self.remove(id);
+        Some(id)
+    }
+
+    /// Takes `id` out from wherever it stands.
+    pub(super) fn remove(&mut self, id: BlockId) {
+        debug_assert!(self.contains(id), "{id:?} is not in the free list");
+        let (next, prev) = (self.next[id.index()], self.prev[id.index()]);
+        match prev {
+            END => self.head = next,
+            prev => self.next[prev as usize] = next,
+        }
+        match next {
+            END => self.tail = prev,
+            next => self.prev[next as usize] = prev,
+        }
+        self.next[id.index()] = OUT;
+        self.prev[id.index()] = OUT;
+        self.len -= 1;
+    }
+
+    /// From the first to be taken to the last. Ends after `num_blocks` steps even if the links were broken.
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let first = (self.head != END).then_some(BlockId(self.head));
+        std::iter::successors(first, |id| {
+            let next = self.next[id.index()];
+            (next != END && next != OUT).then_some(BlockId(next))
+        })
+        .take(self.next.len())
+    }
+}

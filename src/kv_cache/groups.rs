@@ -1,0 +1,63 @@
+//! One group of layers: its pool, and which blocks of a sequence its attention still reads.
+
+use super::pool::Pool;
+use super::{BlockHash, BlockId, GroupKind};
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) kind: GroupKind,
+    pub(super) pool: Pool,
+}
+
+impl Group {
+    pub(super) fn new(kind: GroupKind, num_blocks: usize) -> Self {
+        Self { kind, pool: Pool::new(num_blocks) }
+    }
+
+    /// Index of the first block that the token at `position` or any later one reads.
+    pub(super) fn first_needed_block(&self, position: usize, block_size: usize) -> usize {
+        match self.kind {
+            GroupKind::Full => 0,
+            GroupKind::Sliding { window } => position.saturating_add(1).saturating_sub(window) / block_size,
+        }
+    }
+
+    /// Most blocks that a sequence alone ever holds when it is computed up to `num_tokens` in steps of at most
+    /// `max_step` tokens.
+    pub(super) fn max_blocks(&self, num_tokens: usize, max_step: usize, block_size: usize) -> usize {
+        let whole = num_tokens.div_ceil(block_size);
+        match self.kind {
+            GroupKind::Full => whole,
+            GroupKind::Sliding { window } => {
+                let span = (window - 1).saturating_add(max_step);
+                whole.min(span.div_ceil(block_size).saturating_add(1))
+            }
+        }
+    }
+
+    /// How many leading `hashes` this group's pool holds without a gap.
+    pub(super) fn contiguous_hits(&self, hashes: &[BlockHash]) -> usize {
+        hashes.iter().take_while(|hash| self.pool.index.get(hash).is_some()).count()
+    }
+
+    /// For each prefix length in blocks (`0..=hashes.len()`): whether a sequence can go on from there, that is,
+    /// whether all blocks that its next token reads are held.
+    pub(super) fn usable_prefixes(&self, hashes: &[BlockHash], block_size: usize) -> Vec<bool> {
+        let mut usable = vec![true];
+        let mut held_in_a_row = 0;
+        for (i, hash) in hashes.iter().enumerate() {
+            held_in_a_row = if self.pool.index.get(hash).is_some() { held_in_a_row + 1 } else { 0 };
+            let length = i + 1;
+            let first = self.first_needed_block(length * block_size, block_size);
+            usable.push(held_in_a_row >= length.saturating_sub(first));
+        }
+        usable
+    }
+
+    /// The block table of a hit of all `hashes`: placeholders for what the next token does not read.
+    pub(super) fn hit_table(&self, hashes: &[BlockHash], block_size: usize) -> Option<Vec<BlockId>> {
+        let first = self.first_needed_block(hashes.len() * block_size, block_size).min(hashes.len());
+        let held = hashes[first..].iter().map(|hash| self.pool.index.get(hash));
+        std::iter::repeat_n(Some(BlockId::NULL), first).chain(held).collect()
+    }
+}

@@ -1,0 +1,49 @@
+//! Names of block contents: each full block of a sequence is named by a keyed BLAKE3 hash of its tokens and the
+//! name of the block before it, so that one name stands for a whole prefix. 256 bits under a secret key: equal
+//! names mean equal prefixes, also against somebody who looks for collisions.
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BlockHash([u8; 32]);
+
+/// Parent of first blocks of sequences without a salt, and with one.
+const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";
+const SALTED: &[u8] = b"rocmforge kv root: salted:";
+
+/// The names of a sequence's full blocks, extended as tokens come.
+#[derive(Debug, Clone)]
+pub struct HashChain {
+    key: [u8; 32],
+    root: BlockHash,
+    hashes: Vec<BlockHash>,
+    /// Bytes being hashed; kept to hash without allocating.
+    scratch: Vec<u8>,
+}
+
+impl HashChain {
+    /// Sequences share blocks only with those of an equal `salt`.
+    pub(super) fn new(key: [u8; 32], salt: Option<&str>) -> Self {
+        let root = match salt {
+            None => blake3::keyed_hash(&key, UNSALTED),
+            Some(salt) => blake3::keyed_hash(&key, &[SALTED, salt.as_bytes()].concat()),
+        };
+        Self { key, root: BlockHash(*root.as_bytes()), hashes: Vec::new(), scratch: Vec::new() }
+    }
+
+    /// Names every full block of `tokens` that has no name yet. `tokens` begins with what was named before.
+    pub(super) fn extend(&mut self, tokens: &[u32], block_size: usize) {
+        let named = self.hashes.len() * block_size;
+        for block in tokens.get(named..).unwrap_or_default().chunks_exact(block_size) {
+            let parent = self.hashes.last().unwrap_or(&self.root);
+            self.scratch.clear();
+            self.scratch.extend_from_slice(&parent.0);
+            for token in block {
+                self.scratch.extend_from_slice(&token.to_le_bytes());
+            }
+            self.hashes.push(BlockHash(*blake3::keyed_hash(&self.key, &self.scratch).as_bytes()));
+        }
+    }
+
+    pub(super) fn hashes(&self) -> &[BlockHash] {
+        &self.hashes
+    }
+}

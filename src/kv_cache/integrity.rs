@@ -1,0 +1,89 @@
+//! What must hold after every operation.
+
+use super::block_table::SeqBlocks;
+use super::groups::Group;
+use super::{BlockId, KvCache};
+use crate::{Error, Result};
+
+impl KvCache {
+    /// Checks each block's state by itself: free + cached + owned = total, no block in two states, the free list
+    /// whole, and every findable content found.
+    ///
+    /// # Errors
+    /// `Internal` naming the broken invariant.
+    pub fn check_integrity(&self) -> Result<()> {
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        self.groups
+            .iter()
+            .enumerate()
+            .try_for_each(|(g, group)| check_group(group, self.config.num_blocks).map_err(|problem| broken(g, problem)))
+    }
+
+    /// Checks that `holders` are all that hold blocks: every reference count is the number of tables that name it.
+    ///
+    /// # Errors
+    /// `Internal` naming the block whose count differs.
+    pub fn check_owners<'a>(&self, holders: impl Iterator<Item = &'a SeqBlocks> + Clone) -> Result<()> {
+        for (g, group) in self.groups.iter().enumerate() {
+            let mut owners = vec![0u32; group.pool.blocks.len()];
+            for id in holders.clone().flat_map(|holder| holder.table(g)).filter(|id| !id.is_null()) {
+                *owners.get_mut(id.index()).ok_or_else(|| broken(g, format!("a table names {id:?}")))? += 1;
+            }
+            for (i, (block, owners)) in group.pool.blocks.iter().zip(owners).enumerate() {
+                if block.refs != owners {
+                    return Err(broken(g, format!("block {i} counts {} owners and has {owners}", block.refs)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn broken(group: usize, problem: String) -> Error {
+    Error::internal(format!("KV cache group {group}: {problem}"))
+}
+
+fn check_group(group: &Group, num_blocks: usize) -> std::result::Result<(), String> {
+    let pool = &group.pool;
+    if pool.blocks.len() != num_blocks {
+        return Err(format!("{} blocks of {num_blocks}", pool.blocks.len()));
+    }
+    let mut listed = vec![false; num_blocks];
+    for id in pool.free.iter() {
+        if std::mem::replace(&mut listed[id.index()], true) {
+            return Err(format!("{id:?} stands twice in the free list"));
+        }
+    }
+    let num_listed = listed.iter().filter(|listed| **listed).count();
+    if num_listed != pool.free.len() {
+        return Err(format!("the free list holds {num_listed} blocks and counts {}", pool.free.len()));
+    }
+    let (mut cached, mut named, mut owned) = (0, 0, 0);
+    for (i, block) in pool.blocks.iter().enumerate() {
+        let id = BlockId(i as u32);
+        if (block.refs == 0) != listed[i] || listed[i] != pool.free.contains(id) {
+            return Err(format!("{id:?} has {} owners, in the free list: {}", block.refs, listed[i]));
+        }
+        owned += usize::from(block.refs > 0);
+        if let Some(hash) = &block.hash {
+            named += 1;
+            cached += usize::from(block.refs == 0);
+            if !pool.index.contains(hash, id) {
+                return Err(format!("{id:?} has content that the index does not find"));
+            }
+        }
+    }
+    if pool.index.len() != named {
+        return Err(format!("the index finds {} blocks, {named} have content", pool.index.len()));
+    }
+    if pool.num_cached != cached {
+        return Err(format!("{cached} blocks are cached, {} are counted", pool.num_cached));
+    }
+    let free = pool.free.len() - cached;
+    if free + cached + owned != num_blocks {
+        return Err(format!("{free} free + {cached} cached + {owned} owned blocks are not {num_blocks}"));
+    }
+    Ok(())
+}

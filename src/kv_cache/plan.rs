@@ -1,0 +1,159 @@
+//! Allocation in two steps: a plan that says what would be taken, and its commit. A plan that cannot be made
+//! changes nothing, and one that is committed cannot fail half-way.
+
+use std::ops::Range;
+
+use super::block_table::{SeqBlocks, Tables};
+use super::{BlockId, GroupKind, HashChain, KvCache};
+use crate::batch::BlockCopy;
+use crate::{Error, Result};
+
+/// Cached content that a sequence can begin with. Valid until the cache changes.
+#[derive(Debug, Default)]
+pub struct PrefixHit {
+    /// Tokens whose K and V need not be computed: a multiple of the block size, less than the sequence's length.
+    pub num_tokens: usize,
+    pub(super) tables: Tables,
+}
+
+/// What one allocation takes.
+#[derive(Debug)]
+#[must_use = "a plan takes nothing until it is committed"]
+pub struct AllocPlan {
+    /// The state of the cache that it was made for.
+    version: u64,
+    hit: PrefixHit,
+    /// First position that will be written.
+    write_start: usize,
+    /// Groups that need blocks.
+    needs: Vec<GroupNeed>,
+}
+
+#[derive(Debug)]
+struct GroupNeed {
+    group: usize,
+    /// Entries of the block table whose block has other owners and will be written.
+    copy_on_write: Vec<usize>,
+    /// Blocks to append to the table.
+    append: usize,
+}
+
+/// What a sequence is about to do.
+#[derive(Debug, Clone, Default)]
+pub struct Demand {
+    /// Positions that the next step writes.
+    pub write: Range<usize>,
+    /// Full-attention groups get blocks up to here at once (a prompt, so that it is not stopped half-way).
+    pub reserve: usize,
+    /// Blocks of each pool that must be left afterwards.
+    pub keep_free: usize,
+}
+
+impl KvCache {
+    /// The longest cached prefix of the sequence named by `chain` that leaves at least one of `num_tokens` to
+    /// compute (its logits are wanted).
+    pub fn find_prefix(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
+        if !self.config.enable_prefix_caching {
+            return PrefixHit::default();
+        }
+        let block_size = self.config.block_size;
+        let hashes = chain.hashes();
+        let mut blocks = hashes.len().min(num_tokens.saturating_sub(1) / block_size);
+        for group in self.groups.iter().filter(|group| group.kind == GroupKind::Full) {
+            blocks = group.contiguous_hits(&hashes[..blocks]);
+        }
+        let sliding: Vec<Vec<bool>> = self
+            .groups
+            .iter()
+            .filter(|group| group.kind != GroupKind::Full)
+            .map(|group| group.usable_prefixes(&hashes[..blocks], block_size))
+            .collect();
+        while blocks > 0 && !sliding.iter().all(|usable| usable[blocks]) {
+            blocks -= 1;
+        }
+        if blocks == 0 {
+            return PrefixHit::default();
+        }
+        let tables: Option<Tables> =
+            self.groups.iter().map(|group| group.hit_table(&hashes[..blocks], block_size)).collect();
+        tables.map_or_else(PrefixHit::default, |tables| PrefixHit { num_tokens: blocks * block_size, tables })
+    }
+
+    /// What `seq` (empty, if it begins with a `hit`) must be given for `demand`; `None` when there are not enough
+    /// blocks.
+    pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand) -> Option<AllocPlan> {
+        let block_size = self.config.block_size;
+        let mut needs = Vec::new();
+        for (g, group) in self.groups.iter().enumerate() {
+            let table = &seq.tables[g];
+            let hit_table = hit.tables.get(g).map_or(&[][..], Vec::as_slice);
+            let end = match group.kind {
+                GroupKind::Full => demand.reserve.max(demand.write.end),
+                GroupKind::Sliding { .. } => demand.write.end,
+            };
+            let append = end.div_ceil(block_size).saturating_sub(table.len().max(hit_table.len()));
+            let written = demand.write.start / block_size..demand.write.end.div_ceil(block_size).min(table.len());
+            let is_shared = |i: &usize| group.pool.get(table[*i]).is_ok_and(|block| block.refs > 1);
+            let copy_on_write: Vec<usize> = written.filter(is_shared).collect();
+            // A hit that has no owner stands in the free list: it is not there for the taking as well.
+            let is_free = |id: &&BlockId| group.pool.get(**id).is_ok_and(|block| block.refs == 0);
+            let revived = hit_table.iter().filter(|id| !id.is_null()).filter(is_free).count();
+            let taken = append + copy_on_write.len() + revived;
+            if taken.saturating_add(demand.keep_free) > group.pool.num_available() {
+                return None;
+            }
+            if append + copy_on_write.len() > 0 {
+                needs.push(GroupNeed { group: g, copy_on_write, append });
+            }
+        }
+        Some(AllocPlan { version: self.version, hit, write_start: demand.write.start, needs })
+    }
+
+    /// Gives `seq` what `plan` says and adds to `copies` what must be copied before the next step computes.
+    ///
+    /// # Errors
+    /// `Internal` when the cache has changed since the plan was made (nothing is done then).
+    pub fn commit(&mut self, plan: AllocPlan, seq: &mut SeqBlocks, copies: &mut Vec<BlockCopy>) -> Result<()> {
+        if plan.version != self.version {
+            return Err(Error::internal("an allocation plan was committed after the KV cache had changed"));
+        }
+        let has_hit = plan.hit.num_tokens > 0;
+        if has_hit && !seq.is_empty() {
+            return Err(Error::internal("a prefix hit was given to a sequence that has blocks"));
+        }
+        if has_hit || !plan.needs.is_empty() {
+            self.version += 1;
+        }
+        // Hits get their owner first, so that this same allocation cannot evict them.
+        let now = self.now;
+        for (group, table) in self.groups.iter_mut().zip(&plan.hit.tables) {
+            for id in table.iter().filter(|id| !id.is_null()) {
+                group.pool.touch(*id, now)?;
+            }
+        }
+        if has_hit {
+            seq.tables = plan.hit.tables;
+            seq.num_named = plan.hit.num_tokens / self.config.block_size;
+        }
+        for need in plan.needs {
+            let pool = &mut self.groups[need.group].pool;
+            let table = &mut seq.tables[need.group];
+            for i in need.copy_on_write {
+                let dst = pool.allocate(now).ok_or_else(overcommitted)?;
+                let src = std::mem::replace(&mut table[i], dst);
+                pool.release(src, now)?;
+                if i * self.config.block_size < plan.write_start {
+                    copies.push(BlockCopy { group: need.group as u32, src: src.0, dst: dst.0 });
+                }
+            }
+            for _ in 0..need.append {
+                table.push(pool.allocate(now).ok_or_else(overcommitted)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn overcommitted() -> Error {
+    Error::internal("an allocation plan promised more blocks than there are")
+}

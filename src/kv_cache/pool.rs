@@ -1,0 +1,150 @@
+//! The blocks of one group: reference counts, the free list, and the contents that can be hit.
+
+use super::free_list::FreeList;
+use super::prefix_index::PrefixIndex;
+use super::{BlockHash, BlockId, BlockInfo, BlockState, Residency};
+use crate::{Error, Result};
+
+/// Metadata of one block.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Block {
+    /// Sequences that hold it.
+    pub(super) refs: u32,
+    /// Name of its content, once the step that filled it was committed.
+    pub(super) hash: Option<BlockHash>,
+    /// Times in microseconds of the caller's clock.
+    allocated_at: u64,
+    last_access: u64,
+    /// Sequences that have taken it since its content was written.
+    access_count: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    pub(super) blocks: Vec<Block>,
+    /// Blocks without an owner: first the empty ones, then those with content, least recently used first.
+    pub(super) free: FreeList,
+    pub(super) index: PrefixIndex,
+    /// Blocks in `free` that have content.
+    pub(super) num_cached: usize,
+    pub(super) evictions: u64,
+    pub(super) residency: Residency,
+}
+
+impl Pool {
+    pub(super) fn new(num_blocks: usize) -> Self {
+        Self {
+            blocks: vec![Block::default(); num_blocks],
+            free: FreeList::full(num_blocks),
+            index: PrefixIndex::default(),
+            num_cached: 0,
+            evictions: 0,
+            residency: Residency::default(),
+        }
+    }
+
+    /// Blocks that can be allocated: empty and cached ones.
+    pub(super) fn num_available(&self) -> usize {
+        self.free.len()
+    }
+
+    pub(super) fn get(&self, id: BlockId) -> Result<&Block> {
+        self.blocks.get(id.index()).ok_or_else(|| unknown(id, self.blocks.len()))
+    }
+
+    /// Takes the first free block, whose old content is forgotten only now.
+    pub(super) fn allocate(&mut self, now: u64) -> Option<BlockId> {
+        let id = self.free.pop_front()?;
+        let block = &mut self.blocks[id.index()];
+        if let Some(hash) = block.hash.take() {
+            self.index.remove(&hash, id);
+            self.num_cached -= 1;
+            self.evictions += 1;
+            self.residency.lifetime.record(now.saturating_sub(block.allocated_at));
+            self.residency.idle_before_evict.record(now.saturating_sub(block.last_access));
+        }
+        *block = Block { refs: 1, hash: None, allocated_at: now, last_access: now, access_count: 1 };
+        Some(id)
+    }
+
+    /// One more owner for a block whose content was hit, owned or not.
+    pub(super) fn touch(&mut self, id: BlockId, now: u64) -> Result<()> {
+        self.add_owner(id)?;
+        let block = &mut self.blocks[id.index()];
+        self.residency.reuse_gap.record(now.saturating_sub(block.last_access));
+        block.last_access = now;
+        block.access_count += 1;
+        Ok(())
+    }
+
+    /// One more owner: the block leaves the free list if it had none.
+    pub(super) fn add_owner(&mut self, id: BlockId) -> Result<()> {
+        let num_blocks = self.blocks.len();
+        let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
+        let was_free = block.refs == 0;
+        block.refs = block.refs.checked_add(1).ok_or_else(|| Error::internal(format!("{id:?}: too many owners")))?;
+        if was_free {
+            self.free.remove(id);
+            self.num_cached -= usize::from(block.hash.is_some());
+        }
+        Ok(())
+    }
+
+    /// One owner less. Without owners a block with content goes to the tail of the free list (least recently used
+    /// first out), an empty one to the head, so that it never pushes content out.
+    pub(super) fn release(&mut self, id: BlockId, now: u64) -> Result<()> {
+        let num_blocks = self.blocks.len();
+        let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
+        block.refs = block
+            .refs
+            .checked_sub(1)
+            .ok_or_else(|| Error::internal(format!("{id:?} was released but has no owner")))?;
+        if block.refs == 0 {
+            block.last_access = now;
+            if block.hash.is_some() {
+                self.num_cached += 1;
+                self.free.push_back(id);
+            } else {
+                self.free.push_front(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the content of a block findable.
+    pub(super) fn set_hash(&mut self, id: BlockId, hash: BlockHash) -> Result<()> {
+        let num_blocks = self.blocks.len();
+        let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
+        if block.refs == 0 || block.hash.is_some_and(|old| old != hash) {
+            return Err(Error::internal(format!("{id:?} cannot be named: {block:?}")));
+        }
+        block.hash = Some(hash);
+        self.index.insert(hash, id);
+        Ok(())
+    }
+
+    /// Forgets all content. The caller has made sure that no block is owned.
+    pub(super) fn forget_content(&mut self) {
+        self.index.clear();
+        self.num_cached = 0;
+        for block in &mut self.blocks {
+            block.hash = None;
+        }
+    }
+
+    pub(super) fn info(&self, now: u64) -> impl Iterator<Item = BlockInfo> + '_ {
+        self.blocks.iter().map(move |block| {
+            let state = match (block.refs, block.hash) {
+                (0, None) => BlockState::Free,
+                (0, Some(_)) => BlockState::Cached,
+                _ => BlockState::Owned,
+            };
+            let idle_micros = if block.refs == 0 { now.saturating_sub(block.last_access) } else { 0 };
+            BlockInfo { state, owners: block.refs, hashed: block.hash.is_some(), idle_micros }
+        })
+    }
+}
+
+fn unknown(id: BlockId, num_blocks: usize) -> Error {
+    Error::internal(format!("{id:?} is not one of the {num_blocks} blocks of its pool"))
+}

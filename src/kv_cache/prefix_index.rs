@@ -1,0 +1,77 @@
+//! From the name of a content to the blocks that hold it. Two sequences that computed the same prefix at the same
+//! time hold equal blocks; tables are append-only, so both stay, and either serves a hit.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{BlockHash, BlockId};
+
+#[derive(Debug, Default)]
+pub(super) struct PrefixIndex {
+    entries: HashMap<BlockHash, Holders>,
+}
+
+#[derive(Debug)]
+enum Holders {
+    One(BlockId),
+    /// Two or more.
+    Many(BTreeSet<BlockId>),
+}
+
+impl PrefixIndex {
+    /// The lowest numbered block with this content.
+    pub(super) fn get(&self, hash: &BlockHash) -> Option<BlockId> {
+        match self.entries.get(hash)? {
+            Holders::One(id) => Some(*id),
+            Holders::Many(ids) => ids.first().copied(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, hash: BlockHash, id: BlockId) {
+        let holders = self.entries.entry(hash).or_insert(Holders::One(id));
+        match holders {
+            Holders::One(first) if *first == id => {}
+            Holders::One(first) => *holders = Holders::Many(BTreeSet::from([*first, id])),
+            Holders::Many(ids) => {
+                ids.insert(id);
+            }
+        }
+    }
+
+    /// Removes exactly this block, not its equals; `false` when it was not there.
+    pub(super) fn remove(&mut self, hash: &BlockHash, id: BlockId) -> bool {
+        let Some(holders) = self.entries.get_mut(hash) else { return false };
+        match holders {
+            Holders::One(only) => {
+                let found = *only == id;
+                if found {
+                    self.entries.remove(hash);
+                }
+                found
+            }
+            Holders::Many(ids) => {
+                let found = ids.remove(&id);
+                if let (1, Some(last)) = (ids.len(), ids.first().copied()) {
+                    *holders = Holders::One(last);
+                }
+                found
+            }
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+    }
+
+    pub(super) fn contains(&self, hash: &BlockHash, id: BlockId) -> bool {
+        match self.entries.get(hash) {
+            None => false,
+            Some(Holders::One(only)) => *only == id,
+            Some(Holders::Many(ids)) => ids.contains(&id),
+        }
+    }
+
+    /// Number of (content, block) pairs.
+    pub(super) fn len(&self) -> usize {
+        self.entries.values().map(|holders| if let Holders::Many(ids) = holders { ids.len() } else { 1 }).sum()
+    }
+}

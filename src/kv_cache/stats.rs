@@ -1,0 +1,77 @@
+//! Gauges, counters, and how long blocks live.
+
+/// Gauges and counters of the cache.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KvCacheStats {
+    pub blocks_total: usize,
+    /// No owner, no content.
+    pub blocks_free: usize,
+    /// No owner, but content that a prefix may hit; taken when no free block is left.
+    pub blocks_cached: usize,
+    pub blocks_owned: usize,
+    /// Prompt tokens looked up in, and found in, the prefix cache.
+    pub prefix_cache_queries: u64,
+    pub prefix_cache_hits: u64,
+    /// Cached blocks whose content was given up for a new owner.
+    pub evictions: u64,
+}
+
+/// How long blocks with content stay, in microseconds of the caller's clock.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Residency {
+    /// From a block's allocation to its eviction.
+    pub lifetime: Histogram,
+    /// From its last use to its eviction.
+    pub idle_before_evict: Histogram,
+    /// Between its uses by one sequence and the next.
+    pub reuse_gap: Histogram,
+}
+
+/// Counts of durations by upper bound (inclusive, `Histogram::BOUNDS`), and the rest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// One more than there are bounds: the last counts what is above all of them.
+    pub counts: [u64; 9],
+    /// Sum of all durations.
+    pub sum: u64,
+}
+
+impl Histogram {
+    /// 1 ms, 10 ms, 100 ms, 1 s, 10 s, 1 min, 10 min, 1 h.
+    pub const BOUNDS: [u64; 8] =
+        [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 60_000_000, 600_000_000, 3_600_000_000];
+
+    pub(super) fn record(&mut self, micros: u64) {
+        let bucket = Self::BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(Self::BOUNDS.len());
+        self.counts[bucket] += 1;
+        self.sum = self.sum.saturating_add(micros);
+    }
+
+    /// Durations recorded.
+    pub fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// What a block is, for the block map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum BlockState {
+    /// No content, no owner.
+    Free = 0,
+    /// No owner, but content that a prefix may hit.
+    Cached = 1,
+    Owned = 2,
+}
+
+/// One block of the pool, for the block map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockInfo {
+    pub state: BlockState,
+    /// Sequences that hold it.
+    pub owners: u32,
+    /// Whether its content can be found by a prefix.
+    pub hashed: bool,
+    /// Since it was last used; 0 while it is owned.
+    pub idle_micros: u64,
+}

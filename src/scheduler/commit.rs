@@ -1,0 +1,92 @@
+//! What a step that has run (or failed) changes.
+
+use super::sequence::State;
+use super::{Scheduler, SeqId, Step};
+use crate::kv_cache::SeqBlocks;
+use crate::{Error, Result};
+
+/// A step that was given out and not yet committed.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) id: u64,
+    /// Blocks of sequences that ended meanwhile: the step may still write them, so they go back with its commit.
+    pub(super) held: Vec<SeqBlocks>,
+}
+
+impl Scheduler {
+    /// The step has run: its tokens are computed, and each sampling sequence is given its token. Sequences finished
+    /// meanwhile are passed over. Steps are committed in the order in which they were scheduled.
+    ///
+    /// # Errors
+    /// `Internal` for a step that was committed or discarded before or is not the oldest (nothing is changed), and for
+    /// a token of a sequence that has no use for one (the others are given theirs).
+    pub fn commit(&mut self, step: &Step, sampled: &[(SeqId, u32)], now: u64) -> Result<()> {
+        if step.seqs.is_empty() {
+            return Ok(());
+        }
+        if self.in_flight.front().is_none_or(|oldest| oldest.id != step.id) {
+            return Err(Error::internal(format!("step {} is not the oldest step in flight", step.id)));
+        }
+        let record = self.in_flight.pop_front();
+        let kv = std::sync::Arc::clone(&self.kv_cache);
+        let mut kv = kv.write();
+        for scheduled in &step.seqs {
+            let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
+            let seq = &mut self.sequences[slot];
+            seq.in_flight -= 1;
+            seq.num_computed = scheduled.start + scheduled.num_tokens;
+            seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.prompt_len));
+            kv.extend_chain(&mut seq.chain, &seq.tokens);
+            kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
+        }
+        drop(record);
+        kv.tick(now);
+        drop(kv);
+        sampled.iter().map(|&(id, token)| self.append(id, step.id, token)).fold(Ok(()), Result::and)
+    }
+
+    /// The step failed or was given up: all its sequences end, since what the device wrote for them is unknown. The
+    /// device must no longer write for it. Newer steps are discarded first.
+    ///
+    /// # Errors
+    /// `Internal` for a step that is not the newest in flight (nothing is changed).
+    pub fn discard(&mut self, step: &Step, now: u64) -> Result<()> {
+        if step.seqs.is_empty() {
+            return Ok(());
+        }
+        if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
+            return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));
+        }
+        // Older steps may write these still.
+        let held = self.in_flight.pop_back().map(|discarded| discarded.held);
+        if let (Some(held), Some(newest)) = (held, self.in_flight.back_mut()) {
+            newest.held.extend(held);
+        }
+        for scheduled in &step.seqs {
+            if let Some(slot) = self.slot_in_step(scheduled.id, step.id) {
+                self.sequences[slot].in_flight -= 1;
+                self.finish(scheduled.id, now);
+            }
+        }
+        self.kv_cache.write().tick(now);
+        Ok(())
+    }
+
+    /// The sequence of this id, unless it is younger than the step.
+    fn slot_in_step(&self, id: SeqId, step: u64) -> Option<usize> {
+        self.slots.get(&id).copied().filter(|slot| self.sequences[*slot].born_after < step)
+    }
+
+    fn append(&mut self, id: SeqId, step: u64, token: u32) -> Result<()> {
+        let Some(slot) = self.slot_in_step(id, step) else { return Ok(()) };
+        let seq = &mut self.sequences[slot];
+        if seq.state != State::Running || seq.num_computed != seq.tokens.len() {
+            return Err(Error::internal(format!("{id:?} was given a token that it did not wait for")));
+        }
+        if seq.tokens.len() >= seq.max_len {
+            return Err(Error::internal(format!("{id:?} was given a token beyond its {} tokens", seq.max_len)));
+        }
+        seq.tokens.push(token);
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! What must hold between two calls.
+
+use super::Scheduler;
+use super::sequence::{Sequence, State};
+use crate::{Error, Result};
+
+impl Scheduler {
+    /// # Errors
+    /// `Error::Internal` naming the broken invariant (of the queues or of the KV cache).
+    pub fn check_integrity(&self) -> Result<()> {
+        self.check_queues().map_err(|problem| Error::internal(format!("scheduler: {problem}")))?;
+        let mut kv = self.kv_cache.write();
+        kv.tick(0);
+        kv.check_integrity()?;
+        let live = self.sequences.iter().map(|(_, seq)| &seq.blocks);
+        kv.check_owners(live.chain(self.in_flight.iter().flat_map(|step| &step.held)))
+    }
+
+    fn check_queues(&self) -> std::result::Result<(), String> {
+        if self.slots.len() != self.sequences.len() || self.slots.len() != self.running.len() + self.waiting.len() {
+            return Err(format!(
+                "{} ids, {} sequences, {} running, {} waiting",
+                self.slots.len(),
+                self.sequences.len(),
+                self.running.len(),
+                self.waiting.len()
+            ));
+        }
+        if !self.running.is_sorted() {
+            return Err("the running sequences are out of order".into());
+        }
+        let (mut places, mut never_ran) = (0, 0);
+        for (slot, seq) in &self.sequences {
+            check_sequence(seq)?;
+            let is_running = self.running.binary_search(&(seq.key, slot)).is_ok();
+            let is_waiting = self.waiting.get(&seq.key) == Some(&slot);
+            if is_running != (seq.state == State::Running) || is_waiting != (seq.state == State::Waiting) {
+                return Err(format!("{:?} is {:?} but stands in another queue", seq.id, seq.state));
+            }
+            if self.slots.get(&seq.id) != Some(&slot) {
+                return Err(format!("{:?} is not found by its id", seq.id));
+            }
+            if seq.in_flight > self.in_flight.len() {
+                return Err(format!("{:?} is in {} of {} steps", seq.id, seq.in_flight, self.in_flight.len()));
+            }
+            places += if is_running { seq.places } else { 0 };
+            never_ran += usize::from(seq.scheduled_at.is_none());
+        }
+        if places != self.places_taken || places > self.config.max_num_seqs {
+            return Err(format!("{places} places are taken, {} are counted", self.places_taken));
+        }
+        if never_ran != self.num_never_ran {
+            return Err(format!("{never_ran} sequences never ran, {} are counted", self.num_never_ran));
+        }
+        Ok(())
+    }
+}
+
+fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
+    let order = [seq.num_computed, seq.num_scheduled, seq.tokens.len(), seq.max_len];
+    if !order.is_sorted() {
+        return Err(format!("{:?}: computed, scheduled, tokens, limit are {order:?}", seq.id));
+    }
+    if (seq.num_computed < seq.num_scheduled) != (seq.in_flight > 0) {
+        return Err(format!("{:?}: {order:?} with {} steps in flight", seq.id, seq.in_flight));
+    }
+    if seq.state == State::Waiting && (!seq.blocks.is_empty() || seq.num_scheduled > 0) {
+        return Err(format!("{:?} waits but holds blocks", seq.id));
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! One sequence as the scheduler keeps it.
+
+use super::{NewSequence, SeqId};
+use crate::kv_cache::{HashChain, SeqBlocks};
+
+/// Order in which sequences are served; the last is the first to be preempted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// Lower is served earlier.
+    pub(super) priority: i32,
+    /// Number of the request, in the order of arrival; its forks share it.
+    pub(super) arrival: u64,
+    /// Number of the sequence: makes the key unique.
+    pub(super) serial: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    /// Without blocks, in the waiting queue.
+    Waiting,
+    Running,
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    pub(super) id: SeqId,
+    pub(super) key: Key,
+    pub(super) state: State,
+    /// Prompt and generated tokens; kept over a preemption and then computed again.
+    pub(super) tokens: Vec<u32>,
+    pub(super) prompt_len: usize,
+    /// Most tokens that it may ever have.
+    pub(super) max_len: usize,
+    pub(super) all_logits: bool,
+    /// Prompt positions whose logits were handed out (`all_logits` only).
+    pub(super) logits_done: usize,
+    /// Places among `max_num_seqs` that it takes, those of its forks to come included.
+    pub(super) places: usize,
+    pub(super) blocks: SeqBlocks,
+    pub(super) chain: HashChain,
+    /// Tokens whose K and V exist: steps that were committed.
+    pub(super) num_computed: usize,
+    /// The same, with the steps in flight.
+    pub(super) num_scheduled: usize,
+    /// Steps that hold it and were not committed yet.
+    pub(super) in_flight: usize,
+    /// The last step given out before it was added: older ones cannot speak of it.
+    pub(super) born_after: u64,
+    pub(super) created_at: u64,
+    pub(super) last_access: u64,
+    pub(super) access_count: u64,
+    pub(super) scheduled_at: Option<u64>,
+    pub(super) num_cached_tokens: usize,
+    pub(super) num_preemptions: usize,
+}
+
+impl Sequence {
+    pub(super) fn new(
+        new: NewSequence,
+        key: Key,
+        max_len: usize,
+        blocks: SeqBlocks,
+        chain: HashChain,
+        born_after: u64,
+        now: u64,
+    ) -> Self {
+        Self {
+            id: new.id,
+            key,
+            state: State::Waiting,
+            prompt_len: new.prompt.len(),
+            tokens: new.prompt,
+            max_len,
+            all_logits: new.all_logits,
+            logits_done: 0,
+            places: new.num_forks.max(1),
+            blocks,
+            chain,
+            num_computed: 0,
+            num_scheduled: 0,
+            in_flight: 0,
+            born_after,
+            created_at: now,
+            last_access: now,
+            access_count: 0,
+            scheduled_at: None,
+            num_cached_tokens: 0,
+            num_preemptions: 0,
+        }
+    }
+
+    /// Tokens that could be computed now.
+    pub(super) fn num_pending(&self) -> usize {
+        self.tokens.len() - self.num_scheduled
+    }
+
+    /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.
+    pub(super) fn wants_prompt_logits(&self) -> bool {
+        self.all_logits && self.logits_done < self.prompt_len
+    }
+
+    pub(super) fn touch(&mut self, now: u64) {
+        self.last_access = self.last_access.max(now);
+        self.access_count += 1;
+        self.scheduled_at.get_or_insert(now);
+    }
+
+    pub(super) fn info(&self) -> SeqInfo {
+        SeqInfo {
+            created_at: self.created_at,
+            last_access: self.last_access,
+            access_count: self.access_count,
+            num_cached_tokens: self.num_cached_tokens,
+            num_preemptions: self.num_preemptions,
+            num_tokens: self.tokens.len(),
+            num_computed_tokens: self.num_computed,
+            scheduled_at: self.scheduled_at,
+        }
+    }
+}
+
+/// Lifetime data of one sequence; times in microseconds of the caller's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeqInfo {
+    pub created_at: u64,
+    /// When it was last part of a step.
+    pub last_access: u64,
+    /// Steps that it was part of.
+    pub access_count: u64,
+    /// Prompt tokens that came from the prefix cache when it first ran.
+    pub num_cached_tokens: usize,
+    pub num_preemptions: usize,
+    pub num_tokens: usize,
+    pub num_computed_tokens: usize,
+    /// When its first token was scheduled; `None` while it has never run.
+    pub scheduled_at: Option<u64>,
+}

@@ -1,0 +1,97 @@
+"""Reads Rust sources well enough to check the architecture: comments and literals out, crate paths resolved."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src"
+
+_COMMENT_OR_LITERAL = re.compile(
+    r"""
+      //[^\n]*
+    | /\*.*?\*/
+    | \b(?:b|c)?r(?P<hashes>\#*)".*?"(?P=hashes)
+    | (?:\b(?:b|c))?"(?:\\.|[^"\\])*"
+    | (?:\bb)?'(?:\\(?:x..|u\{[^}]*\}|.)|[^\\'\n])'
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_TEST_FILE = re.compile(r"^(tests|prop|testdata|simulator|loom\w*|\w+_tests|prop_\w+)\.rs$")
+
+
+def code_only(text: str) -> str:
+    """The text with comments gone and every literal empty; line numbers are kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        newlines = "\n" * found.count("\n")
+        return newlines if found.startswith("/") else '""' + newlines
+
+    return _COMMENT_OR_LITERAL.sub(blank, text)
+
+
+def is_test_file(path: Path) -> bool:
+    """Whether a file under src is compiled for tests alone, by its name or its folder's."""
+    folders = path.parts[:-1]
+    return "tests" in folders or "simulator" in folders or bool(_TEST_FILE.match(path.name))
+
+
+def without_inline_tests(code: str) -> str:
+    """Drops a `#[cfg(test)] mod name { … }`, which stands at the end of its file."""
+    return re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
+
+
+def module_path(path: Path) -> list[str]:
+    """`a/b.rs` and `a/b/mod.rs`, relative to src, are the module `a::b`."""
+    parts = list(path.with_suffix("").parts)
+    return parts[:-1] if parts[-1] in ("mod", "lib") else parts
+
+
+def _heads(code: str, start: int) -> Iterator[str]:
+    """The first path segments that follow `crate::` at `start`: one name, or each name of a `{group}`."""
+    if not code.startswith("{", start):
+        name = re.compile(r"\s*(\w+)").match(code, start)
+        if name:
+            yield name.group(1)
+        return
+    depth, head = 0, ""
+    for char in code[start:]:
+        if char in "{},":
+            if depth == 1 and head.strip():
+                yield re.split(r"\W", head.strip(), maxsplit=1)[0]
+            head = ""
+            depth += (char == "{") - (char == "}")
+            if depth == 0:
+                return
+        elif depth == 1:
+            head += char
+
+
+def crate_imports(path: Path, code: str) -> set[str]:
+    """Names of the crate's top level that a file uses, through `crate::…` or a chain of `super::` that ends there.
+
+    `path` is relative to src; `code` is what `code_only` returns.
+    """
+    found: set[str] = set()
+    for match in re.finditer(r"\bcrate\s*::\s*", code):
+        found.update(_heads(code, match.end()))
+    module = module_path(path)
+    for match in re.finditer(r"(?:\bsuper\s*::\s*)+", code):
+        if match.group().count("super") == len(module):
+            found.update(_heads(code, match.end()))
+    return found
+
+
+def rust_files(root: Path = SRC) -> Iterator[tuple[Path, str]]:
+    """(path relative to src, text) of every Rust file."""
+    for path in sorted(root.rglob("*.rs")):
+        yield path.relative_to(root), path.read_text(encoding="utf-8")
+
+
+def product_files() -> Iterator[tuple[Path, str]]:
+    """(path relative to src, code without comments, literals and tests) of every file that is in the wheel."""
+    for path, text in rust_files():
+        if not is_test_file(path):
+            yield path, without_inline_tests(code_only(text))

@@ -1,0 +1,265 @@
+"""The rules of docs/architecture.md that no compiler checks: who may import whom, where `unsafe` may stand, and how
+long a file may be. Each rule is a function from a file to its violations, and is itself tested on a bad sample."""
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from rust_source import ROOT, code_only, crate_imports, is_test_file, product_files, rust_files, without_inline_tests
+
+# python -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant}, gguf, config
+SHARED = {"batch", "error", "sync"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "quant": set(),
+    "config": set(),
+    "tensor": {"quant"},
+    "gguf": {"tensor", "quant", "config"},
+    "tokenizer": {"gguf", "config"},
+    "sampler": {"config"},
+    "kv_cache": {"config"},
+    "scheduler": {"kv_cache", "config"},
+    "backend": {"tensor", "quant", "config"},
+    "model": {"backend", "tensor", "quant", "gguf", "config"},
+    "batch": set(),
+    "error": set(),
+    "sync": set(),
+}
+MAY_IMPORT["engine"] = set(MAY_IMPORT)
+MAY_IMPORT["python"] = set(MAY_IMPORT)
+
+# SIMD kernels and the thread pool of the CPU, the GPU driver, and the memory mapping of a model file.
+UNSAFE_PLACES = r"backend/cpu/(\w+/)*(simd|pool|linear|kernels)\b|backend/hip/|gguf/map\b"
+MAX_LINES = 500
+MAX_TEST_DATA = 25_000_000
+MAX_TREE = 40 * 1024 * 1024
+
+
+def forbidden_imports(path: Path, code: str) -> list[str]:
+    """Modules of the crate that a file uses although its own module may not."""
+    module = path.with_suffix("").parts[0]
+    if module == "lib":
+        return []
+    allowed = MAY_IMPORT.get(module)
+    if allowed is None:
+        return [f"module {module} is not in the table of this test"]
+    modules = {name for name in crate_imports(path, code) if name in MAY_IMPORT}
+    return sorted(modules - allowed - SHARED - {module})
+
+
+def pattern_outside(pattern: str, places: str = "$^") -> Callable[[Path, str], list[str]]:
+    """A rule: what `pattern` finds is a violation unless the file's path starts with a match of `places`."""
+    regex = re.compile(pattern)
+
+    def check(path: Path, code: str) -> list[str]:
+        return [] if re.match(places, path.as_posix()) else [m.group() for m in regex.finditer(code)]
+
+    return check
+
+
+# Each rule reads code without comments, literals and tests; with it, a file and a text that break it.
+RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
+    "import directions": (forbidden_imports, "scheduler/mod.rs", "use crate::{batch::Batch, model::Decoder};"),
+    "pyo3 and numpy only in src/python": (
+        pattern_outside(r"\b(pyo3|numpy)\b\s*::", "python/"),
+        "engine/mod.rs",
+        "use pyo3::prelude::*;",
+    ),
+    "foreign functions only in backend/hip/sys": (
+        pattern_outside(r'\bextern\s+""', "backend/hip/sys"),
+        "backend/cpu/pool.rs",
+        code_only('extern "C" { fn sched_yield() -> i32; }'),
+    ),
+    "environment variables only in src/config": (
+        pattern_outside(r"\benv\s*::\s*(vars?|vars?_os|set_var|remove_var)\b", "config/"),
+        "backend/cpu/pool.rs",
+        "let n = std::env::var(name);",
+    ),
+    "unsafe only where it is allowed": (
+        pattern_outside(r"\bunsafe\b", UNSAFE_PLACES),
+        "sampler/mod.rs",
+        "let x = unsafe { *p };",
+    ),
+    "nothing is printed": (
+        pattern_outside(r"\b(e?print(ln)?|dbg)!"),
+        "engine/core.rs",
+        "eprintln!(x);",
+    ),
+    "no stub": (pattern_outside(r"\b(todo|unimplemented)!"), "model/mod.rs", "fn f() { todo!() }"),
+    "no ignored test, no silenced dead code": (
+        pattern_outside(r"#\[ignore\b|\ballow\([^)]*\bdead_code\b"),
+        "model/mod.rs",
+        "#[allow(dead_code)] fn f() {}",
+    ),
+}
+WHOLE_FILE_RULES = {"no stub", "no ignored test, no silenced dead code", "environment variables only in src/config"}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rust_sources_keep_the_rule(rule: str) -> None:
+    """S30: among the rules, nothing in the engine prints."""
+    check = RULES[rule][0]
+    if rule in WHOLE_FILE_RULES:
+        files: Iterator[tuple[Path, str]] = ((path, code_only(text)) for path, text in rust_files())
+    else:
+        files = product_files()
+    violations = {path.as_posix(): found for path, code in files if (found := check(path, code))}
+    assert violations == {}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_finds_its_bad_sample(rule: str) -> None:
+    check, path, bad = RULES[rule]
+    assert check(Path(path), bad) != []
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "expected"),
+    [
+        ("scheduler/queue.rs", "use crate::backend::Backend;", ["backend"]),
+        ("kv_cache/pool.rs", "fn f(x: &crate::tensor::Shape) {}", ["tensor"]),
+        ("kv_cache/mod.rs", "use super::tensor::Shape;", ["tensor"]),
+        ("backend/cpu/mod.rs", "use super::super::{model, config};", ["model"]),
+        ("sampler/mod.rs", "use crate::{\n    Result,\n    scheduler::{Scheduler, engine},\n};", ["scheduler"]),
+        ("quant/q4.rs", "use crate::{gguf::File, Error};", ["gguf"]),
+        ("engine/core.rs", "use crate::python::Handle;", ["python"]),
+        ("backend/cpu/mod.rs", "use super::args::Args; use crate::quant::GgmlType;", []),
+        ("scheduler/mod.rs", "use crate::{Result, batch::Batch, kv_cache::KvCache, sync::Arc};", []),
+        ("newcomer/mod.rs", "", ["module newcomer is not in the table of this test"]),
+    ],
+)
+def test_import_check(path: str, code: str, expected: list[str]) -> None:
+    assert forbidden_imports(Path(path), code) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("backend/cpu/simd/avx2.rs", True),
+        ("backend/cpu/linear/kernels/avx512.rs", True),
+        ("backend/cpu/pool.rs", True),
+        ("backend/cpu/pool/wait.rs", True),
+        ("gguf/map.rs", True),
+        ("gguf/mod.rs", False),
+        ("backend/cpu/mod.rs", False),
+        ("backend/args.rs", False),
+        ("engine/core.rs", False),
+    ],
+)
+def test_places_of_unsafe(path: str, allowed: bool) -> None:
+    found = RULES["unsafe only where it is allowed"][0](Path(path), "unsafe { f() }")
+    assert (found == []) is allowed
+
+
+def test_scheduler_and_kv_cache_are_integers_only() -> None:
+    for module in ("scheduler", "kv_cache"):
+        assert not (MAY_IMPORT[module] & {"tensor", "backend", "model", "quant", "gguf"})
+
+
+def test_code_only_removes_comments_and_literals() -> None:
+    code = code_only("""
+        let a = "use crate::model"; // crate::model
+        let b = r#"crate::"model""#; /* crate::model
+        */ let c = '"'; let d: &'static str = "\\"crate::model";
+    """)
+    assert "model" not in code
+    assert "let c" in code
+    assert "'static str" in code
+    assert code.count("\n") == 4
+
+
+def test_tests_are_told_from_the_product() -> None:
+    names = ("kv_cache/tests.rs", "gguf/tests/bad.rs", "quant/prop.rs", "backend/cpu/pool/loom_tests.rs", "testdata.rs")
+    assert all(is_test_file(Path(name)) for name in names)
+    assert not any(is_test_file(Path(name)) for name in ("kv_cache/pool.rs", "tokenizer/mod.rs", "engine/latest.rs"))
+    assert without_inline_tests("fn f() {}\n#[cfg(test)]\nmod tests {\n println!();\n}") == "fn f() {}\n"
+    assert "mod tests;" in without_inline_tests("#[cfg(test)]\nmod tests;\nfn f() {}")
+
+
+def test_every_module_is_reachable_from_python() -> None:
+    """P8: a module that nothing imports, directly or through others, is a feature that does not exist."""
+    uses: dict[str, set[str]] = {"Error": {"error"}, "Result": {"error"}}
+    for path, code in product_files():
+        uses.setdefault(path.with_suffix("").parts[0], set()).update(crate_imports(path, code))
+    assert unreachable(uses) == set()
+
+
+def unreachable(uses: dict[str, set[str]]) -> set[str]:
+    """Modules to which no chain of imports leads from `python`; `uses` also names what the crate's root re-exports."""
+    reached, waiting = {"lib"}, ["python"]
+    while waiting:
+        module = waiting.pop()
+        if module in uses and module not in reached:
+            reached.add(module)
+            waiting.extend(uses[module])
+    return set(uses) - reached
+
+
+def test_unreachable_module_is_found() -> None:
+    uses = {"python": {"engine"}, "engine": {"model", "Error"}, "model": set(), "cache": {"model"}, "lib": set()}
+    assert unreachable(uses) == {"cache"}
+
+
+def unused_functions(files: list[tuple[str, str]]) -> list[str]:
+    """Public functions whose name stands nowhere in the product but at its definition."""
+    words: dict[str, int] = {}
+    defined: dict[str, str] = {}
+    for path, code in files:
+        for word in re.findall(r"\w+", code):
+            words[word] = words.get(word, 0) + 1
+        for name in re.findall(r"\bpub(?:\([a-z]+\))?\s+(?:const\s+|unsafe\s+)*fn\s+(\w+)", code):
+            defined[name] = path
+    return sorted(f"{path}: {name}" for name, path in defined.items() if words[name] == 1)
+
+
+def test_every_public_function_is_used() -> None:
+    """P8: rustc reports no unused item of a public module, so this does."""
+    assert unused_functions([(path.as_posix(), code) for path, code in product_files()]) == []
+
+
+def test_unused_function_is_found() -> None:
+    files = [("a.rs", "pub fn used() {} pub const fn forgotten() {}"), ("b.rs", "fn f() { used() }")]
+    assert unused_functions(files) == ["a.rs: forgotten"]
+
+
+def tracked_files() -> list[Path]:
+    """What a clone holds."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
+
+def is_source(path: Path) -> bool:
+    """Files that people read and edit: under a source folder, and not test data."""
+    parts = path.relative_to(ROOT).parts
+    folders = ("src", "python", "tests", "benches", "kernels", "examples", "scripts")
+    suffixes = (".rs", ".py", ".pyi", ".hip", ".h", ".hpp", ".sh", ".html", ".css", ".js")
+    return parts[0] in folders and parts[:2] != ("tests", "data") and path.suffix in suffixes
+
+
+def too_long(text: str) -> bool:
+    return len(text.splitlines()) > MAX_LINES
+
+
+# Spelled in two pieces, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
+
+
+def test_no_file_is_too_long() -> None:
+    assert [p.relative_to(ROOT).as_posix() for p in tracked_files() if is_source(p) and too_long(p.read_text())] == []
+    assert too_long("line\n" * (MAX_LINES + 1))
+    assert not too_long("line\n" * MAX_LINES)
+
+
+def test_nothing_is_marked_unfinished() -> None:
+    marked = [p for p in tracked_files() if is_source(p) and UNFINISHED.search(p.read_text())]
+    assert [p.relative_to(ROOT).as_posix() for p in marked] == []
+    assert UNFINISHED.search("// TO" + "DO: later")
+    assert not UNFINISHED.search("IQ2_XXS")
+
+
+def test_the_tree_is_small() -> None:
+    sizes = {path.relative_to(ROOT).as_posix(): path.stat().st_size for path in tracked_files()}
+    assert sizes
+    assert sum(size for name, size in sizes.items() if name.startswith("tests/data/")) <= MAX_TEST_DATA
+    assert sum(sizes.values()) <= MAX_TREE
