@@ -3,7 +3,6 @@
 
 mod engine;
 mod sampling;
-mod validate;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
 pub use sampling::{OutputKind, SamplingParams};
