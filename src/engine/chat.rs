@@ -49,9 +49,9 @@ fn special_texts(tokenizer: &Tokenizer, values: &[&Value]) -> Result<Vec<String>
     let mut found = Vec::new();
     let ids = (0..tokenizer.vocab_size()).filter_map(|id| u32::try_from(id).ok());
     for id in ids.filter(|&id| tokenizer.is_special(id)) {
-        let text = tokenizer.decode(&[id], false)?;
-        if !text.is_empty() && values.iter().any(|value| any_string(value, &|s| s.contains(&text))) {
-            found.push(text);
+        let text = tokenizer.token_text(id)?;
+        if !text.is_empty() && values.iter().any(|value| any_string(value, &|s| s.contains(text))) {
+            found.push(text.to_owned());
         }
     }
     found.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));

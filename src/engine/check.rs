@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::handle::LoadProgress;
 use crate::Error;
-use crate::gguf::{GgufFile, TensorInfo};
-use crate::quant::{can_dequantize, dequantize};
+use crate::gguf::GgufFile;
+use crate::model::{DecoderSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 
 /// One thing that was checked: what was found, or every problem.
@@ -36,10 +36,18 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
         format!("GGUF v{}, {} tensors, {} bytes of weights", file.version(), file.tensors().len(), file.tensor_bytes());
     vec![
         CheckStage::new("file", Ok(summary)),
+        CheckStage::new("architecture", architecture(&file)),
         CheckStage::new("tokenizer", tokenizer(&file)),
         CheckStage::new("chat template", chat_template(&file)),
         values(&file, progress),
     ]
+}
+
+/// The metadata that the architecture needs, and every tensor's shape against it.
+fn architecture(file: &GgufFile) -> crate::Result<String> {
+    let spec = DecoderSpec::from_gguf(file)?;
+    ModelTensors::collect(file, &spec)?;
+    Ok(format!("{}, every tensor is there and fits", spec.architecture()))
 }
 
 fn tokenizer(file: &GgufFile) -> crate::Result<String> {
@@ -58,36 +66,16 @@ fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Ch
     let mut done = 0;
     let mut stage = CheckStage::new("values", Ok(String::new()));
     for info in file.tensors() {
-        if let Err(error) = finite(file, info) {
-            stage.problems.push(error);
-        }
-        file.release_pages(info);
-        done += info.num_bytes as u64;
         if !progress(LoadProgress { done, total }) {
             break;
         }
+        if let Err(error) = file.validate_tensor(info) {
+            stage.problems.push(error);
+        }
+        done += info.num_bytes as u64;
     }
     if stage.problems.is_empty() {
         stage.summary = format!("all finite in {} tensors", file.tensors().len());
     }
     stage
-}
-
-fn finite(file: &GgufFile, info: &TensorInfo) -> crate::Result<()> {
-    let view = file.view(info);
-    let fault = |problem: String| file.metadata().error(&info.name, problem);
-    if !can_dequantize(view.ggml_type) {
-        return Err(fault(format!("type {} has no decoder", view.ggml_type.name())));
-    }
-    let row_bytes = view.ggml_type.row_bytes(view.cols).unwrap_or(0);
-    let mut row = vec![0.0; view.cols];
-    let mut bad = 0usize;
-    for blocks in view.data.chunks_exact(row_bytes.max(1)) {
-        dequantize(view.ggml_type, blocks, &mut row)?;
-        bad += row.iter().filter(|value| !value.is_finite()).count();
-    }
-    match bad {
-        0 => Ok(()),
-        _ => Err(fault(format!("{bad} of {} values are infinite or NaN", view.rows * view.cols))),
-    }
 }

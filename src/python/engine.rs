@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::arrays::{BlockColumns, block_columns, integer, matrix, optional_integer, seconds, token_ids};
-use super::handle::Handle;
+use super::handle::{Handle, wait};
 use super::inbox::LoopWaker;
 use super::requests::PyInbox;
 use super::tokenizer::PyTokenizer;
@@ -81,7 +81,7 @@ impl PyEngine {
     #[getter]
     fn tokenizer(&self) -> PyResult<PyTokenizer> {
         let engine = self.handle.engine()?;
-        Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()), engine.chat_template().cloned()))
+        Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()?), engine.chat_template().cloned()))
     }
 
     /// The resolved configuration.
@@ -156,7 +156,8 @@ impl PyEngine {
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let ids = token_ids("token_ids", prompt_token_ids)?;
         let rows = ids.len();
-        let values = self.handle.interruptible(py, |engine| engine.prompt_logits(ids))?;
+        let engine = self.handle.engine()?;
+        let values = wait(py, &py.detach(|| engine.start_prompt_logits(ids))?)?;
         matrix(py, values, rows)
     }
 

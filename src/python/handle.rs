@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
 use pyo3::prelude::*;
 
 use crate::engine::Engine;
@@ -27,50 +27,47 @@ impl Handle {
     /// `Error::Forked` in a child process: the engine's threads, and maybe the holders of its locks, do not exist there.
     pub(super) fn engine(&self) -> Result<&Engine> {
         match &self.engine {
-            Some(engine) if self.is_owner() => Ok(engine),
+            Some(engine) if self.process == std::process::id() => Ok(engine),
             Some(_) => Err(Error::Forked { owner: self.process, current: std::process::id() }),
             None => Err(Error::EngineDead { reason: "it was closed".into() }),
         }
     }
 
-    fn is_owner(&self) -> bool {
-        self.process == std::process::id()
-    }
-
     /// Runs `call` on a thread of its own and waits for it, so that Ctrl-C ends the wait. After an interrupt the call
     /// runs to its end unobserved.
     pub(super) fn interruptible<T: Send + 'static>(
-        self: &Arc<Self>,
+        &self,
         py: Python<'_>,
         call: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
     ) -> PyResult<T> {
-        self.engine()?;
+        let engine = self.engine()?.clone();
         let (sender, receiver) = bounded(1);
-        let handle = Arc::clone(self);
         std::thread::spawn(move || {
             // The receiver is gone after an interrupt; then nobody wants the result.
-            let _ = sender.send(handle.engine().and_then(call));
+            let _ = sender.send(call(&engine));
         });
-        loop {
-            match py.detach(|| receiver.recv_timeout(SIGNAL_INTERVAL)) {
-                Ok(result) => return Ok(result?),
-                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::internal("a blocking call panicked").into()),
+        wait(py, &receiver)
+    }
+}
+
+/// Waits for an answer with the interpreter released, and with an eye on signals.
+pub(super) fn wait<T: Send>(py: Python<'_>, receiver: &Receiver<Result<T>>) -> PyResult<T> {
+    loop {
+        match py.detach(|| receiver.recv_timeout(SIGNAL_INTERVAL)) {
+            Ok(result) => return Ok(result?),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(Error::EngineDead { reason: "it ended without an answer".into() }.into());
             }
         }
     }
 }
 
-/// The output thread may be waiting for the interpreter while `close` waits for the output thread: the interpreter is
-/// released first. A forked child has no threads to end: there the engine is left alone.
+/// The output thread may be waiting for the interpreter while the engine's end waits for the output thread: the
+/// interpreter is released first.
 impl Drop for Handle {
     fn drop(&mut self) {
-        let Some(engine) = self.engine.take() else { return };
-        if !self.is_owner() {
-            std::mem::forget(engine);
-            return;
-        }
-        let mut engine = Some(engine);
+        let mut engine = self.engine.take();
         if Python::try_attach(|py| py.detach(|| drop(engine.take()))).is_none() {
             drop(engine);
         }

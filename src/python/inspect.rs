@@ -6,8 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::engine::with_progress;
+use crate::backend::cpu::simd::Isa;
 use crate::engine::check::check_file;
-use crate::engine::doctor::cpu_features;
+use crate::engine::doctor::{cpu_features, cpu_kernels};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
@@ -45,15 +46,21 @@ pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyA
     stages.collect()
 }
 
-/// `{"cpu_features": {name: available}, "num_cpus": threads of this machine}`.
+/// What this machine offers, as `rocmforge doctor --json` prints it.
 #[pyfunction]
 pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let features = PyDict::new(py);
     cpu_features().into_iter().try_for_each(|feature| features.set_item(feature.name, feature.available))?;
+    let device = PyDict::new(py);
+    device.set_item("name", "cpu")?;
+    device.set_item("detail", format!("instruction set in use: {}", Isa::detect().name()))?;
     let report = PyDict::new(py);
     report.set_item("architecture", std::env::consts::ARCH)?;
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
+    report.set_item("devices", [device])?;
     report.set_item("cpu_features", features)?;
+    let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
+    report.set_item("kernels", kernels.collect::<Vec<_>>())?;
     Ok(report)
 }
 

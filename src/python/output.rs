@@ -134,11 +134,7 @@ type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metr
 impl Update {
     /// # Errors
     /// That of the request, when it ended with one.
-    pub(super) fn into_python<'py>(
-        self,
-        py: Python<'py>,
-        tokenizer: &Tokenizer,
-    ) -> PyResult<PyUpdate<'py>> {
+    pub(super) fn into_python<'py>(self, py: Python<'py>, tokenizer: &Tokenizer) -> PyResult<PyUpdate<'py>> {
         if let Some(error) = self.error {
             return Err(error.into());
         }

@@ -35,7 +35,7 @@ impl PyInbox {
     fn submit(&self, mut request: NewRequest, kind: OutputKind) -> Result<(RequestId, String, Vec<u32>)> {
         let engine = self.handle.engine()?;
         if let Prompt::Text(text) = &request.prompt {
-            request.prompt = Prompt::TokenIds(engine.tokenizer().encode(text, true, false)?);
+            request.prompt = Prompt::TokenIds(engine.tokenizer()?.encode(text, true, false)?);
         }
         let progress = Progress::new(&request.params, kind);
         let submitted = self.inbox.register(progress, || {
@@ -103,7 +103,7 @@ impl PyInbox {
     /// `(sequences, finished, prompt_logprobs, metrics)`, or `None` when there is no news.
     fn take<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
-        let update = update.into_python(py, self.handle.engine()?.tokenizer())?;
+        let update = update.into_python(py, self.handle.engine()?.tokenizer()?)?;
         Ok(Some(update.into_pyobject(py)?.into_any()))
     }
 

@@ -40,10 +40,10 @@ impl PyTokenizer {
     /// `chat_template` replaces the file's.
     fn template(&self, chat_template: Option<&str>) -> Result<Arc<ChatTemplate>> {
         let Some(source) = chat_template else { return self.template.clone() };
-        let text = |id: Option<u32>| id.map_or(Ok(String::new()), |id| self.tokenizer.decode(&[id], false));
+        let text = |id: Option<u32>| id.map_or(Ok(""), |id| self.tokenizer.token_text(id));
         let bos = text(self.tokenizer.bos_token_id())?;
         let eos = text(self.tokenizer.eos_token_ids().first().copied())?;
-        Ok(Arc::new(ChatTemplate::new(source, &bos, &eos)?))
+        Ok(Arc::new(ChatTemplate::new(source, bos, eos)?))
     }
 
     fn chat(
