@@ -63,19 +63,8 @@ fn chat_template(file: &GgufFile) -> crate::Result<String> {
 /// Every value is finite.
 fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> CheckStage {
     let total = file.tensor_bytes();
-    let mut done = 0;
-    let mut stage = CheckStage::new("values", Ok(String::new()));
-    for info in file.tensors() {
-        if !progress(LoadProgress { done, total }) {
-            break;
-        }
-        if let Err(error) = file.validate_tensor(info) {
-            stage.problems.push(error);
-        }
-        done += info.num_bytes as u64;
-    }
-    if stage.problems.is_empty() {
-        stage.summary = format!("all finite in {} tensors", file.tensors().len());
-    }
-    stage
+    progress(LoadProgress { done: 0, total });
+    let result = file.validate_values();
+    progress(LoadProgress { done: total, total });
+    CheckStage::new("values", result.map(|()| format!("all finite in {} tensors", file.tensors().len())))
 }
