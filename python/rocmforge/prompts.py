@@ -22,6 +22,8 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     if isinstance(prompts, np.ndarray):
         return list(prompts) if prompts.ndim == 2 else [prompts]
+    if isinstance(prompts, Mapping):
+        raise TypeError("prompts: got a mapping, expected text, token ids, or a list of either")
     items: list[Any] = list(prompts)
     if not items:
         raise InvalidRequestError("prompts: got an empty list, expected at least one prompt or token id")
