@@ -36,10 +36,7 @@ impl EngineArgs {
     }
 }
 
-fn text(
-    read: impl Fn(&str) -> std::result::Result<String, VarError>,
-    name: &'static str,
-) -> Result<Option<String>> {
+fn text(read: impl Fn(&str) -> std::result::Result<String, VarError>, name: &'static str) -> Result<Option<String>> {
     match read(name) {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),
@@ -73,7 +70,9 @@ mod tests {
 
     #[test]
     fn a_bad_variable_is_an_error_that_names_it() {
-        for (name, value) in [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")] {
+        for (name, value) in
+            [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
+        {
             let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

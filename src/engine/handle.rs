@@ -133,8 +133,7 @@ impl Engine {
         *shared.memory.write() = executor.memory();
         let description = executor.describe();
         let vocab_size = executor.vocab_size();
-        let mut core =
-            Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
+        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
         core.flush();
         let for_outputs = Arc::clone(&shared);
         let output_thread = spawn("rocmforge-output", move || delivery::run(&output_queue, &for_outputs))?;
@@ -297,9 +296,7 @@ impl Engine {
         let shared = &self.inner.shared;
         self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
         let (reply, answer) = bounded(1);
-        shared.admit(None, |id, name| {
-            self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply })
-        })?;
+        shared.admit(None, |id, name| self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply }))?;
         Ok(answer)
     }
 

@@ -19,10 +19,7 @@ pub struct LoadedModel {
     pub chat_template: Option<Arc<ChatTemplate>>,
 }
 
-pub(super) fn load_model(
-    args: &EngineArgs,
-    progress: &mut dyn FnMut(LoadProgress) -> bool,
-) -> Result<LoadedModel> {
+pub(super) fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
     progress(LoadProgress { done: 0, total: 0 });
     Err(Error::internal(format!("no loader for {}", args.model.display())))
 }
