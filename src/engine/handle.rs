@@ -92,7 +92,7 @@ impl Engine {
         let args = args.with_env()?;
         args.validate()?;
         let model = load_model(&args, progress)?;
-        Self::start(model.executor, model.config, model.kv_groups, Some(model.tokenizer), model.chat_template)
+        Self::start(model.executor, model.config, model.kv_groups, model.tokenizer, model.chat_template)
     }
 
     /// Starts an engine over anything that can run a step. `kv_groups` are those of the executor's model, in the order
