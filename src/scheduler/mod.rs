@@ -192,9 +192,7 @@ impl Scheduler {
         }
         self.last_step += 1;
         for pick in &picks.entries {
-            let seq = &mut self.sequences[pick.slot];
-            seq.in_flight += 1;
-            seq.last_step = self.last_step;
+            self.sequences[pick.slot].in_flight += 1;
         }
         self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
         Ok(self.build_step(self.last_step, picks, kv.config()))
@@ -266,10 +264,9 @@ impl Scheduler {
                 self.places_taken -= seq.places;
             }
         }
-        let writer = self.in_flight.iter_mut().find(|step| seq.in_flight > 0 && step.id == seq.last_step);
-        match writer {
-            Some(step) => step.held.push(seq.blocks),
-            None => drop(seq.blocks),
+        match self.in_flight.back_mut() {
+            Some(newest) if seq.in_flight > 0 => newest.held.push(seq.blocks),
+            _ => drop(seq.blocks),
         }
         self.kv_cache.write().tick(now);
         true

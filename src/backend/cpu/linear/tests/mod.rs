@@ -1,1 +1,85 @@
-//! Tests of the linear kernels.
+//! Tests of the linear kernels against float64, ggml's own dot products, and each other.
+
+mod golden;
+mod identity;
+mod values;
+
+use super::kernels::Isa;
+use super::{LinearScratch, PackedMatrix};
+use crate::backend::LinearPart;
+use crate::backend::cpu::pool::ThreadPool;
+use crate::quant::{GgmlType, can_dequantize, dequantize};
+use crate::tensor::TensorView;
+use crate::testdata::npz;
+
+/// Every type that a model may hold.
+fn types() -> impl Iterator<Item = GgmlType> {
+    GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t))
+}
+
+/// Row lengths to test `ggml_type` with: whole blocks, and odd lengths where blocks allow them.
+fn col_counts(ggml_type: GgmlType) -> &'static [usize] {
+    match ggml_type.block_elements() {
+        1 => &[1, 31, 96, 333],
+        32 => &[32, 96, 256, 576],
+        _ => &[256, 512],
+    }
+}
+
+/// xorshift; enough to make data that is not regular.
+pub(super) struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    /// In -1..1.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+    pub fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| 3.0 * self.unit()).collect()
+    }
+}
+
+/// GGUF rows of `ggml_type`, from blocks that ggml quantised (Gaussian data of various sizes).
+fn matrix(ggml_type: GgmlType, rows: usize, cols: usize) -> Vec<u8> {
+    let bytes = ggml_type.row_bytes(cols).unwrap() * rows;
+    if ggml_type == GgmlType::F32 {
+        return Random(7).values(rows * cols).iter().flat_map(|v| v.to_le_bytes()).collect();
+    }
+    let golden = npz(&format!("quant/{}", ggml_type.name()));
+    let gaussian = golden.shape("raw")[1] * 28;
+    golden.u8("raw")[..gaussian].iter().copied().cycle().take(bytes).collect()
+}
+
+fn view<'a>(ggml_type: GgmlType, rows: usize, cols: usize, data: &'a [u8]) -> TensorView<'a> {
+    TensorView { name: "test.weight", ggml_type, rows, cols, data }
+}
+
+fn part(weight: TensorView<'_>) -> LinearPart<'_> {
+    LinearPart { weight, bias: None }
+}
+
+/// Packs and multiplies with the kernels of `isa`.
+fn multiply(isa: Isa, parts: &[LinearPart<'_>], x: &[f32], num_rows: usize) -> Vec<f32> {
+    let pool = ThreadPool::new(2).unwrap();
+    let packed = PackedMatrix::pack_for(isa, parts, &pool).unwrap();
+    let mut scratch = LinearScratch::new(num_rows, packed.cols()).unwrap();
+    let mut out = vec![f32::NAN; num_rows * packed.rows()];
+    packed.multiply(x, num_rows, &mut out, &mut scratch, &pool);
+    out
+}
+
+fn decoded(ggml_type: GgmlType, data: &[u8], elements: usize) -> Vec<f32> {
+    let mut out = vec![0.0; elements];
+    dequantize(ggml_type, data, &mut out).unwrap();
+    out
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}

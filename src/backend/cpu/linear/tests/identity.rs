@@ -1,0 +1,71 @@
+//! Bitwise equality: of instruction sets, and of batch sizes.
+
+use super::*;
+
+/// Every instruction set gives the scalar kernels' bits, at odd sizes.
+#[test]
+fn instruction_sets_agree_bit_for_bit() {
+    let mut random = Random(11);
+    for ggml_type in types() {
+        for &cols in col_counts(ggml_type) {
+            for rows in [1, 15, 16, 17, 33] {
+                let raw = matrix(ggml_type, rows, cols);
+                let num_rows = 1 + rows % 7;
+                let x = random.values(num_rows * cols);
+                let parts = [part(view(ggml_type, rows, cols, &raw))];
+                let scalar = multiply(Isa::Scalar, &parts, &x, num_rows);
+                for isa in Isa::available() {
+                    let out = multiply(isa, &parts, &x, num_rows);
+                    assert_eq!(bits(&out), bits(&scalar), "{ggml_type:?} {isa:?} {rows} x {cols}");
+                }
+            }
+        }
+    }
+}
+
+/// Batch invariance: a row's results have the same bits alone and among 2 to 40 rows.
+#[test]
+fn rows_do_not_depend_on_the_batch() {
+    let (rows, cols) = (33, 256);
+    let x = Random(5).values(40 * cols);
+    let pool = ThreadPool::new(2).unwrap();
+    for ggml_type in types() {
+        let raw = matrix(ggml_type, rows, cols);
+        for isa in Isa::available() {
+            let packed = PackedMatrix::pack_for(isa, &[part(view(ggml_type, rows, cols, &raw))], &pool).unwrap();
+            let mut scratch = LinearScratch::new(40, cols).unwrap();
+            let mut alone = vec![0.0; 40 * rows];
+            for (x, out) in x.chunks(cols).zip(alone.chunks_mut(rows)) {
+                packed.multiply(x, 1, out, &mut scratch, &pool);
+            }
+            for n in 2..=40 {
+                let mut out = vec![f32::NAN; n * rows];
+                packed.multiply(&x, n, &mut out, &mut scratch, &pool);
+                assert_eq!(bits(&out), bits(&alone[..n * rows]), "{ggml_type:?} {isa:?} {n} rows");
+            }
+        }
+    }
+}
+
+/// Several passes over the weights, and any number of threads, give the bits of one row at a time.
+#[test]
+fn passes_and_threads_do_not_change_bits() {
+    let (rows, cols, n) = (50, 96, 300);
+    let x = Random(6).values(n * cols);
+    for ggml_type in [GgmlType::Q4_1, GgmlType::Q8_0, GgmlType::F16] {
+        let raw = matrix(ggml_type, rows, cols);
+        let parts = [part(view(ggml_type, rows, cols, &raw))];
+        let mut expected = Vec::new();
+        for x in x.chunks(cols) {
+            expected.extend(multiply(Isa::Scalar, &parts, x, 1));
+        }
+        for (threads, max_rows) in [(1, 512), (3, 512), (2, 16), (5, 100)] {
+            let pool = ThreadPool::new(threads).unwrap();
+            let packed = PackedMatrix::pack(&parts, &pool).unwrap();
+            let mut scratch = LinearScratch::new(max_rows, cols).unwrap();
+            let mut out = vec![f32::NAN; n * rows];
+            packed.multiply(&x, n, &mut out, &mut scratch, &pool);
+            assert_eq!(bits(&out), bits(&expected), "{ggml_type:?} {threads} threads, {max_rows} rows");
+        }
+    }
+}
