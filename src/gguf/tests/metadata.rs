@@ -56,6 +56,8 @@ fn test_getters() {
     assert_eq!(metadata.u32("u16").unwrap(), 65535);
     assert_eq!(metadata.u32("u32").unwrap(), u32::MAX);
     assert_eq!(metadata.f32("f32").unwrap(), -1.5e-40);
+    let double = parse(&Writer::new().key("eps", &Value::F64(1e-6)).bytes()).unwrap().metadata;
+    assert_eq!(double.f32("eps").unwrap(), 1e-6);
     assert_eq!(metadata.opt_bool("bool").unwrap(), Some(true));
     assert_eq!(metadata.str("string").unwrap(), "naïve 🦀");
     assert_eq!(metadata.strings("a.string").unwrap(), ["", "α", "a\0b"]);
@@ -74,6 +76,7 @@ fn test_getters_reject_other_types() {
     assert_rejected("negative", metadata.u32("i8"), &format!("i8: holds i8 -128, {integer}"));
     assert_rejected("too large", metadata.opt_u32("u64"), &format!("u64: holds u64 18446744073709551615, {integer}"));
     assert_rejected("float", metadata.u32("f32"), integer);
+    assert_rejected("out of range", metadata.f32("f64"), "f64: holds f64 1000");
     assert_rejected("integer", metadata.f32("u32"), "u32: holds u32 4294967295, expected a float");
     assert_rejected("string", metadata.opt_f32("string"), "string: holds string \"naïve 🦀\", expected a float");
     assert_rejected("bool", metadata.str("bool"), "bool: holds bool true, expected a string");
