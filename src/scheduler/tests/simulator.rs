@@ -90,7 +90,7 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> (u64, u64, u64) {
 /// and at the end nothing is left.
 #[test]
 fn every_sequence_generates_what_it_would_alone() {
-    let (num_worlds, num_steps) = if cfg!(debug_assertions) { (250, 400) } else { (2_500, 1_000) };
+    let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
     let (steps, preemptions, hits) = run(1, num_worlds, num_steps);
     // The worlds are such that these are common; if not, nothing was tested.
     assert!(steps > (num_worlds * num_steps / 3) as u64, "{steps} steps");

@@ -1,0 +1,1 @@
+//! The engine over a scripted executor.
