@@ -62,7 +62,6 @@ fn test_getters() {
     assert_eq!(metadata.str("string").unwrap(), "naïve 🦀");
     assert_eq!(metadata.strings("a.string").unwrap(), ["", "α", "a\0b"]);
     assert_eq!(metadata.opt_f32s("a.f32").unwrap().unwrap(), [0.1, -0.0]);
-    assert_eq!(metadata.opt_bools("a.bool").unwrap().unwrap(), [true, false, true]);
     assert_eq!(metadata.opt_ints("a.i8").unwrap().unwrap(), [-128, 127]);
     assert_eq!(metadata.opt_ints("a.u32").unwrap().unwrap(), [7]);
     assert_eq!(metadata.opt_ints("a.i64").unwrap().unwrap(), [i64::MIN, i64::MAX]);
@@ -83,7 +82,6 @@ fn test_getters_reject_other_types() {
     assert_rejected("not a bool", metadata.opt_bool("u8"), "expected a bool");
     assert_rejected("array", metadata.strings("a.u8"), "a.u8: holds array of 2 u8, expected an array of strings");
     assert_rejected("strings", metadata.opt_f32s("a.string"), "holds array of 3 string, expected an array of f32");
-    assert_rejected("bools", metadata.opt_bools("a.u8"), "expected an array of bools");
     assert_rejected("wide", metadata.opt_ints("a.u64"), "a.u64: holds array of 1 u64, expected an array of integers");
     assert_rejected("floats", metadata.opt_ints("a.f32"), "expected an array of integers");
 }
