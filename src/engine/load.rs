@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::handle::LoadProgress;
 use super::runner::Runner;
-use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::cpu::CpuLoader;
 use crate::backend::{KvLayerSpec, Loader};
 use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
@@ -52,8 +52,7 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
 
     let num_threads = resolve_threads(args)?;
     let limits = resolve_limits(args);
-    let mut loader =
-        CpuLoader::new(num_threads, args.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::from_name)?)?;
+    let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
     let total = gguf.tensor_bytes();
     let weights = tensors.upload(&gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),
