@@ -109,10 +109,10 @@ fn a_pool_larger_than_memory_is_out_of_memory() {
 fn untouched_memory_is_not_available() {
     let mut loader = loader(1);
     let before = loader.available_memory().unwrap();
-    loader.alloc_buffer(1 << 14, 1 << 14).unwrap();
+    loader.alloc_buffer(1 << 15, 1 << 15).unwrap();
     let after = loader.available_memory().unwrap();
-    // Other processes move the figure too, by less than the gigabyte.
-    assert!(before.saturating_sub(after) > 1 << 29, "{before} before, {after} after");
+    // Other processes move the figure too, but hardly by 3 of the 4 GiB.
+    assert!(after <= before - before.min(4 << 30) / 4, "{before} before, {after} after");
 }
 
 #[test]
