@@ -29,8 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT["engine"] = set(MAY_IMPORT)
 MAY_IMPORT["python"] = set(MAY_IMPORT)
 
-# SIMD kernels and the thread pool of the CPU, the GPU driver, and the memory mapping of a model file.
-UNSAFE_PLACES = r"backend/cpu/(\w+/)*(simd|pool|linear|kernels)\b|backend/hip/|gguf/map\b"
+# The CPU's kernels and thread pool with the memory that they share, the GPU driver, and the mapping of a model file.
+UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/hip/|gguf/map\b"
 MAX_LINES = 500
 MAX_TEST_DATA = 25_000_000
 MAX_TREE = 40 * 1024 * 1024
@@ -138,6 +138,8 @@ def test_import_check(path: str, code: str, expected: list[str]) -> None:
     [
         ("backend/cpu/simd/avx2.rs", True),
         ("backend/cpu/linear/kernels/avx512.rs", True),
+        ("backend/cpu/attention.rs", True),
+        ("backend/cpu/splitter.rs", False),
         ("backend/cpu/pool.rs", True),
         ("backend/cpu/pool/wait.rs", True),
         ("gguf/map.rs", True),
