@@ -35,6 +35,7 @@ impl World {
         let limits = SchedulerConfig {
             max_num_seqs: num_seqs,
             max_num_batched_tokens: num_seqs * PROMPT,
+            max_prompt_logits: PROMPT,
             max_model_len: PROMPT + GENERATED,
             max_queue_size: num_seqs,
         };
