@@ -27,6 +27,8 @@ pub enum DeviceKind {
 pub enum KvCacheDtype {
     #[default]
     F16,
+    /// Twice the memory; K and V are kept as they were computed.
+    F32,
 }
 
 /// What the user asked for; `None` means "decide from the model and the machine".

@@ -228,12 +228,14 @@ fn device_named(name: &str) -> Result<DeviceKind> {
 fn dtype_named(name: &str) -> Result<KvCacheDtype> {
     match name {
         "f16" => Ok(KvCacheDtype::F16),
-        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16'")),
+        "f32" => Ok(KvCacheDtype::F32),
+        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16' or 'f32'")),
     }
 }
 
 fn dtype_name(dtype: KvCacheDtype) -> &'static str {
     match dtype {
         KvCacheDtype::F16 => "f16",
+        KvCacheDtype::F32 => "f32",
     }
 }

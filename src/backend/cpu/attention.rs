@@ -13,7 +13,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::kv::{KvLayer, TILE};
+use super::kv::{KvElement, KvPages, TILE, check_blocks};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd, exp, tanh};
 use super::split::Split;
@@ -41,16 +41,16 @@ pub(super) struct Unit {
 }
 
 /// One call: `qkv` and `out` of all tokens of the batch, and one layer's cache.
-pub(super) struct Attention<'a> {
+pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) args: AttentionArgs,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
-    pub(super) kv: &'a KvLayer,
+    pub(super) kv: &'a KvPages<E>,
 }
 
-impl Attention<'_> {
+impl<E: KvElement> Attention<'_, E> {
     /// Computes all rows into `out`, `[n, num_heads * head_dim]`. `units` is scratch of the caller.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Attention<'_> {
                 table.len()
             )));
         };
-        self.kv.check_blocks(blocks)
+        check_blocks(&self.kv.spec, blocks)
     }
 
     /// Cuts the batch into units, the costliest first so that no thread starts a long one at the end.
@@ -109,8 +109,8 @@ impl Attention<'_> {
     }
 }
 
-struct UnitKernel<'a> {
-    attention: &'a Attention<'a>,
+struct UnitKernel<'a, E> {
+    attention: &'a Attention<'a, E>,
     unit: &'a Unit,
     out: &'a Split<'a, f32>,
 }
@@ -123,7 +123,7 @@ struct Rows<'a> {
     keys: [Range<usize>; MAX_ROWS],
 }
 
-impl Kernel for UnitKernel<'_> {
+impl<E: KvElement> Kernel for UnitKernel<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -137,7 +137,7 @@ impl Kernel for UnitKernel<'_> {
     }
 }
 
-impl<'a> UnitKernel<'a> {
+impl<'a, E: KvElement> UnitKernel<'a, E> {
     /// Query heads per kv head.
     fn group_size(&self) -> usize {
         self.attention.layout.num_heads / self.attention.layout.num_kv_heads
@@ -213,7 +213,7 @@ impl<'a> UnitKernel<'a> {
 
     /// K and V of some tiles of the sequence, at most a chunk.
     #[inline(always)]
-    fn chunk(&self, tiles: Range<usize>) -> Chunk<'a> {
+    fn chunk(&self, tiles: Range<usize>) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;
         let table = batch.block_table(group, self.unit.seq);
         let tiles_per_block = kv.spec.block_size / TILE;
@@ -263,9 +263,9 @@ impl<'a> UnitKernel<'a> {
 }
 
 /// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`.
-struct Chunk<'a> {
-    k: [&'a [half::f16]; CHUNK_TILES],
-    v: [&'a [half::f16]; CHUNK_TILES],
+struct Chunk<'a, E> {
+    k: [&'a [E]; CHUNK_TILES],
+    v: [&'a [E]; CHUNK_TILES],
 }
 
 /// Bits of the lanes of `tile` whose key is in `keys`.

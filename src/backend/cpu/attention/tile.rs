@@ -5,29 +5,28 @@
 
 use std::ops::Range;
 
-use half::f16;
-
 use super::{CHUNK_TILES, MAX_ROWS, Scores, TILE};
+use crate::backend::cpu::kv::KvElement;
 use crate::backend::cpu::simd::{LANES, Simd};
 
 /// `scores[row][tile][lane] = Σ_d q[row][d] · k[tile][d][lane]`, d in increasing order.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(s: S, q: &[&[f32]], k: &[&[f16]], scores: &mut Scores) {
+pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[&[E]], scores: &mut Scores) {
     let mut row = 0;
     while row < q.len() {
         row += if S::REGISTERS >= 32 {
             match q.len() - row {
-                8.. => scores_of_rows::<S, 8, 2>(s, row, q, k, scores),
-                4.. => scores_of_rows::<S, 4, 4>(s, row, q, k, scores),
-                3 => scores_of_rows::<S, 3, 4>(s, row, q, k, scores),
-                2 => scores_of_rows::<S, 2, 4>(s, row, q, k, scores),
-                _ => scores_of_rows::<S, 1, 4>(s, row, q, k, scores),
+                8.. => scores_of_rows::<S, E, 8, 2>(s, row, q, k, scores),
+                4.. => scores_of_rows::<S, E, 4, 4>(s, row, q, k, scores),
+                3 => scores_of_rows::<S, E, 3, 4>(s, row, q, k, scores),
+                2 => scores_of_rows::<S, E, 2, 4>(s, row, q, k, scores),
+                _ => scores_of_rows::<S, E, 1, 4>(s, row, q, k, scores),
             }
         } else {
             match q.len() - row {
-                4.. => scores_of_rows::<S, 4, 1>(s, row, q, k, scores),
-                2.. => scores_of_rows::<S, 2, 2>(s, row, q, k, scores),
-                _ => scores_of_rows::<S, 1, 4>(s, row, q, k, scores),
+                4.. => scores_of_rows::<S, E, 4, 1>(s, row, q, k, scores),
+                2.. => scores_of_rows::<S, E, 2, 2>(s, row, q, k, scores),
+                _ => scores_of_rows::<S, E, 1, 4>(s, row, q, k, scores),
             }
         }
     }
@@ -35,11 +34,11 @@ pub(super) fn scores<S: Simd>(s: S, q: &[&[f32]], k: &[&[f16]], scores: &mut Sco
 
 /// `R` rows by `T` tiles at a time; returns `R`.
 #[inline(always)]
-fn scores_of_rows<S: Simd, const R: usize, const T: usize>(
+fn scores_of_rows<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
     row: usize,
     q: &[&[f32]],
-    k: &[&[f16]],
+    k: &[&[E]],
     scores: &mut Scores,
 ) -> usize {
     let q: [&[f32]; R] = std::array::from_fn(|r| q[row + r]);
@@ -54,23 +53,23 @@ fn scores_of_rows<S: Simd, const R: usize, const T: usize>(
 }
 
 #[inline(always)]
-fn scores_tile<S: Simd, const R: usize, const T: usize>(
+fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
     row: usize,
     tile: usize,
     q: [&[f32]; R],
-    k: &[&[f16]; T],
+    k: &[&[E]; T],
     scores: &mut Scores,
 ) {
     let head_dim = q[0].len();
     // Slices cut to one length, so that the compiler checks bounds once.
     let q = q.map(|q| &q[..head_dim]);
-    let k: [&[[f16; LANES]]; T] = std::array::from_fn(|t| &k[t].as_chunks::<LANES>().0[..head_dim]);
+    let k: [&[[E; LANES]]; T] = std::array::from_fn(|t| &k[t].as_chunks::<LANES>().0[..head_dim]);
     let mut sums = [[s.splat(0.0); T]; R];
     for d in 0..head_dim {
         let mut keys = [s.splat(0.0); T];
         for t in 0..T {
-            keys[t] = s.load_f16(&k[t][d]);
+            keys[t] = E::load(s, &k[t][d]);
         }
         for r in 0..R {
             let q = s.splat(q[r][d]);
@@ -88,27 +87,27 @@ fn scores_tile<S: Simd, const R: usize, const T: usize>(
 
 /// `out[row] = out[row] * corrections[row] + Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
 #[inline(always)]
-pub(super) fn weighted_sums<S: Simd>(
+pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
     weights: &Scores,
     keys: &[Range<usize>],
     corrections: &[f32; MAX_ROWS],
-    v: &[&[f16]; CHUNK_TILES],
+    v: &[&[E]; CHUNK_TILES],
     out: &mut [&mut [f32]],
 ) {
     let mut row = 0;
     while row < out.len() {
         row += if S::REGISTERS >= 32 {
             match out.len() - row {
-                4.. => sums_of_rows::<S, 4, 4>(s, row, weights, keys, corrections, v, out),
-                3 => sums_of_rows::<S, 3, 4>(s, row, weights, keys, corrections, v, out),
-                2 => sums_of_rows::<S, 2, 4>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, 1, 4>(s, row, weights, keys, corrections, v, out),
+                4.. => sums_of_rows::<S, E, 4, 4>(s, row, weights, keys, corrections, v, out),
+                3 => sums_of_rows::<S, E, 3, 4>(s, row, weights, keys, corrections, v, out),
+                2 => sums_of_rows::<S, E, 2, 4>(s, row, weights, keys, corrections, v, out),
+                _ => sums_of_rows::<S, E, 1, 4>(s, row, weights, keys, corrections, v, out),
             }
         } else {
             match out.len() - row {
-                2.. => sums_of_rows::<S, 2, 2>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, 1, 4>(s, row, weights, keys, corrections, v, out),
+                2.. => sums_of_rows::<S, E, 2, 2>(s, row, weights, keys, corrections, v, out),
+                _ => sums_of_rows::<S, E, 1, 4>(s, row, weights, keys, corrections, v, out),
             }
         }
     }
@@ -116,16 +115,16 @@ pub(super) fn weighted_sums<S: Simd>(
 
 /// `R` rows by `C` vectors of the head at a time; returns `R`.
 #[inline(always)]
-fn sums_of_rows<S: Simd, const R: usize, const C: usize>(
+fn sums_of_rows<S: Simd, E: KvElement, const R: usize, const C: usize>(
     s: S,
     row: usize,
     weights: &Scores,
     keys: &[Range<usize>],
     corrections: &[f32; MAX_ROWS],
-    v: &[&[f16]; CHUNK_TILES],
+    v: &[&[E]; CHUNK_TILES],
     out: &mut [&mut [f32]],
 ) -> usize {
-    let part = Part::<R> {
+    let part = Part::<E, R> {
         weights: std::array::from_fn(|r| weights[row + r].as_flattened()),
         keys: std::array::from_fn(|r| keys[row + r].clone()),
         corrections: std::array::from_fn(|r| corrections[row + r]),
@@ -148,14 +147,14 @@ fn sums_of_rows<S: Simd, const R: usize, const C: usize>(
     R
 }
 
-struct Part<'a, const R: usize> {
+struct Part<'a, E, const R: usize> {
     weights: [&'a [f32]; R],
     keys: [Range<usize>; R],
     corrections: [f32; R],
-    v: &'a [&'a [f16]; CHUNK_TILES],
+    v: &'a [&'a [E]; CHUNK_TILES],
 }
 
-impl<const R: usize> Part<'_, R> {
+impl<E: KvElement, const R: usize> Part<'_, E, R> {
     /// `C` vectors of the head from `column`. Keys that all rows attend to are read once for all.
     #[inline(always)]
     fn columns<S: Simd, const C: usize>(&self, s: S, column: usize, out: &mut [&mut [f32]]) {
@@ -180,7 +179,7 @@ impl<const R: usize> Part<'_, R> {
                 let v = &v[column..column + C * LANES].as_chunks::<LANES>().0[..C];
                 let mut values = [s.splat(0.0); C];
                 for c in 0..C {
-                    values[c] = s.load_f16(&v[c]);
+                    values[c] = E::load(s, &v[c]);
                 }
                 for r in 0..R {
                     let weight = s.splat(weights[r][i]);
@@ -214,7 +213,7 @@ impl<const R: usize> Part<'_, R> {
     ) {
         let v = &self.v[key / TILE][key % TILE * head_dim + column..].as_chunks::<LANES>().0[..C];
         for c in 0..C {
-            sums[c] = s.fma(s.splat(weights[key]), s.load_f16(&v[c]), sums[c]);
+            sums[c] = s.fma(s.splat(weights[key]), E::load(s, &v[c]), sums[c]);
         }
     }
 
@@ -227,7 +226,7 @@ impl<const R: usize> Part<'_, R> {
             let mut sum = s.mul(s.load_partial(out), s.splat(self.corrections[r]));
             for key in self.keys[r].clone() {
                 let v = &self.v[key / TILE][key % TILE * head_dim..][column..head_dim];
-                sum = s.fma(s.splat(self.weights[r][key]), s.load_f16_partial(v), sum);
+                sum = s.fma(s.splat(self.weights[r][key]), E::load_partial(s, v), sum);
             }
             s.store_partial(sum, out);
         }
