@@ -7,7 +7,7 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS` and `ROCMFORGE_CPU_ISA`.
+    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip) and `ROCMFORGE_NUM_THREADS`.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -31,9 +31,6 @@ impl EngineArgs {
         {
             let threads = value.parse();
             self.num_threads = Some(threads.map_err(|_| Error::invalid("ROCMFORGE_NUM_THREADS", value, "a number"))?);
-        }
-        if self.cpu_isa.is_none() {
-            self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
         Ok(self)
     }

@@ -122,6 +122,7 @@ impl Engine {
         let scheduler_config = SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
+            max_prompt_logits: config.max_prompt_logits,
             max_model_len: config.max_model_len,
             max_queue_size: config.max_queue_size,
         };

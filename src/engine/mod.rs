@@ -8,8 +8,11 @@
 //! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared` what
 //! all threads see, and `records` what is remembered of finished requests.
 
+pub mod chat;
+pub mod check;
 mod core;
 mod delivery;
+pub mod doctor;
 pub mod executor;
 pub mod handle;
 mod lifecycle;
