@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fake::hashed;
 use super::support::*;
-use crate::config::{EngineConfig, SamplingParams};
+use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::engine::handle::same_process;
 use crate::engine::{ChannelSink, Engine, NewRequest, Prompt};
 use crate::kv_cache::GroupKind;
@@ -176,4 +176,21 @@ fn seeds() {
     assert_ne!(rig.run(&[1, 2, 3], params(Some(2)))[&0].tokens, first);
     assert_ne!(rig.run(&[1, 2, 3], params(None))[&0].tokens, rig.run(&[1, 2, 3], params(None))[&0].tokens);
     drop(noise.into_iter().map(Client::wait).collect::<Vec<_>>());
+}
+
+/// S5: a load that fails at any point is an error, starts nothing, and the next one works.
+#[test]
+fn loads_that_fail() {
+    let load = |args: EngineArgs, go_on: bool| Engine::load(args, &mut |_| go_on);
+    let bad = EngineArgs { max_num_seqs: 0, ..EngineArgs::new("no such file.gguf") };
+    assert!(matches!(load(bad, true), Err(Error::InvalidRequest { what: "max_num_seqs", .. })));
+    assert!(matches!(load(EngineArgs::new("no such file.gguf"), true), Err(Error::FileNotFound { .. })));
+    let file = crate::testdata::file("arch/qwen2.gguf");
+    let args = || EngineArgs { num_threads: Some(1), kv_cache_memory: Some(1 << 20), ..EngineArgs::new(&file.0) };
+    assert!(matches!(load(args(), false), Err(Error::Interrupted)));
+    let engine = load(args(), true).unwrap();
+    assert!(engine.prompt_logits(vec![1, 2, 3]).unwrap().iter().all(|logit| logit.is_finite()));
+    engine.check_integrity().unwrap();
+    engine.close();
+    assert_eq!(engine.memory().total(), 0);
 }
