@@ -35,8 +35,6 @@ pub struct EngineArgs {
     pub model: PathBuf,
     pub device: DeviceKind,
     pub num_threads: Option<usize>,
-    /// Instruction set of the CPU kernels (`ROCMFORGE_CPU_ISA`); `None` takes the best that the machine has.
-    pub cpu_isa: Option<String>,
     pub max_model_len: Option<usize>,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: Option<usize>,
@@ -58,7 +56,6 @@ impl EngineArgs {
             model: model.into(),
             device: DeviceKind::Auto,
             num_threads: None,
-            cpu_isa: None,
             max_model_len: None,
             max_num_seqs: 64,
             max_num_batched_tokens: None,
@@ -80,8 +77,8 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
-    /// Rows of logits that one step may ask for.
-    pub max_logits_rows: usize,
+    /// Prompt tokens of a step whose logits may be wanted, beyond one row of logits per sequence.
+    pub max_prompt_logits: usize,
     pub block_size: usize,
     pub num_blocks: usize,
     pub kv_cache_dtype: KvCacheDtype,

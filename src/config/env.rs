@@ -7,7 +7,7 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS` and `ROCMFORGE_CPU_ISA`.
+    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip) and `ROCMFORGE_NUM_THREADS`.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -32,17 +32,11 @@ impl EngineArgs {
             let threads = value.parse();
             self.num_threads = Some(threads.map_err(|_| Error::invalid("ROCMFORGE_NUM_THREADS", value, "a number"))?);
         }
-        if self.cpu_isa.is_none() {
-            self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
-        }
         Ok(self)
     }
 }
 
-fn text(
-    read: impl Fn(&str) -> std::result::Result<String, VarError>,
-    name: &'static str,
-) -> Result<Option<String>> {
+fn text(read: impl Fn(&str) -> std::result::Result<String, VarError>, name: &'static str) -> Result<Option<String>> {
     match read(name) {
         Ok(value) if value.is_empty() => Ok(None),
         Ok(value) => Ok(Some(value)),
@@ -76,7 +70,9 @@ mod tests {
 
     #[test]
     fn a_bad_variable_is_an_error_that_names_it() {
-        for (name, value) in [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")] {
+        for (name, value) in
+            [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
+        {
             let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

@@ -122,6 +122,7 @@ impl Engine {
         let scheduler_config = SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
+            max_prompt_logits: config.max_prompt_logits,
             max_model_len: config.max_model_len,
             max_queue_size: config.max_queue_size,
         };
@@ -133,8 +134,7 @@ impl Engine {
         *shared.memory.write() = executor.memory();
         let description = executor.describe();
         let vocab_size = executor.vocab_size();
-        let mut core =
-            Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
+        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
         core.flush();
         let for_outputs = Arc::clone(&shared);
         let output_thread = spawn("rocmforge-output", move || delivery::run(&output_queue, &for_outputs))?;
@@ -297,9 +297,7 @@ impl Engine {
         let shared = &self.inner.shared;
         self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
         let (reply, answer) = bounded(1);
-        shared.admit(None, |id, name| {
-            self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply })
-        })?;
+        shared.admit(None, |id, name| self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply }))?;
         Ok(answer)
     }
 

@@ -209,8 +209,7 @@ impl Core {
             if recorded {
                 let prompt_tokens = prompt.len();
                 let finish_reason = reason;
-                let record =
-                    RequestRecord { id, name, finish_reason, error, prompt_tokens, generated_tokens, metrics };
+                let record = RequestRecord { id, name, finish_reason, error, prompt_tokens, generated_tokens, metrics };
                 registry.records.insert(record, now);
             }
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::handle::LoadProgress;
 use super::runner::Runner;
-use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::cpu::CpuLoader;
 use crate::backend::{KvLayerSpec, Loader};
 use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 /// running requests do not wait long for their next token.
 const DEFAULT_BATCHED_TOKENS: usize = 512;
 /// Rows of logits of a step, beyond one per sequence: prompt log-probabilities come in pieces of this size.
-const MIN_LOGITS_ROWS: usize = 32;
+const MAX_PROMPT_LOGITS: usize = 64;
 /// The KV pool takes no more than this unless the user says otherwise.
 const DEFAULT_KV_CACHE_BYTES: u64 = 4 << 30;
 
@@ -52,7 +52,7 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
 
     let num_threads = resolve_threads(args)?;
     let limits = resolve_limits(args);
-    let mut loader = CpuLoader::new(num_threads, args.cpu_isa.as_deref().map_or_else(|| Ok(Isa::detect()), Isa::from_name)?)?;
+    let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
     let total = gguf.tensor_bytes();
     let weights = tensors.upload(&gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),
@@ -67,7 +67,7 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
         max_model_len: pool.max_model_len,
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
-        max_logits_rows: limits.max_logits_rows,
+        max_prompt_logits: MAX_PROMPT_LOGITS,
         block_size: args.block_size,
         num_blocks: pool.layer.num_blocks,
         kv_cache_dtype: args.kv_cache_dtype,
@@ -109,15 +109,16 @@ fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
 fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     match args.num_threads {
         Some(n) => Ok(n),
-        None => std::thread::available_parallelism()
-            .map(usize::from)
-            .map_err(|e| Error::Device { device: "cpu".to_owned(), problem: format!("the number of cores is unknown ({e}); set num_threads") }),
+        None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {
+            device: "cpu".to_owned(),
+            problem: format!("the number of cores is unknown ({e}); set num_threads"),
+        }),
     }
 }
 
 fn resolve_limits(args: &EngineArgs) -> DecoderLimits {
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(DEFAULT_BATCHED_TOKENS.max(args.max_num_seqs));
-    let max_logits_rows = args.max_num_seqs.max(MIN_LOGITS_ROWS).min(max_num_batched_tokens);
+    let max_logits_rows = args.max_num_seqs.saturating_add(MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
@@ -131,7 +132,11 @@ fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64) -> Result
     if let Some(len) = args.max_model_len
         && len > spec.context_length
     {
-        return Err(Error::invalid("max_model_len", len, format!("at most the model's context length, {}", spec.context_length)));
+        return Err(Error::invalid(
+            "max_model_len",
+            len,
+            format!("at most the model's context length, {}", spec.context_length),
+        ));
     }
     let mut layer = KvLayerSpec {
         num_blocks: 0,
@@ -164,7 +169,10 @@ fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64) -> Result
     let needed = if args.max_model_len.is_some() { blocks_for(wanted_len) } else { 1 };
     if num_blocks < needed {
         return Err(Error::OutOfMemory {
-            what: format!("the KV cache of one sequence of {} tokens", if needed == 1 { args.block_size } else { wanted_len }),
+            what: format!(
+                "the KV cache of one sequence of {} tokens",
+                if needed == 1 { args.block_size } else { wanted_len }
+            ),
             requested: needed.saturating_mul(block_bytes),
             available: bytes,
             advice: "raise kv_cache_memory or lower max_model_len",

@@ -126,7 +126,7 @@ pub(super) struct TextStream {
 
 impl TextStream {
     pub(super) fn new(tokenizer: &Arc<Tokenizer>, params: &SamplingParams, stops: StopStrings) -> Self {
-        let decoder = StreamDecoder::new(Arc::clone(tokenizer), params.skip_special_tokens);
+        let decoder = StreamDecoder::continuing(Arc::clone(tokenizer), params.skip_special_tokens);
         Self { decoder, stops: StopMatcher::new(stops) }
     }
 

@@ -1,7 +1,7 @@
 //! Golden logits: the whole CPU path (file, weights, kernels, cache) against transformers in float32.
 
-use crate::backend::cpu::{CpuLoader, Isa};
-use crate::backend::{Backend, KvLayerSpec, Loader};
+use crate::backend::cpu::CpuLoader;
+use crate::backend::{KvLayerSpec, Loader};
 use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
@@ -24,7 +24,7 @@ fn load(name: &str) -> Model {
     let spec = DecoderSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let mut loader = CpuLoader::new(2, Isa::detect()).unwrap();
+    let mut loader = CpuLoader::new(2, MAX_TOKENS).unwrap();
     let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(())).unwrap();
     let kv = KvLayerSpec {
         num_blocks: 32,

@@ -37,6 +37,8 @@ pub struct SchedulerConfig {
     pub max_num_seqs: usize,
     /// At least `max_num_seqs`, so that every running sequence gets on in every step.
     pub max_num_batched_tokens: usize,
+    /// Prompt tokens of a step whose logits may be wanted; every sequence has one row of logits besides.
+    pub max_prompt_logits: usize,
     pub max_model_len: usize,
     /// Sequences that may wait; preempted ones do not count.
     pub max_queue_size: usize,
@@ -89,6 +91,7 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, kv_cache: Arc<RwLock<KvCache>>) -> Result<Self> {
         for (name, value) in [
             ("max_num_seqs", config.max_num_seqs),
+            ("max_prompt_logits", config.max_prompt_logits),
             ("max_model_len", config.max_model_len),
             ("max_queue_size", config.max_queue_size),
         ] {

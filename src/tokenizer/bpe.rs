@@ -162,12 +162,14 @@ fn unknown_byte(word: &str, byte: u8) -> Error {
 /// The class that `tokenizer.ggml.pre` names.
 pub(super) fn pre_tokenizer_class(metadata: &Metadata) -> Result<Class> {
     let name = metadata.opt_str(PRE)?.unwrap_or_else(|| {
-        tracing::warn!("{}: {PRE} is missing: using 'default', which may split text wrongly", metadata.path().display());
+        tracing::warn!(
+            "{}: {PRE} is missing: using 'default', which may split text wrongly",
+            metadata.path().display()
+        );
         "default"
     });
-    Class::named(name).ok_or_else(|| {
-        metadata.error(PRE, format!("unknown pre-tokenizer '{name}'; known are {}", Class::names()))
-    })
+    Class::named(name)
+        .ok_or_else(|| metadata.error(PRE, format!("unknown pre-tokenizer '{name}'; known are {}", Class::names())))
 }
 
 type Ranks = FastMap<(u32, u32), u32>;

@@ -24,7 +24,7 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// A template makes trees (`1+1+1…` in its source, lists in lists in its variables) that are walked recursively. Their
 /// depth is bounded by the limits above, and a stack of this size (of address space: only what is used is paid for)
 /// holds the deepest.
-const STACK: usize = 1 << 30;
+const STACK: usize = 256 << 20;
 
 /// A chat template, compiled once.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl ChatTemplate {
         on_deep_stack(|| {
             let mut out = Bounded(Vec::new());
             let template = self.env.get_template(NAME).map_err(describe)?;
-            template.render_captured_to(Value::from_iter(context), &mut out).map_err(describe)?;
+            template.render_captured_to(Value::from(context), &mut out).map_err(describe)?;
             String::from_utf8(out.0).map_err(failed)
         })
     }

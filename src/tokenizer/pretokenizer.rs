@@ -42,16 +42,7 @@ macro_rules! contractions {
 /// The llama 3 family: they differ in what counts as a letter and in how many digits stay together.
 macro_rules! llama3_family {
     ($letters:literal, $digits:literal, $others:literal) => {
-        concat!(
-            contractions!(),
-            r"|[^\r\n\p{L}\p{N}]?",
-            $letters,
-            "|",
-            $digits,
-            "| ?",
-            $others,
-            r"+[\r\n]*|\s*[\r\n]+"
-        )
+        concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?", $letters, "|", $digits, "| ?", $others, r"+[\r\n]*|\s*[\r\n]+")
     };
 }
 
@@ -80,8 +71,7 @@ const LLAMA3_SPLIT: Class = class(&[(llama3_family!(r"\p{L}+", r"\p{N}{1,3}", r"
 const LLAMA3: Class = Class { ignore_merges: true, add_bos: true, ..LLAMA3_SPLIT };
 const QWEN2: Class = class(&[(llama3_family!(r"\p{L}+", r"\p{N}", r"[^\s\p{L}\p{N}]"), LeaveLast)]);
 const QWEN35: Class = class(&[(llama3_family!(r"[\p{L}\p{M}]+", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"), LeaveLast)]);
-const GPT4O: Class =
-    class(&[(o200k_family!(concat!("(?:", contractions!(), ")?"), r"\p{N}{1,3}"), LeaveLast)]);
+const GPT4O: Class = class(&[(o200k_family!(concat!("(?:", contractions!(), ")?"), r"\p{N}{1,3}"), LeaveLast)]);
 const TEKKEN: Class =
     Class { ignore_merges: true, add_bos: true, ..class(&[(o200k_family!("", r"\p{N}"), LeaveLast)]) };
 const DEEPSEEK_LLM: Class = class(&[
@@ -131,12 +121,8 @@ const DEEPSEEK_V3: Class = class(&[
     ),
 ]);
 const FALCON: Class = class(&[(r"[\p{P}$+<=>^~|`]+", Plain), (GPT2, LeaveLast), (r"[0-9][0-9][0-9]", Plain)]);
-const DEFAULT: Class = class(&[
-    (r"[\p{P}$+<=>^~|]+", Plain),
-    (GPT2, LeaveLast),
-    (r"\p{N}+", Plain),
-    (r"[0-9][0-9][0-9]", Plain),
-]);
+const DEFAULT: Class =
+    class(&[(r"[\p{P}$+<=>^~|]+", Plain), (GPT2, LeaveLast), (r"\p{N}+", Plain), (r"[0-9][0-9][0-9]", Plain)]);
 
 /// Every known value of `tokenizer.ggml.pre`. Encoders (jina, modern-bert, roberta) are left out: they put a separator
 /// at the end, which no decoder has a use for.
@@ -181,11 +167,7 @@ pub(super) struct PreTokenizer {
 
 impl PreTokenizer {
     /// Calls `emit` with every word of `text`, in order; the words joined are `text`.
-    pub(super) fn split<'t, E>(
-        &self,
-        text: &'t str,
-        emit: &mut dyn FnMut(&'t str) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub(super) fn split<'t, E>(&self, text: &'t str, emit: &mut dyn FnMut(&'t str) -> Result<(), E>) -> Result<(), E> {
         Self::split_with(&self.passes, text, emit)
     }
 

@@ -60,7 +60,8 @@ impl Spm {
     /// `unknown` is the file's unknown token; it is needed only where byte tokens are missing.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, unknown: Option<u32>) -> Result<Self> {
         let scores = metadata.opt_f32s(SCORES)?;
-        let scores = scores.ok_or_else(|| metadata.error(SCORES, "missing: it orders the merges of a 'llama' tokenizer"))?;
+        let scores =
+            scores.ok_or_else(|| metadata.error(SCORES, "missing: it orders the merges of a 'llama' tokenizer"))?;
         if scores.len() != vocab.len() {
             let problem = format!("has {} entries, expected {}, one per token", scores.len(), vocab.len());
             return Err(metadata.error(SCORES, problem));

@@ -19,7 +19,7 @@ pub struct CpuLoader {
     isa: Isa,
     ledger: MemoryLedger,
     allocations: u64,
-    /// Largest number of rows of a buffer and of inputs of a matrix: what `linear` may be asked for.
+    /// Most rows of a step, and most inputs of a matrix: what `linear` will be asked for.
     max_rows: usize,
     max_inputs: usize,
     /// Which kernel serves which type, for `describe`.
@@ -35,20 +35,27 @@ enum Purpose {
 }
 
 impl CpuLoader {
-    /// A loader whose engine computes with `num_threads` threads, the engine's own included, on `isa`.
+    /// A loader whose engine computes with `num_threads` threads, the engine's own included, steps of at most
+    /// `max_rows` tokens, on the best instruction set of this CPU.
     ///
     /// # Errors
     /// As [`ThreadPool::new`].
-    pub fn new(num_threads: usize, isa: Isa) -> Result<Self> {
+    pub fn new(num_threads: usize, max_rows: usize) -> Result<Self> {
         Ok(Self {
             pool: ThreadPool::new(num_threads)?,
-            isa,
+            isa: Isa::detect(),
             ledger: MemoryLedger::default(),
             allocations: 0,
-            max_rows: 1,
+            max_rows,
             max_inputs: 1,
             kernels: Vec::new(),
         })
+    }
+
+    /// The same on another instruction set (all but the quantised matrix products).
+    pub fn with_isa(mut self, isa: Isa) -> Self {
+        self.isa = isa;
+        self
     }
 
     /// The one way to memory: everything that lives as long as the engine is recorded here.
@@ -102,9 +109,7 @@ impl Loader for CpuLoader {
     }
 
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Storage<f32>> {
-        let buffer = self.allocate(Purpose::Scratch, &[rows, cols])?;
-        self.max_rows = self.max_rows.max(rows);
-        Ok(buffer)
+        self.allocate(Purpose::Scratch, &[rows, cols])
     }
 
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {

@@ -13,6 +13,8 @@ mod rope;
 pub mod simd;
 mod split;
 mod storage;
+#[cfg(test)]
+mod tests;
 
 pub use kv::KvLayer;
 pub use loader::CpuLoader;

@@ -15,7 +15,7 @@ const ALIGNMENT: usize = 64;
 ///
 /// # Safety
 /// Implementors must be valid when all their bytes are zero, and have nothing to drop.
-pub(super) unsafe trait Element: Copy {}
+pub unsafe trait Element: Copy {}
 // SAFETY: 0.0.
 unsafe impl Element for f32 {}
 // SAFETY: a transparent u16; 0.0.

@@ -187,3 +187,21 @@ fn bad_limits_are_refused() {
         assert!(matches!(error, Error::InvalidRequest { .. }), "{config:?}: {error}");
     }
 }
+
+/// A step never has more rows of logits than one per sequence and `max_prompt_logits`; prompts get all of theirs.
+#[test]
+fn prompt_logits_are_rationed() {
+    let mut h = Harness::new(64, SchedulerConfig { max_prompt_logits: 3, ..limits() });
+    for id in 0..3 {
+        h.add(NewSequence { all_logits: id != 1, ..sequence(id, 10) }).unwrap();
+    }
+    let mut prompt_rows = [0; 3];
+    for _ in 0..12 {
+        let step = h.step();
+        assert!(step.batch.logits_indices.len() <= 3 + 3, "{step:?}");
+        for seq in step.seqs.iter().filter(|seq| seq.start < 10) {
+            prompt_rows[seq.id.0 as usize] += seq.logits.len();
+        }
+    }
+    assert_eq!(prompt_rows, [10, 1, 10]);
+}

@@ -148,6 +148,7 @@ impl Sim {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,
+            max_prompt_logits: 1 + config.max_num_batched_tokens / 3,
             max_queue_size: 1000,
         };
         Self {

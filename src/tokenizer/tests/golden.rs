@@ -75,10 +75,9 @@ fn nasty_strings_decode_exactly() {
             let text = hex(&case["utf8_hex"]);
             let (back, back_special) = (hex(&case["back_hex"]), hex(&case["back_special_hex"]));
             let expected = if cleans_up(name) { [&text, &text] } else { [&back, &back_special] };
-            for (ids, skip, expected) in [
-                (ids(&case["ids"]), true, expected[0]),
-                (ids(&case["ids_parse_special"]), false, expected[1]),
-            ] {
+            for (ids, skip, expected) in
+                [(ids(&case["ids"]), true, expected[0]), (ids(&case["ids_parse_special"]), false, expected[1])]
+            {
                 assert_eq!(tokenizer.decode_bytes(&ids, skip).unwrap(), *expected, "{at}, skip {skip}");
                 assert_eq!(streamed(tokenizer, &ids, skip).as_bytes(), *expected, "{at}, streamed, skip {skip}");
             }

@@ -16,6 +16,8 @@ pub(in super::super) trait Lanes: Copy {
     /// Activation rows that one pass keeps in registers.
     const MAX_ROWS: usize;
 
+    /// Asks for the cache line at any address, valid or not.
+    unsafe fn prefetch(p: *const u8);
     /// Reads 64 bytes.
     unsafe fn load(p: *const u8) -> Self::Bytes;
     /// `(byte >> shift) & mask`, `shift < 8`.

@@ -1,1 +1,0 @@
-//! The engine over a scripted executor.
