@@ -3,9 +3,9 @@
 
 use memmap2::MmapMut;
 
-use super::kernels::Isa;
+use super::kernels::{Isa, quantize_row};
 use super::memory::{SharedMut, map};
-use super::q8::{BLOCK, GROUP, Q8Block, padded_group, quantize_row};
+use super::q8::{BLOCK, GROUP, Q8Block, padded_group};
 use crate::Result;
 use crate::backend::cpu::pool::ThreadPool;
 
@@ -86,9 +86,9 @@ impl LinearScratch {
             let group = padded_group(x.len() / cols);
             // SAFETY: as above.
             let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<f32>().1 };
-            for (r, x) in x.chunks_exact(cols).enumerate() {
-                for (out, x) in out[r..].iter_mut().step_by(group).zip(x) {
-                    *out = *x;
+            for (column, out) in out.chunks_exact_mut(group).take(cols).enumerate() {
+                for (out, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
+                    *out = x[column];
                 }
             }
         });

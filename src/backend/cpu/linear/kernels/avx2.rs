@@ -161,6 +161,29 @@ impl Lanes for Avx2 {
     unsafe fn as_f32(a: Pair<__m256i>) -> Pair<__m256> {
         both!(_mm256_castsi256_ps, a)
     }
+    #[inline(always)]
+    unsafe fn as_i32(a: Pair<__m256>) -> Pair<__m256i> {
+        both!(_mm256_castps_si256, a)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: Pair<__m256i>) -> i32 {
+        let a = _mm256_add_epi32(a.0, a.1);
+        let a = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        let a = _mm_add_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+        _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: Pair<__m256i>) -> i32 {
+        let a = _mm256_max_epi32(a.0, a.1);
+        let a = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        let a = _mm_max_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+        _mm_cvtsi128_si32(_mm_max_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, a: Pair<__m256i>) {
+        let narrow = |a| _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        _mm_storeu_si128(p.cast(), _mm_packs_epi16(narrow(a.0), narrow(a.1)));
+    }
 
     #[inline(always)]
     unsafe fn load_f32(p: *const u8) -> Pair<__m256> {
