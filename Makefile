@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 
 # What the wheel is built from.
-SOURCES := $(shell find src python kernels -type f -not -name '*.pyc' 2>/dev/null) \
+SOURCES := $(shell find src python kernels -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
            $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml README.md)
 PY_DIRS := $(wildcard python tests benches examples scripts)
 

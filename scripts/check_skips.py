@@ -1,7 +1,7 @@
 """Fails where a skipped test could have run: a skip is not a pass.
 
-Looks only with CI=true in the environment; `pytest -rs` lists the skips everywhere. `make test` installs everything that
-a test can need except hardware, so a skip for want of that, whose reason starts with "hardware:", is the one kind allowed.
+Looks only with CI=true in the environment; `pytest -rs` lists the skips everywhere. `make test` installs everything
+that a test can need except hardware, so a skip whose reason starts with "hardware:" is the one kind allowed.
 
 Usage: check_skips.py REPORT.xml
 """

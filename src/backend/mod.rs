@@ -4,6 +4,8 @@
 //! is served; `finish` turns it into a `Backend`, which computes into what was allocated and has no way to take more.
 
 pub mod args;
+#[cfg(test)]
+mod conformance;
 pub mod cpu;
 
 pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};

@@ -3,6 +3,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::sampling::within;
+use crate::{Error, Result};
+
+/// More threads than any machine has.
+const MAX_THREADS: usize = 4096;
+/// Sequences of a batch at most.
+const MAX_SEQS: usize = 1 << 16;
+/// Tokens of a block at most.
+const MAX_BLOCK_SIZE: usize = 1024;
+
 /// Where the model runs. `Auto` takes a GPU when there is one that works, else the CPU, and says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceKind {
@@ -67,8 +77,8 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
-    /// Rows of logits that one step may ask for.
-    pub max_logits_rows: usize,
+    /// Prompt tokens of a step whose logits may be wanted, beyond one row of logits per sequence.
+    pub max_prompt_logits: usize,
     pub block_size: usize,
     pub num_blocks: usize,
     pub kv_cache_dtype: KvCacheDtype,
@@ -76,4 +86,33 @@ pub struct EngineConfig {
     pub max_queue_size: usize,
     pub retention: Duration,
     pub seed: Option<u64>,
+}
+
+impl EngineArgs {
+    /// Checks what can be checked without model and machine.
+    ///
+    /// # Errors
+    /// `InvalidRequest` naming the first argument out of range.
+    pub fn validate(&self) -> Result<()> {
+        if self.model.as_os_str().is_empty() {
+            return Err(Error::invalid("model", "an empty path", "the path of a GGUF file"));
+        }
+        within("num_threads", self.num_threads.unwrap_or(1), 1, MAX_THREADS)?;
+        within("max_model_len", self.max_model_len.unwrap_or(1), 1, u32::MAX as usize)?;
+        within("max_num_seqs", self.max_num_seqs, 1, MAX_SEQS)?;
+        if let Some(tokens) = self.max_num_batched_tokens {
+            within("max_num_batched_tokens", tokens, 1, u32::MAX as usize)?;
+            if tokens < self.max_num_seqs {
+                // Each running sequence gets on in each step.
+                let expected = format!("at least max_num_seqs, which is {}", self.max_num_seqs);
+                return Err(Error::invalid("max_num_batched_tokens", tokens, expected));
+            }
+        }
+        within("block_size", self.block_size, 1, MAX_BLOCK_SIZE)?;
+        within("max_queue_size", self.max_queue_size, 1, usize::MAX)?;
+        if self.kv_cache_memory == Some(0) {
+            return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
+        }
+        Ok(())
+    }
 }

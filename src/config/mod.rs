@@ -2,7 +2,10 @@
 //! The only module that reads environment variables (prefix `ROCMFORGE_`).
 
 mod engine;
+mod env;
 mod sampling;
+#[cfg(test)]
+mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
-pub use sampling::{OutputKind, SamplingParams};
+pub use sampling::{MAX_LOGPROBS, OutputKind, SamplingParams};

@@ -1,5 +1,15 @@
 //! How one request is sampled and when it ends; names and defaults as in vLLM.
 
+use crate::{Error, Result};
+
+/// Log-probabilities per position at most, as in vLLM.
+pub const MAX_LOGPROBS: usize = 20;
+/// Stop strings of one request at most, and the bytes of one.
+const MAX_STOP_STRINGS: usize = 64;
+const MAX_STOP_BYTES: usize = 4096;
+/// Stop tokens and biases of one request at most.
+const MAX_TOKEN_LIST: usize = 4096;
+
 /// What a delivery of a streaming request carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputKind {
@@ -63,4 +73,46 @@ impl Default for SamplingParams {
             output_kind: OutputKind::Cumulative,
         }
     }
+}
+
+impl SamplingParams {
+    /// Checks what can be checked without a model.
+    ///
+    /// # Errors
+    /// `InvalidRequest` naming the first setting out of range.
+    pub fn validate(&self) -> Result<()> {
+        within("n", self.n, 1, 1 << 16)?;
+        within("max_tokens", self.max_tokens, 1, usize::MAX)?;
+        within("min_tokens", self.min_tokens, 0, self.max_tokens)?;
+        check("temperature", self.temperature, "a number that is at least 0", |x| x >= 0.0)?;
+        check("top_p", self.top_p, "more than 0 and at most 1", |x| x > 0.0 && x <= 1.0)?;
+        check("min_p", self.min_p, "0 to 1", |x| (0.0..=1.0).contains(&x))?;
+        check("repetition_penalty", self.repetition_penalty, "more than 0 and at most 2", |x| x > 0.0 && x <= 2.0)?;
+        check("presence_penalty", self.presence_penalty, "-2 to 2", |x| (-2.0..=2.0).contains(&x))?;
+        check("frequency_penalty", self.frequency_penalty, "-2 to 2", |x| (-2.0..=2.0).contains(&x))?;
+        within("number of logit_bias entries", self.logit_bias.len(), 0, MAX_TOKEN_LIST)?;
+        for &(_, bias) in &self.logit_bias {
+            check("logit_bias", bias, "-100 to 100", |x| (-100.0..=100.0).contains(&x))?;
+        }
+        within("number of stop strings", self.stop.len(), 0, MAX_STOP_STRINGS)?;
+        for stop in &self.stop {
+            within("bytes of a stop string", stop.len(), 1, MAX_STOP_BYTES)?;
+        }
+        within("number of stop_token_ids", self.stop_token_ids.len(), 0, MAX_TOKEN_LIST)?;
+        within("logprobs", self.logprobs.unwrap_or(0), 0, MAX_LOGPROBS)?;
+        within("prompt_logprobs", self.prompt_logprobs.unwrap_or(0), 0, MAX_LOGPROBS)
+    }
+}
+
+pub(super) fn within(what: &'static str, got: usize, least: usize, most: usize) -> Result<()> {
+    if (least..=most).contains(&got) {
+        return Ok(());
+    }
+    let expected = if most == usize::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
+    Err(Error::invalid(what, got, expected))
+}
+
+/// Not-a-number and the infinities are out of every range.
+fn check(what: &'static str, got: f32, expected: &str, holds: impl Fn(f32) -> bool) -> Result<()> {
+    if got.is_finite() && holds(got) { Ok(()) } else { Err(Error::invalid(what, got, expected)) }
 }

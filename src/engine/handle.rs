@@ -1,15 +1,28 @@
 //! The engine as its users see it: thread-safe, cheap to share; the engine thread lives behind a channel.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread::{JoinHandle, ThreadId};
+use std::time::{Duration, SystemTime};
 
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::{Mutex, RwLock};
+
+use super::core::Core;
+use super::delivery;
+use super::executor::Executor;
+use super::load::load_model;
 use super::output::SharedSink;
+use super::records::{Records, RequestRecord};
+use super::shared::{Admission, Command, Shared, Wanted};
 use super::stats::Stats;
-use crate::Result;
+use super::thread;
+use super::validate::Limits;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
-use crate::kv_cache::BlockInfo;
+use crate::kv_cache::{BlockInfo, GroupKind, KvCache, KvCacheConfig};
+use crate::scheduler::{Scheduler, SchedulerConfig};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::{Error, Result};
 
 /// Unique over the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,70 +62,336 @@ pub struct LoadProgress {
     pub total: u64,
 }
 
-/// Dropping the last handle shuts the engine down.
-pub struct Engine {}
+/// Dropping the last handle (they are cheap to clone) shuts the engine down.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    config: EngineConfig,
+    /// Requests without a seed get theirs from this one.
+    seed: u64,
+    vocab_size: usize,
+    tokenizer: Option<Arc<Tokenizer>>,
+    chat_template: Option<Arc<ChatTemplate>>,
+    description: String,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    own_threads: [ThreadId; 2],
+    /// The process that the threads live in.
+    owner: u32,
+}
 
 impl Engine {
     /// Opens, checks and loads a model and starts the engine thread. `progress` may return `false` to stop (Ctrl-C).
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an argument out of range, and whatever is wrong with file, device or memory.
     pub fn load(args: EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Self> {
-        let _ = (args, progress);
-        todo!("engine")
+        let args = args.with_env()?;
+        args.validate()?;
+        let model = load_model(&args, progress)?;
+        Self::start(model.executor, model.config, model.kv_groups, model.tokenizer, model.chat_template)
     }
+
+    /// Starts an engine over anything that can run a step. `kv_groups` are those of the executor's model, in the order
+    /// of `Batch::groups`. Without a tokenizer prompts are token ids, outputs have no text, and nothing ends on the
+    /// model's own end tokens.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where numbers of `config` contradict each other; `Internal` when the system gives no thread.
+    pub fn start(
+        executor: Box<dyn Executor>,
+        config: EngineConfig,
+        kv_groups: Vec<GroupKind>,
+        tokenizer: Option<Arc<Tokenizer>>,
+        chat_template: Option<Arc<ChatTemplate>>,
+    ) -> Result<Self> {
+        let (mut hash_key, mut drawn_seed) = ([0u8; 32], [0u8; 8]);
+        getrandom::fill(&mut hash_key).and_then(|()| getrandom::fill(&mut drawn_seed)).map_err(no_randomness)?;
+        let seed = config.seed.unwrap_or_else(|| u64::from_le_bytes(drawn_seed));
+        let kv_cache = KvCache::new(KvCacheConfig {
+            block_size: config.block_size,
+            num_blocks: config.num_blocks,
+            groups: kv_groups,
+            enable_prefix_caching: config.enable_prefix_caching,
+            hash_key,
+        })?;
+        let kv_cache = Arc::new(RwLock::new(kv_cache));
+        let scheduler_config = SchedulerConfig {
+            max_num_seqs: config.max_num_seqs,
+            max_num_batched_tokens: config.max_num_batched_tokens,
+            max_prompt_logits: config.max_prompt_logits,
+            max_model_len: config.max_model_len,
+            max_queue_size: config.max_queue_size,
+        };
+        let scheduler = Scheduler::new(scheduler_config, Arc::clone(&kv_cache))?;
+        let (commands, command_queue) = unbounded();
+        let (outputs, output_queue) = unbounded();
+        let records = Records::new(config.retention);
+        let shared = Arc::new(Shared::new(kv_cache, commands, records, config.max_queue_size));
+        *shared.memory.write() = executor.memory();
+        let description = executor.describe();
+        let vocab_size = executor.vocab_size();
+        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
+        core.flush();
+        let for_outputs = Arc::clone(&shared);
+        let output_thread = spawn("rocmforge-output", move || delivery::run(&output_queue, &for_outputs))?;
+        // Should this thread not start, `core` is dropped with it, and with that the output thread ends.
+        let engine_thread = spawn("rocmforge-engine", move || thread::run(core, &command_queue))?;
+        let inner = Inner {
+            shared,
+            config,
+            seed,
+            vocab_size,
+            tokenizer,
+            chat_template,
+            description,
+            own_threads: [engine_thread.thread().id(), output_thread.thread().id()],
+            // Joined in this order: the output thread ends after the engine thread.
+            threads: Mutex::new(vec![engine_thread, output_thread]),
+            owner: std::process::id(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
     pub fn config(&self) -> &EngineConfig {
-        todo!("engine")
+        &self.inner.config
     }
-    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        todo!("engine")
+
+    /// # Errors
+    /// `InvalidRequest` for an engine that was started without one.
+    pub fn tokenizer(&self) -> Result<&Arc<Tokenizer>> {
+        let missing = || Error::invalid("tokenizer", "an engine without one", "token ids in place of text");
+        self.inner.tokenizer.as_ref().ok_or_else(missing)
     }
+
+    /// # Errors
     /// `Error::ChatTemplate` where the file has none: it says how to give one.
     pub fn chat_template(&self) -> Result<&Arc<ChatTemplate>> {
-        todo!("engine")
+        let problem = "the model file has none (key tokenizer.chat_template); pass one as chat_template, or generate \
+                       from a prompt that is formatted already";
+        self.inner.chat_template.as_ref().ok_or_else(|| Error::ChatTemplate { problem: problem.into() })
     }
+
     /// Checks and queues a request; never blocks on the device.
+    ///
+    /// # Errors
+    /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
+    /// is given a last output for each of the request's sequences, always.
     pub fn add_request(&self, request: NewRequest) -> Result<Accepted> {
-        let _ = request;
-        todo!("engine")
+        self.check_process()?;
+        let NewRequest { name, prompt, params, priority, timeout, sink } = request;
+        let limits = self.limits();
+        if let Some(name) = &name {
+            limits.check_name(name)?;
+        }
+        limits.check_params(&params)?;
+        let prompt = match prompt {
+            Prompt::TokenIds(ids) => ids,
+            Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
+        };
+        let shared = &self.inner.shared;
+        limits.check_prompt(&prompt, params.max_tokens, &shared.kv_cache.read())?;
+        let engine_seed = self.inner.seed;
+        let (id, name) = shared.admit(name, |id, name| {
+            let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
+            let wanted = Wanted::Tokens { params: Arc::new(params), seed, sink };
+            self.admission(id, name, prompt.clone(), priority, timeout, wanted)
+        })?;
+        Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
     }
+
+    fn admission(
+        &self,
+        id: RequestId,
+        name: Arc<str>,
+        prompt: Vec<u32>,
+        priority: i32,
+        timeout: Option<Duration>,
+        wanted: Wanted,
+    ) -> Admission {
+        let arrival = self.inner.shared.clock.now();
+        let micros = |timeout: Duration| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
+        let deadline = timeout.map(|timeout| arrival.saturating_add(micros(timeout)));
+        let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let arrival_time = since_epoch.unwrap_or_default().as_secs_f64();
+        Admission { id, name, prompt, priority, arrival, arrival_time, deadline, wanted }
+    }
+
     /// `false` when no such request is active. Its blocks are free within one step.
+    ///
+    /// # Errors
+    /// `EngineDead`, `Forked`.
     pub fn abort(&self, name: &str) -> Result<bool> {
-        let _ = name;
-        todo!("engine")
+        self.check_process()?;
+        let id = self.inner.shared.with_registry(|registry| registry.active.get(name).copied());
+        match id {
+            Some(id) => self.abort_id(id).map(|()| true),
+            None => Ok(false),
+        }
     }
+
+    /// Does nothing for a request that has ended.
+    ///
+    /// # Errors
+    /// `EngineDead`, `Forked`.
     pub fn abort_id(&self, id: RequestId) -> Result<()> {
-        let _ = id;
-        todo!("engine")
+        self.check_process()?;
+        self.inner.shared.send(Command::Abort(id))
     }
+
+    /// How a finished request ended, while its record is kept.
+    pub fn record(&self, name: &str) -> Option<RequestRecord> {
+        self.check_process().ok()?;
+        let now = self.inner.shared.clock.now();
+        self.inner.shared.with_registry(|registry| registry.records.get(name, now))
+    }
+
+    /// The state after the last step; all zero in a forked process.
     pub fn stats(&self) -> Stats {
-        todo!("engine")
+        if self.check_process().is_err() {
+            return Stats::default();
+        }
+        let shared = &self.inner.shared;
+        let mut stats = shared.stats.read().clone();
+        stats.finished_records = shared.with_registry(|registry| registry.records.len(shared.clock.now()));
+        stats
     }
+
+    /// Bytes that the engine holds on its device; zero once it is closed.
     pub fn memory(&self) -> MemoryLedger {
-        todo!("engine")
+        self.check_process().map_or_else(|_| MemoryLedger::default(), |()| *self.inner.shared.memory.read())
     }
+
+    /// Empty in a forked process.
     pub fn block_map(&self) -> Vec<BlockInfo> {
-        todo!("engine")
+        let shared = &self.inner.shared;
+        let read = |()| shared.kv_cache.read().block_map(shared.clock.now());
+        self.check_process().map_or_else(|_| Vec::new(), read)
     }
+
     /// `false` when refused because blocks are in use.
+    ///
+    /// # Errors
+    /// `EngineDead`, `Forked`.
     pub fn reset_prefix_cache(&self) -> Result<bool> {
-        todo!("engine")
+        self.ask(Command::ResetPrefixCache)
     }
-    /// Logits of every position of `token_ids`, `[n * vocab_size]`; runs alone, without the prefix cache.
+
+    /// Logits of every position of `token_ids`, `[n * vocab_size]`; without the prefix cache. Waits for them.
+    ///
+    /// # Errors
+    /// Those of `add_request`, and `StepFailed`.
     pub fn prompt_logits(&self, token_ids: Vec<u32>) -> Result<Vec<f32>> {
-        let _ = token_ids;
-        todo!("engine")
+        self.start_prompt_logits(token_ids)?.recv().unwrap_or_else(|_| Err(self.closed_error()))
     }
+
+    /// The same for callers that have something else to look at while they wait.
+    ///
+    /// # Errors
+    /// Those of `add_request`.
+    pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<Receiver<Result<Vec<f32>>>> {
+        self.check_process()?;
+        let shared = &self.inner.shared;
+        self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
+        let (reply, answer) = bounded(1);
+        shared.admit(None, |id, name| self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply }))?;
+        Ok(answer)
+    }
+
     /// Checks the invariants of KV cache and scheduler.
+    ///
+    /// # Errors
+    /// `Internal` naming the broken one; `EngineDead`, `Forked`.
     pub fn check_integrity(&self) -> Result<()> {
-        todo!("engine")
+        self.ask(Command::CheckIntegrity)?
     }
+
     /// Which device and which kernel serves what.
     pub fn describe(&self) -> &str {
-        todo!("engine")
+        &self.inner.description
     }
+
     /// Ends every request (as aborted), joins the threads and frees everything. A second call does nothing.
     pub fn close(&self) {
-        todo!("engine")
+        if self.check_process().is_ok() {
+            self.inner.close();
+        }
     }
+
     pub fn is_closed(&self) -> bool {
-        todo!("engine")
+        self.check_process().is_err() || self.inner.shared.with_registry(|registry| registry.closed.is_some())
     }
+
+    /// Sends a command and waits for its answer, which comes within one step.
+    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
+        self.check_process()?;
+        let (reply, answer) = bounded(1);
+        self.inner.shared.send(command(reply))?;
+        answer.recv().map_err(|_| self.closed_error())
+    }
+
+    fn closed_error(&self) -> Error {
+        let reason = self.inner.shared.with_registry(|registry| registry.closed.clone());
+        reason.unwrap_or_else(|| Error::EngineDead { reason: "its thread has ended".into() })
+    }
+
+    fn limits(&self) -> Limits<'_> {
+        let inner = &*self.inner;
+        Limits { config: &inner.config, vocab_size: inner.vocab_size, has_tokenizer: inner.tokenizer.is_some() }
+    }
+
+    /// Comes before any lock: a lock that was held while the process forked stays locked in the child for ever.
+    fn check_process(&self) -> Result<()> {
+        same_process(self.inner.owner, std::process::id())
+    }
+}
+
+pub(super) fn same_process(owner: u32, current: u32) -> Result<()> {
+    if owner == current { Ok(()) } else { Err(Error::Forked { owner, current }) }
+}
+
+impl Inner {
+    fn close(&self) {
+        self.shared.close(Error::EngineDead { reason: "it was closed".into() });
+        // A sink that closes its engine runs on one of these threads, which cannot wait for itself.
+        if self.own_threads.contains(&std::thread::current().id()) {
+            return;
+        }
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has ended as well.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if same_process(self.owner, std::process::id()).is_ok() {
+            return self.close();
+        }
+        // In a forked child the threads do not exist, and locks that they held stay locked: touch nothing of theirs.
+        std::mem::forget(Arc::clone(&self.shared));
+        std::mem::forget(std::mem::take(self.threads.get_mut()));
+    }
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    spawned.map_err(|e| Error::internal(format!("the system gives no thread for {name}: {e}")))
+}
+
+fn no_randomness(error: getrandom::Error) -> Error {
+    Error::internal(format!("the system gives no random numbers: {error}"))
+}
+
+/// A seed for a request that brings none: different for each, the same for the same request of the same engine seed.
+fn request_seed(engine_seed: u64, id: RequestId) -> u64 {
+    // The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give unrelated outputs.
+    let mut z = engine_seed.wrapping_add(id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }

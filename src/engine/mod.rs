@@ -1,12 +1,41 @@
 //! The engine: one thread that owns scheduler, KV cache and executor; handles that talk to it.
+//!
+//! ```text
+//! handle (any thread) --commands--> engine thread: core::step --outputs--> output thread --> sinks
+//! ```
+//!
+//! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
+//! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared` what
+//! all threads see, and `records` what is remembered of finished requests.
 
+pub mod chat;
+pub mod check;
+mod core;
+mod delivery;
+pub mod doctor;
 pub mod executor;
 pub mod handle;
+mod lifecycle;
+mod load;
 pub mod output;
+mod publish;
+mod records;
+mod request;
 pub mod runner;
+mod sequence;
+mod shared;
+mod sink;
 pub mod stats;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod validate;
 
 pub use executor::{Executor, Logits};
-pub use handle::{Engine, LoadProgress, NewRequest, Prompt, RequestId};
+pub use handle::{Accepted, Engine, LoadProgress, NewRequest, Prompt, RequestId};
+pub use load::LoadedModel;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
+pub use records::RequestRecord;
+pub use sink::ChannelSink;
 pub use stats::Stats;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::handle::RequestId;
 use crate::Error;
+pub use crate::sampler::{TokenLogprob, TokenLogprobs};
 
 /// Why a sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,17 +27,6 @@ pub enum StopReason {
     Token(u32),
     String(String),
 }
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TokenLogprob {
-    pub token_id: u32,
-    pub logprob: f32,
-    /// 1 = the most likely token.
-    pub rank: u32,
-}
-
-/// Log-probabilities of one position: the chosen (or prompt) token first, then the top ones.
-pub type TokenLogprobs = Vec<TokenLogprob>;
 
 /// Times of a request, seconds since it arrived.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -88,10 +88,11 @@ impl<'a> Cursor<'a> {
         let most = self.remaining() / min_bytes;
         usize::try_from(count).ok().filter(|&count| count <= most).ok_or_else(|| {
             let left = self.remaining();
-            self.error(
-                location,
-                format!("{count} {things} announced, but the {left} bytes that follow hold {most} at most"),
-            )
+            let problem = format!(
+                "{count} {things} announced, but the {left} bytes that follow hold {most} at most; \
+                 the file was cut short (an incomplete download?) or is damaged"
+            );
+            self.error(location, problem)
         })
     }
 

@@ -80,7 +80,7 @@ fn num_bytes(cursor: &Cursor, name: &str, shape: &[u64], ggml_type: GgmlType) ->
     let elements = shape.iter().try_fold(1, |product: usize, &dim| product.checked_mul(usize::try_from(dim).ok()?));
     let elements = elements.ok_or_else(too_large)?;
     let block = ggml_type.block_elements();
-    if shape[0] % block as u64 != 0 {
+    if !shape[0].is_multiple_of(block as u64) {
         let name_of_type = ggml_type.name();
         let problem = format!("rows of {} elements are not whole {name_of_type} blocks of {block}", shape[0]);
         return Err(cursor.error(name, problem));
@@ -90,7 +90,7 @@ fn num_bytes(cursor: &Cursor, name: &str, shape: &[u64], ggml_type: GgmlType) ->
 }
 
 fn place(cursor: &Cursor, tensor: &mut TensorInfo, data_start: u64, relative: u64, alignment: u32) -> Result<()> {
-    if relative % u64::from(alignment) != 0 {
+    if !relative.is_multiple_of(u64::from(alignment)) {
         let problem = format!("offset {relative} is not a multiple of the alignment {alignment}");
         return Err(cursor.error(&tensor.name, problem));
     }

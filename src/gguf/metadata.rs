@@ -92,11 +92,11 @@ impl Metadata {
         self.typed(key, "an integer from 0 to 4294967295", |v| v.as_integer()?.try_into().ok())
     }
 
-    /// An f32, or an f64 rounded to one.
+    /// An f32, or an f64 rounded to one (an error when it is out of an f32's range).
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>> {
-        self.typed(key, "a float", |v| match v {
+        self.typed(key, "a float that fits an f32", |v| match v {
             Value::F32(v) => Some(*v),
-            Value::F64(v) => Some(*v as f32),
+            Value::F64(v) => Some(*v as f32).filter(|rounded| rounded.is_finite() == v.is_finite()),
             _ => None,
         })
     }
@@ -119,13 +119,6 @@ impl Metadata {
     pub fn opt_f32s(&self, key: &str) -> Result<Option<&[f32]>> {
         self.typed(key, "an array of f32", |v| match v {
             Value::Array(Array::F32(v)) => Some(v.as_slice()),
-            _ => None,
-        })
-    }
-
-    pub fn opt_bools(&self, key: &str) -> Result<Option<&[bool]>> {
-        self.typed(key, "an array of bools", |v| match v {
-            Value::Array(Array::Bool(v)) => Some(v.as_slice()),
             _ => None,
         })
     }

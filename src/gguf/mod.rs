@@ -10,9 +10,9 @@ mod file;
 mod header;
 mod map;
 mod metadata;
+mod scan;
 mod split;
 mod value;
-mod values;
 
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! names mean equal prefixes, also against somebody who looks for collisions.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BlockHash([u8; 32]);
+pub struct BlockHash(pub(super) [u8; 32]);
 
 /// Parent of first blocks of sequences without a salt, and with one.
 const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";

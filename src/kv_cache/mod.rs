@@ -119,8 +119,10 @@ impl KvCache {
         seq.num_named = seq.num_named.max(full);
         for (group, table) in self.groups.iter_mut().zip(&mut seq.tables) {
             let passed = group.first_needed_block(num_computed, block_size).min(table.len());
-            // Placeholders are contiguous from the front, so this stops at the first one met.
-            for id in table[..passed].iter_mut().rev().take_while(|id| !id.is_null()) {
+            // Placeholders are contiguous from the front. The earliest go back first, and so are evicted first: what
+            // stands right before the window serves the longest hits.
+            let held = table[..passed].iter().rev().take_while(|id| !id.is_null()).count();
+            for id in &mut table[passed - held..passed] {
                 group.pool.release(std::mem::replace(id, BlockId::NULL), self.now)?;
                 self.version += 1;
                 self.num_releases += 1;

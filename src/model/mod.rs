@@ -10,6 +10,9 @@ mod rope;
 mod spec;
 mod weights;
 
+#[cfg(test)]
+mod tests;
+
 pub use decoder::{Decoder, DecoderLimits};
 pub use spec::DecoderSpec;
 pub use weights::{ModelTensors, Weights};

@@ -1,7 +1,7 @@
 //! Golden logits: the whole CPU path (file, weights, kernels, cache) against transformers in float32.
 
 use crate::backend::cpu::CpuLoader;
-use crate::backend::{Backend, KvLayerSpec, Loader};
+use crate::backend::{KvLayerSpec, Loader};
 use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;

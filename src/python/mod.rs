@@ -1,1 +1,35 @@
-//! The Python bindings: the only place that names pyo3.
+//! The Python bindings: the only place that names pyo3. Classes are frozen, methods are thin (extract, detach, call,
+//! wrap); what a user sees is built on top of them in `python/rocmforge`.
+
+mod arrays;
+mod engine;
+mod error;
+mod handle;
+mod inbox;
+mod inspect;
+mod json;
+mod output;
+mod params;
+mod requests;
+mod tokenizer;
+
+/// `gil_used = false`: every class is frozen and what it shares sits behind locks or channels of its own.
+#[pyo3::pymodule(gil_used = false)]
+mod _rocmforge {
+    #[pymodule_export]
+    use super::engine::PyEngine;
+    #[pymodule_export]
+    use super::inspect::{check_gguf, doctor, inspect_gguf};
+    #[pymodule_export]
+    use super::params::PySamplingParams;
+    #[pymodule_export]
+    use super::requests::PyInbox;
+    #[pymodule_export]
+    use super::tokenizer::PyTokenizer;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -107,7 +107,7 @@ impl GgmlType {
 
     /// Bytes of a row of `elements`; `None` when it is not a whole number of blocks or overflows.
     pub const fn row_bytes(self, elements: usize) -> Option<usize> {
-        if elements % self.block_elements() != 0 {
+        if !elements.is_multiple_of(self.block_elements()) {
             return None;
         }
         (elements / self.block_elements()).checked_mul(self.block_bytes())

@@ -45,11 +45,11 @@ impl Scheduler {
         sampled.iter().map(|&(id, token)| self.append(id, step.id, token)).fold(Ok(()), Result::and)
     }
 
-    /// The step failed or was given up: none of its tokens count as computed. The device must no longer write for it.
-    /// Its sequences would run again; the caller finishes those that should not. Newer steps are discarded first.
+    /// The step failed or was given up: all its sequences end, since what the device wrote for them is unknown. The
+    /// device must no longer write for it. Newer steps are discarded first.
     ///
     /// # Errors
-    /// `Internal` for a step that is not the newest in flight.
+    /// `Internal` for a step that is not the newest in flight (nothing is changed).
     pub fn discard(&mut self, step: &Step, now: u64) -> Result<()> {
         if step.seqs.is_empty() {
             return Ok(());
@@ -57,12 +57,16 @@ impl Scheduler {
         if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
             return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));
         }
-        drop(self.in_flight.pop_back());
+        // Older steps may write these still.
+        let held = self.in_flight.pop_back().map(|discarded| discarded.held);
+        if let (Some(held), Some(newest)) = (held, self.in_flight.back_mut()) {
+            newest.held.extend(held);
+        }
         for scheduled in &step.seqs {
-            let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
-            let seq = &mut self.sequences[slot];
-            seq.in_flight -= 1;
-            seq.num_scheduled = scheduled.start;
+            if let Some(slot) = self.slot_in_step(scheduled.id, step.id) {
+                self.sequences[slot].in_flight -= 1;
+                self.finish(scheduled.id, now);
+            }
         }
         self.kv_cache.write().tick(now);
         Ok(())

@@ -37,6 +37,8 @@ pub struct SchedulerConfig {
     pub max_num_seqs: usize,
     /// At least `max_num_seqs`, so that every running sequence gets on in every step.
     pub max_num_batched_tokens: usize,
+    /// Prompt tokens of a step whose logits may be wanted; every sequence has one row of logits besides.
+    pub max_prompt_logits: usize,
     pub max_model_len: usize,
     /// Sequences that may wait; preempted ones do not count.
     pub max_queue_size: usize,
@@ -89,6 +91,7 @@ impl Scheduler {
     pub fn new(config: SchedulerConfig, kv_cache: Arc<RwLock<KvCache>>) -> Result<Self> {
         for (name, value) in [
             ("max_num_seqs", config.max_num_seqs),
+            ("max_prompt_logits", config.max_prompt_logits),
             ("max_model_len", config.max_model_len),
             ("max_queue_size", config.max_queue_size),
         ] {
@@ -192,9 +195,7 @@ impl Scheduler {
         }
         self.last_step += 1;
         for pick in &picks.entries {
-            let seq = &mut self.sequences[pick.slot];
-            seq.in_flight += 1;
-            seq.last_step = self.last_step;
+            self.sequences[pick.slot].in_flight += 1;
         }
         self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
         Ok(self.build_step(self.last_step, picks, kv.config()))
@@ -266,10 +267,9 @@ impl Scheduler {
                 self.places_taken -= seq.places;
             }
         }
-        let writer = self.in_flight.iter_mut().find(|step| seq.in_flight > 0 && step.id == seq.last_step);
-        match writer {
-            Some(step) => step.held.push(seq.blocks),
-            None => drop(seq.blocks),
+        match self.in_flight.back_mut() {
+            Some(newest) if seq.in_flight > 0 => newest.held.push(seq.blocks),
+            _ => drop(seq.blocks),
         }
         self.kv_cache.write().tick(now);
         true

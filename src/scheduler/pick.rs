@@ -5,7 +5,7 @@
 //! blocks (possibly itself); so the first in the order always gets on, and everything ends.
 
 use super::Scheduler;
-use super::sequence::{Key, State};
+use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::batch::BlockCopy;
 use crate::kv_cache::{Demand, KvCache, PrefixHit};
@@ -18,6 +18,8 @@ pub(super) struct Picks {
     pub(super) copies: Vec<(usize, BlockCopy)>,
     /// Tokens that still fit into the step.
     budget: usize,
+    /// Prompt tokens whose logits still fit into the step.
+    prompt_logits: usize,
     /// A running sequence found no block left.
     is_short: bool,
 }
@@ -38,12 +40,20 @@ enum Grown {
     Stalled,
 }
 
+impl Picks {
+    /// Tokens that `seq` may compute in what is left of the step.
+    fn room_for(&self, seq: &Sequence) -> usize {
+        if seq.wants_prompt_logits() { self.budget.min(self.prompt_logits) } else { self.budget }
+    }
+}
+
 impl Scheduler {
     pub(super) fn pick(&mut self, kv: &mut KvCache, now: u64) -> Result<Picks> {
         let mut picks = Picks {
             entries: Vec::with_capacity(self.running.len() + 1),
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
+            prompt_logits: self.config.max_prompt_logits,
             is_short: false,
         };
         self.pick_decodes(kv, &mut picks, now)?;
@@ -84,8 +94,8 @@ impl Scheduler {
                     i += usize::from(admits);
                 }
                 (Some((_, slot)), _) => {
-                    let num_tokens = self.sequences[slot].num_pending().min(picks.budget);
-                    if self.grow(slot, num_tokens, kv, picks, now)? != Grown::Preempted {
+                    let num_tokens = self.sequences[slot].num_pending().min(picks.room_for(&self.sequences[slot]));
+                    if num_tokens == 0 || self.grow(slot, num_tokens, kv, picks, now)? != Grown::Preempted {
                         i += 1;
                     }
                 }
@@ -127,7 +137,11 @@ impl Scheduler {
     /// Takes a running sequence's blocks away. It keeps its tokens and its place in the order, and computes again later.
     fn preempt(&mut self, slot: usize, kv: &mut KvCache, picks: &mut Picks) {
         if let Some(i) = picks.entries.iter().position(|pick| pick.slot == slot) {
-            picks.budget += picks.entries.remove(i).num_tokens;
+            let num_tokens = picks.entries.remove(i).num_tokens;
+            picks.budget += num_tokens;
+            if self.sequences[slot].wants_prompt_logits() {
+                picks.prompt_logits += num_tokens;
+            }
             picks.copies.retain(|(owner, _)| *owner != slot);
         }
         let seq = &mut self.sequences[slot];
@@ -161,7 +175,10 @@ impl Scheduler {
             kv.find_prefix(&seq.chain, seq.tokens.len())
         };
         let start = hit.num_tokens;
-        let num_tokens = (seq.tokens.len() - start).min(picks.budget);
+        let num_tokens = (seq.tokens.len() - start).min(picks.room_for(seq));
+        if num_tokens == 0 {
+            return Ok(false);
+        }
         // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
         let keep_free = if self.running.is_empty() { 0 } else { self.watermark };
         let demand = Demand { write: start..start + num_tokens, reserve: seq.tokens.len(), keep_free };
@@ -192,6 +209,10 @@ impl Scheduler {
         seq.num_scheduled += num_tokens;
         seq.touch(now);
         picks.budget -= num_tokens;
+        if seq.wants_prompt_logits() {
+            // One row is every sequence's own, for a decode of such a one it may not come out of the prompts' share.
+            picks.prompt_logits = picks.prompt_logits.saturating_sub(num_tokens);
+        }
         picks.entries.push(Pick { slot, num_tokens });
     }
 }

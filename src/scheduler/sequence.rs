@@ -46,8 +46,6 @@ pub(super) struct Sequence {
     pub(super) in_flight: usize,
     /// The last step given out before it was added: older ones cannot speak of it.
     pub(super) born_after: u64,
-    /// The newest step that holds it.
-    pub(super) last_step: u64,
     pub(super) created_at: u64,
     pub(super) last_access: u64,
     pub(super) access_count: u64,
@@ -82,7 +80,6 @@ impl Sequence {
             num_scheduled: 0,
             in_flight: 0,
             born_after,
-            last_step: 0,
             created_at: now,
             last_access: now,
             access_count: 0,

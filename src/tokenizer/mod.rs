@@ -1,98 +1,217 @@
 //! Tokenizers from GGUF metadata, the streaming detokenizer, and chat templates.
 
-use std::sync::Arc;
+mod bpe;
+mod byte_level;
+mod chat_template;
+mod pretokenizer;
+mod special;
+mod spm;
+mod stream;
+mod template_functions;
+mod template_json;
+#[cfg(test)]
+mod tests;
+mod vocab;
 
-use crate::Result;
+use aho_corasick::{AhoCorasick, MatchKind};
+
+pub use chat_template::ChatTemplate;
+pub use stream::StreamDecoder;
+
+use self::bpe::Bpe;
+use self::spm::Spm;
+use self::stream::Cursor;
+use self::vocab::{Kind, Spelling, Vocab};
 use crate::gguf::Metadata;
+use crate::{Error, Result};
+
+const MODEL: &str = "tokenizer.ggml.model";
 
 /// The file's tokenizer. Thread-safe; created once.
 #[derive(Debug)]
-pub struct Tokenizer {}
+pub struct Tokenizer {
+    vocab: Vocab,
+    model: Model,
+    /// Tokens that text is searched for before anything else.
+    always: TokenFinder,
+    /// These and the control tokens, for text that may spell them.
+    with_control: TokenFinder,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    add_bos: bool,
+    add_eos: bool,
+    add_space: bool,
+    eos_ids: Vec<u32>,
+}
+
+#[derive(Debug)]
+enum Model {
+    Bpe(Bpe),
+    Spm(Spm),
+}
 
 impl Tokenizer {
+    /// Reads `tokenizer.ggml.*`. Errors are `ModelFile` and name the key: a kind of tokenizer or a pre-tokenizer that
+    /// is not known, lists that do not fit together, ids outside the vocabulary, a file without a tokenizer.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
-        let _ = metadata;
-        todo!("tokenizer")
+        let byte_level = match metadata.str(MODEL)? {
+            "gpt2" => true,
+            "llama" => false,
+            name @ ("none" | "no_vocab") => {
+                return Err(metadata.error(MODEL, format!("'{name}': the file has no tokenizer; use token ids")));
+            }
+            name => {
+                let problem = format!("unknown kind of tokenizer '{name}'; known are 'gpt2' (BPE) and 'llama' (SPM)");
+                return Err(metadata.error(MODEL, problem));
+            }
+        };
+        let class = if byte_level { Some(bpe::pre_tokenizer_class(metadata)?) } else { None };
+        let mut vocab = Vocab::new(metadata)?;
+        let eos_ids = special::end_of_generation(metadata, &mut vocab)?;
+        vocab.spell(metadata, if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece })?;
+        let id = |key| special::id(metadata, key, vocab.len());
+        let (bos, eos) = (id("tokenizer.ggml.bos_token_id")?, id("tokenizer.ggml.eos_token_id")?);
+        let unknown = id("tokenizer.ggml.unknown_token_id")?;
+        let (model, adds_bos) = match class {
+            Some(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.add_bos),
+            None => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), true),
+        };
+        let flag = |key, default| Ok::<_, Error>(metadata.opt_bool(key)?.unwrap_or(default));
+        let tokenizer = Self {
+            always: TokenFinder::new(&vocab, |kind| kind == Kind::UserDefined)?,
+            with_control: TokenFinder::new(&vocab, |kind| {
+                matches!(kind, Kind::UserDefined | Kind::Control | Kind::Unknown)
+            })?,
+            model,
+            bos,
+            eos,
+            add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos)?,
+            add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
+            // Byte-level vocabularies spell spaces themselves: the key means nothing there.
+            add_space: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
+            eos_ids,
+            vocab,
+        };
+        for (added, id, key) in [
+            (tokenizer.add_bos, bos, "tokenizer.ggml.bos_token_id"),
+            (tokenizer.add_eos, eos, "tokenizer.ggml.eos_token_id"),
+        ] {
+            if added && id.is_none() {
+                return Err(metadata.error(key, "missing, but the tokenizer adds this token to every prompt"));
+            }
+        }
+        Ok(tokenizer)
     }
+
     /// `add_special`: BOS/EOS as the file's rules say. `parse_special`: text that spells a control token becomes it
     /// (never for user text).
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        let _ = (text, add_special, parse_special);
-        todo!("tokenizer")
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        out.extend(self.bos.filter(|_| add_special && self.add_bos));
+        let mut scratch = bpe::Scratch::default();
+        // Text begins at the start or after a token found below: in both places the space prefix is due.
+        let mut plain = |text, out: &mut Vec<u32>| match &self.model {
+            Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
+            Model::Spm(spm) => {
+                spm.encode(&self.vocab, text, self.add_space, out);
+                Ok(())
+            }
+        };
+        let mut done = 0;
+        let finder = if parse_special { &self.with_control } else { &self.always };
+        for (start, end, id) in finder.find(text) {
+            if start > done {
+                plain(&text[done..start], &mut out)?;
+            }
+            out.push(id);
+            done = end;
+        }
+        if done < text.len() {
+            plain(&text[done..], &mut out)?;
+        }
+        out.extend(self.eos.filter(|_| add_special && self.add_eos));
+        Ok(out)
     }
+
     /// Invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        let _ = (ids, skip_special);
-        todo!("tokenizer")
+        let bytes = self.decode_bytes(ids, skip_special)?;
+        Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
     }
+
+    /// `skip_special` leaves out control and unknown tokens. An id outside the vocabulary is an error.
     pub fn decode_bytes(&self, ids: &[u32], skip_special: bool) -> Result<Vec<u8>> {
-        let _ = (ids, skip_special);
-        todo!("tokenizer")
+        let mut cursor = Cursor::start(self, skip_special);
+        let mut out = Vec::with_capacity(ids.len() * 4);
+        for &id in ids {
+            out.extend_from_slice(cursor.advance(self, id)?);
+        }
+        Ok(out)
     }
+
     pub fn vocab_size(&self) -> usize {
-        todo!("tokenizer")
+        self.vocab.len()
     }
+
+    /// The token as the file spells it (`Ġhello`, `▁hello`, `<0x0A>`).
+    pub fn token_text(&self, id: u32) -> Result<&str> {
+        self.vocab.text(id).ok_or_else(|| self.unknown_id(id))
+    }
+
+    /// The bytes that the token stands for, on its own; a part of a character is possible.
+    pub fn token_bytes(&self, id: u32) -> Result<&[u8]> {
+        self.vocab.bytes(id).ok_or_else(|| self.unknown_id(id))
+    }
+
+    fn unknown_id(&self, id: u32) -> Error {
+        Error::invalid("token id", id, format_args!("an id below the vocabulary size {}", self.vocab_size()))
+    }
+
     /// All end-of-generation tokens (EOS, EOT, EOM …), sorted.
     pub fn eos_token_ids(&self) -> &[u32] {
-        todo!("tokenizer")
+        &self.eos_ids
     }
+
     pub fn is_eos(&self, id: u32) -> bool {
         self.eos_token_ids().binary_search(&id).is_ok()
     }
+
     pub fn bos_token_id(&self) -> Option<u32> {
-        todo!("tokenizer")
+        self.bos
     }
+
+    /// Whether the token steers the model or stands for the unknown: no text of a user's.
     pub fn is_special(&self, id: u32) -> bool {
-        let _ = id;
-        todo!("tokenizer")
+        matches!(self.vocab.kind(id), Some(Kind::Control | Kind::Unknown))
+    }
+
+    fn adds_space(&self) -> bool {
+        self.add_space
     }
 }
 
-/// Turns a stream of token ids into text: never half a character, pieces joined == the whole.
+/// Finds tokens in text by their spelling: the leftmost first, of those the longest.
 #[derive(Debug)]
-pub struct StreamDecoder {}
-
-impl StreamDecoder {
-    pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Self {
-        let _ = (tokenizer, skip_special);
-        todo!("tokenizer")
-    }
-    /// The text that `id` completes (possibly empty).
-    pub fn push(&mut self, id: u32) -> Result<String> {
-        let _ = id;
-        todo!("tokenizer")
-    }
-    /// What is left at the end: an unfinished character becomes U+FFFD.
-    pub fn finish(&mut self) -> String {
-        todo!("tokenizer")
-    }
+struct TokenFinder {
+    /// `None`: there is nothing to find.
+    automaton: Option<AhoCorasick>,
+    ids: Vec<u32>,
 }
 
-/// A chat template, compiled once.
-#[derive(Debug)]
-pub struct ChatTemplate {}
+impl TokenFinder {
+    fn new(vocab: &Vocab, wanted: impl Fn(Kind) -> bool) -> Result<Self> {
+        let tokens = vocab.iter().filter(|(_, text, kind)| wanted(*kind) && !text.is_empty());
+        let (ids, texts): (Vec<_>, Vec<_>) = tokens.map(|(id, text, _)| (id, text)).unzip();
+        if ids.is_empty() {
+            return Ok(Self { automaton: None, ids });
+        }
+        let automaton = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts);
+        Ok(Self { automaton: Some(automaton.map_err(Error::internal)?), ids })
+    }
 
-impl ChatTemplate {
-    /// The file's template; `None` when it has none (a default is not invented).
-    pub fn from_metadata(metadata: &Metadata) -> Result<Option<Self>> {
-        let _ = metadata;
-        todo!("tokenizer")
-    }
-    /// `bos_token`/`eos_token` are the texts that templates may refer to.
-    pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
-        let _ = (source, bos_token, eos_token);
-        todo!("tokenizer")
-    }
-    /// `messages`: a JSON list of `{role, content, …}`; `tools`: a JSON list or null; `vars`: a JSON object of further
-    /// variables. Bounded in time and output.
-    pub fn render(
-        &self,
-        messages: &serde_json::Value,
-        tools: &serde_json::Value,
-        add_generation_prompt: bool,
-        vars: &serde_json::Map<String, serde_json::Value>,
-    ) -> Result<String> {
-        let _ = (messages, tools, add_generation_prompt, vars);
-        todo!("tokenizer")
+    /// `(start, end, id)` of every token in `text`, without overlaps.
+    fn find<'a>(&'a self, text: &'a str) -> impl Iterator<Item = (usize, usize, u32)> + 'a {
+        let matches = self.automaton.iter().flat_map(move |automaton| automaton.find_iter(text));
+        matches.map(|found| (found.start(), found.end(), self.ids[found.pattern().as_usize()]))
     }
 }

@@ -1,4 +1,23 @@
 //! The CPU backend: a thread pool, SIMD kernels chosen once at run time, and the ops of `Backend` on them.
 
+mod activation;
+mod attention;
+mod kv;
 pub mod linear;
+mod loader;
+mod memory;
+mod norm;
+mod ops;
 pub mod pool;
+mod rope;
+pub mod simd;
+mod split;
+mod storage;
+#[cfg(test)]
+mod tests;
+
+pub use kv::KvLayer;
+pub use loader::CpuLoader;
+pub use ops::CpuBackend;
+pub use simd::Isa;
+pub use storage::Storage;

@@ -1,1 +1,37 @@
+//! Files from other writers (the golden models, read by gguf-py for the expected values), files made to be malformed,
+//! and files made here byte by byte.
 
+mod damage;
+mod golden;
+mod malformed;
+mod metadata;
+mod open;
+mod split;
+mod tensors;
+mod writer;
+
+use std::path::Path;
+
+use super::header::{self, Header};
+use crate::{Error, Result};
+
+/// Parses bytes as the first file of a model.
+fn parse(data: &[u8]) -> Result<Header> {
+    header::parse(Path::new("test.gguf"), data, 0)
+}
+
+/// The message of a malformed file, without its path.
+fn problem(error: &Error) -> String {
+    match error {
+        Error::ModelFile { location, problem, .. } => format!("{location}: {problem}"),
+        other => panic!("not an error of the file: {other:?}"),
+    }
+}
+
+/// Fails unless `result` is an error of the file whose message contains `expected`.
+#[track_caller]
+fn assert_rejected<T>(case: &str, result: Result<T>, expected: &str) {
+    let error = result.err().unwrap_or_else(|| panic!("{case} was accepted"));
+    let problem = problem(&error);
+    assert!(problem.contains(expected), "{case}: {problem:?} does not say {expected:?}");
+}

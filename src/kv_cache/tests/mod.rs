@@ -1,1 +1,119 @@
+//! A small user of the cache for the tests: what the scheduler does for one sequence, step by step.
 
+mod allocation;
+mod config;
+mod forks;
+mod free_list;
+mod index;
+mod metrics;
+mod prefix;
+mod prop;
+mod windows;
+
+use super::*;
+use crate::batch::BlockCopy;
+
+fn cache_of(groups: &[GroupKind], block_size: usize, num_blocks: usize) -> KvCache {
+    KvCache::new(KvCacheConfig {
+        block_size,
+        num_blocks,
+        groups: groups.to_vec(),
+        enable_prefix_caching: true,
+        hash_key: [9; 32],
+    })
+    .unwrap()
+}
+
+/// One full-attention group with blocks of 4 tokens.
+fn cache(num_blocks: usize) -> KvCache {
+    cache_of(&[GroupKind::Full], 4, num_blocks)
+}
+
+/// `n` tokens that no other `text` shares.
+fn text(text: u32, n: u32) -> Vec<u32> {
+    (0..n).map(|i| text * 1000 + i).collect()
+}
+
+#[derive(Debug)]
+struct Seq {
+    blocks: SeqBlocks,
+    chain: HashChain,
+    tokens: Vec<u32>,
+    num_computed: usize,
+    num_hit: usize,
+}
+
+impl Seq {
+    /// Blocks for the whole of `tokens`, after the prefix that is cached; `None` if there are not enough.
+    fn start_salted(kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> Option<Self> {
+        let mut blocks = kv.new_sequence();
+        let mut chain = kv.new_chain(salt);
+        kv.extend_chain(&mut chain, tokens);
+        let hit = kv.find_prefix(&chain, tokens.len());
+        let num_hit = hit.num_tokens;
+        let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: 0 };
+        let plan = kv.plan(&blocks, hit, &demand)?;
+        let mut copies = Vec::new();
+        kv.commit(plan, &mut blocks, &mut copies).unwrap();
+        assert!(copies.is_empty(), "a new sequence writes into no shared block");
+        kv.check_integrity().unwrap();
+        Some(Self { blocks, chain, tokens: tokens.to_vec(), num_computed: num_hit, num_hit })
+    }
+
+    fn start(kv: &mut KvCache, tokens: &[u32]) -> Option<Self> {
+        Self::start_salted(kv, tokens, None)
+    }
+
+    /// The step that computes all its tokens is committed.
+    fn compute(&mut self, kv: &mut KvCache) {
+        self.num_computed = self.tokens.len();
+        kv.extend_chain(&mut self.chain, &self.tokens);
+        kv.mark_computed(&mut self.blocks, &self.chain, self.num_computed).unwrap();
+        kv.check_integrity().unwrap();
+    }
+
+    /// Started and computed.
+    fn run(kv: &mut KvCache, tokens: &[u32]) -> Self {
+        let mut seq = Self::start(kv, tokens).unwrap();
+        seq.compute(kv);
+        seq
+    }
+
+    /// Gets a place for one more token; the copies to make before it is written.
+    fn append(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
+        let end = self.tokens.len() + 1;
+        let demand = Demand { write: end - 1..end, reserve: end, keep_free: 0 };
+        let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
+        let mut copies = Vec::new();
+        kv.commit(plan, &mut self.blocks, &mut copies).unwrap();
+        self.tokens.push(token);
+        self.compute(kv);
+        Some(copies)
+    }
+
+    fn fork(&self, kv: &mut KvCache) -> Self {
+        let blocks = kv.fork(&self.blocks).unwrap();
+        Self { blocks, chain: self.chain.clone(), tokens: self.tokens.clone(), ..*self }
+    }
+
+    fn table(&self) -> Vec<u32> {
+        self.blocks.table(0).iter().map(|id| id.0).collect()
+    }
+
+    /// Ends it; its blocks are back when this returns.
+    fn end(self, kv: &mut KvCache) {
+        drop(self);
+        kv.tick(0);
+        kv.check_integrity().unwrap();
+    }
+}
+
+fn owners(kv: &KvCache, block: u32) -> u32 {
+    kv.block_map(0)[block as usize].owners
+}
+
+/// (free, cached, owned)
+fn counts(kv: &KvCache) -> (usize, usize, usize) {
+    let stats = kv.stats();
+    (stats.blocks_free, stats.blocks_cached, stats.blocks_owned)
+}

@@ -1,1 +1,7 @@
-
+mod admission;
+mod harness;
+mod lifecycle;
+mod preemption;
+mod prop;
+mod sim;
+mod simulator;

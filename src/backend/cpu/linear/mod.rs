@@ -206,11 +206,17 @@ impl PackedMatrix {
                 let (first, end) = (groups.start * GROUP, num_rows.min(groups.end * GROUP));
                 for lane in 0..lanes {
                     let row = part.stored_row(memory, lane);
-                    rows::multiply_row(part.ggml_type, row, &x[first * self.cols..end * self.cols], self.cols, |r, sum| {
-                        let sum = bias.map_or(sum, |b| sum + b[lane]);
-                        // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
-                        unsafe { out.part((first + r) * self.rows + first_out + lane, 1)[0] = sum };
-                    });
+                    rows::multiply_row(
+                        part.ggml_type,
+                        row,
+                        &x[first * self.cols..end * self.cols],
+                        self.cols,
+                        |r, sum| {
+                            let sum = bias.map_or(sum, |b| sum + b[lane]);
+                            // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
+                            unsafe { out.part((first + r) * self.rows + first_out + lane, 1)[0] = sum };
+                        },
+                    );
                 }
                 return;
             }

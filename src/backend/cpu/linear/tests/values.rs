@@ -64,8 +64,7 @@ fn stacks_mix_types_and_biases() {
     let raws: Vec<_> = specs.iter().map(|&(t, rows)| matrix(t, rows, cols)).collect();
     let bias: Vec<f32> = Random(9).values(16);
     let bias_bytes: Vec<u8> = bias.iter().flat_map(|v| v.to_le_bytes()).collect();
-    let mut parts: Vec<_> =
-        specs.iter().zip(&raws).map(|(&(t, rows), raw)| part(view(t, rows, cols, raw))).collect();
+    let mut parts: Vec<_> = specs.iter().zip(&raws).map(|(&(t, rows), raw)| part(view(t, rows, cols, raw))).collect();
     parts[1].bias = Some(view(GgmlType::F32, 1, 16, &bias_bytes));
     let total: usize = specs.iter().map(|s| s.1).sum();
     let w: Vec<f32> = specs.iter().zip(&raws).flat_map(|(&(t, rows), raw)| decoded(t, raw, rows * cols)).collect();

@@ -1,0 +1,280 @@
+"""The compiled half of rocmforge. `rocmforge` is the public face; `Engine` and `Inbox` are for it alone."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge.outputs import Update
+from rocmforge.prompts import TokenIds
+
+__version__: str
+
+__all__ = [
+    "Engine",
+    "Inbox",
+    "SamplingParams",
+    "Tokenizer",
+    "__version__",
+    "check_gguf",
+    "doctor",
+    "inspect_gguf",
+]
+
+@final
+class SamplingParams:
+    """How a request is sampled and when it ends. Immutable; checked when made.
+
+    Args:
+        n: Sequences to generate; they share the prompt's computation.
+        max_tokens: Most tokens per sequence.
+        min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
+        temperature: 0 takes the most likely token, always.
+        top_p: Keeps the most likely tokens whose probabilities sum up to this.
+        top_k: Keeps so many of the most likely tokens; 0 keeps all.
+        min_p: Keeps tokens at least so likely, relative to the most likely one.
+        repetition_penalty: Above 1 makes tokens of prompt and output less likely.
+        presence_penalty: Subtracted from the logit of every token of the output.
+        frequency_penalty: As `presence_penalty`, times the number of occurrences.
+        logit_bias: Added to logits, by token id.
+        stop: Text (or texts) that ends a sequence.
+        stop_token_ids: Tokens that end a sequence.
+        ignore_eos: Goes on after the model's end token.
+        seed: The same seed gives the same text, whatever the request is batched with.
+        logprobs: Number of most likely tokens to report per generated token.
+        prompt_logprobs: The same for the prompt's tokens.
+        skip_special_tokens: Leaves control tokens out of the text.
+        include_stop_str_in_output: Leaves the stop text in.
+        output_kind: What each output of a stream holds: `cumulative` (all so far), `delta` (what is new) or
+            `final_only` (one output, at the end).
+
+    Raises:
+        InvalidRequestError: A value is out of its range; the message names the field.
+        TypeError: A value is of a wrong type.
+    """
+
+    def __new__(
+        cls,
+        n: int = 1,
+        max_tokens: int = 256,
+        min_tokens: int = 0,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: dict[int, float] | None = None,
+        stop: str | Sequence[str] | None = None,
+        stop_token_ids: TokenIds | None = None,
+        ignore_eos: bool = False,
+        seed: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        skip_special_tokens: bool = True,
+        include_stop_str_in_output: bool = False,
+        output_kind: Literal["cumulative", "delta", "final_only"] = "cumulative",
+    ) -> Self: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def min_tokens(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
+    @property
+    def top_p(self) -> float: ...
+    @property
+    def top_k(self) -> int: ...
+    @property
+    def min_p(self) -> float: ...
+    @property
+    def repetition_penalty(self) -> float: ...
+    @property
+    def presence_penalty(self) -> float: ...
+    @property
+    def frequency_penalty(self) -> float: ...
+    @property
+    def logit_bias(self) -> dict[int, float]: ...
+    @property
+    def stop(self) -> list[str]: ...
+    @property
+    def stop_token_ids(self) -> list[int]: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def seed(self) -> int | None: ...
+    @property
+    def logprobs(self) -> int | None: ...
+    @property
+    def prompt_logprobs(self) -> int | None: ...
+    @property
+    def skip_special_tokens(self) -> bool: ...
+    @property
+    def include_stop_str_in_output(self) -> bool: ...
+    @property
+    def output_kind(self) -> str: ...
+    def replace(self, **changes: Any) -> SamplingParams:
+        """The same parameters with some of them changed."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __reduce__(self) -> tuple[type[SamplingParams], tuple[Any, ...]]: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
+class Tokenizer:
+    """The tokenizer and chat template of a model file, without its weights. Safe to use from many threads."""
+
+    def __new__(cls, model: str | os.PathLike[str]) -> Self: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> list[int]:
+        """All tokens that end a generation, sorted."""
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text.
+
+        Args:
+            text: Any text.
+            add_special: Whether to add the tokens that the file wants at the beginning and the end.
+            parse_special: Whether text that spells a control token becomes it; never do so with what users write.
+        """
+
+    def decode(self, ids: TokenIds, *, skip_special: bool = False) -> str:
+        """The text of token ids; what is no UTF-8 becomes U+FFFD."""
+
+    def decode_bytes(self, ids: TokenIds, *, skip_special: bool = False) -> bytes:
+        """The bytes of token ids."""
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **template_vars: Any,
+    ) -> str:
+        """The text of a conversation by the file's chat template, or by the one given.
+
+        Raises:
+            InvalidRequestError: The file has no template, or the template refuses the conversation.
+        """
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **template_vars: Any,
+    ) -> tuple[str, list[int]]:
+        """The text of a conversation and its token ids. Only the template's own text becomes control tokens."""
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is a control token."""
+
+@final
+class Engine:
+    """One loaded model."""
+
+    def __new__(
+        cls,
+        model: str | os.PathLike[str],
+        *,
+        device: str,
+        num_threads: int | None,
+        max_model_len: int | None,
+        max_num_seqs: int,
+        max_num_batched_tokens: int | None,
+        block_size: int,
+        kv_cache_memory: int | None,
+        kv_cache_dtype: str,
+        enable_prefix_caching: bool,
+        max_queue_size: int,
+        retention: float,
+        seed: int | None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Self: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def is_closed(self) -> bool: ...
+    def inbox(
+        self, call_soon: Callable[..., object] | None = None, callback: Callable[[], object] | None = None
+    ) -> Inbox:
+        """Where outputs arrive.
+
+        Without arguments for one blocking call; for an event loop with its `call_soon_threadsafe` and what it shall
+        call there when requests have news.
+        """
+
+    def abort(self, request_id: str) -> bool: ...
+    def config(self) -> dict[str, Any]: ...
+    def stats(self) -> dict[str, Any]: ...
+    def memory(self) -> tuple[int, int, int, int]: ...
+    def block_map(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float64]]: ...
+    def reset_prefix_cache(self) -> bool: ...
+    def prompt_logits(self, prompt_token_ids: TokenIds) -> NDArray[np.float32]: ...
+    def check_integrity(self) -> None: ...
+    def describe(self) -> str: ...
+    def close(self) -> None: ...
+
+@final
+class Inbox:
+    """Hands requests to the engine and collects their outputs, merged per request until they are taken."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens of the requests that are still here."""
+
+    def submit(
+        self,
+        prompt: str | TokenIds,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        final_only: bool = False,
+    ) -> tuple[int, str, list[int]]:
+        """Id, name and prompt token ids of a new request."""
+
+    def ready(self) -> list[int]:
+        """Ids of requests with news."""
+
+    def wait(self, timeout: float) -> list[int]:
+        """As `ready`, after waiting for news for at most `timeout` seconds."""
+
+    def take(self, key: int) -> Update | None:
+        """What is new for a request.
+
+        Raises:
+            RocmForgeError: The request ended with an error: that one.
+        """
+
+    def forget(self, key: int) -> None:
+        """Aborts a request, unless it has finished."""
+
+    def close(self) -> None:
+        """Aborts all requests that have not finished."""
+
+def inspect_gguf(model: str | os.PathLike[str]) -> tuple[int, dict[str, Any], list[tuple[str, list[int], str, int]]]:
+    """Version, metadata, and tensors (name, shape with the fastest dimension first, type, bytes) of a file."""
+
+def check_gguf(
+    model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """Reads and checks a whole file. Per stage: name, summary, problems (class, message)."""
+
+def doctor() -> dict[str, Any]:
+    """What this machine offers."""

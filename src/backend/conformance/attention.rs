@@ -1,0 +1,147 @@
+//! Paged attention against softmax(q·k) v in f64 over the f16 values that the cache holds.
+
+use half::f16;
+
+use super::{AttentionRig, Piece, Random, assert_close};
+use crate::backend::{AttentionArgs, KvLayerSpec, Loader, QkvLayout};
+use crate::config::KvCacheDtype;
+
+/// Sequences as `(tokens in the cache, tokens of the step)`.
+pub(super) struct Case {
+    pub(super) num_heads: usize,
+    pub(super) num_kv_heads: usize,
+    pub(super) head_dim: usize,
+    pub(super) block_size: usize,
+    pub(super) window: Option<u32>,
+    pub(super) softcap: Option<f32>,
+    pub(super) seqs: &'static [(usize, usize)],
+}
+
+const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'static [(usize, usize)]) -> Case {
+    let [num_heads, num_kv_heads] = heads;
+    Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, seqs }
+}
+
+const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (250, 20), (5, 150)];
+
+/// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps.
+pub(super) const CASES: [Case; 14] = [
+    case([1, 1], 1, 16, &[(0, 1)]),
+    case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
+    case([4, 1], 17, 32, MIX),
+    case([7, 1], 80, 16, MIX),
+    case([8, 1], 33, 48, MIX),
+    case([3, 3], 64, 16, MIX),
+    case([9, 3], 64, 16, MIX),
+    case([16, 2], 128, 16, &[(0, 40), (300, 1)]),
+    case([2, 2], 256, 16, &[(0, 33), (130, 2)]),
+    Case { window: Some(1), ..case([2, 1], 16, 16, MIX) },
+    Case { window: Some(5), ..case([4, 2], 20, 16, MIX) },
+    Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) },
+    Case { window: Some(140), ..case([6, 3], 48, 32, MIX) },
+    Case { softcap: Some(0.5), ..case([3, 1], 40, 16, MIX) },
+];
+
+impl Case {
+    pub(super) fn layout(&self) -> QkvLayout {
+        let &Self { num_heads, num_kv_heads, head_dim, .. } = self;
+        QkvLayout { num_heads, num_kv_heads, head_dim }
+    }
+
+    pub(super) fn args(&self) -> AttentionArgs {
+        // Larger than 1/sqrt(d), so that the softmax has peaks.
+        let scale = 6.0 / (self.head_dim as f32).sqrt();
+        AttentionArgs { scale, softcap: self.softcap, window: self.window }
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = usize> {
+        self.seqs.iter().map(|(cached, new)| cached + new)
+    }
+
+    /// Blocks in a random order, half of the pool never used.
+    pub(super) fn pieces(&self, random: &mut Random) -> (Vec<Piece>, KvLayerSpec) {
+        let needed: usize = self.contexts().map(|n| n.div_ceil(self.block_size)).sum();
+        let num_blocks = 2 * needed + 1;
+        let mut free: Vec<u32> = (0..num_blocks as u32).collect();
+        let mut first_row = 0;
+        let pieces = self.seqs.iter().map(|&(cached, new)| {
+            let count = (cached + new).div_ceil(self.block_size);
+            let take = |_| free.swap_remove(random.next() as usize % free.len());
+            first_row += cached + new;
+            Piece { first_row: first_row - cached - new, blocks: (0..count).map(take).collect(), cached, new }
+        });
+        let pieces = pieces.collect();
+        let &Self { block_size, num_kv_heads, head_dim, .. } = self;
+        (pieces, KvLayerSpec { num_blocks, block_size, num_kv_heads, head_dim, dtype: KvCacheDtype::F16 })
+    }
+
+    /// qkv rows of all tokens, sequence after sequence.
+    pub(super) fn rows(&self, random: &mut Random) -> Vec<f32> {
+        random.values(self.contexts().sum::<usize>() * self.layout().cols())
+    }
+}
+
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+    for (seed, case) in CASES.iter().enumerate() {
+        let mut random = Random(seed as u64);
+        let rows = case.rows(&mut random);
+        let (pieces, spec) = case.pieces(&mut random);
+        let mut rig = AttentionRig::new(loader(512), case.layout(), spec, &rows);
+        let got = rig.run(case.args(), &pieces);
+        let cols = case.layout().cols();
+        let expected: Vec<f64> = pieces
+            .iter()
+            .flat_map(|piece| {
+                let rows = &rows[piece.first_row * cols..];
+                (piece.cached..piece.cached + piece.new).flat_map(move |position| reference(case, rows, position))
+            })
+            .collect();
+        let what = format!("attention {seed}: {:?} window {:?}", case.layout(), case.window);
+        assert_close(&what, &got, &expected, 1e-5, 2e-6);
+    }
+    nothing_to_attend_to(loader(64));
+}
+
+/// G20: a window of nothing masks every key: zeros, no NaN.
+fn nothing_to_attend_to<L: Loader>(loader: L) {
+    let case = Case { window: Some(0), ..case([4, 2], 20, 16, &[(0, 5), (16, 1), (130, 18)]) };
+    let mut random = Random(0);
+    let rows = case.rows(&mut random);
+    let (pieces, spec) = case.pieces(&mut random);
+    let got = AttentionRig::new(loader, case.layout(), spec, &rows).run(case.args(), &pieces);
+    assert_eq!(got, vec![0.0; 24 * case.layout().q_cols()]);
+}
+
+/// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows.
+fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
+    let layout = case.layout();
+    let AttentionArgs { scale, softcap, window } = case.args();
+    let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+    let d = layout.head_dim;
+    let cached = |token: usize, column: usize| {
+        rows[token * layout.cols() + column..][..d].iter().map(|&x| f16::from_f32(x).to_f64()).collect::<Vec<_>>()
+    };
+    let mut out = Vec::new();
+    for head in 0..layout.num_heads {
+        let q = &rows[position * layout.cols() + head * d..][..d];
+        let kv_head = head * layout.num_kv_heads / layout.num_heads;
+        let scores: Vec<f64> = (first..=position)
+            .map(|token| {
+                let k = cached(token, layout.q_cols() + kv_head * d);
+                let dot: f64 = q.iter().zip(&k).map(|(&q, k)| f64::from(q) * k).sum();
+                let score = dot * f64::from(scale);
+                softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+            })
+            .collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let mut sums = vec![0.0; d];
+        for (token, weight) in (first..=position).zip(&weights) {
+            let v = cached(token, layout.q_cols() + layout.kv_cols() + kv_head * d);
+            sums.iter_mut().zip(&v).for_each(|(sum, v)| *sum += weight / total * v);
+        }
+        out.extend(sums);
+    }
+    out
+}

@@ -1,0 +1,188 @@
+//! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references, through
+//! the traits alone. A backend calls `check_all` in its tests with a way to make loaders.
+
+mod attention;
+mod elementwise;
+mod invariance;
+mod rope;
+
+use crate::backend::{
+    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger, QkvLayout, RopeKind, RopeSpec,
+};
+use crate::batch::{Batch, GroupTables, NULL_BLOCK};
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+
+pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
+
+/// Runs all cases; `loader` makes a fresh loader for steps of up to the given rows.
+pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy) {
+    elementwise::check(loader);
+    rope::check(loader);
+    attention::check(loader);
+    invariance::check(loader);
+}
+
+/// Seeded values: splitmix64, whose low cost lets cases be many.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+    /// Uniform in -1..1.
+    pub(crate) fn value(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+    pub(crate) fn values(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.value()).collect()
+    }
+}
+
+/// |got - expected| <= relative * |expected| + absolute, element by element; NaN never passes.
+pub(crate) fn assert_close(what: &str, got: &[f32], expected: &[f64], relative: f64, absolute: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(got) - expected).abs();
+        assert!(error <= relative * expected.abs() + absolute, "{what}: element {i} is {got}, not {expected}");
+    }
+}
+
+pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// Uploads f32 values as a vector.
+pub(crate) fn vector<L: Loader>(loader: &mut L, values: &[f32]) -> <L::Backend as Backend>::Vector {
+    let data = bytes_of(values);
+    let view = TensorView { name: "vector", ggml_type: GgmlType::F32, rows: 1, cols: values.len(), data: &data };
+    loader.upload_vector(view).unwrap()
+}
+
+/// Uploads f32 values as a matrix.
+pub(crate) fn matrix<L: Loader>(loader: &mut L, values: &[f32], cols: usize) -> <L::Backend as Backend>::Matrix {
+    let data = bytes_of(values);
+    let rows = values.len() / cols;
+    let weight = TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data: &data };
+    loader.upload_matrix(&[LinearPart { weight, bias: None }]).unwrap()
+}
+
+/// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.
+pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) {
+    let batch = Batch { token_ids: (0..rows as u32).collect(), ..Batch::default() };
+    backend.embed(table, &batch, 1.0, buffer).unwrap();
+}
+
+/// RoPE that rotates nothing, for cases about attention alone.
+pub(crate) fn no_rope() -> RopeSpec {
+    RopeSpec { kind: RopeKind::Neox, inv_freq: Vec::new(), magnitude: 1.0 }
+}
+
+/// One sequence of a batch: its block table, the tokens already in the cache, and those of this step.
+#[derive(Debug, Clone)]
+pub(crate) struct Piece {
+    /// Row of the rig's table that holds q, k and v of the sequence's first token.
+    pub(crate) first_row: usize,
+    pub(crate) blocks: Vec<u32>,
+    pub(crate) cached: usize,
+    pub(crate) new: usize,
+}
+
+/// The batch of `pieces`, in blocks of `block_size`. Blocks that `window` has left behind are null.
+pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, window: Option<u32>) -> Batch {
+    let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
+    let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+    for piece in pieces {
+        let end = piece.cached + piece.new;
+        for position in piece.cached..end {
+            batch.token_ids.push((piece.first_row + position) as u32);
+            batch.positions.push(position as u32);
+            group
+                .slot_mapping
+                .push(piece.blocks[position / block_size] * block_size as u32 + (position % block_size) as u32);
+        }
+        batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
+        batch.context_lens.push(end as u32);
+        let first_key = window.map_or(0, |window| (piece.cached + 1).saturating_sub(window as usize));
+        for (i, &block) in piece.blocks[..end.div_ceil(block_size)].iter().enumerate() {
+            group.block_tables.push(if (i + 1) * block_size <= first_key { NULL_BLOCK } else { block });
+        }
+        group.cu_blocks.push(group.block_tables.len() as u32);
+    }
+    batch.groups.push(group);
+    batch
+}
+
+/// A backend with one KV layer and the buffers of attention, whose inputs are rows of a table.
+pub(crate) struct AttentionRig<L: Loader> {
+    pub(crate) backend: L::Backend,
+    pub(crate) layout: QkvLayout,
+    pub(crate) spec: KvLayerSpec,
+    /// All qkv rows of a case, and after them one block of rows of NaN.
+    pub(crate) table: <L::Backend as Backend>::Matrix,
+    pub(crate) table_rows: usize,
+    pub(crate) qkv: BufferOf<L>,
+    pub(crate) angles: BufferOf<L>,
+    pub(crate) out: BufferOf<L>,
+    pub(crate) kv: <L::Backend as Backend>::KvLayer,
+}
+
+impl<L: Loader> AttentionRig<L> {
+    /// `rows`: qkv rows, of `layout.cols()`.
+    pub(crate) fn new(mut loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Self {
+        let table_rows = rows.len() / layout.cols();
+        let mut rows = rows.to_vec();
+        rows.resize(rows.len() + spec.block_size * layout.cols(), f32::NAN);
+        let table = matrix(&mut loader, &rows, layout.cols());
+        let most = table_rows.max(spec.block_size);
+        let qkv = loader.alloc_buffer(most, layout.cols()).unwrap();
+        let angles = loader.alloc_buffer(most, 1).unwrap();
+        let out = loader.alloc_buffer(most, layout.q_cols()).unwrap();
+        let kv = loader.alloc_kv_layer(spec).unwrap();
+        let mut rig = Self { backend: loader.finish().unwrap(), layout, spec, table, table_rows, qkv, angles, out, kv };
+        rig.poison();
+        rig
+    }
+
+    /// Fills the whole pool with NaN: whoever reads what was not stored shows it.
+    fn poison(&mut self) {
+        for block in 0..self.spec.num_blocks as u32 {
+            let piece = Piece { first_row: self.table_rows, blocks: vec![block], cached: 0, new: self.spec.block_size };
+            self.store(&batch_of(&[piece], self.spec.block_size, None));
+        }
+    }
+
+    /// Stores the K and V of the batch's tokens.
+    pub(crate) fn store(&mut self, batch: &Batch) {
+        let backend = &mut self.backend;
+        backend.begin_step(batch).unwrap();
+        backend.embed(&self.table, batch, 1.0, &mut self.qkv).unwrap();
+        let (rope, layout) = (no_rope(), self.layout);
+        let (qkv, angles, kv) = (&mut self.qkv, &self.angles, &mut self.kv);
+        backend.rope_and_store_kv(qkv, layout, None, None, 0.0, &rope, angles, batch, 0, kv).unwrap();
+    }
+
+    /// Stores what the batch's sequences have in the cache, then runs the step: store and attention.
+    pub(crate) fn run(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+        for piece in pieces {
+            let before = Piece { cached: 0, new: piece.cached, ..piece.clone() };
+            self.store(&batch_of(&[before], self.spec.block_size, None));
+        }
+        self.step(args, pieces)
+    }
+
+    /// One step, without what came before.
+    pub(crate) fn step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+        let batch = &batch_of(pieces, self.spec.block_size, args.window);
+        self.store(batch);
+        self.backend.attention(&self.qkv, self.layout, args, batch, 0, &self.kv, &mut self.out).unwrap();
+        self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols()).unwrap().to_vec()
+    }
+
+    pub(crate) fn held(&self) -> (MemoryLedger, u64) {
+        (self.backend.memory(), self.backend.device_allocations())
+    }
+}

@@ -1,0 +1,90 @@
+//! q/k norm and RoPE, both kinds, whole and partial.
+
+use super::{Piece, Random, assert_close, batch_of, fill, matrix, vector};
+use crate::backend::{Backend, KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
+use crate::config::KvCacheDtype;
+
+struct Case {
+    kind: RopeKind,
+    num_heads: usize,
+    num_kv_heads: usize,
+    head_dim: usize,
+    num_pairs: usize,
+    norms: bool,
+    tokens: usize,
+}
+
+const fn case(kind: RopeKind, heads: [usize; 2], head: [usize; 2], norms: bool, tokens: usize) -> Case {
+    let ([num_heads, num_kv_heads], [head_dim, num_pairs]) = (heads, head);
+    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens }
+}
+
+const CASES: [Case; 9] = [
+    case(RopeKind::Norm, [1, 1], [2, 1], false, 1),
+    case(RopeKind::Neox, [1, 1], [2, 1], false, 3),
+    case(RopeKind::Norm, [3, 1], [7, 3], true, 5),
+    case(RopeKind::Neox, [3, 1], [7, 2], true, 5),
+    case(RopeKind::Norm, [4, 2], [80, 40], false, 17),
+    case(RopeKind::Neox, [7, 1], [80, 20], true, 17),
+    case(RopeKind::Norm, [9, 3], [64, 32], false, 33),
+    case(RopeKind::Neox, [14, 2], [64, 32], true, 70),
+    case(RopeKind::Neox, [2, 2], [5, 0], true, 4),
+];
+
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+    for (seed, case) in CASES.iter().enumerate() {
+        check_case(loader(case.tokens), case, seed as u64);
+    }
+}
+
+fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
+    let mut random = Random(seed);
+    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens } = case;
+    let layout = QkvLayout { num_heads, num_kv_heads, head_dim };
+    let cols = layout.cols();
+    let (x, q_w, k_w) = (random.values(tokens * cols), random.values(head_dim), random.values(head_dim));
+    let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.5 };
+    let eps = 1e-6;
+
+    let table = matrix(&mut loader, &x, cols);
+    let weights = norms.then(|| (vector(&mut loader, &q_w), vector(&mut loader, &k_w)));
+    let mut qkv = loader.alloc_buffer(tokens, cols).unwrap();
+    let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs).unwrap();
+    let num_blocks = tokens.div_ceil(16);
+    let dtype = KvCacheDtype::F16;
+    let mut kv =
+        loader.alloc_kv_layer(KvLayerSpec { num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }).unwrap();
+    let mut backend = loader.finish().unwrap();
+
+    let piece = Piece { first_row: 0, blocks: (0..num_blocks as u32).collect(), cached: 0, new: tokens };
+    let batch = batch_of(&[piece], 16, None);
+    backend.begin_step(&batch).unwrap();
+    fill(&mut backend, &table, tokens, &mut qkv);
+    backend.rope_angles(&rope, &batch, &mut angles).unwrap();
+    let (q_norm, k_norm) = weights.as_ref().map_or((None, None), |(q, k)| (Some(q), Some(k)));
+    backend.rope_and_store_kv(&mut qkv, layout, q_norm, k_norm, eps, &rope, &angles, &batch, 0, &mut kv).unwrap();
+
+    let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    for (token, row) in expected.chunks_mut(cols).enumerate() {
+        for (index, head) in row.chunks_mut(head_dim).take(num_heads + num_kv_heads).enumerate() {
+            if norms {
+                let weight = if index < num_heads { &q_w } else { &k_w };
+                let mean = head.iter().map(|x| x * x).sum::<f64>() / head_dim as f64;
+                let rms = (mean + f64::from(eps)).sqrt();
+                head.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x / rms * f64::from(w));
+            }
+            for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
+                let (sin, cos) = f64::from(token as f32 * inv_freq).sin_cos();
+                let (i, j) = match kind {
+                    RopeKind::Norm => (2 * pair, 2 * pair + 1),
+                    RopeKind::Neox => (pair, pair + num_pairs),
+                };
+                let (a, b) = (head[i], head[j]);
+                head[i] = 1.5 * (a * cos - b * sin);
+                head[j] = 1.5 * (a * sin + b * cos);
+            }
+        }
+    }
+    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms}");
+    assert_close(&what, backend.to_host(&qkv, tokens, cols).unwrap(), &expected, 1e-6, 1e-6);
+}

@@ -1,0 +1,283 @@
+//! Paged causal attention with online softmax, for any mix of query lengths.
+//!
+//! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
+//! read and widened from f16 once for up to [`MAX_ROWS`] of them.
+//!
+//! What makes it batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in
+//! increasing order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over
+//! the head's elements, each output element one chain of FMAs over the row's own keys. How rows are tiled changes
+//! only what is computed next to each other, and masked keys take no part (not even times zero: they may be NaN).
+#![allow(unsafe_code)] // Rows of the output are written from several threads.
+
+mod tile;
+
+use std::ops::Range;
+
+use super::kv::{KvLayer, TILE};
+use super::pool::ThreadPool;
+use super::simd::{Isa, Kernel, LANES, Simd, exp, tanh};
+use super::split::Split;
+use crate::backend::{AttentionArgs, QkvLayout};
+use crate::batch::Batch;
+use crate::{Error, Result};
+
+/// Keys between two updates of a row's running maximum.
+const CHUNK_KEYS: usize = 128;
+const CHUNK_TILES: usize = CHUNK_KEYS / TILE;
+/// Rows that share a tile of K; 8 rows by 2 tiles of scores fill the registers of AVX-512.
+const MAX_ROWS: usize = 8;
+/// Rows of one unit of work: enough to be worth handing out, few enough to balance.
+const UNIT_ROWS: usize = 32;
+
+/// Scores, later probabilities, of a row tile and a chunk: `[row][tile][lane]`.
+type Scores = [[[f32; LANES]; CHUNK_TILES]; MAX_ROWS];
+
+/// Consecutive tokens of one sequence, for one kv head.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    seq: usize,
+    kv_head: usize,
+    tokens: Range<usize>,
+}
+
+/// One call: `qkv` and `out` of all tokens of the batch, and one layer's cache.
+pub(super) struct Attention<'a> {
+    pub(super) qkv: &'a [f32],
+    pub(super) layout: QkvLayout,
+    pub(super) args: AttentionArgs,
+    pub(super) batch: &'a Batch,
+    pub(super) group: usize,
+    pub(super) kv: &'a KvLayer,
+}
+
+impl Attention<'_> {
+    /// Computes all rows into `out`, `[n, num_heads * head_dim]`. `units` is scratch of the caller.
+    ///
+    /// # Errors
+    /// `Internal` when a block table does not cover the keys that its sequence attends to.
+    pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, units: &mut Vec<Unit>, out: &mut [f32]) -> Result<()> {
+        for seq in 0..self.batch.num_seqs() {
+            self.check_block_table(seq)?;
+        }
+        self.plan(units);
+        let out = Split::new(out);
+        pool.run(units.len(), &|index| isa.run(UnitKernel { attention: self, unit: &units[index], out: &out }));
+        Ok(())
+    }
+
+    /// Keys that the token at flat index `token` attends to.
+    fn keys_of(&self, token: usize) -> Range<usize> {
+        let end = self.batch.positions[token] as usize + 1;
+        let window = self.args.window.map_or(end, |window| window as usize);
+        end.saturating_sub(window)..end
+    }
+
+    fn check_block_table(&self, seq: usize) -> Result<()> {
+        let tokens = self.batch.tokens_of(seq);
+        let Some(last) = tokens.clone().last() else { return Ok(()) };
+        let (first_key, end) = (self.keys_of(tokens.start).start, self.keys_of(last).end);
+        let table = self.batch.block_table(self.group, seq);
+        let block_size = self.kv.spec.block_size;
+        let blocks = first_key / block_size..end.div_ceil(block_size);
+        let Some(blocks) = table.get(blocks) else {
+            return Err(Error::internal(format!(
+                "sequence {seq} attends to {end} tokens; its {} blocks of {block_size} hold fewer",
+                table.len()
+            )));
+        };
+        self.kv.check_blocks(blocks)
+    }
+
+    /// Cuts the batch into units, the costliest first so that no thread starts a long one at the end.
+    fn plan(&self, units: &mut Vec<Unit>) {
+        units.clear();
+        let step = (UNIT_ROWS * self.layout.num_kv_heads / self.layout.num_heads).max(1);
+        for seq in 0..self.batch.num_seqs() {
+            let tokens = self.batch.tokens_of(seq);
+            for start in tokens.clone().step_by(step) {
+                let tokens = start..(start + step).min(tokens.end);
+                units.extend((0..self.layout.num_kv_heads).map(|kv_head| Unit {
+                    seq,
+                    kv_head,
+                    tokens: tokens.clone(),
+                }));
+            }
+        }
+        units.sort_unstable_by_key(|unit| {
+            std::cmp::Reverse(unit.tokens.len() * self.keys_of(unit.tokens.end - 1).len())
+        });
+    }
+}
+
+struct UnitKernel<'a> {
+    attention: &'a Attention<'a>,
+    unit: &'a Unit,
+    out: &'a Split<'a, f32>,
+}
+
+/// The rows computed together: their queries, outputs, and the keys that each attends to.
+struct Rows<'a> {
+    len: usize,
+    q: [&'a [f32]; MAX_ROWS],
+    out: [&'a mut [f32]; MAX_ROWS],
+    keys: [Range<usize>; MAX_ROWS],
+}
+
+impl Kernel for UnitKernel<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let num_rows = self.unit.tokens.len() * self.group_size();
+        let mut scores = [[[0.0; LANES]; CHUNK_TILES]; MAX_ROWS];
+        for first in (0..num_rows).step_by(MAX_ROWS) {
+            let mut rows = self.rows(first, MAX_ROWS.min(num_rows - first));
+            self.attend(s, &mut rows, &mut scores);
+        }
+    }
+}
+
+impl<'a> UnitKernel<'a> {
+    /// Query heads per kv head.
+    fn group_size(&self) -> usize {
+        self.attention.layout.num_heads / self.attention.layout.num_kv_heads
+    }
+
+    /// Rows `first..first + len` of the unit, whose rows are token by token, head by head.
+    fn rows(&self, first: usize, len: usize) -> Rows<'a> {
+        let Attention { qkv, layout, .. } = *self.attention;
+        let place = |i: usize| {
+            let row = first + i;
+            let token = self.unit.tokens.start + row / self.group_size();
+            (token, (self.unit.kv_head * self.group_size() + row % self.group_size()) * layout.head_dim)
+        };
+        let mut rows = Rows {
+            len,
+            q: [&[]; MAX_ROWS],
+            out: std::array::from_fn(|_| Default::default()),
+            keys: [const { 0..0 }; MAX_ROWS],
+        };
+        for i in 0..len {
+            let (token, column) = place(i);
+            rows.q[i] = &qkv[token * layout.cols() + column..][..layout.head_dim];
+            let start = token * layout.q_cols() + column;
+            // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
+            // follow one another.
+            rows.out[i] = unsafe { self.out.part(start..start + layout.head_dim) };
+            rows.keys[i] = self.attention.keys_of(token);
+        }
+        rows
+    }
+
+    #[inline(always)]
+    fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
+        let len = rows.len;
+        let mut maximum = [f32::NEG_INFINITY; MAX_ROWS];
+        // Per lane, summed up at the end.
+        let mut sums = [s.splat(0.0); MAX_ROWS];
+        for out in &mut rows.out[..len] {
+            out.fill(0.0);
+        }
+
+        let first_key = rows.keys[..len].iter().map(|keys| keys.start).min().unwrap_or(0);
+        let end = rows.keys[..len].iter().map(|keys| keys.end).max().unwrap_or(0);
+        for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
+            let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
+            let chunk = self.chunk(tiles.clone());
+            // Everything below counts keys from the first tile that is read.
+            let base = tiles.start * TILE;
+            let mut keys = [const { 0..0 }; MAX_ROWS];
+            for i in 0..len {
+                let clamp = |key: usize| key.saturating_sub(base).min(tiles.len() * TILE);
+                keys[i] = clamp(rows.keys[i].start)..clamp(rows.keys[i].end);
+            }
+
+            tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);
+            let mut corrections = [0.0; MAX_ROWS];
+            for i in 0..len {
+                let row_scores = &mut scores[i][..tiles.len()];
+                corrections[i] = self.softmax(s, row_scores, &keys[i], &mut maximum[i], &mut sums[i]);
+            }
+            tile::weighted_sums(s, scores, &keys[..len], &corrections, &chunk.v, &mut rows.out[..len]);
+        }
+
+        for (out, sum) in rows.out[..len].iter_mut().zip(sums) {
+            let sum = s.sum(sum);
+            // Nothing to attend to: zeros, not 0 / 0.
+            let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
+            for x in out.iter_mut() {
+                *x *= scale;
+            }
+        }
+    }
+
+    /// K and V of some tiles of the sequence, at most a chunk.
+    #[inline(always)]
+    fn chunk(&self, tiles: Range<usize>) -> Chunk<'a> {
+        let Attention { batch, group, kv, .. } = *self.attention;
+        let table = batch.block_table(group, self.unit.seq);
+        let tiles_per_block = kv.spec.block_size / TILE;
+        let mut chunk = Chunk { k: [&[]; CHUNK_TILES], v: [&[]; CHUNK_TILES] };
+        for (i, tile) in tiles.enumerate() {
+            let block = table[tile / tiles_per_block];
+            (chunk.k[i], chunk.v[i]) = kv.tile(block, tile % tiles_per_block, self.unit.kv_head);
+        }
+        chunk
+    }
+
+    /// Turns a row's raw scores into weights relative to its running maximum; updates maximum and sum, and returns the
+    /// factor that what was accumulated before must be multiplied by.
+    #[inline(always)]
+    fn softmax<S: Simd>(
+        &self,
+        s: S,
+        scores: &mut [[f32; LANES]],
+        keys: &Range<usize>,
+        maximum: &mut f32,
+        sum: &mut S::V,
+    ) -> f32 {
+        let AttentionArgs { scale, softcap, .. } = self.attention.args;
+        let mut top = s.splat(*maximum);
+        for (tile, scores) in scores.iter_mut().enumerate() {
+            let mut x = s.mul(s.load(scores), s.splat(scale));
+            if let Some(cap) = softcap {
+                x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
+            }
+            x = s.keep_lanes(x, lanes_of(tile, keys), f32::NEG_INFINITY);
+            s.store(x, scores);
+            top = s.max(x, top);
+        }
+        let old = *maximum;
+        *maximum = s.maximum(top);
+        // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
+        let base = if *maximum == f32::NEG_INFINITY { 0.0 } else { *maximum };
+        let [correction, ..] = to_array(s, exp(s, s.splat(old - base)));
+        *sum = s.mul(*sum, s.splat(correction));
+        for scores in scores {
+            let weight = exp(s, s.sub(s.load(scores), s.splat(base)));
+            s.store(weight, scores);
+            *sum = s.add(*sum, weight);
+        }
+        correction
+    }
+}
+
+/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`.
+struct Chunk<'a> {
+    k: [&'a [half::f16]; CHUNK_TILES],
+    v: [&'a [half::f16]; CHUNK_TILES],
+}
+
+/// Bits of the lanes of `tile` whose key is in `keys`.
+#[inline(always)]
+fn lanes_of(tile: usize, keys: &Range<usize>) -> u16 {
+    let below = |key: usize| (1u32 << key.saturating_sub(tile * TILE).min(TILE)) - 1;
+    (below(keys.end) & !below(keys.start)) as u16
+}
+
+#[inline(always)]
+fn to_array<S: Simd>(s: S, v: S::V) -> [f32; LANES] {
+    let mut lanes = [0.0; LANES];
+    s.store(v, &mut lanes);
+    lanes
+}

@@ -1,0 +1,98 @@
+//! Rotary embedding, with the norms of q and k before it and the KV store behind it.
+
+use super::kv::KvWriter;
+use super::norm::normalize;
+use super::pool::ThreadPool;
+use super::simd::{Isa, Kernel, Simd};
+use super::split::for_rows;
+use crate::backend::{QkvLayout, RopeKind, RopeSpec};
+
+/// `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
+///
+/// The angle is a product in f32, as in transformers, so that long contexts agree with it; its cos and sin are exact.
+pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out: &mut [f32]) {
+    let pairs = spec.inv_freq.len();
+    for_rows(pool, out, 2 * pairs, |first, out| {
+        for (row, &position) in out.chunks_exact_mut(2 * pairs).zip(&positions[first..]) {
+            let (cos, sin) = row.split_at_mut(pairs);
+            for ((cos, sin), inv_freq) in cos.iter_mut().zip(sin).zip(&spec.inv_freq) {
+                let (s, c) = f64::from(position as f32 * inv_freq).sin_cos();
+                *cos = c as f32 * spec.magnitude;
+                *sin = s as f32 * spec.magnitude;
+            }
+        }
+    });
+}
+
+/// What `rope_and_store_kv` needs besides the rows.
+pub(super) struct RopeAndStore<'a> {
+    pub(super) layout: QkvLayout,
+    pub(super) q_norm: Option<&'a [f32]>,
+    pub(super) k_norm: Option<&'a [f32]>,
+    pub(super) eps: f32,
+    pub(super) kind: RopeKind,
+    pub(super) num_pairs: usize,
+    /// `[n, 2 * num_pairs]`.
+    pub(super) angles: &'a [f32],
+    /// `[n]`, checked to be in the pool.
+    pub(super) slots: &'a [u32],
+    pub(super) kv: KvWriter<'a>,
+}
+
+impl RopeAndStore<'_> {
+    /// `qkv`: `[n, layout.cols()]`, in place.
+    pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32]) {
+        for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows }));
+    }
+}
+
+struct Rows<'a> {
+    args: &'a RopeAndStore<'a>,
+    first_row: usize,
+    rows: &'a mut [f32],
+}
+
+impl Kernel for Rows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let RopeAndStore { layout, num_pairs, .. } = *self.args;
+        for (i, row) in self.rows.chunks_exact_mut(layout.cols()).enumerate() {
+            let index = self.first_row + i;
+            let angles = &self.args.angles[index * 2 * num_pairs..][..2 * num_pairs];
+            let (q, kv) = row.split_at_mut(layout.q_cols());
+            let (k, v) = kv.split_at_mut(layout.kv_cols());
+            self.args.rotate_heads(s, q, self.args.q_norm, angles);
+            self.args.rotate_heads(s, k, self.args.k_norm, angles);
+            self.args.kv.store(s, self.args.slots[index], k, v);
+        }
+    }
+}
+
+impl RopeAndStore<'_> {
+    #[inline(always)]
+    fn rotate_heads<S: Simd>(&self, s: S, heads: &mut [f32], norm: Option<&[f32]>, angles: &[f32]) {
+        let (cos, sin) = angles.split_at(self.num_pairs);
+        for head in heads.chunks_exact_mut(self.layout.head_dim) {
+            if let Some(weight) = norm {
+                normalize(s, head, weight, self.eps);
+            }
+            let rotated = &mut head[..2 * self.num_pairs];
+            match self.kind {
+                RopeKind::Norm => {
+                    for ((pair, cos), sin) in rotated.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
+                        let [a, b] = *pair;
+                        *pair = [a.mul_add(*cos, -(b * sin)), a.mul_add(*sin, b * cos)];
+                    }
+                }
+                RopeKind::Neox => {
+                    let (first, second) = rotated.split_at_mut(self.num_pairs);
+                    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                        (*a, *b) = (a.mul_add(*cos, -(*b * sin)), a.mul_add(*sin, *b * cos));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! SIMD, written once: kernels are generic over [`Simd`], a token for an instruction set whose vectors always have 16
+//! f32 lanes (one AVX-512 register, two AVX2 registers, an array). Every operation rounds as IEEE 754 says and
+//! reductions have one order, so all instruction sets give the same bits, which the tests check.
+//!
+//! A kernel is a struct with its arguments that implements [`Kernel`]; [`Isa::run`] runs it inside a function compiled
+//! for the instruction set. Everything on the way must be `#[inline(always)]`, else the vectors go through memory.
+//! aarch64 uses the scalar form: its loops over 16 lanes compile to NEON, which is part of the baseline there.
+#![allow(unsafe_code)] // Intrinsics need proof that the CPU has them; the tokens carry it.
+
+mod math;
+mod scalar;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use half::f16;
+
+use crate::{Error, Result};
+pub(crate) use math::{exp, silu, tanh};
+
+/// Lanes of every vector.
+pub(crate) const LANES: usize = 16;
+
+/// The instruction set that the f32 kernels run on. A value is proof that this CPU has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Isa(Level);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    pub const SCALAR: Self = Self(Level::Scalar);
+
+    /// The best one that this CPU has.
+    pub fn detect() -> Self {
+        Self::available().last().copied().unwrap_or(Self::SCALAR)
+    }
+
+    /// All that this CPU has, slowest first.
+    pub fn available() -> Vec<Self> {
+        #[allow(unused_mut)] // Other architectures have the one.
+        let mut levels = vec![Self::SCALAR];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if x86::has_avx2() {
+                levels.push(Self(Level::Avx2));
+            }
+            if x86::has_avx512() {
+                levels.push(Self(Level::Avx512));
+            }
+        }
+        levels
+    }
+
+    /// The one called `name` (as [`Isa::name`] says it).
+    ///
+    /// # Errors
+    /// `InvalidRequest` when this CPU has none of that name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let available = Self::available();
+        available.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| {
+            let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
+            Error::invalid("CPU instruction set", name, format!("one that this CPU has: {}", names.join(", ")))
+        })
+    }
+
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Scalar if cfg!(target_arch = "aarch64") => "neon",
+            Level::Scalar => "scalar",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Runs `kernel` compiled for this instruction set.
+    #[inline]
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        match self.0 {
+            Level::Scalar => kernel.run(scalar::Scalar),
+            // SAFETY: the level was constructed only after the CPU was seen to have it.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => unsafe { x86::run_avx2(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => unsafe { x86::run_avx512(kernel) },
+        }
+    }
+}
+
+/// An algorithm over any instruction set. `run` must be `#[inline(always)]`.
+pub(crate) trait Kernel {
+    type Output;
+    fn run<S: Simd>(self, simd: S) -> Self::Output;
+}
+
+/// The operations on 16 lanes of f32 that the kernels are written in.
+pub(crate) trait Simd: Copy {
+    type V: Copy;
+
+    /// How many vectors of 16 fit into registers at once, which bounds register tiles.
+    const REGISTERS: usize;
+
+    fn splat(self, x: f32) -> Self::V;
+    fn load(self, x: &[f32; LANES]) -> Self::V;
+    fn store(self, v: Self::V, out: &mut [f32; LANES]);
+    fn load_f16(self, x: &[f16; LANES]) -> Self::V;
+    /// Rounds to nearest, ties to even.
+    fn to_f16(self, v: Self::V) -> [f16; LANES];
+
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `if a > b { a } else { b }`: b when either is NaN, as x86 has it.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `if a < b { a } else { b }`.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// To the nearest whole number, ties to even.
+    fn round(self, v: Self::V) -> Self::V;
+    /// `2^n` for whole `n` in `-126..=127`.
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// Lanes of `a` where `x < limit` (so not where x is NaN), else of `b`.
+    fn select_lt(self, x: Self::V, limit: f32, a: Self::V, b: Self::V) -> Self::V;
+    /// The lanes whose bit in `keep` is set, `other` in the rest.
+    fn keep_lanes(self, v: Self::V, keep: u16, other: f32) -> Self::V;
+
+    /// Sum of the lanes by halves: lane i + lane i+8, then i+4, i+2, i+1.
+    fn sum(self, v: Self::V) -> f32;
+    /// Largest lane, by [`Simd::max`] in the same order as [`Simd::sum`].
+    fn maximum(self, v: Self::V) -> f32;
+
+    /// Up to 16 values, zeros behind.
+    #[inline(always)]
+    fn load_partial(self, x: &[f32]) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        lanes[..x.len()].copy_from_slice(x);
+        self.load(&lanes)
+    }
+
+    #[inline(always)]
+    fn store_partial(self, v: Self::V, out: &mut [f32]) {
+        let mut lanes = [0.0; LANES];
+        self.store(v, &mut lanes);
+        out.copy_from_slice(&lanes[..out.len()]);
+    }
+
+    #[inline(always)]
+    fn load_f16_partial(self, x: &[f16]) -> Self::V {
+        let mut lanes = [f16::ZERO; LANES];
+        lanes[..x.len()].copy_from_slice(x);
+        self.load_f16(&lanes)
+    }
+}

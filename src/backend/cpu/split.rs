@@ -1,0 +1,66 @@
+//! Gives the chunks of a job their own parts of a mutable slice.
+#![allow(unsafe_code)] // The borrow checker cannot see that chunks write disjoint parts.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::slice;
+
+use super::pool::ThreadPool;
+
+/// Elements per chunk below which handing work to another thread costs more than it saves.
+const MIN_CHUNK_ELEMENTS: usize = 4096;
+
+/// A mutable slice that is shared between threads which write disjoint parts of it.
+pub(super) struct Split<'a, T> {
+    ptr: *mut T,
+    len: usize,
+    borrow: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: parts are handed out under `part`'s contract, each to one thread, as `&mut [T]` could be sent.
+unsafe impl<T: Send> Sync for Split<'_, T> {}
+
+impl<'a, T> Split<'a, T> {
+    pub(super) fn new(slice: &'a mut [T]) -> Self {
+        Self { ptr: slice.as_mut_ptr(), len: slice.len(), borrow: PhantomData }
+    }
+
+    /// # Safety
+    /// No two parts that live at the same time may overlap.
+    ///
+    /// # Panics
+    /// If `range` is not inside the slice.
+    #[allow(clippy::mut_from_ref)] // Exclusive by contract.
+    pub(super) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "part {range:?} of {} elements", self.len);
+        // SAFETY: inside the slice, which is borrowed for 'a; not aliased, as the caller promises.
+        unsafe { slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
+    }
+}
+
+/// Rows `0..rows` in chunks of some, on the team: `job(first row, rows of data)` with rows of `cols`.
+pub(super) fn for_rows<T: Send>(pool: &ThreadPool, data: &mut [T], cols: usize, job: impl Fn(usize, &mut [T]) + Sync) {
+    for_rows_of_two(pool, data, &mut [(); 0], cols, |row, data, _| job(row, data));
+}
+
+/// As `for_rows` over two slices of the same shape, or an empty second one.
+pub(super) fn for_rows_of_two<T: Send, U: Send>(
+    pool: &ThreadPool,
+    first: &mut [T],
+    second: &mut [U],
+    cols: usize,
+    job: impl Fn(usize, &mut [T], &mut [U]) + Sync,
+) {
+    let rows = if cols == 0 { 0 } else { first.len() / cols };
+    let fewest = MIN_CHUNK_ELEMENTS.div_ceil(cols.max(1));
+    // Some more chunks than threads, so that a late thread costs little.
+    let rows_per_chunk = rows.div_ceil(4 * pool.num_threads()).max(fewest);
+    let (first, second) = (Split::new(first), Split::new(second));
+    pool.run(rows.div_ceil(rows_per_chunk), &|chunk| {
+        let start = chunk * rows_per_chunk;
+        let part = start * cols..(start + rows_per_chunk).min(rows) * cols;
+        let part_of_second = part.start.min(second.len)..part.end.min(second.len);
+        // SAFETY: chunks have disjoint rows, and the pool runs each chunk once.
+        unsafe { job(start, first.part(part), second.part(part_of_second)) }
+    });
+}

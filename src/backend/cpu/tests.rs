@@ -1,0 +1,185 @@
+//! The conformance cases on every instruction set of this CPU, and what is particular to the CPU.
+
+use super::{CpuLoader, Isa};
+use crate::Error;
+use crate::backend::conformance::{self, AttentionRig, Piece, Random, batch_of, matrix, vector};
+use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout};
+use crate::batch::{BlockCopy, NULL_BLOCK};
+use crate::config::KvCacheDtype;
+
+fn loader(rows: usize) -> CpuLoader {
+    CpuLoader::new(2, rows).unwrap()
+}
+
+fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
+    KvLayerSpec { num_blocks, block_size, num_kv_heads: 3, head_dim: 64, dtype: KvCacheDtype::F16 }
+}
+
+/// M4 (decode equals prefill), M12 (group sizes 1, 2, 4, 7, 8), K14 (only the table's blocks are read: all others are
+/// NaN), G20 (fully masked rows), and every other op, against f64.
+#[test]
+fn conformance_on_every_instruction_set() {
+    for isa in Isa::available() {
+        for threads in [1, 3] {
+            conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap().with_isa(isa));
+        }
+    }
+}
+
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72 };
+const ARGS: AttentionArgs = AttentionArgs { scale: 0.5, softcap: None, window: None };
+
+fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
+    let num_blocks = tokens.div_ceil(16) + 1;
+    let spec = KvLayerSpec { num_blocks, block_size: 16, num_kv_heads: 2, head_dim: 72, dtype: KvCacheDtype::F16 };
+    let rows = Random(3).values(tokens * LAYOUT.cols());
+    let piece = Piece { first_row: 0, blocks: (1..num_blocks as u32).collect(), cached: 0, new: tokens };
+    (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows), piece)
+}
+
+#[test]
+fn instruction_sets_agree_on_attention_bit_for_bit() {
+    let run = |isa| {
+        let (mut rig, piece) = rig(isa, 200);
+        rig.run(ARGS, &[piece]).into_iter().map(f32::to_bits).collect::<Vec<_>>()
+    };
+    let expected = run(Isa::SCALAR);
+    for isa in Isa::available() {
+        assert!(run(isa) == expected, "{isa:?} differs from scalar");
+    }
+}
+
+/// M14: a long prompt takes no memory beyond what was there, least of all heads × length².
+#[test]
+fn attention_takes_no_memory_that_grows_with_the_prompt() {
+    let (mut rig, piece) = rig(Isa::detect(), 2000);
+    let before = rig.held();
+    rig.run(ARGS, &[piece]);
+    assert_eq!(rig.held(), before);
+    let scores = 6 * 2000 * 2000 * 4;
+    assert!(before.0.scratch < scores / 10, "{:?}", before.0);
+}
+
+/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 bytes per token and layer, and the ledger adds
+/// up to what was taken.
+#[test]
+fn kv_bytes_and_ledger_are_exact() {
+    let mut loader = loader(32);
+    for _ in 0..4 {
+        let layer = loader.alloc_kv_layer(kv_spec(50, 32)).unwrap();
+        assert_eq!(layer.k.bytes() + layer.v.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
+    }
+    loader.alloc_buffer(32, 100).unwrap();
+    vector(&mut loader, &[1.0; 80]);
+    let weight = matrix(&mut loader, &[1.0; 64 * 32], 32);
+    let backend = loader.finish().unwrap();
+    let ledger = backend.memory();
+    assert_eq!(ledger.kv_cache, 4 * 50 * kv_spec(50, 32).block_bytes().unwrap());
+    assert_eq!(ledger.weights, 80 * 4 + weight.bytes());
+    assert!(ledger.scratch >= 32 * 100 * 4);
+    assert_eq!(ledger.total(), ledger.weights + ledger.kv_cache + ledger.scratch);
+    assert_eq!(backend.device_allocations(), 4 * 2 + 1 + 1 + 1 + 1);
+}
+
+#[test]
+fn block_sizes_other_than_whole_tiles_are_errors() {
+    for block_size in [0, 1, 15, 24] {
+        let error = loader(1).alloc_kv_layer(kv_spec(1, block_size)).unwrap_err();
+        assert!(matches!(error, Error::InvalidRequest { what: "block_size", .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_pool_larger_than_memory_is_out_of_memory() {
+    for num_blocks in [1 << 40, usize::MAX / 2] {
+        let error = loader(1).alloc_kv_layer(kv_spec(num_blocks, 16)).unwrap_err();
+        let Error::OutOfMemory { requested, available, .. } = error else { panic!("{error}") };
+        assert!(requested > available);
+    }
+    assert!(matches!(loader(1).alloc_buffer(usize::MAX, 2), Err(Error::OutOfMemory { .. })));
+    assert!(matches!(loader(1).alloc_buffer(1 << 50, 2), Err(Error::OutOfMemory { .. })));
+}
+
+/// What the loader has promised but nobody has touched is not available twice.
+#[test]
+fn untouched_memory_is_not_available() {
+    let mut loader = loader(1);
+    let before = loader.available_memory().unwrap();
+    loader.alloc_buffer(1 << 14, 1 << 14).unwrap();
+    let after = loader.available_memory().unwrap();
+    // Other processes move the figure too, by less than the gigabyte.
+    assert!(before.saturating_sub(after) > 1 << 29, "{before} before, {after} after");
+}
+
+#[test]
+fn bad_tables_are_errors_not_panics() {
+    let (mut rig, piece) = rig(Isa::detect(), 40);
+    rig.run(ARGS, std::slice::from_ref(&piece));
+    let good = batch_of(std::slice::from_ref(&piece), 16, None);
+
+    let mut short = good.clone();
+    short.groups[0].block_tables.pop();
+    short.groups[0].cu_blocks[1] -= 1;
+    let mut null = good.clone();
+    null.groups[0].block_tables[1] = NULL_BLOCK;
+    let mut outside = good.clone();
+    outside.groups[0].block_tables[2] = 1000;
+    for bad in [&short, &null, &outside] {
+        rig.backend.begin_step(bad).unwrap();
+        let result = rig.backend.attention(&rig.qkv, LAYOUT, ARGS, bad, 0, &rig.kv, &mut rig.out);
+        assert!(matches!(result, Err(Error::Internal { .. })));
+    }
+    assert!(rig.backend.attention(&rig.qkv, LAYOUT, ARGS, &good, 1, &rig.kv, &mut rig.out).is_err());
+
+    let mut slot = good.clone();
+    slot.groups[0].slot_mapping[3] = 4 * 16;
+    let rope = conformance::no_rope();
+    let (qkv, angles, kv) = (&mut rig.qkv, &rig.angles, &mut rig.kv);
+    let result = rig.backend.rope_and_store_kv(qkv, LAYOUT, None, None, 0.0, &rope, angles, &slot, 0, kv);
+    assert!(matches!(result, Err(Error::Internal { .. })));
+}
+
+#[test]
+fn inconsistent_batches_are_refused() {
+    let (mut rig, piece) = rig(Isa::detect(), 20);
+    let good = batch_of(&[piece], 16, None);
+    let mut bad = vec![good.clone(); 6];
+    bad[0].positions.pop();
+    bad[1].cu_seqlens_q[1] = 19;
+    bad[2].positions[5] = 3;
+    bad[3].context_lens[0] = 19;
+    bad[4].groups[0].slot_mapping.pop();
+    bad[5].logits_indices.push(20);
+    rig.backend.begin_step(&good).unwrap();
+    for bad in &bad {
+        assert!(matches!(rig.backend.begin_step(bad), Err(Error::Internal { .. })));
+    }
+}
+
+/// K22: the copy of a block holds what the block held, and copies of other groups are left alone.
+#[test]
+fn copied_blocks_attend_alike() {
+    let (mut rig, piece) = rig(Isa::detect(), 30);
+    let expected = rig.run(ARGS, std::slice::from_ref(&piece));
+    let moved = Piece { blocks: vec![0, 2], ..piece.clone() };
+    let mut batch = batch_of(&[moved], 16, None);
+    batch.block_copies = vec![BlockCopy { group: 0, src: 1, dst: 0 }, BlockCopy { group: 1, src: 0, dst: 2 }];
+    rig.backend.copy_blocks(&batch, 0, &mut rig.kv).unwrap();
+    rig.backend.attention(&rig.qkv, LAYOUT, ARGS, &batch, 0, &rig.kv, &mut rig.out).unwrap();
+    assert_eq!(rig.backend.to_host(&rig.out, 30, LAYOUT.q_cols()).unwrap(), expected);
+    batch.block_copies[0].dst = 99;
+    assert!(rig.backend.copy_blocks(&batch, 0, &mut rig.kv).is_err());
+}
+
+#[test]
+fn buffers_too_small_are_errors() {
+    let mut loader = loader(4);
+    let weight = vector(&mut loader, &[1.0; 10]);
+    let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
+    let mut backend = loader.finish().unwrap();
+    assert!(backend.rms_norm(&x, &weight, 1e-5, 3, &mut out).is_ok());
+    assert!(matches!(backend.rms_norm(&x, &weight, 1e-5, 4, &mut out), Err(Error::Internal { .. })));
+    assert!(backend.to_host(&out, usize::MAX, 10).is_err());
+    assert!(backend.gather_rows(&x, &[3], 10, &mut out).is_err());
+    assert!(backend.describe().contains(Isa::detect().name()));
+}

@@ -1,0 +1,80 @@
+//! Environment variables that stand in for arguments that were not given. An argument always wins; a variable that
+//! cannot be read is an error, never passed over.
+
+use std::env::VarError;
+
+use super::{DeviceKind, EngineArgs};
+use crate::{Error, Result};
+
+impl EngineArgs {
+    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip) and `ROCMFORGE_NUM_THREADS`.
+    ///
+    /// # Errors
+    /// `InvalidRequest` naming the variable and what it may hold.
+    pub fn with_env(self) -> Result<Self> {
+        self.with_variables(|name| std::env::var(name))
+    }
+
+    fn with_variables(mut self, read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Self> {
+        if self.device == DeviceKind::Auto
+            && let Some(value) = text(&read, "ROCMFORGE_DEVICE")?
+        {
+            self.device = match value.as_str() {
+                "auto" => DeviceKind::Auto,
+                "cpu" => DeviceKind::Cpu,
+                "hip" => DeviceKind::Hip,
+                _ => return Err(Error::invalid("ROCMFORGE_DEVICE", value, "auto, cpu or hip")),
+            };
+        }
+        if self.num_threads.is_none()
+            && let Some(value) = text(&read, "ROCMFORGE_NUM_THREADS")?
+        {
+            let threads = value.parse();
+            self.num_threads = Some(threads.map_err(|_| Error::invalid("ROCMFORGE_NUM_THREADS", value, "a number"))?);
+        }
+        Ok(self)
+    }
+}
+
+fn text(read: impl Fn(&str) -> std::result::Result<String, VarError>, name: &'static str) -> Result<Option<String>> {
+    match read(name) {
+        Ok(value) if value.is_empty() => Ok(None),
+        Ok(value) => Ok(Some(value)),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Error::invalid(name, "bytes that are not UTF-8", "text")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)], args: EngineArgs) -> Result<EngineArgs> {
+        args.with_variables(|name| {
+            let value = variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string());
+            value.ok_or(VarError::NotPresent)
+        })
+    }
+
+    #[test]
+    fn variables_fill_in_and_arguments_win() {
+        let set = [("ROCMFORGE_DEVICE", "cpu"), ("ROCMFORGE_NUM_THREADS", "3")];
+        let args = with(&set, EngineArgs::new("m")).unwrap();
+        assert_eq!((args.device, args.num_threads), (DeviceKind::Cpu, Some(3)));
+        let given = EngineArgs { device: DeviceKind::Hip, num_threads: Some(8), ..EngineArgs::new("m") };
+        let args = with(&set, given).unwrap();
+        assert_eq!((args.device, args.num_threads), (DeviceKind::Hip, Some(8)));
+        let args = with(&[("ROCMFORGE_DEVICE", "")], EngineArgs::new("m")).unwrap();
+        assert_eq!((args.device, args.num_threads), (DeviceKind::Auto, None));
+    }
+
+    #[test]
+    fn a_bad_variable_is_an_error_that_names_it() {
+        for (name, value) in
+            [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
+        {
+            let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains(value), "{error}");
+        }
+    }
+}

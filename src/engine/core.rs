@@ -1,0 +1,233 @@
+//! The engine's state and its step. Everything here runs on the engine thread, which owns it.
+
+use std::any::Any;
+use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+
+use super::delivery::Delivery;
+use super::executor::{Executor, Logits};
+use super::handle::RequestId;
+use super::output::FinishReason;
+use super::request::{Pick, Request, request_of};
+use super::shared::Shared;
+use super::stats::Stats;
+use crate::config::EngineConfig;
+use crate::sampler::Sampler;
+use crate::scheduler::{Scheduler, SeqId, Step};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+/// Steps in a row that may panic before the executor is taken for broken.
+const MAX_PANICS: u32 = 3;
+
+pub(super) struct Core {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: EngineConfig,
+    pub(super) executor: Box<dyn Executor>,
+    pub(super) scheduler: Scheduler,
+    pub(super) vocab_size: usize,
+    sampler: Sampler,
+    pub(super) tokenizer: Option<Arc<Tokenizer>>,
+    pub(super) requests: HashMap<RequestId, Request>,
+    pub(super) deadlines: BTreeSet<(u64, RequestId)>,
+    /// What the next flush gives to the output thread.
+    pub(super) outbox: Vec<Delivery>,
+    pub(super) outputs: Sender<Vec<Delivery>>,
+    pub(super) counters: Stats,
+    panics: u32,
+    /// Memory of a step, reused.
+    picks: Vec<Pick>,
+    tokens: Vec<(SeqId, u32)>,
+    ends: Vec<(RequestId, Result<()>)>,
+}
+
+impl Core {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        config: EngineConfig,
+        executor: Box<dyn Executor>,
+        scheduler: Scheduler,
+        tokenizer: Option<Arc<Tokenizer>>,
+        outputs: Sender<Vec<Delivery>>,
+    ) -> Self {
+        let vocab_size = executor.vocab_size();
+        Self {
+            shared,
+            config,
+            executor,
+            scheduler,
+            vocab_size,
+            sampler: Sampler::new(vocab_size),
+            tokenizer,
+            requests: HashMap::new(),
+            deadlines: BTreeSet::new(),
+            outbox: Vec::new(),
+            outputs,
+            counters: Stats::default(),
+            panics: 0,
+            picks: Vec::new(),
+            tokens: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// One step: schedule, compute, sample, commit, output.
+    ///
+    /// # Errors
+    /// Only what the engine cannot go on after.
+    pub(super) fn step(&mut self) -> Result<()> {
+        let now = self.shared.clock.now();
+        self.expire(now);
+        let step = self.scheduler.schedule(now)?;
+        if step.seqs.is_empty() {
+            return self.stalled();
+        }
+        self.note_started(&step, now);
+        self.counters.engine_steps += 1;
+        match self.compute(&step) {
+            Ok(()) => self.commit(&step),
+            Err(error) => {
+                self.scheduler.discard(&step, self.shared.clock.now())?;
+                if matches!(error, Error::EngineDead { .. }) {
+                    return Err(error);
+                }
+                self.fail_step(&step, error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Runs the batch and reads its logits: sampled tokens go to `picks`, requests that end here to `ends`.
+    fn compute(&mut self, step: &Step) -> Result<()> {
+        let executor = &mut self.executor;
+        let forward = guarded(|| executor.forward(&step.batch));
+        let logits = match forward {
+            Ok(logits) => {
+                self.panics = 0;
+                logits?
+            }
+            Err(payload) => {
+                self.panics += 1;
+                let problem = format!("a panic in the forward pass: {}", panic_message(payload.as_ref()));
+                tracing::error!(panics_in_a_row = self.panics, "{problem}");
+                return Err(if self.panics < MAX_PANICS {
+                    Error::StepFailed { problem }
+                } else {
+                    Error::EngineDead { reason: format!("{MAX_PANICS} steps in a row panicked; the last: {problem}") }
+                });
+            }
+        };
+        check_shape(logits, step.batch.logits_indices.len(), self.vocab_size)?;
+        self.picks.clear();
+        self.ends.clear();
+        for scheduled in &step.seqs {
+            let (id, _) = request_of(scheduled.id);
+            let Some(request) = self.requests.get_mut(&id) else { continue };
+            let picked = self.picks.len();
+            match request.read_logits(scheduled, logits, &mut self.sampler, &mut self.picks) {
+                Ok(false) => {}
+                Ok(true) => self.ends.push((id, Ok(()))),
+                Err(error) => {
+                    self.picks.truncate(picked);
+                    let problem = format!("request {}: {}", request.name, message_of(error));
+                    self.ends.push((id, Err(Error::StepFailed { problem })));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, step: &Step) -> Result<()> {
+        let now = self.shared.clock.now();
+        // Before the commit, so that what a request with broken logits computed never becomes a cached prefix.
+        for (id, result) in std::mem::take(&mut self.ends) {
+            match result {
+                Ok(()) => self.complete_prompt_logits(id, now),
+                Err(error) => self.end_request(id, FinishReason::Error, Some(error), now),
+            }
+        }
+        let mut picks = std::mem::take(&mut self.picks);
+        picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
+        self.tokens.clear();
+        self.tokens.extend(picks.iter().filter(|pick| pick.fork_of.is_none()).map(|pick| (pick.seq, pick.token)));
+        self.scheduler.commit(step, &self.tokens, now)?;
+        for pick in picks.iter().filter(|pick| pick.fork_of.is_some()) {
+            self.fork(pick, now)?;
+        }
+        for pick in picks.drain(..) {
+            self.accept(pick, now);
+        }
+        self.picks = picks;
+        Ok(())
+    }
+
+    fn fork(&mut self, pick: &Pick, now: u64) -> Result<()> {
+        let Some(parent) = pick.fork_of else { return Ok(()) };
+        self.scheduler.fork(parent, pick.seq, pick.token, now)?;
+        let (id, index) = request_of(pick.seq);
+        if let Some(generation) = self.requests.get_mut(&id).and_then(Request::generation) {
+            generation.sequences[index].forked();
+        }
+        Ok(())
+    }
+
+    /// The step did not happen: its requests end with the error, all others go on.
+    fn fail_step(&mut self, step: &Step, error: Error) {
+        let now = self.shared.clock.now();
+        let problem = message_of(error);
+        tracing::error!(requests = step.seqs.len(), "step failed: {problem}");
+        for scheduled in &step.seqs {
+            let (id, _) = request_of(scheduled.id);
+            self.end_request(id, FinishReason::Error, Some(Error::StepFailed { problem: problem.clone() }), now);
+        }
+    }
+
+    /// Requests wait and nothing can run: with nothing to free blocks this would last for ever.
+    fn stalled(&mut self) -> Result<()> {
+        if self.is_idle() {
+            return Ok(());
+        }
+        let error = Error::internal(format!(
+            "{} requests, and no step can be made for {} waiting and {} running sequences",
+            self.requests.len(),
+            self.scheduler.num_waiting(),
+            self.scheduler.num_running()
+        ));
+        Err(Error::EngineDead { reason: error.to_string() })
+    }
+}
+
+fn check_shape(logits: Logits<'_>, rows: usize, vocab_size: usize) -> Result<()> {
+    if logits.vocab_size == vocab_size && Some(logits.values.len()) == rows.checked_mul(vocab_size) {
+        return Ok(());
+    }
+    Err(Error::internal(format!(
+        "a step gave {} logits in rows of {}, expected {rows} rows of {vocab_size}",
+        logits.values.len(),
+        logits.vocab_size
+    )))
+}
+
+/// The problem alone, where the error is of the kind that it will become again.
+fn message_of(error: Error) -> String {
+    match error {
+        Error::StepFailed { problem } => problem,
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> std::thread::Result<T> {
+    catch_unwind(AssertUnwindSafe(f))
+}
+
+pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}

@@ -1,0 +1,80 @@
+//! What this machine offers: devices, instruction sets, and the kernel that serves each tensor type.
+
+use crate::Result;
+use crate::backend::LinearPart;
+use crate::backend::cpu::linear::PackedMatrix;
+use crate::backend::cpu::pool::ThreadPool;
+use crate::backend::cpu::simd::Isa;
+use crate::quant::{GgmlType, can_dequantize};
+use crate::tensor::TensorView;
+
+/// Which kernel serves an operation on weights of a type on the CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelInUse {
+    pub tensor_type: &'static str,
+    pub op: &'static str,
+    pub kernel: &'static str,
+}
+
+/// One row per tensor type that can be computed with, and one for the operations on activations.
+///
+/// # Errors
+/// Those of packing a small matrix of each type, which is how the choice is asked for.
+pub fn cpu_kernels() -> Result<Vec<KernelInUse>> {
+    let pool = ThreadPool::new(1)?;
+    let mut kernels = vec![KernelInUse {
+        tensor_type: "F32 activations",
+        op: "norm, rope, attention, activation",
+        kernel: Isa::detect().name(),
+    }];
+    for ggml_type in (0..=u32::from(u8::MAX)).filter_map(GgmlType::from_id).filter(|&t| can_dequantize(t)) {
+        kernels.extend(kernel_of(ggml_type, &pool)?);
+    }
+    Ok(kernels)
+}
+
+/// Packs zeros: one row of a few blocks.
+fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUse>> {
+    let cols = PROBE_COLS.next_multiple_of(ggml_type.block_elements());
+    let data = vec![0; ggml_type.row_bytes(cols).unwrap_or(0)];
+    let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data };
+    let matrix = PackedMatrix::pack(&[LinearPart { weight, bias: None }], pool)?;
+    let name = matrix.kernels().first().map(|&(_, kernel)| kernel);
+    Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
+}
+
+/// A multiple of every block that has a kernel.
+const PROBE_COLS: usize = 256;
+
+/// An instruction-set extension that a kernel could use, and whether this processor has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CpuFeature {
+    pub name: &'static str,
+    pub available: bool,
+}
+
+/// The extensions that the CPU kernels are written for.
+#[cfg(target_arch = "x86_64")]
+pub fn cpu_features() -> Vec<CpuFeature> {
+    macro_rules! features {
+        ($($name:tt),*) => { vec![$(CpuFeature { name: $name, available: is_x86_feature_detected!($name) }),*] };
+    }
+    features!("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16")
+}
+
+/// The extensions that the CPU kernels are written for.
+#[cfg(target_arch = "aarch64")]
+pub fn cpu_features() -> Vec<CpuFeature> {
+    macro_rules! features {
+        ($($name:tt),*) => {
+            vec![$(CpuFeature { name: $name, available: std::arch::is_aarch64_feature_detected!($name) }),*]
+        };
+    }
+    features!("neon", "dotprod", "i8mm", "fp16")
+}
+
+/// The extensions that the CPU kernels are written for: none on this architecture, whose kernels are scalar.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub fn cpu_features() -> Vec<CpuFeature> {
+    Vec::new()
+}

@@ -1,0 +1,259 @@
+//! How requests come into the engine, go on with each token, and end. Every end goes through `end_request` or
+//! `accept`, and from there through `retire`.
+
+use std::sync::Arc;
+
+use super::core::Core;
+use super::handle::RequestId;
+use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
+use super::records::RequestRecord;
+use super::request::{Generation, Pick, Request, Work, request_of, seq_id};
+use super::sequence::{EndRules, Sequence, TextStream};
+use super::shared::{Admission, Wanted};
+use super::stop::StopStrings;
+use crate::config::SamplingParams;
+use crate::sampler::SequenceSampler;
+use crate::scheduler::{NewSequence, SeqId, Step};
+use crate::{Error, Result};
+
+impl Core {
+    /// A new request: known from here on, whatever becomes of it.
+    pub(super) fn admit(&mut self, admission: Admission) {
+        let Admission { id, name, prompt, priority, arrival, arrival_time, deadline, wanted } = admission;
+        let (work, all_logits) = match wanted {
+            Wanted::Tokens { params, seed, sink } => {
+                let all_logits = params.prompt_logprobs.is_some();
+                (Work::Generate(self.generation(params, seed, sink, &prompt)), all_logits)
+            }
+            Wanted::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
+        };
+        let (num_forks, max_tokens) = match &work {
+            Work::Generate(generation) => (generation.sequences.len(), generation.params.max_tokens),
+            Work::PromptLogits { .. } => (1, 0),
+        };
+        let sequence = NewSequence {
+            id: seq_id(id, 0),
+            prompt: prompt.clone(),
+            max_tokens,
+            priority,
+            all_logits,
+            cache_salt: None,
+            num_forks,
+        };
+        let metrics = RequestMetrics { arrival_time, ..Default::default() };
+        let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };
+        self.requests.insert(id, request);
+        if let Some(deadline) = deadline {
+            self.deadlines.insert((deadline, id));
+        }
+        let now = self.shared.clock.now();
+        if let Err(error) = self.scheduler.add(sequence, now) {
+            self.end_request(id, FinishReason::Error, Some(error), now);
+        }
+    }
+
+    fn generation(&self, params: Arc<SamplingParams>, seed: u64, sink: SharedSink, prompt: &[u32]) -> Generation {
+        let end_tokens: Arc<[u32]> = match &self.tokenizer {
+            Some(tokenizer) if !params.ignore_eos => tokenizer.eos_token_ids().into(),
+            _ => Arc::from([]),
+        };
+        let masked: Arc<[u32]> = end_tokens.iter().chain(&params.stop_token_ids).copied().collect();
+        let max_generated = params.max_tokens.min(self.config.max_model_len.saturating_sub(prompt.len()));
+        let rules = EndRules { end_tokens, max_generated };
+        let stops = StopStrings::new(&params.stop);
+        let sampler = SequenceSampler::new(Arc::clone(&params), seed, 0, prompt, masked);
+        let sequences = (0u32..)
+            .take(params.n)
+            .map(|index| {
+                let text = self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &params, stops.clone()));
+                Sequence::new(sampler.sibling(index), rules.clone(), text, index == 0)
+            })
+            .collect();
+        // The first token of a prompt has nothing before it that could predict it.
+        let prompt_logprobs = params.prompt_logprobs.map(|_| vec![None]);
+        Generation { params, sink, sequences, prompt_logprobs }
+    }
+
+    /// Requests that run for the first time leave the queue.
+    pub(super) fn note_started(&mut self, step: &Step, now: u64) {
+        for scheduled in &step.seqs {
+            let (id, _) = request_of(scheduled.id);
+            let Some(request) = self.requests.get_mut(&id).filter(|request| !request.started) else { continue };
+            request.started = true;
+            request.metrics.time_in_queue = Some(seconds(now - request.arrival.min(now)));
+            self.counters.prompt_tokens += request.prompt.len() as u64;
+            self.shared.leave_queue();
+        }
+    }
+
+    /// Gives a sequence its next token, and ends it where that is due.
+    pub(super) fn accept(&mut self, pick: Pick, now: u64) {
+        let (id, index) = request_of(pick.seq);
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        let age = seconds(now - request.arrival.min(now));
+        if request.metrics.time_to_first_token.is_none() {
+            request.metrics.time_to_first_token = Some(age);
+            if let Some(info) = self.scheduler.info(pick.seq) {
+                request.metrics.num_cached_tokens = info.num_cached_tokens;
+            }
+        }
+        let mut metrics = request.metrics;
+        let Some(generation) = request.generation() else { return };
+        let sequence = &mut generation.sequences[index];
+        let pushed = match sequence.push(pick.token, pick.logprobs.as_ref()) {
+            Ok(pushed) => pushed,
+            Err(error) => return self.end_request(id, FinishReason::Error, Some(error), now),
+        };
+        self.counters.generated_tokens += 1;
+        let (finish_reason, stop_reason) = pushed.end.map_or((None, None), |(finish, stop)| (Some(finish), stop));
+        let cumulative_logprob = sequence.cumulative_logprob();
+        let all_ended = generation.sequences.iter().all(Sequence::ended);
+        let sink = Arc::clone(&generation.sink);
+        let prompt_logprobs = generation.prompt_logprobs.take();
+        if finish_reason.is_some() {
+            self.release(id, pick.seq, now);
+            metrics = self.closing_metrics(id, all_ended, age).unwrap_or(metrics);
+        }
+        let output = SequenceOutput {
+            request: id,
+            index,
+            token_ids: vec![pick.token],
+            text: pushed.text,
+            logprobs: pick.logprobs.into_iter().collect(),
+            cumulative_logprob,
+            prompt_logprobs,
+            finish_reason,
+            stop_reason,
+            error: None,
+            metrics,
+        };
+        self.outbox.push((sink, output));
+        if let Some(reason) = finish_reason.filter(|_| all_ended)
+            && let Some(request) = self.requests.remove(&id)
+        {
+            self.retire(request, reason, None, now);
+        }
+    }
+
+    /// Takes a sequence out of the scheduler, which frees its blocks.
+    fn release(&mut self, id: RequestId, seq: SeqId, now: u64) {
+        let preemptions = self.scheduler.info(seq).map_or(0, |info| info.num_preemptions);
+        self.scheduler.finish(seq, now);
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.metrics.num_preemptions += preemptions;
+        }
+    }
+
+    fn closing_metrics(&mut self, id: RequestId, all_ended: bool, age: f64) -> Option<RequestMetrics> {
+        let request = self.requests.get_mut(&id)?;
+        if all_ended {
+            request.metrics.total_time = Some(age);
+        }
+        Some(request.metrics)
+    }
+
+    /// Ends a request in whatever state it is: the consumer is told, and nothing of it is left.
+    pub(super) fn end_request(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>, now: u64) {
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
+        let mut in_scheduler = vec![seq_id(id, 0)];
+        if let Work::Generate(generation) = &request.work {
+            let live = generation.sequences.iter().enumerate().filter(|(_, sequence)| sequence.in_scheduler());
+            in_scheduler = live.map(|(index, _)| seq_id(id, index)).collect();
+        }
+        for seq in in_scheduler {
+            self.release(id, seq, now);
+        }
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        match &mut request.work {
+            Work::Generate(generation) => {
+                let outputs = generation.end_all(id, reason, error.as_ref(), request.metrics);
+                let sink = &generation.sink;
+                self.outbox.extend(outputs.into_iter().map(|output| (Arc::clone(sink), output)));
+            }
+            Work::PromptLogits { reply, .. } => {
+                let error = error.clone().unwrap_or_else(|| Error::EngineDead { reason: "it was closed".into() });
+                // The caller may have stopped waiting.
+                let _ = reply.send(Err(error));
+            }
+        }
+        self.retire(request, reason, error, now);
+    }
+
+    /// All positions of a prompt have their logits: the request is over, and nothing was sampled.
+    pub(super) fn complete_prompt_logits(&mut self, id: RequestId, now: u64) {
+        self.release(id, seq_id(id, 0), now);
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        if let Work::PromptLogits { rows, reply } = &mut request.work {
+            let _ = reply.send(Ok(std::mem::take(rows)));
+        }
+        self.retire(request, FinishReason::Stop, None, now);
+    }
+
+    /// The last of a request: counters, queue, deadline, name; its record stays for a while.
+    pub(super) fn retire(&mut self, request: Request, reason: FinishReason, error: Option<Error>, now: u64) {
+        if !request.started {
+            self.shared.leave_queue();
+        }
+        if let Some(deadline) = request.deadline {
+            self.deadlines.remove(&(deadline, request.id));
+        }
+        let generated_tokens = request.generated_tokens();
+        let Request { id, name, prompt, metrics, work, .. } = request;
+        let recorded = matches!(work, Work::Generate(_));
+        if recorded {
+            *self.counters.finished_mut(reason) += 1;
+        }
+        self.shared.with_registry(|registry| {
+            registry.active.remove(&name);
+            if recorded {
+                let prompt_tokens = prompt.len();
+                let finish_reason = reason;
+                let record = RequestRecord { id, name, finish_reason, error, prompt_tokens, generated_tokens, metrics };
+                registry.records.insert(record, now);
+            }
+        });
+    }
+
+    /// Ends what is past its deadline, waiting or running.
+    pub(super) fn expire(&mut self, now: u64) {
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            self.deadlines.pop_first();
+            self.end_request(id, FinishReason::Timeout, None, now);
+        }
+    }
+
+    /// Ends all requests of a consumer that is gone.
+    pub(super) fn abort_sink(&mut self, sink: &SharedSink) {
+        let gone = |request: &Request| matches!(&request.work, Work::Generate(g) if same_sink(&g.sink, sink));
+        let ids: Vec<RequestId> = self.requests.values().filter(|request| gone(request)).map(|r| r.id).collect();
+        let now = self.shared.clock.now();
+        for id in ids {
+            self.end_request(id, FinishReason::Abort, None, now);
+        }
+    }
+
+    /// # Errors
+    /// `Error::Internal` naming a broken invariant of scheduler, KV cache or request table.
+    pub(super) fn check_integrity(&self) -> Result<()> {
+        self.scheduler.check_integrity()?;
+        let kv_cache = self.shared.kv_cache.read();
+        kv_cache.check_integrity()?;
+        let owned = kv_cache.stats().blocks_owned;
+        if self.requests.is_empty() && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
+            return Err(Error::internal(format!("no request is left, yet {owned} blocks are owned")));
+        }
+        Ok(())
+    }
+}
+
+/// The same object, whatever vtable its pointers carry.
+pub(super) fn same_sink(a: &SharedSink, b: &SharedSink) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+fn seconds(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}

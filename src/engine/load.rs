@@ -1,0 +1,183 @@
+//! From engine arguments to a model on a device: what fits is decided here, before anything is served.
+
+use std::sync::Arc;
+
+use super::executor::Executor;
+use super::handle::LoadProgress;
+use super::runner::Runner;
+use crate::backend::cpu::CpuLoader;
+use crate::backend::{KvLayerSpec, Loader};
+use crate::config::{DeviceKind, EngineArgs, EngineConfig};
+use crate::gguf::{GgufFile, Metadata};
+use crate::kv_cache::GroupKind;
+use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
+use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::{Error, Result};
+
+/// Tokens of a step unless the user says otherwise: enough to keep the cores busy in a prefill, few enough that
+/// running requests do not wait long for their next token.
+const DEFAULT_BATCHED_TOKENS: usize = 512;
+/// Rows of logits of a step, beyond one per sequence: prompt log-probabilities come in pieces of this size.
+const MAX_PROMPT_LOGITS: usize = 64;
+/// The KV pool takes no more than this unless the user says otherwise.
+const DEFAULT_KV_CACHE_BYTES: u64 = 4 << 30;
+
+/// All that the engine is started with.
+pub struct LoadedModel {
+    pub executor: Box<dyn Executor>,
+    pub config: EngineConfig,
+    pub kv_groups: Vec<GroupKind>,
+    /// `None` when the file has none: only token ids can be served.
+    pub tokenizer: Option<Arc<Tokenizer>>,
+    pub chat_template: Option<Arc<ChatTemplate>>,
+}
+
+/// Opens, checks and loads the model.
+///
+/// # Errors
+/// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
+/// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
+pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
+    if args.device == DeviceKind::Hip {
+        return Err(Error::Device {
+            device: "hip".to_owned(),
+            problem: "this version has no GPU backend; use device=\"cpu\" or \"auto\"".to_owned(),
+        });
+    }
+    let gguf = GgufFile::open(&args.model)?;
+    let spec = DecoderSpec::from_gguf(&gguf)?;
+    let tensors = ModelTensors::collect(&gguf, &spec)?;
+    let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
+    let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
+
+    let num_threads = resolve_threads(args)?;
+    let limits = resolve_limits(args);
+    let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
+    let total = gguf.tensor_bytes();
+    let weights = tensors.upload(&gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
+        true => Ok(()),
+        false => Err(Error::Interrupted),
+    })?;
+
+    let scratch = Decoder::<<CpuLoader as Loader>::Backend>::scratch_bytes(&spec, limits);
+    let available = loader.available_memory()?.saturating_sub(scratch);
+    let pool = resolve_pool(args, &spec, available)?;
+    let config = EngineConfig {
+        num_threads,
+        max_model_len: pool.max_model_len,
+        max_num_seqs: args.max_num_seqs,
+        max_num_batched_tokens: limits.max_num_batched_tokens,
+        max_prompt_logits: MAX_PROMPT_LOGITS,
+        block_size: args.block_size,
+        num_blocks: pool.layer.num_blocks,
+        kv_cache_dtype: args.kv_cache_dtype,
+        enable_prefix_caching: args.enable_prefix_caching,
+        max_queue_size: args.max_queue_size,
+        retention: args.retention,
+        seed: args.seed,
+    };
+    let kv_groups = vec![match spec.attention.window {
+        Some(window) => GroupKind::Sliding { window: window as usize },
+        None => GroupKind::Full,
+    }];
+    let decoder = Decoder::new(spec, weights, &mut loader, limits, pool.layer)?;
+    let executor = Box::new(Runner::new(loader.finish()?, decoder));
+    Ok(LoadedModel { executor, config, kv_groups, tokenizer, chat_template })
+}
+
+/// Validates everything about a file that a load would, and that every weight is a finite number, without loading it.
+///
+/// # Errors
+/// The first problem, as `load_model` reports it.
+pub fn check_model(path: &std::path::Path) -> Result<()> {
+    let gguf = GgufFile::open(path)?;
+    let spec = DecoderSpec::from_gguf(&gguf)?;
+    ModelTensors::collect(&gguf, &spec)?;
+    load_tokenizer(gguf.metadata())?;
+    ChatTemplate::from_metadata(gguf.metadata())?;
+    gguf.validate_values()
+}
+
+/// `None` for a file that says it has no tokenizer (or says nothing of one).
+fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
+    match metadata.opt_str("tokenizer.ggml.model")? {
+        None | Some("none") => Ok(None),
+        Some(_) => Tokenizer::from_metadata(metadata).map(Some),
+    }
+}
+
+fn resolve_threads(args: &EngineArgs) -> Result<usize> {
+    match args.num_threads {
+        Some(n) => Ok(n),
+        None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {
+            device: "cpu".to_owned(),
+            problem: format!("the number of cores is unknown ({e}); set num_threads"),
+        }),
+    }
+}
+
+fn resolve_limits(args: &EngineArgs) -> DecoderLimits {
+    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(DEFAULT_BATCHED_TOKENS.max(args.max_num_seqs));
+    let max_logits_rows = args.max_num_seqs.saturating_add(MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
+    DecoderLimits { max_num_batched_tokens, max_logits_rows }
+}
+
+struct Pool {
+    layer: KvLayerSpec,
+    max_model_len: usize,
+}
+
+/// The KV pool's size, and the longest sequence: as asked for, else as large as fits.
+fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64) -> Result<Pool> {
+    if let Some(len) = args.max_model_len
+        && len > spec.context_length
+    {
+        return Err(Error::invalid(
+            "max_model_len",
+            len,
+            format!("at most the model's context length, {}", spec.context_length),
+        ));
+    }
+    let mut layer = KvLayerSpec {
+        num_blocks: 0,
+        block_size: args.block_size,
+        num_kv_heads: spec.qkv.num_kv_heads,
+        head_dim: spec.qkv.head_dim,
+        dtype: args.kv_cache_dtype,
+    };
+    let block_bytes = layer
+        .block_bytes()
+        .and_then(|b| b.checked_mul(spec.num_layers as u64))
+        .ok_or_else(|| Error::invalid("block_size", args.block_size, "a block whose bytes can be counted"))?;
+    let wanted_len = args.max_model_len.unwrap_or(spec.context_length);
+    let blocks_for = |tokens: usize| tokens.div_ceil(args.block_size) as u64;
+    let useful = blocks_for(wanted_len).saturating_mul(args.max_num_seqs as u64);
+    let bytes = match args.kv_cache_memory {
+        Some(bytes) if bytes > available => {
+            return Err(Error::OutOfMemory {
+                what: "the KV cache (kv_cache_memory)".to_owned(),
+                requested: bytes,
+                available,
+                advice: "lower kv_cache_memory",
+            });
+        }
+        Some(bytes) => bytes,
+        None => DEFAULT_KV_CACHE_BYTES.min(available / 2).min(useful.saturating_mul(block_bytes)),
+    };
+    // Slots are 32-bit numbers on the device.
+    let num_blocks = (bytes / block_bytes).min(u64::from(u32::MAX - 1) / args.block_size as u64);
+    let needed = if args.max_model_len.is_some() { blocks_for(wanted_len) } else { 1 };
+    if num_blocks < needed {
+        return Err(Error::OutOfMemory {
+            what: format!(
+                "the KV cache of one sequence of {} tokens",
+                if needed == 1 { args.block_size } else { wanted_len }
+            ),
+            requested: needed.saturating_mul(block_bytes),
+            available: bytes,
+            advice: "raise kv_cache_memory or lower max_model_len",
+        });
+    }
+    layer.num_blocks = num_blocks as usize;
+    Ok(Pool { max_model_len: wanted_len.min(layer.num_blocks.saturating_mul(args.block_size)), layer })
+}

@@ -1,0 +1,177 @@
+//! A request while it lives: light, on the host, gone with its end.
+
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+
+use super::handle::RequestId;
+use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
+use super::sequence::Sequence;
+use crate::config::SamplingParams;
+use crate::sampler::{Sampler, TokenLogprobs};
+use crate::scheduler::{ScheduledSeq, SeqId};
+use crate::{Error, Result};
+
+use super::executor::Logits;
+
+/// Bits of a `SeqId` that hold the sequence's index among the `n` of its request.
+const INDEX_BITS: u32 = 16;
+/// Sequences of one request at most.
+pub(super) const MAX_SEQUENCES: usize = 1 << INDEX_BITS;
+
+pub(super) fn seq_id(request: RequestId, index: usize) -> SeqId {
+    SeqId(request.0 << INDEX_BITS | index as u64)
+}
+
+pub(super) fn request_of(seq: SeqId) -> (RequestId, usize) {
+    (RequestId(seq.0 >> INDEX_BITS), (seq.0 & (MAX_SEQUENCES as u64 - 1)) as usize)
+}
+
+/// A token that was sampled for a sequence in this step.
+#[derive(Debug)]
+pub(super) struct Pick {
+    pub seq: SeqId,
+    pub token: u32,
+    /// Set for a sequence that begins here, as a copy of this one.
+    pub fork_of: Option<SeqId>,
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+pub(super) struct Request {
+    pub id: RequestId,
+    pub name: Arc<str>,
+    pub prompt: Vec<u32>,
+    /// Microseconds of the engine's clock.
+    pub arrival: u64,
+    pub deadline: Option<u64>,
+    /// It has run, so it no longer has a place in the queue.
+    pub started: bool,
+    pub metrics: RequestMetrics,
+    pub work: Work,
+}
+
+pub(super) enum Work {
+    Generate(Generation),
+    /// Rows of logits so far.
+    PromptLogits {
+        rows: Vec<f32>,
+        reply: Sender<Result<Vec<f32>>>,
+    },
+}
+
+pub(super) struct Generation {
+    pub params: Arc<SamplingParams>,
+    pub sink: SharedSink,
+    pub sequences: Vec<Sequence>,
+    /// Taken by the first delivery.
+    pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+}
+
+impl Request {
+    /// Reads a step's logits: samples the next token of the sequence (and the first ones of its forks) into `picks`, or
+    /// keeps what was asked of the prompt. `true` when a request for the prompt's logits has them all.
+    pub(super) fn read_logits(
+        &mut self,
+        scheduled: &ScheduledSeq,
+        logits: Logits<'_>,
+        sampler: &mut Sampler,
+        picks: &mut Vec<Pick>,
+    ) -> Result<bool> {
+        match &mut self.work {
+            Work::PromptLogits { rows, .. } => {
+                // Positions that a preemption makes the request compute again come without logits.
+                for row in scheduled.logits.clone() {
+                    rows.extend_from_slice(logits.row(row));
+                }
+                Ok(scheduled.samples)
+            }
+            Work::Generate(generation) => {
+                generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
+                if scheduled.samples {
+                    generation.sample(self.id, scheduled, logits, sampler, picks)?;
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    pub(super) fn generation(&mut self) -> Option<&mut Generation> {
+        match &mut self.work {
+            Work::Generate(generation) => Some(generation),
+            Work::PromptLogits { .. } => None,
+        }
+    }
+
+    pub(super) fn generated_tokens(&self) -> usize {
+        match &self.work {
+            Work::Generate(generation) => generation.sequences.iter().map(Sequence::generated).sum(),
+            Work::PromptLogits { .. } => 0,
+        }
+    }
+}
+
+impl Generation {
+    /// Log-probabilities of the prompt's tokens: the logits at one position are about the next.
+    fn read_prompt(
+        &mut self,
+        scheduled: &ScheduledSeq,
+        prompt: &[u32],
+        logits: Logits<'_>,
+        sampler: &mut Sampler,
+    ) -> Result<()> {
+        let (Some(top), Some(known)) = (self.params.prompt_logprobs, &mut self.prompt_logprobs) else {
+            return Ok(());
+        };
+        let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
+        for (position, row) in (first + 1..prompt.len()).zip(scheduled.logits.clone()) {
+            known.push(Some(sampler.logprobs(logits.row(row), prompt[position], top)?));
+        }
+        Ok(())
+    }
+
+    fn sample(
+        &self,
+        id: RequestId,
+        scheduled: &ScheduledSeq,
+        logits: Logits<'_>,
+        sampler: &mut Sampler,
+        picks: &mut Vec<Pick>,
+    ) -> Result<()> {
+        let (_, index) = request_of(scheduled.id);
+        let row = logits.row(scheduled.logits.end - 1);
+        let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
+        for index in std::iter::once(index).chain(forks.clone()) {
+            let token = sampler.sample(row, self.sequences[index].sampler())?;
+            let logprobs = self.params.logprobs.map(|top| sampler.logprobs(row, token, top)).transpose()?;
+            let fork_of = forks.contains(&index).then_some(scheduled.id);
+            picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
+        }
+        Ok(())
+    }
+
+    /// The last output of every sequence that has not ended yet.
+    pub(super) fn end_all(
+        &mut self,
+        id: RequestId,
+        reason: FinishReason,
+        error: Option<&Error>,
+        metrics: RequestMetrics,
+    ) -> Vec<SequenceOutput> {
+        let mut prompt_logprobs = self.prompt_logprobs.take();
+        let live = self.sequences.iter_mut().enumerate().filter(|(_, sequence)| !sequence.ended());
+        live.map(|(index, sequence)| SequenceOutput {
+            request: id,
+            index,
+            token_ids: Vec::new(),
+            text: sequence.end(),
+            logprobs: Vec::new(),
+            cumulative_logprob: sequence.cumulative_logprob(),
+            prompt_logprobs: prompt_logprobs.take(),
+            finish_reason: Some(reason),
+            stop_reason: None,
+            error: error.cloned(),
+            metrics,
+        })
+        .collect()
+    }
+}

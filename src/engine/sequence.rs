@@ -1,0 +1,144 @@
+//! One of a request's sequences: its sampling, its text, and when it ends.
+
+use std::sync::Arc;
+
+use super::output::{FinishReason, StopReason};
+use super::stop::{StopFound, StopMatcher, StopStrings};
+use crate::Result;
+use crate::config::SamplingParams;
+use crate::sampler::{SequenceSampler, TokenLogprobs};
+use crate::tokenizer::{StreamDecoder, Tokenizer};
+
+/// What ends the sequences of a request.
+#[derive(Debug, Clone)]
+pub(super) struct EndRules {
+    /// The model's end tokens, sorted; empty when they are to be ignored.
+    pub end_tokens: Arc<[u32]>,
+    /// Tokens after which the model's length or `max_tokens` is reached.
+    pub max_generated: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Sequence {
+    sampler: SequenceSampler,
+    rules: EndRules,
+    text: Option<TextStream>,
+    cumulative_logprob: Option<f64>,
+    /// Known to the scheduler; forks are not before their parent's first token.
+    scheduled: bool,
+    ended: bool,
+}
+
+/// What a token did to its sequence.
+#[derive(Debug)]
+pub(super) struct Pushed {
+    pub text: String,
+    pub end: Option<(FinishReason, Option<StopReason>)>,
+}
+
+impl Sequence {
+    pub(super) fn new(sampler: SequenceSampler, rules: EndRules, text: Option<TextStream>, scheduled: bool) -> Self {
+        let cumulative_logprob = sampler.params().logprobs.map(|_| 0.0);
+        Self { sampler, rules, text, cumulative_logprob, scheduled, ended: false }
+    }
+
+    pub(super) fn sampler(&self) -> &SequenceSampler {
+        &self.sampler
+    }
+
+    pub(super) fn generated(&self) -> usize {
+        self.sampler.generated()
+    }
+
+    pub(super) fn cumulative_logprob(&self) -> Option<f64> {
+        self.cumulative_logprob
+    }
+
+    pub(super) fn ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Holds blocks, or waits for some.
+    pub(super) fn in_scheduler(&self) -> bool {
+        self.scheduled && !self.ended
+    }
+
+    /// The first sequence of a request becomes all of them with its first token.
+    pub(super) fn forks_now(&self, index: usize) -> bool {
+        index == 0 && self.generated() == 0
+    }
+
+    pub(super) fn forked(&mut self) {
+        self.scheduled = true;
+    }
+
+    /// Takes the sequence's next token. Order of the ends: end token, stop token, stop string, length.
+    pub(super) fn push(&mut self, token: u32, logprobs: Option<&TokenLogprobs>) -> Result<Pushed> {
+        self.sampler.accept(token);
+        if let (Some(sum), Some(chosen)) = (&mut self.cumulative_logprob, logprobs.and_then(|l| l.first())) {
+            *sum += f64::from(chosen.logprob);
+        }
+        let params = self.sampler.params();
+        let stop_reason = if self.rules.end_tokens.binary_search(&token).is_ok() {
+            Some(None)
+        } else if params.stop_token_ids.contains(&token) {
+            Some(Some(StopReason::Token(token)))
+        } else {
+            None
+        };
+        let mut text = String::new();
+        let mut end = stop_reason.map(|reason| (FinishReason::Stop, reason));
+        if let Some(stream) = &mut self.text
+            && (end.is_none() || params.include_stop_str_in_output)
+        {
+            let scan = self.sampler.generated() > params.min_tokens;
+            match stream.push(token, scan, params.include_stop_str_in_output)? {
+                Ok(piece) => text = piece,
+                Err(found) => {
+                    self.ended = true;
+                    let end = Some((FinishReason::Stop, Some(StopReason::String(found.stop))));
+                    return Ok(Pushed { text: found.text, end });
+                }
+            }
+        }
+        if end.is_none() && self.generated() >= self.rules.max_generated {
+            end = Some((FinishReason::Length, None));
+        }
+        if end.is_some() {
+            text.push_str(&self.end());
+        }
+        Ok(Pushed { text, end })
+    }
+
+    /// Ends the sequence: the text that was held back.
+    pub(super) fn end(&mut self) -> String {
+        self.ended = true;
+        self.text.as_mut().map(TextStream::finish).unwrap_or_default()
+    }
+}
+
+/// Tokens to text, up to a stop string.
+#[derive(Debug)]
+pub(super) struct TextStream {
+    decoder: StreamDecoder,
+    stops: StopMatcher,
+}
+
+impl TextStream {
+    pub(super) fn new(tokenizer: &Arc<Tokenizer>, params: &SamplingParams, stops: StopStrings) -> Self {
+        let decoder = StreamDecoder::continuing(Arc::clone(tokenizer), params.skip_special_tokens);
+        Self { decoder, stops: StopMatcher::new(stops) }
+    }
+
+    /// Text of the first `min_tokens` tokens is not searched (`scan`).
+    fn push(&mut self, token: u32, scan: bool, include: bool) -> Result<std::result::Result<String, StopFound>> {
+        let piece = self.decoder.push(token)?;
+        Ok(if scan { self.stops.push(piece, include) } else { Ok(piece) })
+    }
+
+    fn finish(&mut self) -> String {
+        let mut text = self.stops.finish();
+        text.push_str(&self.decoder.finish());
+        text
+    }
+}

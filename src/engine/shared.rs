@@ -1,0 +1,179 @@
+//! What the engine thread, the output thread and the handles share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use parking_lot::{Mutex, RwLock};
+
+use super::handle::RequestId;
+use super::output::SharedSink;
+use super::records::Records;
+use super::stats::Stats;
+use crate::backend::MemoryLedger;
+use crate::config::SamplingParams;
+use crate::kv_cache::KvCache;
+use crate::{Error, Result};
+
+/// What the engine thread is asked to do.
+pub(super) enum Command {
+    Add(Box<Admission>),
+    Abort(RequestId),
+    /// The consumer behind this sink is gone: all its requests are aborted.
+    SinkGone(SharedSink),
+    ResetPrefixCache(Sender<bool>),
+    CheckIntegrity(Sender<Result<()>>),
+    Shutdown,
+}
+
+/// A request that was checked and has a place in the queue.
+pub(super) struct Admission {
+    pub id: RequestId,
+    pub name: Arc<str>,
+    pub prompt: Vec<u32>,
+    pub priority: i32,
+    /// Microseconds of the engine's clock.
+    pub arrival: u64,
+    /// Seconds since the Unix epoch.
+    pub arrival_time: f64,
+    pub deadline: Option<u64>,
+    pub wanted: Wanted,
+}
+
+/// What a request is to give.
+pub(super) enum Wanted {
+    Tokens { params: Arc<SamplingParams>, seed: u64, sink: SharedSink },
+    PromptLogits { reply: Sender<Result<Vec<f32>>> },
+}
+
+/// Microseconds since the engine started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Names in use, and those that were.
+pub(super) struct Registry {
+    /// Why nothing is accepted any more.
+    pub closed: Option<Error>,
+    pub active: HashMap<Arc<str>, RequestId>,
+    pub records: Records,
+    last_id: u64,
+}
+
+pub(super) struct Shared {
+    pub clock: Clock,
+    pub stats: RwLock<Stats>,
+    pub memory: RwLock<MemoryLedger>,
+    pub kv_cache: Arc<RwLock<KvCache>>,
+    /// Requests that were accepted and have not run yet; the bound of the queue holds for it.
+    waiting: AtomicUsize,
+    max_queue_size: usize,
+    registry: Mutex<Registry>,
+    commands: Sender<Command>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        kv_cache: Arc<RwLock<KvCache>>,
+        commands: Sender<Command>,
+        records: Records,
+        max_queue_size: usize,
+    ) -> Self {
+        Self {
+            clock: Clock::start(),
+            stats: RwLock::default(),
+            memory: RwLock::default(),
+            kv_cache,
+            waiting: AtomicUsize::new(0),
+            max_queue_size,
+            registry: Mutex::new(Registry { closed: None, active: HashMap::new(), records, last_id: 0 }),
+            commands,
+        }
+    }
+
+    /// Sends a command unless the engine is closed. The registry's lock is held meanwhile: what was sent before the
+    /// engine closed is seen by it, so nobody waits for an answer that cannot come.
+    pub(super) fn send(&self, command: Command) -> Result<()> {
+        Self::send_locked(&self.registry.lock(), &self.commands, command)
+    }
+
+    fn send_locked(registry: &Registry, commands: &Sender<Command>, command: Command) -> Result<()> {
+        if let Some(error) = &registry.closed {
+            return Err(error.clone());
+        }
+        commands.send(command).map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
+    }
+
+    /// Takes a place in the queue and a name, and hands the request to the engine thread.
+    ///
+    /// # Errors
+    /// `EngineDead`, `InvalidRequest` for a name in use, `QueueFull`.
+    pub(super) fn admit(
+        &self,
+        name: Option<String>,
+        make: impl FnOnce(RequestId, Arc<str>) -> Admission,
+    ) -> Result<(RequestId, Arc<str>)> {
+        let mut registry = self.registry.lock();
+        if let Some(error) = &registry.closed {
+            return Err(error.clone());
+        }
+        let waiting = self.waiting.load(Ordering::Acquire);
+        if waiting >= self.max_queue_size {
+            return Err(Error::QueueFull { waiting, limit: self.max_queue_size });
+        }
+        registry.last_id += 1;
+        let name: Arc<str> = match name {
+            Some(name) if registry.active.contains_key(name.as_str()) => {
+                return Err(Error::invalid("request id", format!("{name:?}, which is in use"), "one that is not"));
+            }
+            Some(name) => name.into(),
+            None => {
+                // A caller may have taken the name that comes next.
+                while registry.active.contains_key(format!("request-{}", registry.last_id).as_str()) {
+                    registry.last_id += 1;
+                }
+                format!("request-{}", registry.last_id).into()
+            }
+        };
+        let id = RequestId(registry.last_id);
+        let admission = make(id, Arc::clone(&name));
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let sent = Self::send_locked(&registry, &self.commands, Command::Add(Box::new(admission)));
+        if let Err(error) = sent {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+            return Err(error);
+        }
+        registry.active.insert(Arc::clone(&name), id);
+        Ok((id, name))
+    }
+
+    /// A request has run for the first time, or ended before it did.
+    pub(super) fn leave_queue(&self) {
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn with_registry<T>(&self, read: impl FnOnce(&mut Registry) -> T) -> T {
+        read(&mut self.registry.lock())
+    }
+
+    /// Accepts nothing from now on, for this reason (or the one that was there before), and tells the engine thread.
+    pub(super) fn close(&self, reason: Error) {
+        let mut registry = self.registry.lock();
+        if registry.closed.is_none() {
+            registry.closed = Some(reason);
+            // An engine thread that is gone already needs no telling.
+            let _ = self.commands.send(Command::Shutdown);
+        }
+    }
+}

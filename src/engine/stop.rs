@@ -1,0 +1,106 @@
+//! Stop strings in text that arrives in pieces.
+
+use std::sync::Arc;
+
+/// A stop string with its Knuth-Morris-Pratt failure function.
+#[derive(Debug)]
+struct Pattern {
+    text: String,
+    /// For each prefix length - 1: the length of the longest proper prefix that is also a suffix of it.
+    failure: Vec<usize>,
+}
+
+/// The stop strings of one request, prepared once and shared by its sequences.
+#[derive(Debug, Clone)]
+pub(super) struct StopStrings(Arc<[Pattern]>);
+
+impl StopStrings {
+    /// None of them empty (`SamplingParams::validate`).
+    pub(super) fn new(stops: &[String]) -> Self {
+        Self(stops.iter().map(|stop| Pattern { text: stop.clone(), failure: failure(stop.as_bytes()) }).collect())
+    }
+}
+
+fn failure(pattern: &[u8]) -> Vec<usize> {
+    let mut out = vec![0; pattern.len()];
+    let mut matched = 0;
+    for i in 1..pattern.len() {
+        while matched > 0 && pattern[i] != pattern[matched] {
+            matched = out[matched - 1];
+        }
+        matched += usize::from(pattern[i] == pattern[matched]);
+        out[i] = matched;
+    }
+    out
+}
+
+/// Finds stop strings across the borders of pieces, and holds back text that may turn out to be the start of one.
+#[derive(Debug)]
+pub(super) struct StopMatcher {
+    stops: StopStrings,
+    /// How much of each stop string the text so far ends in.
+    matched: Vec<usize>,
+    /// End of the text that is not given out yet: the longest of `matched`.
+    held: String,
+}
+
+/// A stop string that was found: which one, and whether it belongs in the text is the caller's to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StopFound {
+    pub stop: String,
+    /// The text given out so far goes on with this, up to the stop string or (`include`) to its end.
+    pub text: String,
+}
+
+impl StopMatcher {
+    pub(super) fn new(stops: StopStrings) -> Self {
+        let matched = vec![0; stops.0.len()];
+        Self { stops, matched, held: String::new() }
+    }
+
+    /// Takes the next piece of text: what may be given out, or the end. The stop string that is complete first counts;
+    /// of those that end together, the longest.
+    pub(super) fn push(&mut self, piece: String, include: bool) -> Result<String, StopFound> {
+        if self.matched.is_empty() {
+            return Ok(piece);
+        }
+        for (i, &byte) in piece.as_bytes().iter().enumerate() {
+            let mut found: Option<&Pattern> = None;
+            for (pattern, matched) in self.stops.0.iter().zip(&mut self.matched) {
+                if advance(pattern, matched, byte) && found.is_none_or(|f| pattern.text.len() > f.text.len()) {
+                    found = Some(pattern);
+                }
+            }
+            if let Some(pattern) = found {
+                let mut text = std::mem::take(&mut self.held);
+                text.push_str(&piece[..=i]);
+                if !include {
+                    text.truncate(text.len() - pattern.text.len());
+                }
+                return Err(StopFound { stop: pattern.text.clone(), text });
+            }
+        }
+        // A match starts with a whole character, so what is held back does too.
+        let hold = self.matched.iter().copied().max().unwrap_or_default();
+        let mut text = std::mem::take(&mut self.held);
+        text.push_str(&piece);
+        self.held = text.split_off(text.len() - hold);
+        Ok(text)
+    }
+
+    /// The text held back, at the end of the sequence.
+    pub(super) fn finish(&mut self) -> String {
+        self.matched.fill(0);
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Extends a partial match by one byte; `true` when the pattern is complete.
+fn advance(pattern: &Pattern, matched: &mut usize, byte: u8) -> bool {
+    let bytes = pattern.text.as_bytes();
+    while *matched > 0 && bytes[*matched] != byte {
+        *matched = pattern.failure[*matched - 1];
+    }
+    *matched += usize::from(bytes[*matched] == byte);
+    *matched == bytes.len()
+}

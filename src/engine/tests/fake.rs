@@ -1,0 +1,219 @@
+//! An executor without a model. It keeps what is "computed" in slots of its own, as a device keeps K and V, and reads a
+//! sequence back through its block table only: a wrong slot, a block reused too early or a copy left out changes the
+//! tokens or trips an assertion.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::backend::MemoryLedger;
+use crate::batch::Batch;
+use crate::engine::{Executor, Logits};
+use crate::{Error, Result};
+
+/// Logits of the token after a sequence, from the whole sequence.
+pub type Rule = Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    Error,
+    Panic,
+    Dead,
+    WrongShape,
+}
+
+#[derive(Default)]
+struct Gate {
+    closed: bool,
+    /// Steps that have come to the gate, and gone through.
+    arrived: u64,
+    passed: u64,
+}
+
+/// What a test and its executor share.
+#[derive(Default)]
+pub struct Script {
+    gate: Mutex<Gate>,
+    moved: Condvar,
+    /// By number of the step, from 0.
+    faults: Mutex<HashMap<u64, Fault>>,
+    /// Every step whose number divides by this fails; 0 = none.
+    pub fail_every: AtomicU64,
+    /// A step fails when it holds this token.
+    pub poison: Mutex<HashMap<u32, Fault>>,
+    pub steps: AtomicU64,
+    pub dropped: AtomicBool,
+    pub tokens_computed: AtomicU64,
+}
+
+impl Script {
+    pub fn fault(&self, step: u64, fault: Fault) {
+        self.faults.lock().insert(step, fault);
+    }
+
+    pub fn poison(&self, token: u32, fault: Fault) {
+        self.poison.lock().insert(token, fault);
+    }
+
+    /// From now on steps wait before they compute.
+    pub fn close_gate(&self) {
+        self.gate.lock().closed = true;
+    }
+
+    pub fn open_gate(&self) {
+        self.gate.lock().closed = false;
+        self.moved.notify_all();
+    }
+
+    /// Waits until a step stands before the closed gate.
+    pub fn wait_at_gate(&self) {
+        let mut gate = self.gate.lock();
+        while gate.arrived == gate.passed {
+            self.moved.wait(&mut gate);
+        }
+    }
+
+    fn pass_gate(&self) {
+        let mut gate = self.gate.lock();
+        gate.arrived += 1;
+        self.moved.notify_all();
+        while gate.closed {
+            self.moved.wait(&mut gate);
+        }
+        gate.passed += 1;
+    }
+
+    fn fault_of(&self, step: u64, batch: &Batch) -> Option<Fault> {
+        let every = self.fail_every.load(Ordering::SeqCst);
+        if every > 0 && step % every == every - 1 {
+            return Some(if step % (2 * every) < every { Fault::Error } else { Fault::Panic });
+        }
+        let poison = self.poison.lock();
+        let poisoned = batch.token_ids.iter().find_map(|token| poison.get(token).copied());
+        poisoned.or_else(|| self.faults.lock().get(&step).copied())
+    }
+}
+
+pub struct Fake {
+    pub script: Arc<Script>,
+    pub rule: Rule,
+    pub vocab_size: usize,
+    pub block_size: usize,
+    /// (token, position) in each slot.
+    slots: HashMap<u32, (u32, u32)>,
+    values: Vec<f32>,
+}
+
+impl Fake {
+    pub fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
+        Self { script, rule, vocab_size, block_size, slots: HashMap::new(), values: Vec::new() }
+    }
+
+    fn copy_blocks(&mut self, batch: &Batch) {
+        let size = self.block_size as u32;
+        for copy in &batch.block_copies {
+            for offset in 0..size {
+                match self.slots.get(&(copy.src * size + offset)).copied() {
+                    Some(content) => self.slots.insert(copy.dst * size + offset, content),
+                    None => self.slots.remove(&(copy.dst * size + offset)),
+                };
+            }
+        }
+    }
+
+    /// The first `len` tokens of sequence `seq`, read through its block table.
+    fn content(&self, batch: &Batch, seq: usize, len: usize) -> Vec<u32> {
+        let table = batch.block_table(0, seq);
+        (0..len)
+            .map(|position| {
+                let slot = table[position / self.block_size] * self.block_size as u32;
+                let slot = slot + (position % self.block_size) as u32;
+                let (token, at) = self.slots.get(&slot).copied().expect("a slot that nothing was written to");
+                assert_eq!(at as usize, position, "slot {slot} holds another position");
+                token
+            })
+            .collect()
+    }
+}
+
+impl Executor for Fake {
+    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+        self.script.pass_gate();
+        let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
+        self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
+        self.copy_blocks(batch);
+        let slots = &batch.groups[0].slot_mapping;
+        let distinct: HashSet<_> = slots.iter().collect();
+        assert_eq!(distinct.len(), batch.num_tokens(), "two tokens were given one slot");
+        for ((&slot, &token), &position) in slots.iter().zip(&batch.token_ids).zip(&batch.positions) {
+            self.slots.insert(slot, (token, position));
+        }
+        match self.script.fault_of(step, batch) {
+            Some(Fault::Error) => {
+                return Err(Error::Device { device: "fake".into(), problem: "scripted".into() });
+            }
+            Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
+            Some(Fault::Dead) => return Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
+            Some(Fault::WrongShape) => return Ok(Logits { values: &[1.0], vocab_size: self.vocab_size }),
+            None => {}
+        }
+        self.values.clear();
+        for seq in 0..batch.num_seqs() {
+            let tokens = batch.tokens_of(seq);
+            let content = self.content(batch, seq, batch.context_lens[seq] as usize);
+            for row in tokens.clone().filter(|i| batch.logits_indices.contains(&(*i as u32))) {
+                let len = batch.positions[row] as usize + 1;
+                self.values.extend((self.rule)(&content[..len]));
+            }
+        }
+        Ok(Logits { values: &self.values, vocab_size: self.vocab_size })
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4 }
+    }
+
+    fn device_allocations(&self) -> u64 {
+        7
+    }
+
+    fn describe(&self) -> String {
+        "fake device".into()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.script.dropped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Logits that depend on every token of the sequence and on their order.
+pub fn hashed(vocab_size: usize) -> Rule {
+    Arc::new(move |content| {
+        let mut hash = 0xcbf2_9ce4_8422_2325u64;
+        for token in content {
+            hash = (hash ^ u64::from(*token)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
+        (0..vocab_size as u64)
+            .map(|i| {
+                let x = (hash ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+                (x >> 40) as f32 / (1u64 << 24) as f32 * 6.0
+            })
+            .collect()
+    })
+}
+
+/// After the prompt come these tokens, then the first of them for ever.
+pub fn listed(vocab_size: usize, prompt_len: usize, tokens: Vec<u32>) -> Rule {
+    Arc::new(move |content| {
+        let next = content.len().checked_sub(prompt_len).map_or(0, |i| tokens.get(i).copied().unwrap_or(tokens[0]));
+        (0..vocab_size as u32).map(|i| if i == next { 10.0 } else { 0.0 }).collect()
+    })
+}

@@ -1,0 +1,13 @@
+//! The engine over a scripted executor.
+
+mod cancel;
+mod ends;
+mod failures;
+mod fake;
+mod forks;
+mod handle;
+mod lifecycle;
+mod logprobs;
+mod stress;
+mod support;
+mod text;

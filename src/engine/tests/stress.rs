@@ -1,0 +1,128 @@
+//! Many threads, everything that can go wrong, a pool so small that preemption happens all the time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::fake::hashed;
+use super::support::*;
+use crate::config::{EngineConfig, SamplingParams};
+use crate::engine::FinishReason;
+
+const THREADS: u64 = 16;
+const REQUESTS: u64 = 1000;
+
+fn tiny() -> EngineConfig {
+    EngineConfig { num_blocks: 24, max_num_seqs: 12, retention: Duration::from_millis(1), ..config() }
+}
+
+/// A random request; many share prefixes.
+fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
+    let mut prompt = vec![random(3) as u32; 1 + random(9) as usize];
+    prompt.extend((0..random(6)).map(|_| random(VOCAB as u64) as u32));
+    let params = SamplingParams {
+        n: if random(8) == 0 { 1 + random(3) as usize } else { 1 },
+        max_tokens: 1 + random(30) as usize,
+        temperature: if random(2) == 0 { 0.0 } else { 1.0 },
+        top_k: random(10) as usize,
+        repetition_penalty: if random(4) == 0 { 1.2 } else { 1.0 },
+        stop_token_ids: if random(3) == 0 { vec![random(VOCAB as u64) as u32] } else { vec![] },
+        seed: Some(random(1000)),
+        ..Default::default()
+    };
+    (prompt, params)
+}
+
+/// K2, K12, S6, S12, S16, S24: 1,000 requests with cancels, stops, deadlines, consumers that leave and steps that fail,
+/// from 16 threads; each result is that of the request alone, or the start of it where the request was cut short.
+#[test]
+fn a_thousand_requests_from_sixteen_threads() {
+    let rig = Rig::with(tiny(), hashed(VOCAB), None);
+    rig.script.fail_every.store(97, Ordering::SeqCst);
+    let reasons = Mutex::new(HashMap::<FinishReason, u64>::new());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (rig, reasons) = (&rig, &reasons);
+            scope.spawn(move || {
+                let mut generator = ChaCha8Rng::seed_from_u64(thread);
+                let mut random = move |n: u64| generator.next_u64() % n;
+                for _ in 0..REQUESTS.div_ceil(THREADS) {
+                    one_request(rig, &mut random, reasons);
+                }
+            });
+        }
+    });
+    rig.script.fail_every.store(0, Ordering::SeqCst);
+    while rig.engine.stats().num_running + rig.engine.stats().num_waiting > 0 {
+        std::thread::yield_now();
+    }
+    assert_nothing_left(&rig.engine);
+    let reasons = reasons.into_inner();
+    for reason in
+        [FinishReason::Stop, FinishReason::Length, FinishReason::Abort, FinishReason::Timeout, FinishReason::Error]
+    {
+        assert!(reasons.get(&reason).is_some_and(|count| *count > 0), "no {reason:?} in {reasons:?}");
+    }
+    assert!(rig.engine.stats().num_preemptions > 0);
+    // The queue's places came back too.
+    let clients: Vec<_> = (0..60).map(|_| rig.submit(&[1], greedy(1))).collect();
+    clients.into_iter().for_each(|client| assert_eq!(client.wait()[&0].tokens.len(), 1));
+}
+
+fn one_request(rig: &Rig, random: &mut impl FnMut(u64) -> u64, reasons: &Mutex<HashMap<FinishReason, u64>>) {
+    let (prompt, params) = draft(random);
+    let timeout = (random(10) == 0).then(|| Duration::from_micros(random(500)));
+    let priority = random(3) as i32;
+    let client = submit(&rig.engine, Draft { timeout, priority, ..request(&prompt, params.clone()) }).unwrap();
+    match random(8) {
+        0 => rig.engine.abort_id(client.accepted.id).unwrap(),
+        1 => {
+            client.next_tokens();
+            // The consumer leaves: nothing is heard of the request any more.
+            return;
+        }
+        _ => {}
+    }
+    for (index, one) in client.wait() {
+        let expected = alone(&rig.rule, &prompt, &params, index as u32, params.seed.unwrap_or(0));
+        let reason = one.reason.unwrap();
+        *reasons.lock().entry(reason).or_default() += 1;
+        if matches!(reason, FinishReason::Stop | FinishReason::Length) {
+            assert_eq!(one.tokens, expected);
+        } else {
+            assert!(expected.starts_with(&one.tokens), "{reason:?}: {:?} of {expected:?}", one.tokens);
+        }
+    }
+}
+
+/// S12: two hundred random mixes: alone, together, chunked and with a cached prefix give the same tokens.
+#[test]
+fn every_mix_gives_what_each_gives_alone() {
+    let mut generator = ChaCha8Rng::seed_from_u64(99);
+    let mut random = move |n: u64| generator.next_u64() % n;
+    let rule = hashed(VOCAB);
+    for _ in 0..200 {
+        let config = EngineConfig {
+            max_num_batched_tokens: 12 + random(30) as usize,
+            num_blocks: 16 + random(40) as usize,
+            block_size: 4,
+            enable_prefix_caching: random(2) == 0,
+            ..tiny()
+        };
+        let rig = Rig::with(config, Arc::clone(&rule), None);
+        let drafts: Vec<_> = (0..1 + random(10)).map(|_| draft(&mut random)).collect();
+        let clients: Vec<_> = drafts.iter().map(|(prompt, params)| rig.submit(prompt, params.clone())).collect();
+        for (client, (prompt, params)) in clients.into_iter().zip(&drafts) {
+            for (index, one) in client.wait() {
+                let expected = alone(&rule, prompt, params, index as u32, params.seed.unwrap_or(0));
+                assert_eq!(one.tokens, expected);
+            }
+        }
+        assert_nothing_left(&rig.engine);
+    }
+}

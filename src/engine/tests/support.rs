@@ -1,0 +1,216 @@
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+
+use super::fake::{Fake, Rule, Script, hashed};
+use crate::config::{EngineConfig, KvCacheDtype, SamplingParams};
+use crate::engine::{
+    Accepted, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
+};
+use crate::gguf::{Array, Metadata, Value};
+use crate::kv_cache::GroupKind;
+use crate::sampler::{Sampler, SequenceSampler};
+use crate::tokenizer::Tokenizer;
+use crate::{Error, Result};
+
+pub const VOCAB: usize = 64;
+
+/// No test waits for time to pass; this only turns a hang into a failure.
+pub const HANG: Duration = Duration::from_secs(120);
+
+pub fn config() -> EngineConfig {
+    EngineConfig {
+        num_threads: 1,
+        max_model_len: 64,
+        max_num_seqs: 8,
+        max_num_batched_tokens: 24,
+        block_size: 4,
+        num_blocks: 64,
+        kv_cache_dtype: KvCacheDtype::F16,
+        enable_prefix_caching: true,
+        max_queue_size: 64,
+        retention: Duration::from_secs(300),
+        seed: Some(5),
+    }
+}
+
+pub struct Rig {
+    pub engine: Engine,
+    pub script: Arc<Script>,
+    pub rule: Rule,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(config(), hashed(VOCAB), None)
+    }
+
+    pub fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
+        let script = Arc::new(Script::default());
+        let vocab_size = rule(&[0]).len();
+        let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size);
+        let engine = Engine::start(Box::new(fake), config, vec![GroupKind::Full], tokenizer, None).unwrap();
+        Self { engine, script, rule }
+    }
+
+    pub fn submit(&self, prompt: &[u32], params: SamplingParams) -> Client {
+        submit(&self.engine, request(prompt, params)).unwrap()
+    }
+
+    pub fn run(&self, prompt: &[u32], params: SamplingParams) -> Finished {
+        self.submit(prompt, params).wait()
+    }
+}
+
+/// A request without a sink; `submit` gives it one.
+pub struct Draft {
+    pub name: Option<String>,
+    pub prompt: Prompt,
+    pub params: SamplingParams,
+    pub priority: i32,
+    pub timeout: Option<Duration>,
+}
+
+pub fn request(prompt: &[u32], params: SamplingParams) -> Draft {
+    Draft { name: None, prompt: Prompt::TokenIds(prompt.to_vec()), params, priority: 0, timeout: None }
+}
+
+pub fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
+    let (sink, outputs) = ChannelSink::new();
+    let Draft { name, prompt, params, priority, timeout } = draft;
+    let n = params.n;
+    let accepted = engine.add_request(NewRequest { name, prompt, params, priority, timeout, sink })?;
+    Ok(Client { accepted, outputs, n })
+}
+
+/// The waiting side of a request.
+pub struct Client {
+    pub accepted: Accepted,
+    pub outputs: Receiver<Vec<SequenceOutput>>,
+    n: usize,
+}
+
+/// All that came for one sequence.
+#[derive(Debug, Clone, Default)]
+pub struct Ended {
+    pub tokens: Vec<u32>,
+    pub text: String,
+    pub logprobs: Vec<TokenLogprobs>,
+    pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    pub reason: Option<FinishReason>,
+    pub stop: Option<StopReason>,
+    pub error: Option<Error>,
+    pub last: Option<SequenceOutput>,
+}
+
+/// All that came for one request, by sequence.
+pub type Finished = BTreeMap<usize, Ended>;
+
+impl Client {
+    /// Waits for the last output of every sequence. Nothing may come for one after its last.
+    pub fn wait(self) -> Finished {
+        let mut all = Finished::new();
+        while all.len() < self.n || all.values().any(|one| one.reason.is_none()) {
+            for output in self.outputs.recv_timeout(HANG).expect("no last output") {
+                assert_eq!(output.request, self.accepted.id);
+                let one = all.entry(output.index).or_default();
+                assert!(one.reason.is_none(), "output after the last one");
+                one.tokens.extend(&output.token_ids);
+                one.text.push_str(&output.text);
+                one.logprobs.extend(output.logprobs.clone());
+                one.prompt_logprobs = one.prompt_logprobs.take().or(output.prompt_logprobs.clone());
+                one.reason = output.finish_reason;
+                one.stop = output.stop_reason.clone();
+                one.error = output.error.clone();
+                one.last = Some(output);
+            }
+        }
+        assert_eq!(all.len(), self.n);
+        all
+    }
+
+    /// Waits for the next tokens of sequence 0.
+    pub fn next_tokens(&self) -> Vec<u32> {
+        self.outputs.recv_timeout(HANG).expect("no output").into_iter().flat_map(|output| output.token_ids).collect()
+    }
+}
+
+/// Nothing of any request is left: no sequence, no owned block, no device memory more than at the start.
+pub fn assert_nothing_left(engine: &Engine) {
+    match engine.check_integrity() {
+        Ok(()) | Err(Error::EngineDead { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let stats = engine.stats();
+    assert_eq!((stats.num_waiting, stats.num_running), (0, 0), "{stats:?}");
+    assert_eq!(stats.kv_cache.blocks_owned, 0, "{stats:?}");
+    assert_eq!(stats.kv_cache.blocks_free + stats.kv_cache.blocks_cached, stats.kv_cache.blocks_total);
+    assert_eq!(stats.device_allocations, 7);
+    assert!(engine.block_map().iter().all(|block| block.owners == 0));
+}
+
+pub fn greedy(max_tokens: usize) -> SamplingParams {
+    SamplingParams { temperature: 0.0, max_tokens, ..Default::default() }
+}
+
+/// What a request gives by itself, without an engine: the rule and the sampler, token by token.
+pub fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, seed: u64) -> Vec<u32> {
+    let params = Arc::new(params.clone());
+    let masked = params.stop_token_ids.clone().into();
+    let mut sequence = SequenceSampler::new(Arc::clone(&params), seed, index, prompt, masked);
+    let mut content = prompt.to_vec();
+    for _ in 0..params.max_tokens.min(config().max_model_len - prompt.len()) {
+        let row = rule(&content);
+        let token = Sampler::new(row.len()).sample(&row, &sequence).unwrap();
+        sequence.accept(token);
+        content.push(token);
+        if params.stop_token_ids.contains(&token) {
+            break;
+        }
+    }
+    content.split_off(prompt.len())
+}
+
+/// A SentencePiece vocabulary: 0 unknown, 1 BOS, 2 EOS, 3 to 28 the letters, 29 a space, 30 to 285 all bytes, then
+/// these words.
+pub fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
+    let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
+    let mut types = vec![2u32, 3, 3];
+    tokens.extend(('a'..='z').map(String::from));
+    tokens.push("▁".into());
+    types.resize(30, 1);
+    tokens.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>")));
+    types.resize(286, 6);
+    tokens.extend(words.iter().map(|word| (*word).to_string()));
+    types.resize(tokens.len(), 1);
+    let scores = (0..tokens.len()).map(|i| -(i as f32)).collect();
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let entries = vec![
+        (key("model"), Value::String("llama".into())),
+        (key("tokens"), Value::Array(Array::String(tokens))),
+        (key("token_type"), Value::Array(Array::U32(types))),
+        (key("scores"), Value::Array(Array::F32(scores))),
+        (key("unknown_token_id"), Value::U32(0)),
+        (key("bos_token_id"), Value::U32(1)),
+        (key("eos_token_id"), Value::U32(2)),
+    ];
+    Arc::new(Tokenizer::from_metadata(&Metadata::new(Path::new("test.gguf"), entries).unwrap()).unwrap())
+}
+
+pub const EOS: u32 = 2;
+
+/// Id of a letter or a byte in `tokenizer`.
+pub fn letter(c: char) -> u32 {
+    3 + (c as u32 - 'a' as u32)
+}
+
+pub fn byte(b: u8) -> u32 {
+    30 + u32::from(b)
+}
+
+pub fn word(i: u32) -> u32 {
+    286 + i
+}

@@ -1,0 +1,106 @@
+//! The engine thread: commands, then a step, then what it gave; asleep when there is nothing to do.
+
+use std::sync::Arc;
+
+use crossbeam_channel::Receiver;
+
+use super::core::{Core, guarded, panic_message};
+use super::output::FinishReason;
+use super::shared::Command;
+use crate::backend::MemoryLedger;
+use crate::{Error, Result};
+
+/// What a command means for the loop.
+#[derive(PartialEq, Eq)]
+enum Then {
+    GoOn,
+    ShutDown,
+}
+
+/// The thread's life: serves until it is told to stop or cannot go on, then ends everything.
+pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
+    let served = guarded(|| serve(&mut core, commands)).unwrap_or_else(|payload| {
+        let reason = format!("a panic in the engine: {}", panic_message(payload.as_ref()));
+        Err(Error::EngineDead { reason })
+    });
+    let cause = served.err().map(|error| match error {
+        Error::EngineDead { reason } => Error::EngineDead { reason },
+        other => Error::EngineDead { reason: other.to_string() },
+    });
+    if let Some(error) = &cause {
+        tracing::error!("{error}");
+    }
+    shut_down(&mut core, commands, cause);
+    // After an internal failure the scheduler's last blocks come back only now.
+    let shared = Arc::clone(&core.shared);
+    drop(core);
+    shared.stats.write().kv_cache = shared.kv_cache.read().stats();
+    *shared.memory.write() = MemoryLedger::default();
+}
+
+fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
+    loop {
+        if core.is_idle() {
+            #[cfg(debug_assertions)]
+            core.check_integrity()?;
+            let Ok(command) = commands.recv() else { return Ok(()) };
+            if handle(core, command) == Then::ShutDown {
+                return Ok(());
+            }
+        }
+        while let Ok(command) = commands.try_recv() {
+            if handle(core, command) == Then::ShutDown {
+                return Ok(());
+            }
+        }
+        if !core.is_idle() {
+            core.step()?;
+        }
+        core.flush();
+    }
+}
+
+fn handle(core: &mut Core, command: Command) -> Then {
+    match command {
+        Command::Add(admission) => core.admit(*admission),
+        Command::Abort(id) => core.end_request(id, FinishReason::Abort, None, core.now()),
+        Command::SinkGone(sink) => core.abort_sink(&sink),
+        Command::ResetPrefixCache(reply) => {
+            let done = core.shared.kv_cache.write().reset_prefix_cache();
+            core.flush();
+            let _ = reply.send(done);
+        }
+        Command::CheckIntegrity(reply) => {
+            let result = core.check_integrity();
+            core.flush();
+            let _ = reply.send(result);
+        }
+        Command::Shutdown => return Then::ShutDown,
+    }
+    Then::GoOn
+}
+
+/// Ends every request, those still in the channel included: as aborted, or with the error the engine died of. Nothing
+/// comes after: `close` stopped the channel first.
+fn shut_down(core: &mut Core, commands: &Receiver<Command>, cause: Option<Error>) {
+    core.shared.close(cause.clone().unwrap_or_else(|| Error::EngineDead { reason: "it was closed".into() }));
+    let reason = if cause.is_some() { FinishReason::Error } else { FinishReason::Abort };
+    for command in commands.try_iter() {
+        // Replies of the other commands are dropped, which their callers see.
+        if let Command::Add(admission) = command {
+            let admitted = guarded(|| core.admit(*admission));
+            if admitted.is_err() {
+                tracing::error!("a request could not be taken in while the engine was closing");
+            }
+        }
+    }
+    let ids: Vec<_> = core.requests.keys().copied().collect();
+    for id in ids {
+        let now = core.now();
+        // The scheduler may be what broke; the consumers are told all the same.
+        if guarded(|| core.end_request(id, reason, cause.clone(), now)).is_err() {
+            core.abandon(id, reason, cause.clone());
+        }
+    }
+    core.flush();
+}

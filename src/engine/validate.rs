@@ -1,0 +1,70 @@
+//! What is checked of a request on its caller's thread, before it takes a place in the queue.
+
+use crate::config::{EngineConfig, SamplingParams};
+use crate::kv_cache::KvCache;
+use crate::{Error, Result};
+
+/// Bytes of a request's name.
+const MAX_NAME_BYTES: usize = 1024;
+
+/// What the checks compare with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits<'a> {
+    pub config: &'a EngineConfig,
+    pub vocab_size: usize,
+    pub has_tokenizer: bool,
+}
+
+impl Limits<'_> {
+    pub(super) fn check_name(&self, name: &str) -> Result<()> {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
+            let got = format!("{} bytes", name.len());
+            return Err(Error::invalid("request id", got, format!("1 to {MAX_NAME_BYTES} bytes")));
+        }
+        Ok(())
+    }
+
+    /// A prompt must leave room for at least `max_tokens.min(1)` tokens below the model's length.
+    pub(super) fn check_prompt(&self, prompt: &[u32], max_tokens: usize, kv_cache: &KvCache) -> Result<()> {
+        if prompt.is_empty() {
+            return Err(Error::invalid("prompt", "no tokens", "at least one token"));
+        }
+        let max_len = self.config.max_model_len;
+        let limit = max_len.saturating_sub(max_tokens.min(1));
+        if prompt.len() > limit {
+            let expected = format!("at most {limit} (max_model_len is {max_len}); shorten it or raise max_model_len");
+            return Err(Error::invalid("prompt length in tokens", prompt.len(), expected));
+        }
+        if let Some(bad) = prompt.iter().find(|&&token| token as usize >= self.vocab_size) {
+            return Err(Error::invalid("prompt token id", bad, format!("less than {}", self.vocab_size)));
+        }
+        // The last token is sampled and never computed.
+        let longest = prompt.len().saturating_add(max_tokens).min(max_len);
+        let computed = prompt.len().max(longest - 1);
+        if !kv_cache.can_ever_hold(computed, self.config.max_num_batched_tokens) {
+            let tokens = self.config.num_blocks * self.config.block_size;
+            let expected = format!("what the KV cache holds ({tokens}); lower max_tokens or raise kv_cache_memory");
+            return Err(Error::invalid("prompt length + max_tokens", longest, expected));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_params(&self, params: &SamplingParams) -> Result<()> {
+        params.validate()?;
+        if params.n > self.config.max_num_seqs {
+            let expected = format!("at most max_num_seqs, which is {}", self.config.max_num_seqs);
+            return Err(Error::invalid("n", params.n, expected));
+        }
+        if !self.has_tokenizer && !params.stop.is_empty() {
+            return Err(Error::invalid("stop", "stop strings", "stop_token_ids: this engine has no tokenizer"));
+        }
+        let biased = params.logit_bias.iter().map(|&(token, _)| ("logit_bias token id", token));
+        let stops = params.stop_token_ids.iter().map(|&token| ("stop_token_ids", token));
+        for (what, token) in biased.chain(stops) {
+            if token as usize >= self.vocab_size {
+                return Err(Error::invalid(what, token, format!("less than {}", self.vocab_size)));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,55 @@
+//! The scan of all weights for values that are not finite, for `check`.
+
+use super::directory::TensorInfo;
+use super::file::GgufFile;
+use crate::quant::{GgmlType, can_dequantize, dequantize};
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Elements decoded at once: a multiple of every block, small enough for the L1 cache.
+const CHUNK_ELEMENTS: usize = 4096;
+
+impl GgufFile {
+    /// Decodes every tensor, piece by piece, and looks for NaN and infinity (a damaged scale shows as either).
+    ///
+    /// # Errors
+    /// `ModelFile` that names the first tensor with such a value and the element, or one whose type has no decoder.
+    pub fn validate_values(&self) -> Result<()> {
+        self.tensors().iter().try_for_each(|info| self.validate_tensor(info))
+    }
+
+    fn validate_tensor(&self, info: &TensorInfo) -> Result<()> {
+        let view = self.view(info);
+        let position = match info.ggml_type {
+            t if t.is_integer() => None,
+            GgmlType::F64 => view.data.as_chunks().0.iter().position(|&bytes| !f64::from_le_bytes(bytes).is_finite()),
+            t if can_dequantize(t) => first_not_finite(&view)?,
+            t => {
+                let problem = format!("{} has no decoder, so its values cannot be checked", t.name());
+                return Err(self.tensor_error(info, problem));
+            }
+        };
+        // The scan reads the whole file once; without this it would stay resident.
+        self.release_pages(info);
+        position.map_or(Ok(()), |at| Err(self.not_finite(info, at / view.cols, at % view.cols)))
+    }
+
+    fn not_finite(&self, info: &TensorInfo, row: usize, column: usize) -> Error {
+        self.tensor_error(info, format!("the value in row {row}, column {column} is not finite"))
+    }
+}
+
+/// Index of the first element, row after row, that decodes to NaN or infinity.
+fn first_not_finite(view: &TensorView) -> Result<Option<usize>> {
+    let (block_elements, block_bytes) = (view.ggml_type.block_elements(), view.ggml_type.block_bytes());
+    let mut values = [0.0; CHUNK_ELEMENTS];
+    for (i, data) in view.data.chunks(CHUNK_ELEMENTS / block_elements * block_bytes).enumerate() {
+        let values = &mut values[..data.len() / block_bytes * block_elements];
+        dequantize(view.ggml_type, data, values)?;
+        // Without an early exit the sweep vectorises; the place is looked for only when there is one.
+        if !values.iter().fold(true, |finite, v| finite & v.is_finite()) {
+            return Ok(values.iter().position(|v| !v.is_finite()).map(|at| i * CHUNK_ELEMENTS + at));
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,146 @@
+//! The cache against a model that knows only tokens: who holds what, and what content each block has.
+
+use std::collections::HashMap;
+
+use proptest::collection;
+use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, any};
+use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
+
+use super::*;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Start { text: u32, len: u32, salted: bool },
+    Append { seq: usize, token: u32 },
+    Fork { seq: usize },
+    End { seq: usize },
+    Reset,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0u32..3, 1u32..20, any::<bool>()).prop_map(|(text, len, salted)| Op::Start { text, len, salted }),
+        6 => (0usize..8, 0u32..2).prop_map(|(seq, token)| Op::Append { seq, token }),
+        1 => (0usize..8).prop_map(|seq| Op::Fork { seq }),
+        2 => (0usize..8).prop_map(|seq| Op::End { seq }),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn groups() -> impl Strategy<Value = Vec<GroupKind>> {
+    let kind = prop_oneof![Just(GroupKind::Full), (1usize..9).prop_map(|window| GroupKind::Sliding { window })];
+    collection::vec(kind, 1..4)
+}
+
+type Content = Vec<u32>;
+
+/// A sequence, and what the model knows of it: the prefix that ends with each of its blocks.
+struct Held {
+    seq: Seq,
+    salted: bool,
+}
+
+impl Held {
+    /// What its block `i` must hold: everything up to its end, since K and V depend on all of it.
+    fn content(&self, i: usize, block_size: usize) -> Content {
+        let end = ((i + 1) * block_size).min(self.seq.tokens.len());
+        std::iter::once(u32::from(self.salted)).chain(self.seq.tokens[..end].iter().copied()).collect()
+    }
+}
+
+/// Memory as a device would have it: content by group and block.
+#[derive(Default)]
+struct Memory(HashMap<(usize, u32), Content>);
+
+impl Memory {
+    fn write(&mut self, held: &Held, from: usize, block_size: usize) {
+        for (g, table) in held.seq.blocks.tables.iter().enumerate() {
+            for (i, id) in table.iter().enumerate().skip(from / block_size).filter(|(_, id)| !id.is_null()) {
+                self.0.insert((g, id.0), held.content(i, block_size));
+            }
+        }
+    }
+
+    fn check(&self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
+        for (g, table) in held.seq.blocks.tables.iter().enumerate() {
+            for (i, id) in table.iter().enumerate().filter(|(_, id)| !id.is_null()) {
+                prop_assert_eq!(&self.0[&(g, id.0)], &held.content(i, block_size), "group {}, entry {}", g, i);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 2_000 } else { 20_000 }, ..ProptestConfig::default() })]
+
+    /// K5, K19, K20: after every operation the invariants hold, the owners are exactly the live sequences, and each of
+    /// them finds its own content in its blocks.
+    #[test]
+    fn cache_equals_its_model(
+        groups in groups(),
+        block_size in 1usize..5,
+        num_blocks in 1usize..14,
+        ops in collection::vec(op(), 1..60),
+    ) {
+        let mut kv = cache_of(&groups, block_size, num_blocks);
+        let mut memory = Memory::default();
+        let mut live: Vec<Held> = Vec::new();
+        for (time, op) in ops.into_iter().enumerate() {
+            kv.tick(time as u64);
+            let len = live.len();
+            match op {
+                Op::Start { text: which, len, salted } => {
+                    let tokens: Vec<u32> = (0..len).map(|i| which * (i / 6)).collect();
+                    let before = (kv.block_map(0), kv.stats());
+                    match Seq::start_salted(&mut kv, &tokens, salted.then_some("salt")) {
+                        None => prop_assert_eq!(before, (kv.block_map(0), kv.stats())),
+                        Some(seq) => {
+                            prop_assert!(seq.num_hit < tokens.len());
+                            let mut held = Held { seq, salted };
+                            let from = held.seq.num_hit;
+                            memory.write(&held, from, block_size);
+                            memory.check(&held, block_size)?;
+                            held.seq.compute(&mut kv);
+                            live.push(held);
+                        }
+                    }
+                }
+                Op::Append { seq, token } if len > 0 => {
+                    let held = &mut live[seq % len];
+                    let before = (kv.block_map(0), held.seq.table());
+                    match held.seq.append(&mut kv, token) {
+                        None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
+                        Some(copies) => {
+                            for copy in copies {
+                                let content = memory.0[&(copy.group as usize, copy.src)].clone();
+                                memory.0.insert((copy.group as usize, copy.dst), content);
+                            }
+                            let from = held.seq.tokens.len() - 1;
+                            memory.write(held, from, block_size);
+                        }
+                    }
+                }
+                Op::Fork { seq } if len > 0 => {
+                    let (seq, salted) = (live[seq % len].seq.fork(&mut kv), live[seq % len].salted);
+                    live.push(Held { seq, salted });
+                }
+                Op::End { seq } if len > 0 => live.swap_remove(seq % len).seq.end(&mut kv),
+                Op::Reset => {
+                    let is_idle = counts(&kv).2 == 0;
+                    prop_assert_eq!(kv.reset_prefix_cache(), is_idle);
+                }
+                _ => {}
+            }
+            kv.check_integrity().map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let owned = live.iter().map(|held| &held.seq.blocks);
+            kv.check_owners(owned).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            for held in &live {
+                memory.check(held, block_size)?;
+            }
+        }
+        live.clear();
+        kv.tick(0);
+        prop_assert_eq!(counts(&kv).2, 0);
+    }
+}

@@ -1,0 +1,239 @@
+//! `Engine`: one loaded model. `rocmforge.LLM` and `rocmforge.AsyncLLM` are built on it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use numpy::PyArray2;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::arrays::{BlockColumns, block_columns, integer, matrix, optional_integer, seconds, token_ids};
+use super::handle::{Handle, wait};
+use super::inbox::LoopWaker;
+use super::requests::PyInbox;
+use super::tokenizer::PyTokenizer;
+use crate::config::{DeviceKind, EngineArgs, KvCacheDtype};
+use crate::engine::{Engine, LoadProgress};
+use crate::{Error, Result};
+
+#[pyclass(frozen, name = "Engine", module = "rocmforge._rocmforge")]
+pub(super) struct PyEngine {
+    handle: Arc<Handle>,
+}
+
+#[pymethods]
+impl PyEngine {
+    #[new]
+    #[pyo3(signature = (model, *, device, num_threads, max_model_len, max_num_seqs, max_num_batched_tokens, block_size,
+        kv_cache_memory, kv_cache_dtype, enable_prefix_caching, max_queue_size, retention, seed, progress=None))]
+    #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
+    fn new(
+        py: Python<'_>,
+        model: PathBuf,
+        device: &str,
+        num_threads: Option<&Bound<'_, PyAny>>,
+        max_model_len: Option<&Bound<'_, PyAny>>,
+        max_num_seqs: &Bound<'_, PyAny>,
+        max_num_batched_tokens: Option<&Bound<'_, PyAny>>,
+        block_size: &Bound<'_, PyAny>,
+        kv_cache_memory: Option<&Bound<'_, PyAny>>,
+        kv_cache_dtype: &str,
+        enable_prefix_caching: bool,
+        max_queue_size: &Bound<'_, PyAny>,
+        retention: f64,
+        seed: Option<&Bound<'_, PyAny>>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let args = EngineArgs {
+            model,
+            device: device_named(device)?,
+            num_threads: optional_integer("num_threads", num_threads)?,
+            max_model_len: optional_integer("max_model_len", max_model_len)?,
+            max_num_seqs: integer("max_num_seqs", max_num_seqs)?,
+            max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
+            block_size: integer("block_size", block_size)?,
+            kv_cache_memory: optional_integer("kv_cache_memory", kv_cache_memory)?,
+            kv_cache_dtype: dtype_named(kv_cache_dtype)?,
+            enable_prefix_caching,
+            max_queue_size: integer("max_queue_size", max_queue_size)?,
+            retention: seconds("retention", retention)?,
+            seed: optional_integer("seed", seed)?,
+        };
+        let engine = with_progress(py, progress, |report| Engine::load(args, report))?;
+        Ok(Self { handle: Handle::new(engine) })
+    }
+
+    /// Without arguments for one blocking call; with an event loop's `call_soon_threadsafe` and what it shall call
+    /// there when requests have news.
+    #[pyo3(signature = (call_soon=None, callback=None))]
+    fn inbox(&self, call_soon: Option<Py<PyAny>>, callback: Option<Py<PyAny>>) -> PyResult<PyInbox> {
+        self.handle.engine()?;
+        let waker = call_soon.zip(callback).map(|(call_soon, callback)| LoopWaker { call_soon, callback });
+        Ok(PyInbox::new(Arc::clone(&self.handle), waker))
+    }
+
+    fn abort(&self, py: Python<'_>, request_id: &str) -> PyResult<bool> {
+        let engine = self.handle.engine()?;
+        Ok(py.detach(|| engine.abort(request_id))?)
+    }
+
+    #[getter]
+    fn tokenizer(&self) -> PyResult<PyTokenizer> {
+        let engine = self.handle.engine()?;
+        Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()?), engine.chat_template().cloned()))
+    }
+
+    /// The resolved configuration.
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let config = self.handle.engine()?.config();
+        let dict = PyDict::new(py);
+        dict.set_item("num_threads", config.num_threads)?;
+        dict.set_item("max_model_len", config.max_model_len)?;
+        dict.set_item("max_num_seqs", config.max_num_seqs)?;
+        dict.set_item("max_num_batched_tokens", config.max_num_batched_tokens)?;
+        dict.set_item("block_size", config.block_size)?;
+        dict.set_item("num_blocks", config.num_blocks)?;
+        dict.set_item("kv_cache_dtype", dtype_name(config.kv_cache_dtype))?;
+        dict.set_item("enable_prefix_caching", config.enable_prefix_caching)?;
+        dict.set_item("max_queue_size", config.max_queue_size)?;
+        dict.set_item("retention", config.retention.as_secs_f64())?;
+        dict.set_item("seed", config.seed)?;
+        Ok(dict)
+    }
+
+    /// The fields of `rocmforge.Stats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let engine = self.handle.engine()?;
+        let stats = py.detach(|| engine.stats());
+        let finished = PyDict::new(py);
+        finished.set_item("stop", stats.num_finished_stop)?;
+        finished.set_item("length", stats.num_finished_length)?;
+        finished.set_item("abort", stats.num_finished_abort)?;
+        finished.set_item("timeout", stats.num_finished_timeout)?;
+        finished.set_item("error", stats.num_finished_error)?;
+        let dict = PyDict::new(py);
+        dict.set_item("num_waiting", stats.num_waiting)?;
+        dict.set_item("num_running", stats.num_running)?;
+        dict.set_item("num_preemptions", stats.num_preemptions)?;
+        dict.set_item("num_finished", finished)?;
+        dict.set_item("blocks_total", stats.kv_cache.blocks_total)?;
+        dict.set_item("blocks_free", stats.kv_cache.blocks_free)?;
+        dict.set_item("blocks_cached", stats.kv_cache.blocks_cached)?;
+        dict.set_item("blocks_owned", stats.kv_cache.blocks_owned)?;
+        dict.set_item("prefix_cache_queries", stats.kv_cache.prefix_cache_queries)?;
+        dict.set_item("prefix_cache_hits", stats.kv_cache.prefix_cache_hits)?;
+        dict.set_item("prefix_cache_evictions", stats.kv_cache.evictions)?;
+        dict.set_item("prompt_tokens", stats.prompt_tokens)?;
+        dict.set_item("generated_tokens", stats.generated_tokens)?;
+        dict.set_item("engine_steps", stats.engine_steps)?;
+        dict.set_item("device_allocations", stats.device_allocations)?;
+        dict.set_item("finished_records", stats.finished_records)?;
+        Ok(dict)
+    }
+
+    /// Bytes: weights, KV cache, scratch, other.
+    fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
+        let engine = self.handle.engine()?;
+        let ledger = py.detach(|| engine.memory());
+        Ok((ledger.weights, ledger.kv_cache, ledger.scratch, ledger.other))
+    }
+
+    fn block_map<'py>(&self, py: Python<'py>) -> PyResult<BlockColumns<'py>> {
+        let engine = self.handle.engine()?;
+        let blocks = py.detach(|| engine.block_map());
+        Ok(block_columns(py, &blocks))
+    }
+
+    fn reset_prefix_cache(&self, py: Python<'_>) -> PyResult<bool> {
+        self.handle.interruptible(py, |engine| engine.reset_prefix_cache())
+    }
+
+    fn prompt_logits<'py>(
+        &self,
+        py: Python<'py>,
+        prompt_token_ids: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
+        let ids = token_ids("token_ids", prompt_token_ids)?;
+        let rows = ids.len();
+        let engine = self.handle.engine()?;
+        let values = wait(py, &py.detach(|| engine.start_prompt_logits(ids))?)?;
+        matrix(py, values, rows)
+    }
+
+    fn check_integrity(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.interruptible(py, |engine| engine.check_integrity())
+    }
+
+    fn describe(&self) -> PyResult<String> {
+        Ok(self.handle.engine()?.describe().to_owned())
+    }
+
+    /// In a forked child there is nothing to close.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        match self.handle.engine() {
+            Ok(engine) => py.detach(|| engine.close()),
+            Err(Error::Forked { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    #[getter]
+    fn is_closed(&self) -> PyResult<bool> {
+        Ok(self.handle.engine()?.is_closed())
+    }
+}
+
+/// Between two looks at signals and calls of a Python progress callback.
+const REPORT_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Runs `work` detached from the interpreter; its progress goes to `callback(done, total)`. Ctrl-C, or an exception of
+/// the callback, stops it and is raised.
+pub(super) fn with_progress<T: Send>(
+    py: Python<'_>,
+    callback: Option<Py<PyAny>>,
+    work: impl FnOnce(&mut dyn FnMut(LoadProgress) -> bool) -> Result<T> + Send,
+) -> PyResult<T> {
+    let mut raised: Option<PyErr> = None;
+    let mut last = Instant::now();
+    let mut report = |progress: LoadProgress| {
+        if last.elapsed() < REPORT_INTERVAL && progress.done < progress.total {
+            return true;
+        }
+        last = Instant::now();
+        let reported = Python::attach(|py| {
+            py.check_signals()?;
+            callback.as_ref().map_or(Ok(()), |callback| callback.call1(py, (progress.done, progress.total)).map(drop))
+        });
+        raised = reported.err();
+        raised.is_none()
+    };
+    let result = py.detach(|| work(&mut report));
+    match raised {
+        Some(error) => Err(error),
+        None => Ok(result?),
+    }
+}
+
+fn device_named(name: &str) -> Result<DeviceKind> {
+    match name {
+        "auto" => Ok(DeviceKind::Auto),
+        "cpu" => Ok(DeviceKind::Cpu),
+        "hip" => Ok(DeviceKind::Hip),
+        _ => Err(Error::invalid("device", name, "'auto', 'cpu' or 'hip'")),
+    }
+}
+
+fn dtype_named(name: &str) -> Result<KvCacheDtype> {
+    match name {
+        "f16" => Ok(KvCacheDtype::F16),
+        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16'")),
+    }
+}
+
+fn dtype_name(dtype: KvCacheDtype) -> &'static str {
+    match dtype {
+        KvCacheDtype::F16 => "f16",
+    }
+}

@@ -1,0 +1,40 @@
+//! The one mapping from `Error` to Python exceptions. The classes are defined in `rocmforge/errors.py`, because each
+//! has two bases.
+
+use pyo3::PyErr;
+use pyo3::exceptions::{PyFileNotFoundError, PyKeyboardInterrupt, PyOSError};
+
+use crate::Error;
+
+mod classes {
+    use pyo3::import_exception;
+
+    import_exception!(rocmforge.errors, RocmForgeError);
+    import_exception!(rocmforge.errors, InvalidRequestError);
+    import_exception!(rocmforge.errors, ModelFileError);
+    import_exception!(rocmforge.errors, OutOfMemoryError);
+    import_exception!(rocmforge.errors, DeviceError);
+    import_exception!(rocmforge.errors, EngineDeadError);
+    import_exception!(rocmforge.errors, QueueFullError);
+}
+
+impl From<Error> for PyErr {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        match error {
+            Error::InvalidRequest { .. } | Error::ChatTemplate { .. } => classes::InvalidRequestError::new_err(message),
+            Error::FileNotFound { path } => {
+                PyFileNotFoundError::new_err((libc::ENOENT, "No such file or directory", path.into_os_string()))
+            }
+            Error::ModelFile { .. } => classes::ModelFileError::new_err(message),
+            Error::Io { .. } => PyOSError::new_err(message),
+            Error::OutOfMemory { .. } => classes::OutOfMemoryError::new_err(message),
+            Error::QueueFull { .. } => classes::QueueFullError::new_err(message),
+            Error::Device { .. } => classes::DeviceError::new_err(message),
+            // Only a progress callback of ours stops a load, and its own exception is raised instead.
+            Error::Interrupted => PyKeyboardInterrupt::new_err(message),
+            Error::EngineDead { .. } | Error::Forked { .. } => classes::EngineDeadError::new_err(message),
+            Error::StepFailed { .. } | Error::Internal { .. } => classes::RocmForgeError::new_err(message),
+        }
+    }
+}

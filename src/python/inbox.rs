@@ -1,0 +1,147 @@
+//! Outputs on their way to Python. The engine's output thread merges what is new into one entry per request; the
+//! consumer takes an entry when it gets round to it. However far a consumer lags, there is one entry per request, one
+//! wake-up under way per inbox, and the engine never waits.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+
+use super::output::{Progress, Update};
+use crate::engine::{OutputSink, RequestId, SequenceOutput};
+
+/// Calls back on the thread of an event loop.
+pub(super) struct LoopWaker {
+    /// `loop.call_soon_threadsafe`.
+    pub(super) call_soon: Py<PyAny>,
+    pub(super) callback: Py<PyAny>,
+}
+
+impl LoopWaker {
+    /// `false` when the loop is closed or the interpreter is gone.
+    fn wake(&self) -> bool {
+        Python::try_attach(|py| self.call_soon.call1(py, (&self.callback,)).is_ok()).unwrap_or(false)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    requests: HashMap<RequestId, Progress>,
+    /// Requests with news that their consumer has not been told of.
+    ready: Vec<RequestId>,
+    wake_under_way: bool,
+    closed: bool,
+}
+
+/// One per blocking call, or one per engine and event loop.
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    news: Condvar,
+    /// `None`: a thread waits on `news`.
+    waker: Option<LoopWaker>,
+}
+
+impl Inbox {
+    pub(super) fn new(waker: Option<LoopWaker>) -> Self {
+        Self { state: Mutex::default(), news: Condvar::new(), waker }
+    }
+
+    /// Registers the request that `submit` hands to the engine. The lock is held meanwhile, so no output can come
+    /// before the entry exists, and an output without an entry is one that nobody wants any more.
+    pub(super) fn register<T>(
+        &self,
+        progress: Progress,
+        submit: impl FnOnce() -> crate::Result<(RequestId, T)>,
+    ) -> crate::Result<(RequestId, T)> {
+        let mut state = self.state.lock();
+        let (id, accepted) = submit()?;
+        state.requests.insert(id, progress);
+        Ok((id, accepted))
+    }
+
+    /// Requests with news; each is named once until it is taken.
+    pub(super) fn ready(&self) -> Vec<RequestId> {
+        let mut state = self.state.lock();
+        state.wake_under_way = false;
+        std::mem::take(&mut state.ready)
+    }
+
+    /// As `ready`, after waiting for news for at most `timeout`.
+    pub(super) fn wait(&self, timeout: Duration) -> Vec<RequestId> {
+        let mut state = self.state.lock();
+        if state.ready.is_empty() {
+            self.news.wait_for(&mut state, timeout);
+        }
+        std::mem::take(&mut state.ready)
+    }
+
+    /// What is new for a request; its entry goes with its last news.
+    pub(super) fn take(&self, id: RequestId) -> Option<Update> {
+        let mut state = self.state.lock();
+        let update = state.requests.get_mut(&id)?.take()?;
+        if update.finished {
+            state.requests.remove(&id);
+        }
+        Some(update)
+    }
+
+    /// Drops a request's entry; `true` when it was still running.
+    pub(super) fn forget(&self, id: RequestId) -> bool {
+        self.state.lock().requests.remove(&id).is_some_and(|progress| !progress.is_finished())
+    }
+
+    /// Drops everything; returns what was still running.
+    pub(super) fn close(&self) -> Vec<RequestId> {
+        let mut state = self.state.lock();
+        state.closed = true;
+        let requests = std::mem::take(&mut state.requests);
+        requests.into_iter().filter(|(_, progress)| !progress.is_finished()).map(|(id, _)| id).collect()
+    }
+
+    pub(super) fn num_requests(&self) -> usize {
+        self.state.lock().requests.len()
+    }
+
+    /// Generated tokens of the requests that are still here.
+    pub(super) fn num_tokens(&self) -> usize {
+        self.state.lock().requests.values().map(Progress::num_tokens).sum()
+    }
+
+    /// Whether the event loop has to be woken; `None` when the consumer is gone.
+    fn merge(&self, outputs: Vec<SequenceOutput>) -> Option<bool> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if state.closed {
+            return None;
+        }
+        for output in outputs {
+            let id = output.request;
+            if state.requests.get_mut(&id).is_some_and(|progress| progress.merge(output)) {
+                state.ready.push(id);
+            }
+        }
+        if state.ready.is_empty() {
+            return Some(false);
+        }
+        self.news.notify_all();
+        Some(!std::mem::replace(&mut state.wake_under_way, true))
+    }
+}
+
+impl OutputSink for Inbox {
+    /// Never attaches to the interpreter while it holds the lock: a thread that is attached may be waiting for it.
+    fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
+        match (self.merge(outputs), &self.waker) {
+            (None, _) => false,
+            (Some(true), Some(waker)) => {
+                let woken = waker.wake();
+                if !woken {
+                    self.close();
+                }
+                woken
+            }
+            (Some(_), _) => true,
+        }
+    }
+}

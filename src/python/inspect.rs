@@ -1,0 +1,87 @@
+//! Functions behind `rocmforge inspect`, `check` and `doctor`.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::engine::with_progress;
+use crate::backend::cpu::simd::Isa;
+use crate::engine::check::check_file;
+use crate::engine::doctor::{cpu_features, cpu_kernels};
+use crate::gguf::{Array, GgufFile, Value};
+
+/// `(name, shape, type, bytes)`.
+type Tensor = (String, Vec<u64>, &'static str, usize);
+/// `(name, summary, [(class of the problem, message)])`.
+type Stage = (&'static str, String, Vec<(String, String)>);
+
+/// `(version, metadata, tensors)` of a file that passes the structural checks.
+#[pyfunction]
+pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<(u32, Bound<'_, PyDict>, Vec<Tensor>)> {
+    let file = py.detach(|| GgufFile::open(&model))?;
+    let metadata = PyDict::new(py);
+    for (key, value) in file.metadata().iter() {
+        metadata.set_item(key, to_python(py, value)?)?;
+    }
+    let tensors = file
+        .tensors()
+        .iter()
+        .map(|info| (info.name.clone(), info.shape.clone(), info.ggml_type.name(), info.num_bytes));
+    Ok((file.version(), metadata, tensors.collect()))
+}
+
+/// Reads and checks the whole file; `progress(done, total)` counts bytes.
+#[pyfunction]
+#[pyo3(signature = (model, progress=None))]
+pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Vec<Stage>> {
+    let stages = with_progress(py, progress, |report| Ok(check_file(&model, report)))?;
+    let stages = stages.into_iter().map(|stage| {
+        let problems = stage.problems.into_iter().map(PyErr::from).map(|error| {
+            let class = error.get_type(py).name()?.to_string();
+            Ok((class, error.value(py).to_string()))
+        });
+        Ok((stage.name, stage.summary, problems.collect::<PyResult<_>>()?))
+    });
+    stages.collect()
+}
+
+/// What this machine offers, as `rocmforge doctor --json` prints it.
+#[pyfunction]
+pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let features = PyDict::new(py);
+    cpu_features().into_iter().try_for_each(|feature| features.set_item(feature.name, feature.available))?;
+    let device = PyDict::new(py);
+    device.set_item("name", "cpu")?;
+    device.set_item("detail", format!("instruction set in use: {}", Isa::detect().name()))?;
+    let report = PyDict::new(py);
+    report.set_item("architecture", std::env::consts::ARCH)?;
+    report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
+    report.set_item("devices", [device])?;
+    report.set_item("cpu_features", features)?;
+    let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
+    report.set_item("kernels", kernels.collect::<Vec<_>>())?;
+    Ok(report)
+}
+
+fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {
+    macro_rules! convert {
+        ($value:expr, $($variant:path),*) => {
+            match $value { $($variant(inner) => Ok(inner.clone().into_pyobject(py)?.to_owned().into_any()),)*
+                Value::Array(array) => array_to_python(py, array),
+            }
+        };
+    }
+    use Value::{Bool, F32, F64, I8, I16, I32, I64, String, U8, U16, U32, U64};
+    convert!(value, U8, I8, U16, I16, U32, I32, F32, Bool, String, U64, I64, F64)
+}
+
+fn array_to_python<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
+    macro_rules! convert {
+        ($array:expr, $($variant:path),*) => {
+            match $array { $($variant(items) => Ok(pyo3::types::PyList::new(py, items)?.into_any()),)* }
+        };
+    }
+    use Array::{Bool, F32, F64, I8, I16, I32, I64, String, U8, U16, U32, U64};
+    convert!(array, U8, I8, U16, I16, U32, I32, F32, Bool, String, U64, I64, F64)
+}

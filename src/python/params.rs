@@ -1,0 +1,272 @@
+//! `SamplingParams` as Python sees them: checked when they are made, immutable after.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use super::arrays::{integer, optional_integer, token_ids, wrong_type};
+use crate::config::{OutputKind, SamplingParams};
+use crate::{Error, Result};
+
+#[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct PySamplingParams(pub(super) SamplingParams);
+
+/// A count with a default: what is no `usize` is kept, for an error that names the field.
+#[derive(FromPyObject)]
+enum Count<'py> {
+    Number(usize),
+    Other(Bound<'py, PyAny>),
+}
+
+impl Count<'_> {
+    fn get(&self, what: &'static str) -> PyResult<usize> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Other(value) => integer(what, value),
+        }
+    }
+}
+
+/// A number with a default, as `Count`.
+#[derive(FromPyObject)]
+enum Real<'py> {
+    Number(f32),
+    Other(Bound<'py, PyAny>),
+}
+
+impl Real<'_> {
+    fn get(&self, what: &'static str) -> PyResult<f32> {
+        match self {
+            Self::Number(number) => Ok(*number),
+            Self::Other(value) => Err(wrong_type(what, value, "a number")),
+        }
+    }
+}
+
+/// In the order of the constructor: `repr`, pickling and `replace` go through it.
+const FIELDS: [&str; 20] = [
+    "n",
+    "max_tokens",
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "seed",
+    "logprobs",
+    "prompt_logprobs",
+    "skip_special_tokens",
+    "include_stop_str_in_output",
+    "output_kind",
+];
+
+#[pymethods]
+impl PySamplingParams {
+    #[new]
+    #[pyo3(signature = (n=Count::Number(1), max_tokens=Count::Number(256), min_tokens=Count::Number(0), temperature=Real::Number(1.0),
+        top_p=Real::Number(1.0), top_k=Count::Number(0), min_p=Real::Number(0.0),
+        repetition_penalty=Real::Number(1.0), presence_penalty=Real::Number(0.0), frequency_penalty=Real::Number(0.0), logit_bias=None, stop=None,
+        stop_token_ids=None, ignore_eos=false, seed=None, logprobs=None, prompt_logprobs=None,
+        skip_special_tokens=true, include_stop_str_in_output=false, output_kind="cumulative"),
+        text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
+        repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None, \
+        stop_token_ids=None, ignore_eos=False, seed=None, logprobs=None, prompt_logprobs=None, \
+        skip_special_tokens=True, include_stop_str_in_output=False, output_kind='cumulative')")]
+    #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
+    fn new(
+        n: Count<'_>,
+        max_tokens: Count<'_>,
+        min_tokens: Count<'_>,
+        temperature: Real<'_>,
+        top_p: Real<'_>,
+        top_k: Count<'_>,
+        min_p: Real<'_>,
+        repetition_penalty: Real<'_>,
+        presence_penalty: Real<'_>,
+        frequency_penalty: Real<'_>,
+        logit_bias: Option<&Bound<'_, PyDict>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        stop_token_ids: Option<&Bound<'_, PyAny>>,
+        ignore_eos: bool,
+        seed: Option<&Bound<'_, PyAny>>,
+        logprobs: Option<&Bound<'_, PyAny>>,
+        prompt_logprobs: Option<&Bound<'_, PyAny>>,
+        skip_special_tokens: bool,
+        include_stop_str_in_output: bool,
+        output_kind: &str,
+    ) -> PyResult<Self> {
+        let params = SamplingParams {
+            n: n.get("n")?,
+            max_tokens: max_tokens.get("max_tokens")?,
+            min_tokens: min_tokens.get("min_tokens")?,
+            temperature: temperature.get("temperature")?,
+            top_p: top_p.get("top_p")?,
+            top_k: top_k.get("top_k")?,
+            min_p: min_p.get("min_p")?,
+            repetition_penalty: repetition_penalty.get("repetition_penalty")?,
+            presence_penalty: presence_penalty.get("presence_penalty")?,
+            frequency_penalty: frequency_penalty.get("frequency_penalty")?,
+            logit_bias: logit_bias.map(biases).transpose()?.unwrap_or_default(),
+            stop: stop.map(stop_strings).transpose()?.unwrap_or_default(),
+            stop_token_ids: stop_token_ids.map(|ids| token_ids("stop_token_ids", ids)).transpose()?.unwrap_or_default(),
+            ignore_eos,
+            seed: optional_integer("seed", seed)?,
+            logprobs: optional_integer("logprobs", logprobs)?,
+            prompt_logprobs: optional_integer("prompt_logprobs", prompt_logprobs)?,
+            skip_special_tokens,
+            include_stop_str_in_output,
+            output_kind: kind_named(output_kind)?,
+        };
+        params.validate()?;
+        Ok(Self(params))
+    }
+
+    #[getter]
+    fn n(&self) -> usize {
+        self.0.n
+    }
+    #[getter]
+    fn max_tokens(&self) -> usize {
+        self.0.max_tokens
+    }
+    #[getter]
+    fn min_tokens(&self) -> usize {
+        self.0.min_tokens
+    }
+    #[getter]
+    fn temperature(&self) -> f64 {
+        shortest(self.0.temperature)
+    }
+    #[getter]
+    fn top_p(&self) -> f64 {
+        shortest(self.0.top_p)
+    }
+    #[getter]
+    fn top_k(&self) -> usize {
+        self.0.top_k
+    }
+    #[getter]
+    fn min_p(&self) -> f64 {
+        shortest(self.0.min_p)
+    }
+    #[getter]
+    fn repetition_penalty(&self) -> f64 {
+        shortest(self.0.repetition_penalty)
+    }
+    #[getter]
+    fn presence_penalty(&self) -> f64 {
+        shortest(self.0.presence_penalty)
+    }
+    #[getter]
+    fn frequency_penalty(&self) -> f64 {
+        shortest(self.0.frequency_penalty)
+    }
+    #[getter]
+    fn logit_bias<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let biases = PyDict::new(py);
+        self.0.logit_bias.iter().try_for_each(|&(id, bias)| biases.set_item(id, shortest(bias)))?;
+        Ok(biases)
+    }
+    #[getter]
+    fn stop(&self) -> Vec<String> {
+        self.0.stop.clone()
+    }
+    #[getter]
+    fn stop_token_ids(&self) -> Vec<u32> {
+        self.0.stop_token_ids.clone()
+    }
+    #[getter]
+    fn ignore_eos(&self) -> bool {
+        self.0.ignore_eos
+    }
+    #[getter]
+    fn seed(&self) -> Option<u64> {
+        self.0.seed
+    }
+    #[getter]
+    fn logprobs(&self) -> Option<usize> {
+        self.0.logprobs
+    }
+    #[getter]
+    fn prompt_logprobs(&self) -> Option<usize> {
+        self.0.prompt_logprobs
+    }
+    #[getter]
+    fn skip_special_tokens(&self) -> bool {
+        self.0.skip_special_tokens
+    }
+    #[getter]
+    fn include_stop_str_in_output(&self) -> bool {
+        self.0.include_stop_str_in_output
+    }
+    #[getter]
+    fn output_kind(&self) -> &'static str {
+        kind_name(self.0.output_kind)
+    }
+
+    /// The same parameters with some of them changed.
+    #[pyo3(signature = (**changes))]
+    fn replace<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
+        let fields = PyDict::new(slf.py());
+        for name in FIELDS {
+            fields.set_item(name, slf.getattr(name)?)?;
+        }
+        if let Some(changes) = changes {
+            fields.update(changes.as_mapping())?;
+        }
+        slf.get_type().call((), Some(&fields))
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let fields = FIELDS.map(|name| Ok(format!("{name}={}", slf.getattr(name)?.repr()?)));
+        let fields: Vec<String> = fields.into_iter().collect::<PyResult<_>>()?;
+        Ok(format!("SamplingParams({})", fields.join(", ")))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
+        let values = FIELDS.map(|name| slf.getattr(name)).into_iter().collect::<PyResult<Vec<_>>>()?;
+        Ok((slf.get_type(), PyTuple::new(slf.py(), values)?))
+    }
+}
+
+/// The shortest decimal that is this float: 0.7 comes back as 0.7, not as 0.699999988079071.
+fn shortest(value: f32) -> f64 {
+    value.to_string().parse().unwrap_or(f64::from(value))
+}
+
+fn stop_strings(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
+    let one = value.extract().map(|text| vec![text]);
+    one.or_else(|_| value.extract()).map_err(|_| wrong_type("stop", value, "a string or a list of strings"))
+}
+
+/// Sorted by token, so that equal biases are equal parameters.
+fn biases(dict: &Bound<'_, PyDict>) -> PyResult<Vec<(u32, f32)>> {
+    let pairs = dict.iter().map(|(id, bias)| Ok((integer("logit_bias", &id)?, bias.extract()?)));
+    let mut pairs = pairs.collect::<PyResult<Vec<(u32, f32)>>>()?;
+    pairs.sort_unstable_by_key(|&(id, _)| id);
+    Ok(pairs)
+}
+
+fn kind_named(name: &str) -> Result<OutputKind> {
+    match name {
+        "cumulative" => Ok(OutputKind::Cumulative),
+        "delta" => Ok(OutputKind::Delta),
+        "final_only" => Ok(OutputKind::FinalOnly),
+        _ => Err(Error::invalid("output_kind", name, "'cumulative', 'delta' or 'final_only'")),
+    }
+}
+
+fn kind_name(kind: OutputKind) -> &'static str {
+    match kind {
+        OutputKind::Cumulative => "cumulative",
+        OutputKind::Delta => "delta",
+        OutputKind::FinalOnly => "final_only",
+    }
+}

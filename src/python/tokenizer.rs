@@ -1,0 +1,146 @@
+//! The file's tokenizer and chat template, with or without an engine around them.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::{Map, Value};
+
+use super::arrays::token_ids;
+use super::json::to_json;
+use crate::engine::chat::{ChatPrompt, render_chat};
+use crate::gguf::GgufFile;
+use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::{Error, Result};
+
+#[pyclass(frozen, name = "Tokenizer", module = "rocmforge")]
+pub(super) struct PyTokenizer {
+    tokenizer: Arc<Tokenizer>,
+    /// The error says how to give a template to a file that has none.
+    template: Result<Arc<ChatTemplate>>,
+}
+
+impl PyTokenizer {
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, template: Result<Arc<ChatTemplate>>) -> Self {
+        Self { tokenizer, template }
+    }
+
+    fn open(path: PathBuf) -> Result<Self> {
+        let file = GgufFile::open(&path)?;
+        let tokenizer = Arc::new(Tokenizer::from_metadata(file.metadata())?);
+        let template = ChatTemplate::from_metadata(file.metadata()).and_then(|template| {
+            template
+                .map(Arc::new)
+                .ok_or_else(|| Error::ChatTemplate { problem: "the file has none; pass one as chat_template".into() })
+        });
+        Ok(Self { tokenizer, template })
+    }
+
+    /// `chat_template` replaces the file's.
+    fn template(&self, chat_template: Option<&str>) -> Result<Arc<ChatTemplate>> {
+        let Some(source) = chat_template else { return self.template.clone() };
+        let text = |id: Option<u32>| id.map_or(Ok(""), |id| self.tokenizer.token_text(id));
+        let bos = text(self.tokenizer.bos_token_id())?;
+        let eos = text(self.tokenizer.eos_token_ids().first().copied())?;
+        Ok(Arc::new(ChatTemplate::new(source, bos, eos)?))
+    }
+
+    fn chat(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        add_generation_prompt: bool,
+        tools: Option<&Bound<'_, PyAny>>,
+        chat_template: Option<&str>,
+        template_vars: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<ChatPrompt> {
+        let py = messages.py();
+        let messages = to_json("messages", messages)?;
+        let tools = tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?;
+        let vars = match template_vars.map(|vars| to_json("template variables", vars)).transpose()? {
+            Some(Value::Object(vars)) => vars,
+            _ => Map::new(),
+        };
+        let template = self.template(chat_template)?;
+        Ok(py.detach(|| render_chat(&self.tokenizer, &template, &messages, &tools, add_generation_prompt, &vars))?)
+    }
+}
+
+#[pymethods]
+impl PyTokenizer {
+    #[new]
+    fn py_new(py: Python<'_>, model: PathBuf) -> PyResult<Self> {
+        Ok(py.detach(|| Self::open(model))?)
+    }
+
+    #[pyo3(signature = (text, *, add_special=true, parse_special=false))]
+    fn encode(&self, py: Python<'_>, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<u32>> {
+        Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
+    }
+
+    #[pyo3(signature = (ids, *, skip_special=false))]
+    fn decode(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, skip_special: bool) -> PyResult<String> {
+        let ids = token_ids("ids", ids)?;
+        Ok(py.detach(|| self.tokenizer.decode(&ids, skip_special))?)
+    }
+
+    #[pyo3(signature = (ids, *, skip_special=false))]
+    fn decode_bytes<'py>(
+        &self,
+        py: Python<'py>,
+        ids: &Bound<'py, PyAny>,
+        skip_special: bool,
+    ) -> PyResult<std::borrow::Cow<'static, [u8]>> {
+        let ids = token_ids("ids", ids)?;
+        Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
+    }
+
+    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
+    fn apply_chat_template(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        add_generation_prompt: bool,
+        tools: Option<&Bound<'_, PyAny>>,
+        chat_template: Option<&str>,
+        template_vars: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<String> {
+        Ok(self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?.text)
+    }
+
+    /// The conversation as text and as token ids; only the template's own text can become control tokens.
+    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
+    fn encode_chat(
+        &self,
+        messages: &Bound<'_, PyAny>,
+        add_generation_prompt: bool,
+        tools: Option<&Bound<'_, PyAny>>,
+        chat_template: Option<&str>,
+        template_vars: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<(String, Vec<u32>)> {
+        let prompt = self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?;
+        Ok((prompt.text, prompt.token_ids))
+    }
+
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.tokenizer.vocab_size()
+    }
+
+    #[getter]
+    fn eos_token_ids(&self) -> Vec<u32> {
+        self.tokenizer.eos_token_ids().to_vec()
+    }
+
+    #[getter]
+    fn bos_token_id(&self) -> Option<u32> {
+        self.tokenizer.bos_token_id()
+    }
+
+    fn is_special(&self, token_id: u32) -> bool {
+        self.tokenizer.is_special(token_id)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Tokenizer(vocab_size={})", self.tokenizer.vocab_size())
+    }
+}

@@ -1,0 +1,102 @@
+//! Partial selection in the total order of tokens: (logit descending, id ascending).
+
+use super::Candidates;
+
+/// Tokens looked at together when searching for the best.
+const CHUNK: usize = 64;
+
+/// A token's place in the order: the larger key is the better token, and no two are equal.
+pub(super) fn key(logit: f32, id: u32) -> u64 {
+    // Adding zero makes -0.0 and 0.0 the same. Then IEEE order is integer order, once negatives are mirrored.
+    let bits = (logit + 0.0).to_bits();
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!id)
+}
+
+pub(super) fn key_id(key: u64) -> u32 {
+    !(key as u32)
+}
+
+fn key_logit(key: u64) -> f32 {
+    let ordered = (key >> 32) as u32;
+    f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
+}
+
+/// Leaves the keys of the `k` best tokens in `keys`, in no particular order.
+///
+/// One pass with a floor: once `k` candidates are known, only what beats the worst of them is looked at, a chunk at a
+/// time; the candidates are thinned whenever their buffer is full.
+pub(super) fn top_k(logits: &[f32], k: usize, keys: &mut Vec<u64>) {
+    keys.clear();
+    if k == 0 {
+        return;
+    }
+    let room = k.saturating_mul(2).saturating_add(16 * CHUNK);
+    let mut floor = None;
+    for (chunk, start) in logits.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
+        if let Some(floor) = floor {
+            let max = chunk.iter().fold(f32::NEG_INFINITY, |m, &x| if x > m { x } else { m });
+            // A later token with the floor's own logit loses by its id.
+            if max <= floor {
+                continue;
+            }
+        }
+        let better = (start..).zip(chunk).filter(|&(_, &x)| floor.is_none_or(|floor| x > floor));
+        keys.extend(better.map(|(id, &x)| key(x, id)));
+        if keys.len() + CHUNK > room {
+            floor = thin(keys, k);
+        }
+    }
+    thin(keys, k);
+}
+
+/// Keeps the `k` largest keys and gives the logit of the smallest of them; `None` when there were no more than `k`.
+fn thin(keys: &mut Vec<u64>, k: usize) -> Option<f32> {
+    if keys.len() <= k {
+        return None;
+    }
+    let (_, &mut worst, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+    keys.truncate(k);
+    Some(key_logit(worst))
+}
+
+/// Reusable memory of the selections that work on few tokens.
+#[derive(Debug, Default)]
+pub(super) struct NarrowScratch {
+    weighted: Vec<(u64, f32)>,
+    logits: Vec<f32>,
+}
+
+impl NarrowScratch {
+    /// Logits of the tokens `ids`.
+    pub(super) fn logits_of(&mut self, ids: &[u32], logits: &[f32]) -> &[f32] {
+        self.logits.clear();
+        self.logits.extend(ids.iter().map(|&id| logits[id as usize]));
+        &self.logits
+    }
+
+    /// Key of the last token of the smallest best-first prefix of the candidates whose weights reach `mass`.
+    ///
+    /// Quickselect by weight: halve the candidates, and go on in the half in which the running sum crosses `mass`.
+    /// Linear in the number of candidates on average.
+    pub(super) fn top_p_cut(&mut self, candidates: Candidates<'_>, logits: &[f32], mass: f64) -> u64 {
+        self.weighted.clear();
+        let pairs = candidates.ids.iter().zip(candidates.weights);
+        self.weighted.extend(pairs.map(|(&id, &weight)| (key(logits[id as usize], id), weight)));
+        let mut missing = mass;
+        let mut slice = &mut self.weighted[..];
+        while slice.len() > 1 {
+            let half = slice.len() / 2;
+            slice.select_nth_unstable_by(half, |a, b| b.0.cmp(&a.0));
+            let (better, worse) = slice.split_at_mut(half);
+            let better_mass: f64 = better.iter().map(|&(_, weight)| f64::from(weight)).sum();
+            if better_mass >= missing {
+                slice = better;
+            } else {
+                missing -= better_mass;
+                slice = worse;
+            }
+        }
+        slice.first().map_or(0, |&(key, _)| key)
+    }
+}

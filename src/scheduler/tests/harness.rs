@@ -1,0 +1,99 @@
+//! A scheduler driven by hand, for tests of single behaviours.
+
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::Result;
+use crate::kv_cache::{GroupKind, KvCache, KvCacheConfig};
+use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+
+pub(crate) struct Harness {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) kv_cache: Arc<RwLock<KvCache>>,
+    pub(crate) now: u64,
+}
+
+pub(crate) fn limits() -> SchedulerConfig {
+    SchedulerConfig {
+        max_num_seqs: 4,
+        max_num_batched_tokens: 16,
+        max_prompt_logits: 8,
+        max_model_len: 64,
+        max_queue_size: 8,
+    }
+}
+
+pub(crate) fn kv_config(num_blocks: usize) -> KvCacheConfig {
+    KvCacheConfig {
+        block_size: 4,
+        num_blocks,
+        groups: vec![GroupKind::Full],
+        enable_prefix_caching: true,
+        hash_key: [1; 32],
+    }
+}
+
+/// A sequence whose prompt of `n` tokens no other id shares.
+pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
+    NewSequence {
+        id: SeqId(id),
+        prompt: (0..n as u32).map(|i| id as u32 * 1000 + i).collect(),
+        max_tokens: 16,
+        priority: 0,
+        all_logits: false,
+        cache_salt: None,
+        num_forks: 1,
+    }
+}
+
+impl Harness {
+    pub(crate) fn new(num_blocks: usize, limits: SchedulerConfig) -> Self {
+        let kv_cache = Arc::new(RwLock::new(KvCache::new(kv_config(num_blocks)).unwrap()));
+        Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
+    }
+
+    pub(crate) fn add(&mut self, seq: NewSequence) -> Result<()> {
+        self.scheduler.add(seq, self.now)
+    }
+
+    pub(crate) fn schedule(&mut self) -> Step {
+        self.now += 10;
+        let step = self.scheduler.schedule(self.now).unwrap();
+        self.scheduler.check_integrity().unwrap();
+        step
+    }
+
+    /// Commits with token 500 + id for each that samples.
+    pub(crate) fn commit(&mut self, step: &Step) {
+        let sampled: Vec<_> =
+            step.seqs.iter().filter(|seq| seq.samples).map(|seq| (seq.id, token_of(seq.id))).collect();
+        self.scheduler.commit(step, &sampled, self.now).unwrap();
+        self.scheduler.check_integrity().unwrap();
+    }
+
+    pub(crate) fn step(&mut self) -> Step {
+        let step = self.schedule();
+        self.commit(&step);
+        step
+    }
+
+    pub(crate) fn finish(&mut self, id: u64) -> bool {
+        let found = self.scheduler.finish(SeqId(id), self.now);
+        self.scheduler.check_integrity().unwrap();
+        found
+    }
+
+    pub(crate) fn blocks_owned(&self) -> usize {
+        self.kv_cache.read().stats().blocks_owned
+    }
+}
+
+pub(crate) fn token_of(id: SeqId) -> u32 {
+    500 + id.0 as u32
+}
+
+/// `(id, tokens)` of a step, in its order.
+pub(crate) fn shares(step: &Step) -> Vec<(u64, usize)> {
+    step.seqs.iter().map(|seq| (seq.id.0, seq.num_tokens)).collect()
+}

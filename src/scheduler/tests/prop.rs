@@ -1,0 +1,79 @@
+//! The simulator driven by operations that shrink.
+
+use proptest::collection::vec;
+use proptest::prelude::{Just, ProptestConfig, Strategy, any};
+use proptest::{option, prop_oneof, proptest};
+
+use super::sim::{Request, Sim, SimConfig};
+use crate::kv_cache::GroupKind;
+
+#[derive(Debug, Clone)]
+enum Op {
+    Add(Request),
+    Cancel(usize),
+    Step,
+    Fail,
+    Reset,
+}
+
+fn request() -> impl Strategy<Value = Request> {
+    let prompt = (0u32..3, 1u32..24).prop_map(|(text, len)| (0..len).map(|i| 1 + text * (i / 5)).collect());
+    (prompt, 1usize..12, -1i32..2, option::weighted(0.2, 0u8..2), any::<bool>(), 1usize..4, 0u64..3).prop_map(
+        |(prompt, max_tokens, priority, salt, all_logits, n, seed)| Request {
+            priority,
+            salt,
+            all_logits,
+            n,
+            seed,
+            ..Request::new(prompt, max_tokens)
+        },
+    )
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => request().prop_map(Op::Add),
+        1 => (0usize..16).prop_map(Op::Cancel),
+        8 => Just(Op::Step),
+        1 => Just(Op::Fail),
+        1 => Just(Op::Reset),
+    ]
+}
+
+fn config() -> impl Strategy<Value = SimConfig> {
+    let kind =
+        prop_oneof![2 => Just(GroupKind::Full), 1 => (1usize..9).prop_map(|window| GroupKind::Sliding { window })];
+    (1usize..6, 2usize..24, vec(kind, 1..3), any::<bool>(), 1usize..5, 0usize..12, 1usize..4).prop_map(
+        |(block_size, num_blocks, groups, prefix_caching, max_num_seqs, extra_tokens, depth)| SimConfig {
+            block_size,
+            num_blocks,
+            groups,
+            prefix_caching,
+            max_num_seqs,
+            max_num_batched_tokens: max_num_seqs + extra_tokens,
+            max_model_len: 40,
+            depth,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 1_000 } else { 20_000 }, ..ProptestConfig::default() })]
+
+    /// After every operation the invariants hold; at the end all have what they would have alone, and nothing is left.
+    #[test]
+    fn scheduler_serves_everyone(config in config(), ops in vec(op(), 1..80)) {
+        let mut sim = Sim::new(config);
+        for op in ops {
+            match op {
+                Op::Add(request) => drop(sim.add(&request)),
+                Op::Cancel(k) => sim.cancel(k),
+                Op::Step => sim.step(),
+                Op::Fail => sim.fail_newest(),
+                Op::Reset => drop(sim.kv_cache.write().reset_prefix_cache()),
+            }
+            sim.check();
+        }
+        sim.drain();
+    }
+}

@@ -1,0 +1,99 @@
+//! Long random runs of the simulator.
+
+use super::sim::{Request, Sim, SimConfig, mix};
+use crate::kv_cache::GroupKind;
+
+/// A generator that is the same everywhere and for ever.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(1);
+        (mix(0x5EED, self.0) % n as u64) as usize
+    }
+
+    fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+}
+
+fn random_config(random: &mut Random) -> SimConfig {
+    let sliding = GroupKind::Sliding { window: 1 + random.below(12) };
+    let groups = match random.below(5) {
+        0 => vec![sliding],
+        1 => vec![GroupKind::Full, sliding],
+        2 => vec![GroupKind::Sliding { window: 1 + random.below(20) }, GroupKind::Full, sliding],
+        _ => vec![GroupKind::Full],
+    };
+    let max_num_seqs = 1 + random.below(8);
+    SimConfig {
+        block_size: 1 + random.below(6),
+        num_blocks: 8 + random.below(40),
+        groups,
+        prefix_caching: !random.one_in(6),
+        max_num_seqs,
+        max_num_batched_tokens: max_num_seqs + random.below(24),
+        max_model_len: 4 + random.below(60),
+        depth: 1 + random.below(3),
+    }
+}
+
+fn random_request(random: &mut Random) -> Request {
+    // Prompts are prefixes of a few texts, so that much is shared.
+    let (text, length) = (random.below(3) as u64, 1 + random.below(40));
+    let prompt = (0..length as u64).map(|i| (mix(text, i / 7) % 31) as u32).collect();
+    Request {
+        prompt,
+        max_tokens: 1 + random.below(24),
+        priority: random.below(3) as i32 - 1,
+        salt: random.one_in(5).then(|| random.below(2) as u8),
+        all_logits: random.one_in(8),
+        n: if random.one_in(4) { 1 + random.below(4) } else { 1 },
+        seed: random.below(4) as u64,
+    }
+}
+
+/// Runs `num_worlds` random worlds, about `num_steps` steps each. Returns steps, preemptions, hits.
+fn run(seed: u64, num_worlds: usize, num_steps: usize) -> (u64, u64, u64) {
+    let mut random = Random(seed << 32);
+    let (mut steps, mut preemptions, mut hits) = (0, 0, 0);
+    for _ in 0..num_worlds {
+        let mut sim = Sim::new(random_config(&mut random));
+        for i in 0..num_steps {
+            if sim.num_live() < 12 && random.one_in(2) {
+                sim.add(&random_request(&mut random));
+            }
+            if random.one_in(20) {
+                sim.cancel(random.below(64));
+            }
+            if random.one_in(50) {
+                sim.fail_newest();
+            }
+            if random.one_in(200) {
+                sim.kv_cache.write().reset_prefix_cache();
+            }
+            sim.step();
+            if i % 16 == 0 {
+                sim.check();
+            }
+        }
+        sim.drain();
+        steps += sim.num_steps;
+        preemptions += sim.scheduler.num_preemptions();
+        hits += sim.kv_cache.read().stats().prefix_cache_hits;
+    }
+    (steps, preemptions, hits)
+}
+
+/// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed steps, steps in
+/// flight, a pool that is much too small), every sequence reads only its own K and V and generates what it would alone,
+/// and at the end nothing is left.
+#[test]
+fn every_sequence_generates_what_it_would_alone() {
+    let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
+    let (steps, preemptions, hits) = run(1, num_worlds, num_steps);
+    // The worlds are such that these are common; if not, nothing was tested.
+    assert!(steps > (num_worlds * num_steps / 3) as u64, "{steps} steps");
+    assert!(preemptions > num_worlds as u64, "{preemptions} preemptions");
+    assert!(hits > 10 * num_worlds as u64, "{hits} hits");
+}

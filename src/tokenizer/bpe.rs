@@ -1,0 +1,206 @@
+//! Byte-level BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`.
+//!
+//! The merge loop is our own rather than the `tokenizers` crate's: that one takes the vocabulary and the merges as
+//! maps of owned strings, which takes longer to build than the whole budget for loading a vocabulary of 150,000 tokens,
+//! and it drops bytes that a vocabulary lacks without a word. Here merges are looked up by pairs of ids, and a heap of
+//! candidate merges keeps a word of n bytes at O(n log n).
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use hashbrown::HashMap as FastMap;
+
+use super::byte_level;
+use super::pretokenizer::{Class, PreTokenizer};
+use super::vocab::Vocab;
+use crate::gguf::Metadata;
+use crate::{Error, Result};
+
+const PRE: &str = "tokenizer.ggml.pre";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+/// Longer words are rarely met twice; remembering them would only fill the table.
+const MAX_REMEMBERED_WORD: usize = 32;
+
+#[derive(Debug)]
+pub(super) struct Bpe {
+    pre_tokenizer: PreTokenizer,
+    ignore_merges: bool,
+    /// The token of each single byte; a vocabulary may lack bytes that its training text did not have.
+    byte_ids: Vec<Option<u32>>,
+    /// In order of priority, lowest first.
+    merges: Vec<Merge>,
+    ranks: FastMap<(u32, u32), u32>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Merge {
+    left: u32,
+    right: u32,
+    result: u32,
+}
+
+/// A stretch of the word being merged; `prev` and `next` are indices, `NONE` at the ends.
+#[derive(Clone, Copy)]
+struct Symbol {
+    id: u32,
+    prev: u32,
+    next: u32,
+}
+const NONE: u32 = u32::MAX;
+
+/// Working memory of one call of `encode`.
+#[derive(Default)]
+pub(super) struct Scratch<'t> {
+    symbols: Vec<Symbol>,
+    /// `(rank, index of the left symbol)`: the lowest rank first, then the leftmost.
+    candidates: BinaryHeap<Reverse<(u32, u32)>>,
+    spelled: String,
+    /// Where in the output the ids of a word already are.
+    seen: HashMap<&'t str, (usize, usize), hashbrown::DefaultHashBuilder>,
+}
+
+impl Bpe {
+    /// `class` is what `tokenizer.ggml.pre` names.
+    pub(super) fn new(metadata: &Metadata, vocab: &Vocab, class: Class) -> Result<Self> {
+        let (merges, ranks) = read_merges(metadata, vocab)?;
+        let pre_tokenizer = class.compile().map_err(Error::internal)?;
+        let mut buffer = [0; 4];
+        let byte_ids = (0..=u8::MAX).map(|b| vocab.text_id(byte_level::char_of(b).encode_utf8(&mut buffer))).collect();
+        Ok(Self { pre_tokenizer, ignore_merges: class.ignore_merges, byte_ids, merges, ranks })
+    }
+
+    /// Appends the ids of `text`.
+    pub(super) fn encode<'t>(
+        &self,
+        vocab: &Vocab,
+        text: &'t str,
+        scratch: &mut Scratch<'t>,
+        out: &mut Vec<u32>,
+    ) -> Result<()> {
+        self.pre_tokenizer.split(text, &mut |word| {
+            if let Some(&(start, end)) = scratch.seen.get(word) {
+                out.extend_from_within(start..end);
+                return Ok(());
+            }
+            let start = out.len();
+            self.encode_word(vocab, word, scratch, out)?;
+            if word.len() <= MAX_REMEMBERED_WORD {
+                scratch.seen.insert(word, (start, out.len()));
+            }
+            Ok(())
+        })
+    }
+
+    fn encode_word(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) -> Result<()> {
+        if self.ignore_merges {
+            scratch.spelled.clear();
+            scratch.spelled.extend(word.bytes().map(byte_level::char_of));
+            if let Some(id) = vocab.text_id(&scratch.spelled) {
+                out.push(id);
+                return Ok(());
+            }
+        }
+        let symbols = &mut scratch.symbols;
+        symbols.clear();
+        for (index, byte) in (0u32..).zip(word.bytes()) {
+            let id = self.byte_ids[byte as usize].ok_or_else(|| unknown_byte(word, byte))?;
+            symbols.push(Symbol { id, prev: index.checked_sub(1).unwrap_or(NONE), next: index + 1 });
+        }
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        self.merge(symbols, &mut scratch.candidates);
+        let mut at = 0;
+        while let Some(symbol) = symbols.get(at as usize) {
+            out.push(symbol.id);
+            at = symbol.next;
+        }
+        Ok(())
+    }
+
+    /// Applies the merge of the lowest rank until none is left. The first symbol always stays the head of the list.
+    fn merge(&self, symbols: &mut [Symbol], candidates: &mut BinaryHeap<Reverse<(u32, u32)>>) {
+        candidates.clear();
+        for left in 1..symbols.len() as u32 {
+            self.propose(symbols, left - 1, candidates);
+        }
+        while let Some(Reverse((rank, left))) = candidates.pop() {
+            let merge = self.merges[rank as usize];
+            let Symbol { id, prev, next } = symbols[left as usize];
+            // An earlier merge may have taken either side: then this pair is no longer there.
+            let Some(&right) = symbols.get(next as usize) else { continue };
+            if id != merge.left || right.id != merge.right {
+                continue;
+            }
+            symbols[left as usize] = Symbol { id: merge.result, prev, next: right.next };
+            symbols[next as usize] = Symbol { id: NONE, prev: NONE, next: NONE };
+            if let Some(after) = symbols.get_mut(right.next as usize) {
+                after.prev = left;
+            }
+            if prev != NONE {
+                self.propose(symbols, prev, candidates);
+            }
+            self.propose(symbols, left, candidates);
+        }
+    }
+
+    fn propose(&self, symbols: &[Symbol], left: u32, candidates: &mut BinaryHeap<Reverse<(u32, u32)>>) {
+        let symbol = symbols[left as usize];
+        let Some(right) = symbols.get(symbol.next as usize) else { return };
+        if let Some(&rank) = self.ranks.get(&(symbol.id, right.id)) {
+            candidates.push(Reverse((rank, left)));
+        }
+    }
+}
+
+fn unknown_byte(word: &str, byte: u8) -> Error {
+    let got = format!("{word:?}, whose byte 0x{byte:02x} this vocabulary cannot spell");
+    Error::invalid("text", got, "text of bytes that the model's vocabulary has")
+}
+
+/// The class that `tokenizer.ggml.pre` names.
+pub(super) fn pre_tokenizer_class(metadata: &Metadata) -> Result<Class> {
+    let name = metadata.opt_str(PRE)?.unwrap_or_else(|| {
+        tracing::warn!(
+            "{}: {PRE} is missing: using 'default', which may split text wrongly",
+            metadata.path().display()
+        );
+        "default"
+    });
+    Class::named(name)
+        .ok_or_else(|| metadata.error(PRE, format!("unknown pre-tokenizer '{name}'; known are {}", Class::names())))
+}
+
+type Ranks = FastMap<(u32, u32), u32>;
+
+fn read_merges(metadata: &Metadata, vocab: &Vocab) -> Result<(Vec<Merge>, Ranks)> {
+    let lines = metadata.strings(MERGES)?;
+    if u32::try_from(lines.len()).is_err() {
+        return Err(metadata.error(MERGES, format!("holds {} merges, expected fewer than 2^32", lines.len())));
+    }
+    let mut merges = Vec::with_capacity(lines.len());
+    let mut ranks = Ranks::with_capacity(lines.len());
+    let mut joined = String::new();
+    for (rank, line) in lines.iter().enumerate() {
+        let malformed = || metadata.error(MERGES, format!("merge {rank} is {line:?}, expected two tokens and a space"));
+        // A token is never empty, so the separator is not the first character.
+        let first = line.chars().next().map_or(0, char::len_utf8);
+        let at = first + line[first..].find(' ').ok_or_else(malformed)?;
+        let (left, right) = (&line[..at], &line[at + 1..]);
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
+        let id = |text: &str| {
+            let unknown = || format!("merge {rank} ({line:?}) needs token {text:?}, which the vocabulary lacks");
+            vocab.id(text).ok_or_else(|| metadata.error(MERGES, unknown()))
+        };
+        let merge = Merge { left: id(left)?, right: id(right)?, result: id(&joined)? };
+        // A merge that builds a control token would let text become one.
+        if vocab.is_text(merge.result) {
+            ranks.entry((merge.left, merge.right)).or_insert(merges.len() as u32);
+            merges.push(merge);
+        }
+    }
+    Ok((merges, ranks))
+}

@@ -1,0 +1,116 @@
+//! Tokens that are known by name: which end a generation, and which steer the model although a file types them as text.
+
+use super::vocab::Vocab;
+use crate::Result;
+use crate::gguf::Metadata;
+
+/// Ids of tokens that end a generation.
+const END_KEYS: &[&str] = &[
+    "tokenizer.ggml.eos_token_id",
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
+
+/// Texts of tokens that end a generation: files often give one id where a model has several.
+const END_TEXTS: &[&str] = &[
+    "</s>",
+    "<eos>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<｜end▁of▁sentence｜>",
+    "[EOS]",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|tool_response>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[e~[",
+    // Fill-in-the-middle: the model turns to another file.
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// Further texts that steer the model, whatever type the file gives them.
+const CONTROL_TEXTS: &[&str] = &[
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+];
+
+/// The id that `key` gives, if it is there; one outside the vocabulary is an error.
+pub(super) fn id(metadata: &Metadata, key: &str, vocab_size: usize) -> Result<Option<u32>> {
+    let Some(id) = metadata.opt_u32(key)? else { return Ok(None) };
+    if id as usize >= vocab_size {
+        return Err(metadata.error(key, format!("is {id}, expected a token id below {vocab_size}")));
+    }
+    Ok(Some(id))
+}
+
+/// All end-of-generation ids, sorted. Makes control tokens of those that a file types as text.
+pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Result<Vec<u32>> {
+    let known = |text: &str| vocab.id(text).is_some();
+    // Where these close a turn, the other token only separates its parts.
+    let harmony = known("<|end|>") && known("<|call|>") && known("<|return|>");
+    let solar = known("<|end|>") && (known("<|call|>") || known("<|calls|>")) && known("<|flush|>");
+    let gemma4 = known("<|tool_response>");
+    let ends = |text: &str| match text {
+        "<|end|>" => !(harmony || solar),
+        "</s>" => !gemma4,
+        _ => true,
+    };
+    let ending: Vec<u32> = END_TEXTS.iter().filter(|text| ends(text)).filter_map(|text| vocab.id(text)).collect();
+    let control: Vec<u32> = END_TEXTS.iter().chain(CONTROL_TEXTS).filter_map(|text| vocab.id(text)).collect();
+    let mut ids = ending;
+    for key in END_KEYS {
+        ids.extend(id(metadata, key, vocab.len())?);
+    }
+    for &id in &control {
+        vocab.set_control(id);
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}

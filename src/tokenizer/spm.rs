@@ -1,0 +1,162 @@
+//! SentencePiece-style BPE (`tokenizer.ggml.model` = `llama`): characters are joined pair by pair, the pair that makes
+//! the token of the highest score first, and what no token spells falls back to bytes.
+//! Source of the algorithm: SentencePiece's BPE model, as llama.cpp applies it to the scores in a GGUF file.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::vocab::{Kind, Vocab};
+use crate::Result;
+use crate::gguf::Metadata;
+
+const SCORES: &str = "tokenizer.ggml.scores";
+const SPACE: &str = "▁";
+
+#[derive(Debug)]
+pub(super) struct Spm {
+    scores: Vec<f32>,
+    byte_ids: Vec<Option<u32>>,
+    unknown: Option<u32>,
+}
+
+/// A stretch of the text; merged-away symbols have length 0. `prev` and `next` are indices, `NONE` at the ends.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: usize,
+    len: usize,
+    prev: u32,
+    next: u32,
+}
+const NONE: u32 = u32::MAX;
+
+/// A pair that makes a token.
+struct Candidate {
+    score: f32,
+    left: u32,
+    right: u32,
+    /// Bytes of both together: tells whether either has grown since.
+    len: usize,
+}
+
+impl Ord for Candidate {
+    /// The highest score is the greatest, the leftmost of equals.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.score.total_cmp(&other.score).then_with(|| other.left.cmp(&self.left))
+    }
+}
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Candidate {}
+
+impl Spm {
+    /// `unknown` is the file's unknown token; it is needed only where byte tokens are missing.
+    pub(super) fn new(metadata: &Metadata, vocab: &Vocab, unknown: Option<u32>) -> Result<Self> {
+        let scores = metadata.opt_f32s(SCORES)?;
+        let scores =
+            scores.ok_or_else(|| metadata.error(SCORES, "missing: it orders the merges of a 'llama' tokenizer"))?;
+        if scores.len() != vocab.len() {
+            let problem = format!("has {} entries, expected {}, one per token", scores.len(), vocab.len());
+            return Err(metadata.error(SCORES, problem));
+        }
+        if let Some(id) = scores.iter().position(|score| score.is_nan()) {
+            return Err(metadata.error(SCORES, format!("the score of token {id} is NaN, expected a number")));
+        }
+        let mut byte_ids = vec![None; 256];
+        for (id, _, kind) in vocab.iter() {
+            if let (Kind::Byte, Some(&[byte])) = (kind, vocab.bytes(id)) {
+                byte_ids[byte as usize] = Some(id);
+            }
+        }
+        if let Some(byte) = byte_ids.iter().position(Option::is_none).filter(|_| unknown.is_none()) {
+            let problem = format!("no byte token <0x{byte:02X}> and no unknown token, expected one of them");
+            return Err(metadata.error("tokenizer.ggml.tokens", problem));
+        }
+        Ok(Self { scores: scores.to_vec(), byte_ids, unknown })
+    }
+
+    /// Appends the ids of `text`, with a space before it if `space_before`.
+    pub(super) fn encode(&self, vocab: &Vocab, text: &str, space_before: bool, out: &mut Vec<u32>) {
+        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
+        if space_before {
+            escaped.push_str(SPACE);
+        }
+        for (i, part) in text.split(' ').enumerate() {
+            if i > 0 {
+                escaped.push_str(SPACE);
+            }
+            escaped.push_str(part);
+        }
+        let mut symbols: Vec<Symbol> = (0u32..)
+            .zip(escaped.char_indices())
+            .map(|(i, (start, c))| Symbol {
+                start,
+                len: c.len_utf8(),
+                prev: i.checked_sub(1).unwrap_or(NONE),
+                next: i + 1,
+            })
+            .collect();
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
+        self.merge(vocab, &escaped, &mut symbols);
+        let start = out.len();
+        let mut at = 0;
+        while let Some(symbol) = symbols.get(at as usize) {
+            self.push(vocab, &escaped[symbol.start..symbol.start + symbol.len], start, out);
+            at = symbol.next;
+        }
+    }
+
+    fn merge(&self, vocab: &Vocab, text: &str, symbols: &mut [Symbol]) {
+        let mut candidates = BinaryHeap::new();
+        for left in 1..symbols.len() as u32 {
+            self.propose(vocab, text, symbols, left - 1, &mut candidates);
+        }
+        while let Some(Candidate { left, right, len, .. }) = candidates.pop() {
+            let (l, r) = (symbols[left as usize], symbols[right as usize]);
+            if l.len == 0 || r.len == 0 || l.len + r.len != len {
+                continue;
+            }
+            symbols[left as usize] = Symbol { len, next: r.next, ..l };
+            symbols[right as usize].len = 0;
+            if let Some(after) = symbols.get_mut(r.next as usize) {
+                after.prev = left;
+            }
+            if l.prev != NONE {
+                self.propose(vocab, text, symbols, l.prev, &mut candidates);
+            }
+            self.propose(vocab, text, symbols, left, &mut candidates);
+        }
+    }
+
+    fn propose(&self, vocab: &Vocab, text: &str, symbols: &[Symbol], left: u32, out: &mut BinaryHeap<Candidate>) {
+        let l = symbols[left as usize];
+        let Some(r) = symbols.get(l.next as usize) else { return };
+        let len = l.len + r.len;
+        if let Some(id) = vocab.text_id(&text[l.start..l.start + len]) {
+            out.push(Candidate { score: self.scores[id as usize], left, right: l.next, len });
+        }
+    }
+
+    /// `start`: where this text's ids begin in `out`.
+    fn push(&self, vocab: &Vocab, symbol: &str, start: usize, out: &mut Vec<u32>) {
+        if let Some(id) = vocab.text_id(symbol) {
+            return out.push(id);
+        }
+        let bytes: Option<Vec<u32>> = symbol.bytes().map(|byte| self.byte_ids[byte as usize]).collect();
+        match (bytes, self.unknown) {
+            (Some(ids), _) => out.extend(ids),
+            // A run of unknown characters is one unknown token, as in SentencePiece.
+            (None, Some(unknown)) if out[start..].last() != Some(&unknown) => out.push(unknown),
+            (None, _) => {}
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Long and repetitive text: quadratic work here would take hours, not seconds.
+
+use super::*;
+
+const LONG: usize = 1 << 20;
+
+fn round_trip(tokenizer: &Tokenizer, text: &str) -> usize {
+    let ids = tokenizer.encode(text, false, false).unwrap();
+    assert!(tokenizer.decode(&ids, false).unwrap() == text);
+    ids.len()
+}
+
+#[test]
+fn a_megabyte_without_a_break_is_encoded() {
+    let bpe = build(byte_level_entries(&[("aa", 1), ("aaaa", 1)], &["a a", "aa aa"], "qwen2")).unwrap();
+    assert_eq!(round_trip(&bpe, &"a".repeat(LONG)), LONG / 4);
+    assert_eq!(round_trip(&bpe, &" ".repeat(LONG)), LONG);
+    round_trip(&bpe, &" \n\t".repeat(LONG / 3));
+    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let mut tokens: Vec<(&str, f32, i32)> = bytes.iter().map(|text| (text.as_str(), 0.0, 6)).collect();
+    tokens.extend([("▁", -1.0, 1), ("a", -1.0, 1), ("aa", -2.0, 1), ("▁▁", -2.0, 1), ("aaaa", -3.0, 1)]);
+    let spm = build(spm_entries(&tokens)).unwrap();
+    assert_eq!(round_trip(&spm, &"a".repeat(LONG)), LONG / 4 + 1);
+    assert_eq!(round_trip(&spm, &" ".repeat(LONG)), LONG / 2 + 1);
+    round_trip(&spm, &"é".repeat(LONG / 2));
+}
+
+#[test]
+fn every_class_splits_long_text_in_one_pass() {
+    for pre in [
+        "default",
+        "gpt-2",
+        "smollm",
+        "llama-bpe",
+        "qwen2",
+        "qwen35",
+        "gpt-4o",
+        "tekken",
+        "deepseek-llm",
+        "deepseek-coder",
+        "deepseek-v3",
+        "falcon",
+    ] {
+        let mut entries = byte_level_entries(&[("<s>", 3)], &[], pre);
+        set(&mut entries, "bos_token_id", Value::U32(256));
+        let tokenizer = build(entries).unwrap();
+        for unit in [" ", "a", "aA", "1", "\n", " \n", "é", "'", "世", "  a"] {
+            round_trip(&tokenizer, &unit.repeat((LONG / 32) / unit.len()));
+        }
+    }
+}
+
+#[test]
+fn many_special_tokens_are_found_in_long_text() {
+    let names: Vec<String> = (0..2000).map(|i| format!("<|{i}|>")).collect();
+    let more: Vec<(&str, i32)> = names.iter().map(|name| (name.as_str(), 3)).collect();
+    let tokenizer = build(byte_level_entries(&more, &[], "gpt-2")).unwrap();
+    let text = "<|7|><|77|>x<|777|".repeat(LONG / 32);
+    let ids = tokenizer.encode(&text, false, true).unwrap();
+    assert_eq!(ids[..3], [256 + 7, 256 + 77, u32::from(b'x')]);
+    assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+}

