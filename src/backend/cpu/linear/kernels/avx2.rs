@@ -23,12 +23,12 @@ impl Avx2 {
         unroll!(g in 0..w.len(), {
             let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
             let (low, high) = (_mm256_maddubs_epi16(w[g].0, x), _mm256_maddubs_epi16(w[g].1, x));
-            sums = if g % groups == 0 {
+            sums = if g.is_multiple_of(groups) {
                 Pair(low, high)
             } else {
                 Pair(_mm256_add_epi16(sums.0, low), _mm256_add_epi16(sums.1, high))
             };
-            if (g + 1) % groups == 0 || g + 1 == w.len() {
+            if (g + 1).is_multiple_of(groups) || g + 1 == w.len() {
                 acc.0 = _mm256_add_epi32(acc.0, _mm256_madd_epi16(sums.0, ones));
                 acc.1 = _mm256_add_epi32(acc.1, _mm256_madd_epi16(sums.1, ones));
             }

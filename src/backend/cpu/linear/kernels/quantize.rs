@@ -8,7 +8,6 @@ const TINY: f32 = 1e-30;
 /// Adding 1.5 * 2^23 rounds an f32 of magnitude below 2^22 to the nearest even integer, left in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-
 /// One block of 32. A block with a value that is not finite gets the scale NaN, so that its products are NaN and not
 /// noise.
 ///
