@@ -99,6 +99,7 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Causal attention of the batch's q rows over the paged cache; any mix of query lengths. `out` is
     /// `[n, num_heads * head_dim]`. A row with nothing to attend to gives zeros.
+    #[allow(clippy::too_many_arguments)]
     fn attention(
         &mut self,
         qkv: &Self::Buffer,

@@ -3,20 +3,25 @@
 //! Source of the algorithm: SentencePiece's BPE model, as llama.cpp applies it to the scores in a GGUF file.
 
 use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 
 use super::vocab::{Kind, Vocab};
 use crate::Result;
 use crate::gguf::Metadata;
 
 const SCORES: &str = "tokenizer.ggml.scores";
-const SPACE: &str = "▁";
+const SPACE: char = '▁';
+
+/// Longer words are rarely met twice; remembering them would only fill the table.
+const MAX_REMEMBERED_WORD: usize = 32;
 
 #[derive(Debug)]
 pub(super) struct Spm {
     scores: Vec<f32>,
     byte_ids: Vec<Option<u32>>,
     unknown: Option<u32>,
+    /// No token reaches from one word into the next, so that words can be merged one by one.
+    words: bool,
 }
 
 /// A stretch of the text; merged-away symbols have length 0. `prev` and `next` are indices, `NONE` at the ends.
@@ -36,6 +41,18 @@ struct Candidate {
     right: u32,
     /// Bytes of both together: tells whether either has grown since.
     len: usize,
+}
+
+/// The words of an escaped text: runs of `▁`, each with what follows up to the next.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let letters = rest.find(|c| c != SPACE).unwrap_or(rest.len());
+        let end = rest[letters..].find(SPACE).map_or(rest.len(), |at| letters + at);
+        let (word, after) = rest.split_at(end);
+        rest = after;
+        (!word.is_empty()).then_some(word)
+    })
 }
 
 impl Ord for Candidate {
@@ -79,23 +96,38 @@ impl Spm {
             let problem = format!("no byte token <0x{byte:02X}> and no unknown token, expected one of them");
             return Err(metadata.error("tokenizer.ggml.tokens", problem));
         }
-        Ok(Self { scores: scores.to_vec(), byte_ids, unknown })
+        let inside = |text: &str| text.trim_start_matches(SPACE).contains(SPACE);
+        let across = vocab.iter().any(|(id, text, _)| vocab.is_text(id) && inside(text));
+        let words = !across && vocab.text_id("▁").is_some();
+        Ok(Self { scores: scores.to_vec(), byte_ids, unknown, words })
     }
 
     /// Appends the ids of `text`, with a space before it if `space_before`.
     pub(super) fn encode(&self, vocab: &Vocab, text: &str, space_before: bool, out: &mut Vec<u32>) {
-        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
-        if space_before {
-            escaped.push_str(SPACE);
+        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len_utf8());
+        escaped.extend(space_before.then_some(SPACE));
+        escaped.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
+        if !self.words {
+            return self.encode_word(vocab, &escaped, out);
         }
-        for (i, part) in text.split(' ').enumerate() {
-            if i > 0 {
-                escaped.push_str(SPACE);
+        // Where in the output the ids of a word already are.
+        let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
+        for word in words(&escaped) {
+            if let Some(&(start, end)) = seen.get(word) {
+                out.extend_from_within(start..end);
+                continue;
             }
-            escaped.push_str(part);
+            let start = out.len();
+            self.encode_word(vocab, word, out);
+            if word.len() <= MAX_REMEMBERED_WORD {
+                seen.insert(word, (start, out.len()));
+            }
         }
+    }
+
+    fn encode_word(&self, vocab: &Vocab, word: &str, out: &mut Vec<u32>) {
         let mut symbols: Vec<Symbol> = (0u32..)
-            .zip(escaped.char_indices())
+            .zip(word.char_indices())
             .map(|(i, (start, c))| Symbol {
                 start,
                 len: c.len_utf8(),
@@ -106,11 +138,11 @@ impl Spm {
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
         }
-        self.merge(vocab, &escaped, &mut symbols);
+        self.merge(vocab, word, &mut symbols);
         let start = out.len();
         let mut at = 0;
         while let Some(symbol) = symbols.get(at as usize) {
-            self.push(vocab, &escaped[symbol.start..symbol.start + symbol.len], start, out);
+            self.push(vocab, &word[symbol.start..symbol.start + symbol.len], start, out);
             at = symbol.next;
         }
     }

@@ -16,8 +16,8 @@ pub(super) fn install(env: &mut Environment) {
     env.add_function("strftime_now", strftime_now);
     env.add_filter("tojson", tojson);
     env.add_filter("indent", indent);
-    // Their results have the size of an argument, and no chat template uses them.
-    for name in ["format", "batch", "slice"] {
+    // Their results grow with the value of an argument or with the square of the input, and no chat template uses them.
+    for name in ["format", "batch", "slice", "pprint"] {
         env.remove_filter(name);
     }
     env.set_unknown_method_callback(method);

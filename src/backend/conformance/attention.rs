@@ -22,7 +22,7 @@ const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'sta
     Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, seqs }
 }
 
-const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (250, 20), (5, 150)];
+const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
 /// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps.
 pub(super) const CASES: [Case; 14] = [

@@ -20,7 +20,7 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> L) {
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
         let together = AttentionRig::new(loader(512), case.layout(), spec, &rows).run(case.args(), &pieces);
-        for chunk in [1, 13, 64] {
+        for chunk in [1, 13] {
             let mut rig = AttentionRig::new(loader(512), case.layout(), spec, &rows);
             let mut alone = Vec::new();
             for piece in &pieces {

@@ -187,9 +187,9 @@ impl<'a> UnitKernel<'a> {
             // Everything below counts keys from the first tile that is read.
             let base = tiles.start * TILE;
             let mut keys = [const { 0..0 }; MAX_ROWS];
-            for i in 0..len {
+            for (keys, of_row) in keys.iter_mut().zip(&rows.keys[..len]) {
                 let clamp = |key: usize| key.saturating_sub(base).min(tiles.len() * TILE);
-                keys[i] = clamp(rows.keys[i].start)..clamp(rows.keys[i].end);
+                *keys = clamp(of_row.start)..clamp(of_row.end);
             }
 
             tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);

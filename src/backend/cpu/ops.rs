@@ -39,6 +39,11 @@ impl CpuBackend {
     ) -> Self {
         Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels }
     }
+
+    #[cfg(test)]
+    pub(super) fn work_list_bytes(&self) -> usize {
+        self.units.capacity() * size_of::<Unit>()
+    }
 }
 
 /// The first `rows * cols` elements of a buffer.

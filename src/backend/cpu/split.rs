@@ -51,7 +51,7 @@ pub(super) fn for_rows_of_two<T: Send, U: Send>(
     cols: usize,
     job: impl Fn(usize, &mut [T], &mut [U]) + Sync,
 ) {
-    let rows = if cols == 0 { 0 } else { first.len() / cols };
+    let rows = first.len().checked_div(cols).unwrap_or(0);
     let fewest = MIN_CHUNK_ELEMENTS.div_ceil(cols.max(1));
     // Some more chunks than threads, so that a late thread costs little.
     let rows_per_chunk = rows.div_ceil(4 * pool.num_threads()).max(fewest);

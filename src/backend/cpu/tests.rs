@@ -20,9 +20,10 @@ fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
 #[test]
 fn conformance_on_every_instruction_set() {
     for isa in Isa::available() {
-        for threads in [1, 3] {
-            conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap().with_isa(isa));
-        }
+        conformance::check_all(|rows| loader(rows).with_isa(isa));
+    }
+    for threads in [1, 3] {
+        conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap());
     }
 }
 
@@ -49,15 +50,18 @@ fn instruction_sets_agree_on_attention_bit_for_bit() {
     }
 }
 
-/// M14: a long prompt takes no memory beyond what was there, least of all heads × length².
+/// M14: what attention keeps to itself grows with the length of the prompt, not with heads × length².
 #[test]
-fn attention_takes_no_memory_that_grows_with_the_prompt() {
-    let (mut rig, piece) = rig(Isa::detect(), 2000);
-    let before = rig.held();
-    rig.run(ARGS, &[piece]);
-    assert_eq!(rig.held(), before);
-    let scores = 6 * 2000 * 2000 * 4;
-    assert!(before.0.scratch < scores / 10, "{:?}", before.0);
+fn attention_scratch_is_linear_in_the_prompt() {
+    let held = |tokens| {
+        let (mut rig, piece) = rig(Isa::detect(), tokens);
+        let before = rig.held();
+        rig.run(ARGS, &[piece]);
+        assert_eq!(rig.held(), before);
+        rig.backend.work_list_bytes()
+    };
+    let (short, long) = (held(500), held(2000));
+    assert!(short > 0 && long <= 8 * short && long <= 64 * 2000, "{short} then {long} bytes");
 }
 
 /// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 bytes per token and layer, and the ledger adds
@@ -105,10 +109,10 @@ fn a_pool_larger_than_memory_is_out_of_memory() {
 fn untouched_memory_is_not_available() {
     let mut loader = loader(1);
     let before = loader.available_memory().unwrap();
-    loader.alloc_buffer(1 << 14, 1 << 14).unwrap();
+    loader.alloc_buffer(1 << 15, 1 << 15).unwrap();
     let after = loader.available_memory().unwrap();
-    // Other processes move the figure too, by less than the gigabyte.
-    assert!(before.saturating_sub(after) > 1 << 29, "{before} before, {after} after");
+    // Other processes move the figure too, but hardly by 3 of the 4 GiB.
+    assert!(after <= before - before.min(4 << 30) / 4, "{before} before, {after} after");
 }
 
 #[test]

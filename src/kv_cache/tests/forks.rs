@@ -1,5 +1,6 @@
 use super::*;
 
+/// K20: the end of one sequence leaves what the others hold.
 #[test]
 fn test_block_sharing_and_unreference() {
     let mut kv = cache(8);
@@ -10,7 +11,6 @@ fn test_block_sharing_and_unreference() {
     assert_eq!([owners(&kv, 0), owners(&kv, 1), counts(&kv).2 as u32], [3, 3, 2]);
     b.end(&mut kv);
     assert_eq!([owners(&kv, 0), counts(&kv).2 as u32], [2, 2]);
-    // K20: the blocks that another sequence still holds stay.
     a.end(&mut kv);
     assert_eq!([owners(&kv, 0), owners(&kv, 1)], [1, 1]);
     c.end(&mut kv);

@@ -18,7 +18,7 @@ pub(crate) fn limits() -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: 4,
         max_num_batched_tokens: 16,
-        max_prompt_logits: 8,
+        max_prompt_logits: 16,
         max_model_len: 64,
         max_queue_size: 8,
     }

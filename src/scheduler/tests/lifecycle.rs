@@ -127,6 +127,7 @@ fn end_in_every_state_frees_everything() {
     assert!(!h.scheduler.has_work() && h.schedule().seqs.is_empty());
 }
 
+/// K1, K12: thousands of sequences leave no block and no record.
 #[test]
 fn test_memory_leak() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_seqs: 3, ..limits() });
@@ -143,7 +144,7 @@ fn test_memory_leak() {
     assert_eq!(h.scheduler.num_running() + h.scheduler.num_waiting(), 4);
     (4_996..5_000).for_each(|id| assert!(h.finish(id)));
     assert_eq!(h.blocks_owned(), 0);
-    // K12: the tables do not grow with the number of sequences served.
+    // The tables do not grow with the number of sequences served.
     assert!(h.scheduler.sequences.is_empty() && h.scheduler.sequences.capacity() <= 16);
     assert!(h.scheduler.slots.is_empty() && h.scheduler.slots.capacity() <= 32);
 }

@@ -145,13 +145,10 @@ fn deep_trees_are_survived() {
     let negations = |sign: &str, count| render(&format!("{{{{ {}1 }}}}", sign.repeat(count)), json!({}));
     assert_eq!(negations("not ", 30_000).unwrap(), "True");
     assert!(matches!(negations("-", 100_000), Ok(_) | Err(Error::ChatTemplate { .. })));
-    // Two loops, as many rounds as the fuel allows.
-    let nest = "{% set ns = namespace(x=[]) %}{% for i in range(3) %}{% for j in range(60000) %}{% set ns.x = [ns.x] %}\
+    // Two loops, nearly as many rounds as the fuel allows.
+    let nest = "{% set ns = namespace(x=[]) %}{% for i in range(2) %}{% for j in range(60000) %}{% set ns.x = [ns.x] %}\
                 {% endfor %}{% endfor %}";
     for end in ["ok", "{{ ns.x }}", "{{ ns.x|tojson }}", "{{ ns.x == [] }}", "{{ ns.x|string|length }}"] {
-        match render(&format!("{nest}{end}"), json!({})) {
-            Ok(_) | Err(Error::ChatTemplate { .. }) => {}
-            Err(other) => panic!("{end}: {other}"),
-        }
+        assert!(render(&format!("{nest}{end}"), json!({})).is_ok(), "{end}");
     }
 }

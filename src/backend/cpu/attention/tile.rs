@@ -168,7 +168,7 @@ impl<const R: usize> Part<'_, R> {
                 sums[r][c] = s.mul(s.load(&out[c]), s.splat(self.corrections[r]));
             }
             for key in self.keys[r].start..self.keys[r].end.min(common.start) {
-                self.add_key(s, key, head_dim, column, &self.weights[r], &mut sums[r]);
+                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
             }
         }
         let mut key = common.start;
@@ -193,7 +193,7 @@ impl<const R: usize> Part<'_, R> {
         }
         for r in 0..R {
             for key in self.keys[r].start.max(common.end)..self.keys[r].end {
-                self.add_key(s, key, head_dim, column, &self.weights[r], &mut sums[r]);
+                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
             }
             let out = &mut out[r][column..].as_chunks_mut::<LANES>().0[..C];
             for c in 0..C {

@@ -1,0 +1,119 @@
+//! The CPU's own ops: `cargo bench --bench cpu_ops`. Criterion's "elem/s" are floating-point operations per second for
+//! prefill, its "B/s" bytes read for the rest.
+#![allow(clippy::unwrap_used)]
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use rocmforge::backend::cpu::CpuLoader;
+use rocmforge::backend::cpu::pool::ThreadPool;
+use rocmforge::backend::{AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec};
+use rocmforge::batch::{Batch, GroupTables};
+use rocmforge::config::KvCacheDtype;
+use rocmforge::quant::GgmlType;
+use rocmforge::tensor::TensorView;
+
+const THREADS: usize = 2;
+const BLOCK_SIZE: usize = 16;
+/// Head counts and sizes of SmolLM2-135M and of Llama-3-8B.
+const LAYOUTS: [QkvLayout; 2] = [
+    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64 },
+    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128 },
+];
+
+/// `seqs` sequences of `context` tokens, of which the last `new` are in this step.
+fn batch(seqs: usize, context: usize, new: usize) -> Batch {
+    let blocks = context.div_ceil(BLOCK_SIZE);
+    let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
+    let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+    for seq in 0..seqs {
+        batch.positions.extend(context as u32 - new as u32..context as u32);
+        batch.context_lens.push(context as u32);
+        batch.cu_seqlens_q.push(batch.positions.len() as u32);
+        group.block_tables.extend((seq * blocks) as u32..((seq + 1) * blocks) as u32);
+        group.cu_blocks.push(group.block_tables.len() as u32);
+        group.slot_mapping.extend((context - new..context).map(|i| (seq * blocks * BLOCK_SIZE + i) as u32));
+    }
+    batch.token_ids = (0..batch.positions.len() as u32).collect();
+    batch.groups.push(group);
+    batch
+}
+
+fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: usize) {
+    let mut group = c.benchmark_group(name);
+    for layout in LAYOUTS {
+        let rows = context.max(seqs * new);
+        let values: Vec<u8> = (0..rows * layout.cols())
+            .flat_map(|i| ((i as u32).wrapping_mul(2_654_435_761) as f32 / u32::MAX as f32 - 0.5).to_le_bytes())
+            .collect();
+        let weight = TensorView { name: "rows", ggml_type: GgmlType::F32, rows, cols: layout.cols(), data: &values };
+        let mut loader = CpuLoader::new(THREADS, rows).unwrap();
+        let table = loader.upload_matrix(&[LinearPart { weight, bias: None }]).unwrap();
+        let mut qkv = loader.alloc_buffer(rows, layout.cols()).unwrap();
+        let mut out = loader.alloc_buffer(rows, layout.q_cols()).unwrap();
+        let angles = loader.alloc_buffer(rows, 1).unwrap();
+        let num_blocks = seqs * context.div_ceil(BLOCK_SIZE);
+        let QkvLayout { num_kv_heads, head_dim, .. } = layout;
+        let dtype = KvCacheDtype::F16;
+        let spec = KvLayerSpec { num_blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim, dtype };
+        let mut kv = loader.alloc_kv_layer(spec).unwrap();
+        let mut backend = loader.finish().unwrap();
+        let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: Vec::new(), magnitude: 1.0 };
+        let step = batch(seqs, context, new);
+        let mut whole = batch(seqs, context, context);
+        whole.token_ids = whole.positions.clone();
+        // One sequence at a time, since the buffers hold one.
+        for seq in 0..seqs {
+            let tokens = whole.tokens_of(seq);
+            let mut one = batch(1, context, context);
+            one.groups[0].slot_mapping = whole.groups[0].slot_mapping[tokens].to_vec();
+            backend.embed(&table, &one, 1.0, &mut qkv).unwrap();
+            backend.rope_and_store_kv(&mut qkv, layout, None, None, 0.0, &rope, &angles, &one, 0, &mut kv).unwrap();
+        }
+        let throughput = if new == context {
+            Throughput::Elements((seqs * 4 * layout.q_cols() * context * (context + 1) / 2) as u64)
+        } else {
+            Throughput::Bytes((seqs * context * 2 * layout.kv_cols() * 2) as u64)
+        };
+        group.throughput(throughput);
+        let args = AttentionArgs { scale: 0.125, softcap: None, window: None };
+        let id = format!("{}x{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads);
+        group.bench_function(BenchmarkId::from_parameter(id), |b| {
+            b.iter(|| backend.attention(&qkv, layout, args, &step, 0, &kv, &mut out).unwrap());
+        });
+    }
+    group.finish();
+}
+
+fn rms_norm(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rms_norm");
+    for (rows, cols) in [(1, 576), (1, 4096), (512, 576), (512, 4096)] {
+        let data = vec![0u8; 4 * cols];
+        let mut loader = CpuLoader::new(THREADS, rows).unwrap();
+        let view = TensorView { name: "weight", ggml_type: GgmlType::F32, rows: 1, cols, data: &data };
+        let weight = loader.upload_vector(view).unwrap();
+        let x = loader.alloc_buffer(rows, cols).unwrap();
+        let mut out = loader.alloc_buffer(rows, cols).unwrap();
+        let mut backend = loader.finish().unwrap();
+        group.throughput(Throughput::Bytes((rows * cols * 8) as u64));
+        group.bench_function(format!("{rows}x{cols}"), |b| {
+            b.iter(|| backend.rms_norm(&x, &weight, 1e-5, rows, &mut out).unwrap());
+        });
+    }
+    group.finish();
+}
+
+/// What it costs to hand a job to the team: nothing is computed.
+fn dispatch(c: &mut Criterion) {
+    let pool = ThreadPool::new(THREADS).unwrap();
+    c.bench_function("pool dispatch", |b| b.iter(|| pool.run(2 * THREADS, &|_| ())));
+}
+
+fn all(c: &mut Criterion) {
+    dispatch(c);
+    rms_norm(c);
+    attention(c, "attention prefill of 512", 1, 512, 512);
+    attention(c, "attention decode at 4096", 1, 4096, 1);
+    attention(c, "attention decode of 16 at 1024", 16, 1024, 1);
+}
+
+criterion_group!(benches, all);
+criterion_main!(benches);
