@@ -1,7 +1,10 @@
-//! `linear`, the product of quantised weights and activations, at the shape of a small model's widest layer.
+//! `linear`, the product of quantised weights and activations, at the shapes of a model of 135M and one of 1B.
 //!
-//! One row is decode: the figure is weight bytes per second, to compare with the machine's memory bandwidth. 128 rows
-//! are a prompt: the figure is operations per second (criterion's "elements"; a multiply-add counts as two).
+//! One row is decode: the figure is weight bytes per second, to compare with the machine's memory bandwidth (enough
+//! copies of the matrix take turns that weights come from memory). 16 rows are a batch, 512 a prompt: the figure is
+//! operations per second (criterion's "elements"; a multiply-add counts as two).
+//!
+//! `cargo bench --bench linear -- 'Q4_1.*1536x576'` picks some.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -14,47 +17,61 @@ use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
 
-const ROWS: usize = 4096;
-const COLS: usize = 2048;
-const PROMPT: usize = 128;
-const TYPES: [GgmlType; 9] = [
-    GgmlType::F16,
+const TYPES: [GgmlType; 16] = [
+    GgmlType::Q4_1,
     GgmlType::Q8_0,
     GgmlType::Q4_0,
-    GgmlType::Q4_1,
+    GgmlType::Q5_0,
+    GgmlType::Q5_1,
+    GgmlType::Q2_K,
+    GgmlType::Q3_K,
     GgmlType::Q4_K,
     GgmlType::Q5_K,
     GgmlType::Q6_K,
+    GgmlType::IQ4_NL,
     GgmlType::IQ4_XS,
     GgmlType::MXFP4,
+    GgmlType::F16,
+    GgmlType::F32,
+    GgmlType::IQ3_S,
 ];
+/// (outputs, inputs) of SmolLM2-135M, then of a llama of 1B.
+const SHAPES: [(usize, usize); 4] = [(1536, 576), (576, 1536), (2048, 2048), (2048, 8192)];
+/// Bytes that do not stay in a cache.
+const STREAMED: usize = 128 << 20;
 
-/// Bytes that are no type's NaN or infinity: as halves of f16 scales they stay below 2.
-fn weight_bytes(ggml_type: GgmlType) -> Vec<u8> {
-    let blocks = ROWS * COLS / ggml_type.block_elements();
-    (0..blocks * ggml_type.block_bytes()).map(|i| (i.wrapping_mul(0x9E37_79B9) >> 13) as u8 & 0x3F).collect()
+/// Bytes that are no type's NaN, infinity or subnormal scale: as halves of f16 they stay below 4.
+fn weight_bytes(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| ((i.wrapping_mul(0x9E37_79B9) >> 13) as u8 & 0x3F) | 0x10).collect()
 }
 
-fn bench_linear(c: &mut Criterion) -> Result<()> {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+fn bench_linear(c: &mut Criterion, threads: usize, rows: usize, cols: usize) -> Result<()> {
     let pool = ThreadPool::new(threads)?;
-    let mut scratch = LinearScratch::new(PROMPT, COLS)?;
-    let x: Vec<f32> = (0..PROMPT * COLS).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
-    let mut out = vec![0.0; PROMPT * ROWS];
-
-    let mut group = c.benchmark_group(format!("linear {ROWS}x{COLS}, {threads} threads"));
+    let mut group = c.benchmark_group(format!("linear {rows}x{cols}, {threads} threads"));
     for ggml_type in TYPES {
-        let data = weight_bytes(ggml_type);
-        let weight = TensorView { name: "bench", ggml_type, rows: ROWS, cols: COLS, data: &data };
-        let matrix = PackedMatrix::pack(&[LinearPart { weight, bias: None }], &pool)?;
-        for num_rows in [1, PROMPT] {
+        // K-quants need multiples of 256.
+        let Some(row_bytes) = ggml_type.row_bytes(cols) else { continue };
+        let data = weight_bytes(rows * row_bytes);
+        let weight = TensorView { name: "bench", ggml_type, rows, cols, data: &data };
+        let matrices = (0..STREAMED.div_ceil(data.len()))
+            .map(|_| PackedMatrix::pack(&[LinearPart { weight, bias: None }], &pool))
+            .collect::<Result<Vec<_>>>()?;
+        for num_rows in [1, 16, 512] {
+            let mut scratch = LinearScratch::new(num_rows, cols)?;
+            let x: Vec<f32> = (0..num_rows * cols).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+            let mut out = vec![0.0; num_rows * rows];
             group.throughput(if num_rows == 1 {
-                Throughput::Bytes(matrix.bytes())
+                Throughput::Bytes(matrices[0].bytes())
             } else {
-                Throughput::Elements((2 * ROWS * COLS * num_rows) as u64)
+                Throughput::Elements((2 * rows * cols * num_rows) as u64)
             });
+            let mut turns = matrices.iter().cycle();
             group.bench_function(BenchmarkId::new(ggml_type.name(), num_rows), |b| {
-                b.iter(|| matrix.multiply(black_box(&x), num_rows, &mut out, &mut scratch, &pool));
+                b.iter(|| {
+                    if let Some(matrix) = turns.next() {
+                        matrix.multiply(black_box(&x), num_rows, &mut out, &mut scratch, &pool);
+                    }
+                });
             });
         }
     }
@@ -63,9 +80,16 @@ fn bench_linear(c: &mut Criterion) -> Result<()> {
 }
 
 fn main() -> Result<()> {
-    let mut criterion =
-        Criterion::default().sample_size(20).measurement_time(Duration::from_secs(2)).configure_from_args();
-    bench_linear(&mut criterion)?;
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(300))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    for threads in [1, 2] {
+        for (rows, cols) in SHAPES {
+            bench_linear(&mut criterion, threads, rows, cols)?;
+        }
+    }
     criterion.final_summary();
     Ok(())
 }

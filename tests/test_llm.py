@@ -178,11 +178,13 @@ def test_memory_is_a_ledger_that_does_not_change(model, tiny_model):
 def test_block_map_shows_owners_and_cached_content(model, assert_nothing_left):
     with LLM(model, max_model_len=256, num_threads=1) as engine:
         assert (engine.block_map()["state"] == 0).all()
-        worker = threading.Thread(target=engine.generate, args=([5] * 100, SamplingParams(max_tokens=100)))
+        params = SamplingParams(max_tokens=100, n=32, ignore_eos=True)
+        worker = threading.Thread(target=engine.generate, args=([5] * 100, params))
         worker.start()
-        while engine.stats().num_running == 0 and worker.is_alive():
+        while engine.stats().engine_steps < 2:
             time.sleep(0.0005)
         blocks = engine.block_map()
+        assert (blocks["owners"] == 32).sum() == 6
         assert len(blocks) == engine.stats().blocks_total
         assert ((blocks["owners"] > 0) == (blocks["state"] == 2)).all()
         worker.join()
@@ -233,7 +235,7 @@ def test_close_ends_what_runs(model):
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
         worker.start()
-    while engine.stats().num_running == 0:
+    while engine.stats().engine_steps < 3:
         time.sleep(0.0005)
     engine.close()
     for worker in workers:

@@ -10,7 +10,7 @@ import time
 import pytest
 from rocmforge import LLM, EngineDeadError, SamplingParams
 
-LONG = "SamplingParams(max_tokens=400, ignore_eos=True)"
+LONG = "SamplingParams(max_tokens=240, ignore_eos=True)"
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +72,9 @@ def test_kv_cache_concurrent_access(model, assert_nothing_left):
 
 def test_interpreter_is_released_while_waiting(model):
     """A thread that counts goes on counting while another one generates."""
-    with LLM(model, max_model_len=512, num_threads=1) as llm:
-        worker = threading.Thread(
-            target=llm.generate, args=([5], SamplingParams(max_tokens=400, ignore_eos=True)), kwargs={"progress": False}
-        )
+    with LLM(model, max_model_len=256, num_threads=1) as llm:
+        params = SamplingParams(max_tokens=240, n=32, ignore_eos=True)
+        worker = threading.Thread(target=llm.generate, args=([5], params))
         worker.start()
         beats = 0
         while worker.is_alive():
@@ -122,10 +121,10 @@ def test_forked_child_exits_in_the_ordinary_way(model):
 
 
 BLOCKING = {
-    "generate": f"llm.generate([[i + 1] for i in range(900)], {LONG}, progress=False)",
+    "generate": f"llm.generate([[i % 500] for i in range(900)], {LONG}, progress=False)",
     "async": (
         "async def go():\n"
-        "    async with AsyncLLM(sys.argv[1], max_model_len=512) as engine:\n"
+        "    async with AsyncLLM(sys.argv[1], max_model_len=256) as engine:\n"
         "        while True:\n"
         f"            async for _ in engine.generate([3], {LONG}): pass\n"
         "asyncio.run(go())"
@@ -138,7 +137,7 @@ def test_ctrl_c_ends_a_blocking_call(model, call):
     """S4: KeyboardInterrupt comes out of the call, nothing is left running, and the process ends."""
     body = "\n".join(f"    {line}" for line in BLOCKING[call].splitlines())
     code = (
-        "llm = LLM(sys.argv[1], max_model_len=512)\n"
+        "llm = LLM(sys.argv[1], max_model_len=256)\n"
         "print('ready', flush=True)\n"
         f"try:\n{body}\n"
         "except KeyboardInterrupt:\n"
@@ -161,7 +160,7 @@ ENDINGS = {
         f"threading.Thread(target=llm.generate, args=([3] * 9, {LONG}), daemon=True).start(); time.sleep(0.05)"
     ),
     "an abandoned generator": (
-        "e = AsyncLLM(sys.argv[1], max_model_len=512)\n"
+        "e = AsyncLLM(sys.argv[1], max_model_len=256)\n"
         "loop = asyncio.new_event_loop()\n"
         f"g = e.generate([3], {LONG})\n"
         "loop.run_until_complete(anext(g))"
@@ -174,7 +173,7 @@ ENDINGS = {
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_interpreter_exits_with_a_live_engine(model, ending):
     """S4: no hang, no crash, not a word."""
-    process = python(f"llm = LLM(sys.argv[1], max_model_len=512)\n{ENDINGS[ending]}\n", model)
+    process = python(f"llm = LLM(sys.argv[1], max_model_len=256)\n{ENDINGS[ending]}\n", model)
     _, err = finished(process)
     assert process.returncode == 0, err
     assert "panicked" not in err

@@ -1,5 +1,6 @@
 """What `LLM` and `AsyncLLM` have in common: one loaded model and the questions that can be put to it."""
 
+import functools
 import os
 import weakref
 from typing import Any, Self
@@ -65,13 +66,21 @@ class LoadedModel:
             seed=seed,
             progress=on_load.get(),
         )
-        self.tokenizer: Tokenizer = self._engine.tokenizer
         self._prepare()
         # Also runs when the interpreter exits: the engine's threads end before it does.
         self._close = weakref.finalize(self, self._engine.close)
 
     def _prepare(self) -> None:
         """For what a subclass adds to a loaded model."""
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The file's tokenizer.
+
+        Raises:
+            InvalidRequestError: The file has none; prompts are token ids then, and outputs have no text.
+        """
+        return self._engine.tokenizer
 
     def tokenize(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
         """Token ids of a text; see `Tokenizer.encode`."""

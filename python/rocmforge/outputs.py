@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-PositionLogprobs: TypeAlias = dict[int, tuple[float, int, str]]
+PositionLogprobs: TypeAlias = dict[int, tuple[float, int, str | None]]
 """As the engine delivers them: log-probability, rank and text by token id."""
 
 SequenceUpdate: TypeAlias = tuple[
@@ -24,7 +24,8 @@ class Logprob(NamedTuple):
     logprob: float
     rank: int
     """1 is the most likely token."""
-    decoded_token: str
+    decoded_token: str | None
+    """`None` for a model without a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use super::handle::LoadProgress;
+use super::load::load_tokenizer;
 use crate::Error;
 use crate::gguf::GgufFile;
 use crate::model::{DecoderSpec, ModelTensors};
-use crate::tokenizer::{ChatTemplate, Tokenizer};
+use crate::tokenizer::ChatTemplate;
 
 /// One thing that was checked: what was found, or every problem.
 #[derive(Debug, Clone)]
@@ -51,8 +52,12 @@ fn architecture(file: &GgufFile) -> crate::Result<String> {
 }
 
 fn tokenizer(file: &GgufFile) -> crate::Result<String> {
-    let tokenizer = Tokenizer::from_metadata(file.metadata())?;
-    Ok(format!("{} tokens, {} of them end a generation", tokenizer.vocab_size(), tokenizer.eos_token_ids().len()))
+    Ok(match load_tokenizer(file.metadata())? {
+        None => "none in the file: only token ids can be served".into(),
+        Some(tokenizer) => {
+            format!("{} tokens, {} of them end a generation", tokenizer.vocab_size(), tokenizer.eos_token_ids().len())
+        }
+    })
 }
 
 fn chat_template(file: &GgufFile) -> crate::Result<String> {
@@ -63,8 +68,19 @@ fn chat_template(file: &GgufFile) -> crate::Result<String> {
 /// Every value is finite.
 fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> CheckStage {
     let total = file.tensor_bytes();
-    progress(LoadProgress { done: 0, total });
-    let result = file.validate_values();
-    progress(LoadProgress { done: total, total });
-    CheckStage::new("values", result.map(|()| format!("all finite in {} tensors", file.tensors().len())))
+    let mut done = 0;
+    let mut problems = Vec::new();
+    for info in file.tensors() {
+        if !progress(LoadProgress { done, total }) {
+            problems.push(Error::Interrupted);
+            break;
+        }
+        problems.extend(file.validate_tensor(info).err());
+        done += info.num_bytes as u64;
+    }
+    let summary = match problems.len() {
+        0 => format!("all finite in {} tensors", file.tensors().len()),
+        _ => String::new(),
+    };
+    CheckStage { name: "values", summary, problems }
 }

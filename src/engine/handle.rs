@@ -325,6 +325,12 @@ impl Engine {
         self.check_process().is_err() || self.inner.shared.with_registry(|registry| registry.closed.is_some())
     }
 
+    /// Commands that the engine thread has not taken yet.
+    #[cfg(test)]
+    pub(super) fn commands_in_queue(&self) -> usize {
+        self.inner.shared.commands_in_queue()
+    }
+
     /// Sends a command and waits for its answer, which comes within one step.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T> {
         self.check_process()?;

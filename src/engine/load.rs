@@ -85,21 +85,8 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
     Ok(LoadedModel { executor, config, kv_groups, tokenizer, chat_template })
 }
 
-/// Validates everything about a file that a load would, and that every weight is a finite number, without loading it.
-///
-/// # Errors
-/// The first problem, as `load_model` reports it.
-pub fn check_model(path: &std::path::Path) -> Result<()> {
-    let gguf = GgufFile::open(path)?;
-    let spec = DecoderSpec::from_gguf(&gguf)?;
-    ModelTensors::collect(&gguf, &spec)?;
-    load_tokenizer(gguf.metadata())?;
-    ChatTemplate::from_metadata(gguf.metadata())?;
-    gguf.validate_values()
-}
-
 /// `None` for a file that says it has no tokenizer (or says nothing of one).
-fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
+pub(super) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     match metadata.opt_str("tokenizer.ggml.model")? {
         None | Some("none") => Ok(None),
         Some(_) => Tokenizer::from_metadata(metadata).map(Some),

@@ -158,6 +158,11 @@ impl Shared {
         Ok((id, name))
     }
 
+    #[cfg(test)]
+    pub(super) fn commands_in_queue(&self) -> usize {
+        self.commands.len()
+    }
+
     /// A request has run for the first time, or ended before it did.
     pub(super) fn leave_queue(&self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);

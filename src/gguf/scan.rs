@@ -18,7 +18,11 @@ impl GgufFile {
         self.tensors().iter().try_for_each(|info| self.validate_tensor(info))
     }
 
-    fn validate_tensor(&self, info: &TensorInfo) -> Result<()> {
+    /// The same for one tensor.
+    ///
+    /// # Errors
+    /// As `validate_values`.
+    pub fn validate_tensor(&self, info: &TensorInfo) -> Result<()> {
         let view = self.view(info);
         let position = match info.ggml_type {
             t if t.is_integer() => None,

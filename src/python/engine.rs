@@ -46,7 +46,6 @@ impl PyEngine {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let args = EngineArgs {
-            model,
             device: device_named(device)?,
             num_threads: optional_integer("num_threads", num_threads)?,
             max_model_len: optional_integer("max_model_len", max_model_len)?,
@@ -59,6 +58,7 @@ impl PyEngine {
             max_queue_size: integer("max_queue_size", max_queue_size)?,
             retention: seconds("retention", retention)?,
             seed: optional_integer("seed", seed)?,
+            ..EngineArgs::new(model)
         };
         let engine = with_progress(py, progress, |report| Engine::load(args, report))?;
         Ok(Self { handle: Handle::new(engine) })

@@ -134,7 +134,7 @@ type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metr
 impl Update {
     /// # Errors
     /// That of the request, when it ended with one.
-    pub(super) fn into_python<'py>(self, py: Python<'py>, tokenizer: &Tokenizer) -> PyResult<PyUpdate<'py>> {
+    pub(super) fn into_python<'py>(self, py: Python<'py>, tokenizer: Option<&Tokenizer>) -> PyResult<PyUpdate<'py>> {
         if let Some(error) = self.error {
             return Err(error.into());
         }
@@ -188,7 +188,7 @@ pub(super) fn reason_name(reason: FinishReason) -> &'static str {
 fn positions<'py>(
     py: Python<'py>,
     positions: impl Iterator<Item = Option<TokenLogprobs>>,
-    tokenizer: &Tokenizer,
+    tokenizer: Option<&Tokenizer>,
 ) -> PyResult<Bound<'py, PyList>> {
     let list = PyList::empty(py);
     for position in positions {
@@ -198,7 +198,7 @@ fn positions<'py>(
         };
         let by_token = PyDict::new(py);
         for entry in entries {
-            let text = tokenizer.decode(&[entry.token_id], false)?;
+            let text = tokenizer.map(|tokenizer| tokenizer.decode(&[entry.token_id], false)).transpose()?;
             by_token.set_item(entry.token_id, (entry.logprob, entry.rank, text))?;
         }
         list.append(by_token)?;

@@ -7,6 +7,30 @@ use super::arrays::{integer, optional_integer, token_ids, wrong_type};
 use crate::config::{OutputKind, SamplingParams};
 use crate::{Error, Result};
 
+/// How a request is sampled and when it ends. Immutable; checked when made.
+///
+/// Args:
+///     n: Sequences to generate; they share the prompt's computation.
+///     max_tokens: Most tokens per sequence.
+///     min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
+///     temperature: 0 takes the most likely token, always.
+///     top_p: Keeps the most likely tokens whose probabilities sum up to this.
+///     top_k: Keeps so many of the most likely tokens; 0 keeps all.
+///     min_p: Keeps tokens at least so likely, relative to the most likely one.
+///     repetition_penalty: Above 1 makes tokens of prompt and output less likely.
+///     presence_penalty: Subtracted from the logit of every token of the output.
+///     frequency_penalty: As presence_penalty, times the number of occurrences.
+///     logit_bias: Added to logits, by token id.
+///     stop: Text (or texts) that ends a sequence.
+///     stop_token_ids: Tokens that end a sequence.
+///     ignore_eos: Goes on after the model's end token.
+///     seed: The same seed gives the same text, whatever the request is batched with.
+///     logprobs: Number of most likely tokens to report per generated token.
+///     prompt_logprobs: The same for the prompt's tokens.
+///     skip_special_tokens: Leaves control tokens out of the text.
+///     include_stop_str_in_output: Leaves the stop text in.
+///     output_kind: What each output of a stream holds: "cumulative" (all so far), "delta" (what is new) or
+///         "final_only" (one output, at the end).
 #[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PySamplingParams(pub(super) SamplingParams);

@@ -103,7 +103,7 @@ impl PyInbox {
     /// `(sequences, finished, prompt_logprobs, metrics)`, or `None` when there is no news.
     fn take<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
-        let update = update.into_python(py, self.handle.engine()?.tokenizer()?)?;
+        let update = update.into_python(py, self.handle.engine()?.tokenizer().ok().map(Arc::as_ref))?;
         Ok(Some(update.into_pyobject(py)?.into_any()))
     }
 

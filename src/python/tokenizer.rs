@@ -14,6 +14,7 @@ use crate::gguf::GgufFile;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
+/// The tokenizer and chat template of a model file, without its weights. Safe to use from many threads.
 #[pyclass(frozen, name = "Tokenizer", module = "rocmforge")]
 pub(super) struct PyTokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -73,17 +74,21 @@ impl PyTokenizer {
         Ok(py.detach(|| Self::open(model))?)
     }
 
+    /// Token ids of a text. `add_special` adds the tokens that the file wants at the beginning and the end;
+    /// `parse_special` turns text that spells a control token into it: never do so with what users write.
     #[pyo3(signature = (text, *, add_special=true, parse_special=false))]
     fn encode(&self, py: Python<'_>, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<u32>> {
         Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
     }
 
+    /// The text of token ids; what is no UTF-8 becomes U+FFFD.
     #[pyo3(signature = (ids, *, skip_special=false))]
     fn decode(&self, py: Python<'_>, ids: &Bound<'_, PyAny>, skip_special: bool) -> PyResult<String> {
         let ids = token_ids("ids", ids)?;
         Ok(py.detach(|| self.tokenizer.decode(&ids, skip_special))?)
     }
 
+    /// The bytes of token ids.
     #[pyo3(signature = (ids, *, skip_special=false))]
     fn decode_bytes<'py>(
         &self,
@@ -95,6 +100,7 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
     }
 
+    /// The text of a conversation by the file's chat template, or by the one given.
     #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
     fn apply_chat_template(
         &self,
@@ -126,6 +132,7 @@ impl PyTokenizer {
         self.tokenizer.vocab_size()
     }
 
+    /// All tokens that end a generation, sorted.
     #[getter]
     fn eos_token_ids(&self) -> Vec<u32> {
         self.tokenizer.eos_token_ids().to_vec()
@@ -136,6 +143,7 @@ impl PyTokenizer {
         self.tokenizer.bos_token_id()
     }
 
+    /// Whether a token is a control token.
     fn is_special(&self, token_id: u32) -> bool {
         self.tokenizer.is_special(token_id)
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::{Sampler, SequenceSampler};
+use super::SequenceSampler;
 use crate::config::SamplingParams;
 
 /// The largest vocabulary in use (Qwen).

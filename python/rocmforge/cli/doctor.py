@@ -13,7 +13,7 @@ def doctor(
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show the devices, the instruction sets, and which kernel serves each tensor type; with --model, for that model."""
+    """Show the devices, the instruction sets, and the kernel per tensor type; with --model, for that model."""
     report = {"version": __version__} | _rocmforge.doctor()
     if model is not None:
         with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:

@@ -18,12 +18,16 @@ from rocmforge.cli.common import (
 )
 from rocmforge.progress import is_terminal, load_bar
 
+DEFAULT_CONTEXT = 512
+
 
 def perplexity(
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
     model: ModelOption = None,
     *,
-    context: Annotated[int, typer.Option("--context", "-c", min=2, help="Tokens per window.")] = 512,
+    context: Annotated[
+        int | None, typer.Option("--context", "-c", min=2, help="Tokens per window; by default 512, or what fits.")
+    ] = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
@@ -35,10 +39,14 @@ def perplexity(
         fail(f"{file}: {error}")
     path = model_path(model)
     with load_bar():
-        llm = LLM(path, device=device, num_threads=threads, max_model_len=context + 1, enable_prefix_caching=False)
+        # One more than a window, for the one token that a request generates.
+        length = None if context is None else context + 1
+        llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)
+        if context is None:
+            context = min(DEFAULT_CONTEXT, llm.config()["max_model_len"] - 1)
         ids = llm.tokenize(text)
         windows = [ids[start : start + context] for start in range(0, len(ids), context)]
         windows = [window for window in windows if len(window) > 1]

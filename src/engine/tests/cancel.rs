@@ -17,9 +17,8 @@ fn test_concurrent_cancel_during_forward_pass() {
         let victim = submit(&rig.engine, victim).unwrap();
         rig.script.wait_at_gate();
         for _ in 0..running_steps {
-            rig.script.open_gate();
+            rig.script.let_one_pass();
             victim.next_tokens();
-            rig.script.close_gate();
             rig.script.wait_at_gate();
         }
         let cancelled: Vec<bool> = std::thread::scope(|scope| {
@@ -101,9 +100,8 @@ fn cancelling_several_sequences() {
         let client = rig.submit(&PROMPT, SamplingParams { n: 4, temperature: 2.0, ..greedy(40) });
         rig.script.wait_at_gate();
         if after_fork {
-            rig.script.open_gate();
+            rig.script.let_one_pass();
             client.next_tokens();
-            rig.script.close_gate();
             rig.script.wait_at_gate();
         }
         rig.engine.abort_id(client.accepted.id).unwrap();

@@ -23,6 +23,17 @@ fn one_request_gets_all_its_tokens() {
     assert_nothing_left(&rig.engine);
 }
 
+/// S7: whoever begins to wait after the end has it at once; nothing that was sent is lost.
+#[test]
+fn waiting_after_the_end() {
+    let rig = Rig::new();
+    let client = rig.submit(&PROMPT, greedy(5));
+    while rig.engine.stats().num_finished_length == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, &PROMPT, &greedy(5), 0, 0));
+}
+
 /// S18, K2: generation ends at the model's length whatever `max_tokens` says.
 #[test]
 fn the_models_length_ends_a_request() {

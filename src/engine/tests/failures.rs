@@ -122,11 +122,17 @@ fn a_sink_that_panics_loses_its_requests() {
     let sink = hostile(None);
     rig.script.close_gate();
     add(&rig.engine, Arc::clone(&sink)).unwrap();
-    rig.script.open_gate();
-    while rig.engine.stats().num_finished_abort + rig.engine.stats().num_finished_length == 0 {
+    rig.script.wait_at_gate();
+    rig.script.let_one_pass();
+    rig.script.wait_at_gate();
+    while rig.engine.commands_in_queue() == 0 {
         std::thread::yield_now();
     }
-    assert!(sink.calls.load(Ordering::SeqCst) > 0);
+    assert_eq!(sink.calls.load(Ordering::SeqCst), 1);
+    rig.script.open_gate();
+    while rig.engine.stats().num_finished_abort == 0 {
+        std::thread::yield_now();
+    }
     assert_nothing_left(&rig.engine);
     assert_eq!(rig.run(&[4, 5], greedy(5))[&0].tokens.len(), 5);
 }

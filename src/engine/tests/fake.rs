@@ -30,6 +30,8 @@ struct Gate {
     /// Steps that have come to the gate, and gone through.
     arrived: u64,
     passed: u64,
+    /// Steps that may go through all the same.
+    permits: u64,
 }
 
 /// What a test and its executor share.
@@ -41,8 +43,6 @@ pub struct Script {
     faults: Mutex<HashMap<u64, Fault>>,
     /// Every step whose number divides by this fails; 0 = none.
     pub fail_every: AtomicU64,
-    /// A step fails when it holds this token.
-    pub poison: Mutex<HashMap<u32, Fault>>,
     pub steps: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
@@ -53,13 +53,11 @@ impl Script {
         self.faults.lock().insert(step, fault);
     }
 
-    pub fn poison(&self, token: u32, fault: Fault) {
-        self.poison.lock().insert(token, fault);
-    }
-
     /// From now on steps wait before they compute.
     pub fn close_gate(&self) {
-        self.gate.lock().closed = true;
+        let mut gate = self.gate.lock();
+        gate.closed = true;
+        gate.permits = 0;
     }
 
     pub fn open_gate(&self) {
@@ -67,10 +65,16 @@ impl Script {
         self.moved.notify_all();
     }
 
+    /// Lets one step through the closed gate.
+    pub fn let_one_pass(&self) {
+        self.gate.lock().permits += 1;
+        self.moved.notify_all();
+    }
+
     /// Waits until a step stands before the closed gate.
     pub fn wait_at_gate(&self) {
         let mut gate = self.gate.lock();
-        while gate.arrived == gate.passed {
+        while gate.arrived == gate.passed + gate.permits {
             self.moved.wait(&mut gate);
         }
     }
@@ -79,20 +83,19 @@ impl Script {
         let mut gate = self.gate.lock();
         gate.arrived += 1;
         self.moved.notify_all();
-        while gate.closed {
+        while gate.closed && gate.permits == 0 {
             self.moved.wait(&mut gate);
         }
+        gate.permits = gate.permits.saturating_sub(1);
         gate.passed += 1;
     }
 
-    fn fault_of(&self, step: u64, batch: &Batch) -> Option<Fault> {
+    fn fault_of(&self, step: u64) -> Option<Fault> {
         let every = self.fail_every.load(Ordering::SeqCst);
         if every > 0 && step % every == every - 1 {
             return Some(if step % (2 * every) < every { Fault::Error } else { Fault::Panic });
         }
-        let poison = self.poison.lock();
-        let poisoned = batch.token_ids.iter().find_map(|token| poison.get(token).copied());
-        poisoned.or_else(|| self.faults.lock().get(&step).copied())
+        self.faults.lock().get(&step).copied()
     }
 }
 
@@ -150,7 +153,7 @@ impl Executor for Fake {
         for ((&slot, &token), &position) in slots.iter().zip(&batch.token_ids).zip(&batch.positions) {
             self.slots.insert(slot, (token, position));
         }
-        match self.script.fault_of(step, batch) {
+        match self.script.fault_of(step) {
             Some(Fault::Error) => {
                 return Err(Error::Device { device: "fake".into(), problem: "scripted".into() });
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fake::hashed;
 use super::support::*;
-use crate::config::{EngineConfig, SamplingParams};
+use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::engine::handle::same_process;
 use crate::engine::{ChannelSink, Engine, NewRequest, Prompt};
 use crate::kv_cache::GroupKind;
@@ -104,15 +104,13 @@ fn priorities() {
     };
     let first = add(1, 0);
     rig.script.wait_at_gate();
-    let expected = [first, add(4, -5), add(3, 0), add(2, 5)];
+    let (late, middle, early) = (add(2, 5), add(3, 0), add(4, -5));
     rig.script.open_gate();
     let mut order = Vec::new();
     while order.len() < 4 {
         order.extend(outputs.recv_timeout(HANG).unwrap().into_iter().map(|output| output.request));
     }
-    assert_ne!(order, expected, "lower arrival first would prove nothing");
-    order.sort_by_key(|id| expected.iter().position(|e| e == id));
-    assert_eq!(order, expected);
+    assert_eq!(order, [first, early, middle, late]);
 }
 
 #[test]
@@ -146,9 +144,16 @@ fn what_the_handle_tells() {
     assert!(matches!(rig.engine.chat_template(), Err(Error::ChatTemplate { .. })));
     assert!(rig.engine.tokenizer().is_err());
     assert_eq!(rig.engine.block_map().len(), 64);
+    rig.script.close_gate();
     let running = rig.submit(&[1; 10], greedy(50));
-    running.next_tokens();
-    assert!(!rig.engine.reset_prefix_cache().unwrap());
+    rig.script.wait_at_gate();
+    let engine = rig.engine.clone();
+    let asking = std::thread::spawn(move || engine.reset_prefix_cache().unwrap());
+    while rig.engine.commands_in_queue() == 0 {
+        std::thread::yield_now();
+    }
+    rig.script.open_gate();
+    assert!(!asking.join().unwrap());
     running.wait();
     assert!(rig.engine.reset_prefix_cache().unwrap());
 }
@@ -171,4 +176,21 @@ fn seeds() {
     assert_ne!(rig.run(&[1, 2, 3], params(Some(2)))[&0].tokens, first);
     assert_ne!(rig.run(&[1, 2, 3], params(None))[&0].tokens, rig.run(&[1, 2, 3], params(None))[&0].tokens);
     drop(noise.into_iter().map(Client::wait).collect::<Vec<_>>());
+}
+
+/// S5: a load that fails at any point is an error, starts nothing, and the next one works.
+#[test]
+fn loads_that_fail() {
+    let load = |args: EngineArgs, go_on: bool| Engine::load(args, &mut |_| go_on);
+    let bad = EngineArgs { max_num_seqs: 0, ..EngineArgs::new("no such file.gguf") };
+    assert!(matches!(load(bad, true), Err(Error::InvalidRequest { what: "max_num_seqs", .. })));
+    assert!(matches!(load(EngineArgs::new("no such file.gguf"), true), Err(Error::FileNotFound { .. })));
+    let file = crate::testdata::file("arch/qwen2.gguf");
+    let args = || EngineArgs { num_threads: Some(1), kv_cache_memory: Some(1 << 20), ..EngineArgs::new(&file.0) };
+    assert!(matches!(load(args(), false), Err(Error::Interrupted)));
+    let engine = load(args(), true).unwrap();
+    assert!(engine.prompt_logits(vec![1, 2, 3]).unwrap().iter().all(|logit| logit.is_finite()));
+    engine.check_integrity().unwrap();
+    engine.close();
+    assert_eq!(engine.memory().total(), 0);
 }

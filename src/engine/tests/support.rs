@@ -27,6 +27,7 @@ pub fn config() -> EngineConfig {
         max_model_len: 64,
         max_num_seqs: 8,
         max_num_batched_tokens: 24,
+        max_prompt_logits: 10,
         block_size: 4,
         num_blocks: 64,
         kv_cache_dtype: KvCacheDtype::F16,

@@ -22,15 +22,15 @@ impl Reference<'_> {
                 x[token as usize] = f64::NEG_INFINITY;
             }
         }
-        for token in 0..x.len() {
+        for (token, logit) in x.iter_mut().enumerate() {
             let count = self.output.iter().filter(|&&t| t as usize == token).count();
             let seen = count > 0 || self.prompt.iter().any(|&t| t as usize == token);
             if seen {
                 let r = f64::from(p.repetition_penalty);
-                x[token] = if x[token] > 0.0 { x[token] / r } else { x[token] * r };
+                *logit = if *logit > 0.0 { *logit / r } else { *logit * r };
             }
-            x[token] -= f64::from(p.frequency_penalty) * count as f64;
-            x[token] -= if count > 0 { f64::from(p.presence_penalty) } else { 0.0 };
+            *logit -= f64::from(p.frequency_penalty) * count as f64;
+            *logit -= if count > 0 { f64::from(p.presence_penalty) } else { 0.0 };
         }
         let mut order: Vec<usize> = (0..x.len()).collect();
         order.sort_by(|&a, &b| x[b].total_cmp(&x[a]).then(a.cmp(&b)));

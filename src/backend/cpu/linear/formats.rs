@@ -291,6 +291,24 @@ format!(Q2_K {
     }
 });
 
+/// Scale `j` of the 16 of a Q3_K block: 6 bits with offset 32, the low 4 in nibbles of bytes 0 to 7, the high 2 in bytes
+/// 8 to 11.
+///
+/// # Safety
+/// As for `Format::scales`.
+#[inline(always)]
+unsafe fn q3_scale<L: Lanes>(side: *const u8, j: usize) -> L::Floats {
+    // SAFETY: the caller's promise; the side bytes are d and 12 bytes.
+    unsafe {
+        let bytes = side.add(HALVES);
+        let low = L::load_u8(bytes.add(BYTES * (j % 8)));
+        let low = L::and(L::shr(low, 4 * (j / 8) as u32), L::splat_i32(15));
+        let high = L::load_u8(bytes.add(BYTES * (8 + j % 4)));
+        let high = L::and(L::shr(high, 2 * (j / 4) as u32), L::splat_i32(3));
+        L::mul(L::load_f16(side), L::to_f32(L::sub(L::or(low, L::shl(high, 4)), L::splat_i32(32))))
+    }
+}
+
 format!(Q3_K {
     const LOW: u32 = 2;
     const HIGH: u32 = 1;
@@ -307,15 +325,7 @@ format!(Q3_K {
     unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
         // SAFETY: the caller's promise.
         unsafe {
-            let d = L::load_f16(side);
-            let byte = |i: usize| L::load_u8(side.add(HALVES + BYTES * i));
-            // 16 scales of 6 bits: the low 4 in nibbles of bytes 0 to 7, the high 2 in bytes 8 to 11; offset 32.
-            let scale = |j: usize| {
-                let low = L::and(L::shr(byte(j % 8), 4 * (j / 8) as u32), L::splat_i32(15));
-                let high = L::and(L::shr(byte(8 + j % 4), 2 * (j / 4) as u32), L::splat_i32(3));
-                L::mul(d, L::to_f32(L::sub(L::or(low, L::shl(high, 4)), L::splat_i32(32))))
-            };
-            let scale = [scale(2 * b), scale(2 * b + 1)];
+            let scale = [q3_scale::<L>(side, 2 * b), q3_scale::<L>(side, 2 * b + 1)];
             Scales { scale, min: scale }
         }
     }

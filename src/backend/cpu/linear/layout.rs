@@ -18,6 +18,17 @@ const GROUPS: usize = 8;
 /// Bytes of the largest GGUF block.
 pub(super) const MAX_BLOCK_BYTES: usize = 256;
 
+/// Where four elements' codes lie in a GGUF block and in a tile's block of 32.
+#[derive(Debug, Clone)]
+struct Group {
+    low: Position,
+    low_line: usize,
+    low_shift: u32,
+    high: Position,
+    high_line: usize,
+    high_shift: u32,
+}
+
 /// The permutation of one block format.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
@@ -26,8 +37,8 @@ pub(super) struct Layout {
     high: usize,
     flip: u32,
     adjacent: bool,
-    /// Of the low and high bits, by group within a GGUF block.
-    positions: Vec<(Position, Position)>,
+    /// Of one GGUF block.
+    groups: Vec<Group>,
     side: &'static [(usize, usize, usize)],
 }
 
@@ -62,15 +73,25 @@ impl Layout {
     }
 
     fn new<F: Format>() -> Self {
-        let groups = F::TYPE.block_elements() / 4;
-        let position = |i| (F::low(i / GROUPS, i % GROUPS), F::high(i / GROUPS, i % GROUPS));
+        let (low, high) = (F::LOW as usize, F::HIGH as usize);
+        let group = |i: usize| {
+            let (b, g) = (i / GROUPS, i % GROUPS);
+            Group {
+                low: F::low(b, g),
+                low_line: g % low,
+                low_shift: (low * (g / low)) as u32,
+                high: F::high(b, g),
+                high_line: low + g % high.max(1),
+                high_shift: (high * (g / high.max(1))) as u32,
+            }
+        };
         Self {
             block_bytes: F::TYPE.block_bytes(),
-            low: F::LOW as usize,
-            high: F::HIGH as usize,
+            low,
+            high,
             flip: if F::SIGNED { 0x8080_8080 } else { 0 },
             adjacent: F::HIGH_BITS_ADJACENT,
-            positions: (0..groups).map(position).collect(),
+            groups: (0..F::TYPE.block_elements() / 4).map(group).collect(),
             side: F::SIDE,
         }
     }
@@ -86,7 +107,7 @@ impl Layout {
 
     /// Bytes of a tile, a multiple of 64.
     pub(super) fn tile_bytes(&self, cols: usize) -> usize {
-        let gguf_blocks = cols / BLOCK * GROUPS / self.positions.len();
+        let gguf_blocks = cols / BLOCK * GROUPS / self.groups.len();
         (self.side_offset(cols) + gguf_blocks * side_bytes(self.side) * TILE).next_multiple_of(LINE)
     }
 
@@ -96,18 +117,19 @@ impl Layout {
         let side_stride = side_bytes(self.side) * TILE;
         let mut lines = codes.chunks_exact_mut(self.lines() * LINE);
         for (block, side) in data.chunks_exact(self.block_bytes).zip(side.chunks_exact_mut(side_stride)) {
-            for (positions, lines) in self.positions.chunks_exact(GROUPS).zip(&mut lines) {
+            for (groups, lines) in self.groups.chunks_exact(GROUPS).zip(&mut lines) {
                 let mut words = [0u32; 8];
-                for (g, (low, high)) in positions.iter().enumerate() {
-                    let code = word(block, low.byte) >> low.shift & byte_mask(self.low) ^ self.flip;
-                    words[g % self.low] |= code << (self.low * (g / self.low));
+                for group in groups {
+                    let code = word(block, group.low.byte) >> group.low.shift & byte_mask(self.low) ^ self.flip;
+                    words[group.low_line] |= code << group.low_shift;
                     if self.high > 0 {
+                        let high = group.high;
                         let code = if self.adjacent {
                             spread(u32::from(block[high.byte]) >> high.shift & 15)
                         } else {
                             word(block, high.byte) >> high.shift & byte_mask(self.high)
                         };
-                        words[self.low + g % self.high] |= code << (self.high * (g / self.high));
+                        words[group.high_line] |= code << group.high_shift;
                     }
                 }
                 for (line, word) in lines.chunks_exact_mut(LINE).zip(words) {
@@ -134,15 +156,15 @@ impl Layout {
         let (codes, side) = tile.split_at(self.side_offset(cols));
         let block = &mut block[..self.block_bytes];
         block.fill(0);
-        let blocks = self.positions.len() / GROUPS;
-        for (b, positions) in self.positions.chunks_exact(GROUPS).enumerate() {
+        let blocks = self.groups.len() / GROUPS;
+        for (b, groups) in self.groups.chunks_exact(GROUPS).enumerate() {
             let lines = &codes[(index * blocks + b) * self.lines() * LINE..];
-            for (g, (low, high)) in positions.iter().enumerate() {
-                let code = word(lines, g % self.low * LINE + 4 * row) >> (self.low * (g / self.low));
-                or_word(block, low.byte, (code & byte_mask(self.low) ^ self.flip) << low.shift);
+            for group in groups {
+                let code = word(lines, group.low_line * LINE + 4 * row) >> group.low_shift & byte_mask(self.low);
+                or_word(block, group.low.byte, (code ^ self.flip) << group.low.shift);
                 if self.high > 0 {
-                    let line = self.low + g % self.high;
-                    let code = word(lines, line * LINE + 4 * row) >> (self.high * (g / self.high));
+                    let high = group.high;
+                    let code = word(lines, group.high_line * LINE + 4 * row) >> group.high_shift;
                     let code = code & byte_mask(self.high);
                     if self.adjacent {
                         block[high.byte] |= (gather(code) << high.shift) as u8;

@@ -2,7 +2,7 @@
 
 use super::kernels::{Isa, KernelSet, element_bytes, kernels};
 use super::layout::{Layout, MAX_BLOCK_BYTES, TILE};
-use super::rows::decode;
+use super::rows::{LANES, decode};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -51,7 +51,7 @@ impl Part {
         let storage = match (kernels(isa, ggml_type), Layout::of(ggml_type), element_bytes(ggml_type)) {
             (Some(kernels), Some(layout), _) => Storage::Blocks(layout, kernels),
             (Some(kernels), None, Some(bytes)) => Storage::Floats(bytes, kernels),
-            _ if quant::can_dequantize(ggml_type) => Storage::Rows,
+            _ if quant::can_dequantize(ggml_type) && ggml_type.block_elements().is_multiple_of(LANES) => Storage::Rows,
             _ => return Err(Error::internal(format!("matrix {name}: no decoder for {}", ggml_type.name()))),
         };
         let tile_bytes = match &storage {

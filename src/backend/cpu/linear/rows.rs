@@ -5,28 +5,31 @@ use crate::quant::{self, GgmlType};
 
 /// Elements of the largest GGUF block.
 const MAX_ELEMENTS: usize = 256;
-/// Partial sums of a row, so that the loop vectorises in one fixed order.
-const LANES: usize = 8;
+/// Partial sums of a row, so that the loop vectorises, in one fixed order. Blocks are a multiple of it.
+pub(super) const LANES: usize = 8;
+/// Activation rows that share one decoding of a block.
+const ROWS: usize = 64;
 
 /// `out(r, Σ w · x[r])` for one weight row, `r` over the rows of `x` (`cols` each).
 pub(super) fn multiply_row(ggml_type: GgmlType, data: &[u8], x: &[f32], cols: usize, mut out: impl FnMut(usize, f32)) {
     let (elements, bytes) = (ggml_type.block_elements(), ggml_type.block_bytes());
     let mut weights = [0.0f32; MAX_ELEMENTS];
-    for (group, x) in x.chunks(16 * cols).enumerate() {
-        let mut sums = [[0.0f32; LANES]; 16];
+    let weights = &mut weights[..elements];
+    for (group, x) in x.chunks(ROWS * cols).enumerate() {
+        let mut sums = [[0.0f32; LANES]; ROWS];
         for (i, block) in data.chunks_exact(bytes).enumerate() {
-            decode(ggml_type, block, &mut weights[..elements]);
+            decode(ggml_type, block, weights);
             for (x, sums) in x.chunks_exact(cols).zip(&mut sums) {
-                let x = &x[i * elements..(i + 1) * elements];
-                for (x, w) in x.chunks(LANES).zip(weights.chunks(LANES)) {
-                    for ((sum, x), w) in sums.iter_mut().zip(x).zip(w) {
-                        *sum += x * w;
+                let (x, _) = x[i * elements..(i + 1) * elements].as_chunks::<LANES>();
+                for (x, w) in x.iter().zip(weights.as_chunks::<LANES>().0) {
+                    for lane in 0..LANES {
+                        sums[lane] += x[lane] * w[lane];
                     }
                 }
             }
         }
         for (r, sums) in sums.iter().enumerate().take(x.len() / cols) {
-            out(16 * group + r, sums.iter().sum());
+            out(ROWS * group + r, sums.iter().sum());
         }
     }
 }

@@ -3,15 +3,18 @@
 
 use memmap2::MmapMut;
 
-use super::kernels::Isa;
+use super::kernels::{Isa, quantize_row};
 use super::memory::{SharedMut, map};
-use super::q8::{BLOCK, GROUP, Q8Block, padded_group, quantize_row};
+use super::q8::{BLOCK, GROUP, Q8Block, padded_group};
 use crate::Result;
 use crate::backend::cpu::pool::ThreadPool;
 
 /// Rows of one pass over the weights: enough to use each weight many times per read from memory, few enough that a
 /// pass's activations stay in the second-level cache.
 const PASS: usize = 256;
+
+/// Blocks (some 8 ns each) that are worth a chunk of their own.
+const MIN_BLOCKS: usize = 256;
 
 /// Scratch of one engine for quantised activations, allocated once for the largest step.
 #[derive(Debug)]
@@ -60,19 +63,25 @@ impl LinearScratch {
         self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
     }
 
-    /// Quantises the rows of `x` into groups, for `quantized_group`. `cols` is a multiple of 32.
+    /// Quantises the rows of `x` into groups, for `quantized_group`. `cols` is a multiple of 32. Chunks are runs of
+    /// columns of a group: a group's blocks lie by column, so that even one group can be shared out.
     pub(super) fn quantize(&mut self, isa: Isa, x: &[f32], cols: usize, pool: &ThreadPool) {
-        let num_blocks = cols / BLOCK;
-        let group_bytes = GROUP * num_blocks * size_of::<Q8Block>();
+        let (num_rows, num_blocks) = (x.len() / cols, cols / BLOCK);
+        let run = (MIN_BLOCKS / num_rows.min(GROUP)).clamp(1, num_blocks);
+        let runs = num_blocks.div_ceil(run);
+        let group_blocks = GROUP * num_blocks;
         let out = SharedMut::new(&mut self.blocks[..]);
-        pool.run(x.len().div_ceil(GROUP * cols), &|index| {
+        pool.run(num_rows.div_ceil(GROUP) * runs, &|chunk| {
+            let (index, first) = (chunk / runs, chunk % runs * run);
+            let len = run.min(num_blocks - first);
             let x = group_rows(x, cols, index);
             let group = padded_group(x.len() / cols);
-            // SAFETY: each group is one chunk, groups do not overlap. Memory maps are page-aligned, and every byte
-            // pattern is a `Q8Block`.
-            let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<Q8Block>().1 };
+            let at = (index * group_blocks + first * group) * size_of::<Q8Block>();
+            // SAFETY: groups do not overlap, nor do runs of columns in one. Memory maps are page-aligned, and every
+            // byte pattern is a `Q8Block`.
+            let out = unsafe { out.part(at, len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
             for (r, x) in x.chunks_exact(cols).enumerate() {
-                quantize_row(isa, x, &mut out[r..], group);
+                quantize_row(isa, &x[first * BLOCK..(first + len) * BLOCK], &mut out[r..], group);
             }
         });
     }
@@ -86,9 +95,9 @@ impl LinearScratch {
             let group = padded_group(x.len() / cols);
             // SAFETY: as above.
             let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<f32>().1 };
-            for (r, x) in x.chunks_exact(cols).enumerate() {
-                for (out, x) in out[r..].iter_mut().step_by(group).zip(x) {
-                    *out = *x;
+            for (column, out) in out.chunks_exact_mut(group).take(cols).enumerate() {
+                for (out, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
+                    *out = x[column];
                 }
             }
         });

@@ -23,12 +23,12 @@ impl Avx2 {
         unroll!(g in 0..w.len(), {
             let x = _mm256_set1_epi32(x.add(4 * g).cast::<i32>().read_unaligned());
             let (low, high) = (_mm256_maddubs_epi16(w[g].0, x), _mm256_maddubs_epi16(w[g].1, x));
-            sums = if g % groups == 0 {
+            sums = if g.is_multiple_of(groups) {
                 Pair(low, high)
             } else {
                 Pair(_mm256_add_epi16(sums.0, low), _mm256_add_epi16(sums.1, high))
             };
-            if (g + 1) % groups == 0 || g + 1 == w.len() {
+            if (g + 1).is_multiple_of(groups) || g + 1 == w.len() {
                 acc.0 = _mm256_add_epi32(acc.0, _mm256_madd_epi16(sums.0, ones));
                 acc.1 = _mm256_add_epi32(acc.1, _mm256_madd_epi16(sums.1, ones));
             }
@@ -160,6 +160,29 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn as_f32(a: Pair<__m256i>) -> Pair<__m256> {
         both!(_mm256_castsi256_ps, a)
+    }
+    #[inline(always)]
+    unsafe fn as_i32(a: Pair<__m256>) -> Pair<__m256i> {
+        both!(_mm256_castps_si256, a)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: Pair<__m256i>) -> i32 {
+        let a = _mm256_add_epi32(a.0, a.1);
+        let a = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        let a = _mm_add_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+        _mm_cvtsi128_si32(_mm_add_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: Pair<__m256i>) -> i32 {
+        let a = _mm256_max_epi32(a.0, a.1);
+        let a = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        let a = _mm_max_epi32(a, _mm_shuffle_epi32::<0b01_00_11_10>(a));
+        _mm_cvtsi128_si32(_mm_max_epi32(a, _mm_shuffle_epi32::<0b10_11_00_01>(a)))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, a: Pair<__m256i>) {
+        let narrow = |a| _mm_packs_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+        _mm_storeu_si128(p.cast(), _mm_packs_epi16(narrow(a.0), narrow(a.1)));
     }
 
     #[inline(always)]

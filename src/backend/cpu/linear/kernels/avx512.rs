@@ -113,6 +113,22 @@ impl Lanes for Avx512 {
     unsafe fn as_f32(a: __m512i) -> __m512 {
         _mm512_castsi512_ps(a)
     }
+    #[inline(always)]
+    unsafe fn as_i32(a: __m512) -> __m512i {
+        _mm512_castps_si512(a)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: __m512i) -> i32 {
+        _mm512_reduce_add_epi32(a)
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: __m512i) -> i32 {
+        _mm512_reduce_max_epi32(a)
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, a: __m512i) {
+        _mm_storeu_si128(p.cast(), _mm512_cvtepi32_epi8(a));
+    }
 
     #[inline(always)]
     unsafe fn load_f32(p: *const u8) -> __m512 {

@@ -54,7 +54,7 @@ unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -
 
 /// How far ahead memory is asked for. The hardware's prefetchers start anew at every page and for codes and side bytes
 /// apart, and reach half of the memory's speed; tiles lie side by side, so that running ahead of one is into the next.
-const AHEAD: usize = 4096;
+pub(super) const AHEAD: usize = 4096;
 
 /// # Safety
 /// As for `Lanes`.
@@ -74,6 +74,7 @@ unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
 unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usize) {
     // SAFETY: the pointers advance over exactly the tile's blocks and the group's activations.
     unsafe {
+        args.prefetch_out::<L, R>(first);
         let mut acc = [L::splat_f32(0.0); R];
         let (mut weights, mut side) = (args.weights, args.side);
         let mut x = args.activations.cast::<Q8Block>().add(first);

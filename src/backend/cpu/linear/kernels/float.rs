@@ -2,6 +2,7 @@
 //! multiply-add per element, `k` rising.
 
 use super::TileArgs;
+use super::block::AHEAD;
 use super::lanes::{Lanes, unroll};
 use crate::quant::GgmlType;
 
@@ -46,10 +47,12 @@ pub(in super::super) fn element_bytes(ggml_type: GgmlType) -> Option<usize> {
 unsafe fn rows<L: Lanes, E: Element, const R: usize>(args: &TileArgs, first: usize) {
     // SAFETY: the pointers advance over exactly the tile's columns and the group's activations.
     unsafe {
+        args.prefetch_out::<L, R>(first);
         let mut acc = [L::splat_f32(0.0); R];
         let mut weights = args.weights;
         let mut x = args.activations.cast::<f32>().add(first);
         for _ in 0..args.steps {
+            L::prefetch(weights.wrapping_add(AHEAD));
             let w = E::load::<L>(weights);
             unroll!(r in 0..R, {
                 acc[r] = L::fma(w, L::splat_f32(*x.add(r)), acc[r]);

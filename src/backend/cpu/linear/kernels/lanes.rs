@@ -1,6 +1,6 @@
 //! The vector operations that the micro-kernels are written in, once; each instruction set implements them.
 
-/// Sixteen lanes, one per output row of a tile.
+/// Sixteen lanes, one per output row of a tile (in `q8`, one per activation).
 ///
 /// # Safety
 /// Every function may use the instruction set of its implementor: call them only inside a function compiled for it,
@@ -43,6 +43,12 @@ pub(in super::super) trait Lanes: Copy {
     unsafe fn shr(a: Self::Ints, n: u32) -> Self::Ints;
     unsafe fn to_f32(a: Self::Ints) -> Self::Floats;
     unsafe fn as_f32(a: Self::Ints) -> Self::Floats;
+    unsafe fn as_i32(a: Self::Floats) -> Self::Ints;
+    /// Sum and maximum of the lanes.
+    unsafe fn reduce_add(a: Self::Ints) -> i32;
+    unsafe fn reduce_max(a: Self::Ints) -> i32;
+    /// Writes 16 bytes; lanes are within i8.
+    unsafe fn store_i8(p: *mut i8, a: Self::Ints);
 
     /// Reads 16 f32.
     unsafe fn load_f32(p: *const u8) -> Self::Floats;

@@ -9,6 +9,7 @@ mod avx512;
 mod block;
 mod float;
 mod lanes;
+mod quantize;
 mod scalar;
 
 pub(super) use block::side_bytes;
@@ -16,6 +17,7 @@ pub(super) use float::element_bytes;
 pub(super) use lanes::Lanes;
 
 use super::formats::{Format, with_format};
+use super::q8::Q8Block;
 use crate::quant::GgmlType;
 use float::Element;
 
@@ -92,6 +94,19 @@ pub(super) struct TileArgs {
 }
 
 impl TileArgs {
+    /// Asks for the lines that `store` will write: rows of outputs lie far apart, and the processor's own prefetchers
+    /// do not follow more than a few at a time.
+    ///
+    /// # Safety
+    /// As for `Lanes`.
+    #[inline(always)]
+    unsafe fn prefetch_out<L: Lanes, const R: usize>(&self, first: usize) {
+        for r in first..first + R {
+            // SAFETY: a prefetch may be of any address.
+            unsafe { L::prefetch(self.out.wrapping_add(r * self.out_stride).cast()) };
+        }
+    }
+
     /// Writes the accumulators of rows `first..first + R`.
     ///
     /// # Safety
@@ -168,6 +183,14 @@ macro_rules! shells {
                 unsafe { float::group::<$lanes, E, G>(args) }
             }
 
+            /// # Safety
+            /// The processor has the instruction set.
+            $(#[target_feature(enable = $features)])?
+            pub(super) unsafe fn quantize(x: &[f32], out: &mut [Q8Block], stride: usize) {
+                // SAFETY: as above.
+                unsafe { quantize::row::<$lanes>(x, out, stride) }
+            }
+
             pub(super) fn blocks<F: Format>() -> KernelSet {
                 KernelSet([block::<F, 1>, block::<F, 2>, block::<F, 4>, block::<F, 8>, block::<F, 12>, block::<F, 16>])
             }
@@ -203,5 +226,19 @@ pub(super) fn kernels(isa: Isa, ggml_type: GgmlType) -> Option<KernelSet> {
         GgmlType::F16 => Some(choose!(floats::<float::F16>)),
         GgmlType::BF16 => Some(choose!(floats::<float::BF16>)),
         _ => with_format!(ggml_type, F => choose!(blocks::<F>)),
+    }
+}
+
+/// Quantises one row into every `stride`-th block of `out`; the tail of `x` past a multiple of 32 is ignored.
+pub(super) fn quantize_row(isa: Isa, x: &[f32], out: &mut [Q8Block], stride: usize) {
+    // SAFETY: an `Isa` exists only where the processor has its instructions.
+    unsafe {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => with_avx512::quantize(x, out, stride),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => with_avx2::quantize(x, out, stride),
+            Isa::Scalar => with_scalar::quantize(x, out, stride),
+        }
     }
 }

@@ -101,6 +101,23 @@ impl Lanes for Scalar {
     unsafe fn as_f32(a: [i32; 16]) -> [f32; 16] {
         a.map(|a| f32::from_bits(a as u32))
     }
+    #[inline(always)]
+    unsafe fn as_i32(a: [f32; 16]) -> [i32; 16] {
+        a.map(|a| a.to_bits() as i32)
+    }
+    #[inline(always)]
+    unsafe fn reduce_add(a: [i32; 16]) -> i32 {
+        a.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn reduce_max(a: [i32; 16]) -> i32 {
+        a.iter().fold(i32::MIN, |m, &a| m.max(a))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(p: *mut i8, a: [i32; 16]) {
+        // SAFETY: the caller vouches for 16 bytes.
+        unsafe { p.cast::<[i8; 16]>().write_unaligned(a.map(|a| a as i8)) }
+    }
 
     #[inline(always)]
     unsafe fn load_f32(p: *const u8) -> [f32; 16] {
