@@ -193,12 +193,12 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             }
 
             tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);
-            let mut corrections = [0.0; MAX_ROWS];
             for i in 0..len {
                 let row_scores = &mut scores[i][..tiles.len()];
-                corrections[i] = self.softmax(s, row_scores, &keys[i], &mut maximum[i], &mut sums[i]);
+                let correction = self.softmax(s, row_scores, &keys[i], &mut maximum[i], &mut sums[i]);
+                rows.out[i].iter_mut().for_each(|x| *x *= correction);
             }
-            tile::weighted_sums(s, scores, &keys[..len], &corrections, &chunk.v, &mut rows.out[..len]);
+            tile::weighted_sums(s, scores, &keys[..len], &chunk.v, &mut rows.out[..len]);
         }
 
         for (out, sum) in rows.out[..len].iter_mut().zip(sums) {

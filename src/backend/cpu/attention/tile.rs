@@ -85,97 +85,110 @@ fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     }
 }
 
-/// `out[row] = out[row] * corrections[row] + Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
+/// `out[row] += Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
 #[inline(always)]
 pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
     weights: &Scores,
     keys: &[Range<usize>],
-    corrections: &[f32; MAX_ROWS],
     v: &[&[E]; CHUNK_TILES],
     out: &mut [&mut [f32]],
 ) {
+    let sums = WeightedSums { weights, v };
     let mut row = 0;
     while row < out.len() {
         row += if S::REGISTERS >= 32 {
             match out.len() - row {
-                4.. => sums_of_rows::<S, E, 4, 4>(s, row, weights, keys, corrections, v, out),
-                3 => sums_of_rows::<S, E, 3, 4>(s, row, weights, keys, corrections, v, out),
-                2 => sums_of_rows::<S, E, 2, 4>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, E, 1, 4>(s, row, weights, keys, corrections, v, out),
+                4.. => sums.rows::<S, 4, 4>(s, row, keys, out),
+                3 => sums.rows::<S, 3, 4>(s, row, keys, out),
+                2 => sums.rows::<S, 2, 4>(s, row, keys, out),
+                _ => sums.rows::<S, 1, 4>(s, row, keys, out),
             }
         } else {
             match out.len() - row {
-                2.. => sums_of_rows::<S, E, 2, 2>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, E, 1, 4>(s, row, weights, keys, corrections, v, out),
+                2.. => sums.rows::<S, 2, 2>(s, row, keys, out),
+                _ => sums.rows::<S, 1, 4>(s, row, keys, out),
             }
         }
     }
 }
 
-/// `R` rows by `C` vectors of the head at a time; returns `R`.
-#[inline(always)]
-fn sums_of_rows<S: Simd, E: KvElement, const R: usize, const C: usize>(
-    s: S,
-    row: usize,
-    weights: &Scores,
-    keys: &[Range<usize>],
-    corrections: &[f32; MAX_ROWS],
-    v: &[&[E]; CHUNK_TILES],
-    out: &mut [&mut [f32]],
-) -> usize {
-    let part = Part::<E, R> {
-        weights: std::array::from_fn(|r| weights[row + r].as_flattened()),
-        keys: std::array::from_fn(|r| keys[row + r].clone()),
-        corrections: std::array::from_fn(|r| corrections[row + r]),
-        v,
-    };
-    let out = &mut out[row..row + R];
-    let head_dim = out[0].len();
-    let mut column = 0;
-    while column + C * LANES <= head_dim {
-        part.columns::<S, C>(s, column, out);
-        column += C * LANES;
-    }
-    while column + LANES <= head_dim {
-        part.columns::<S, 1>(s, column, out);
-        column += LANES;
-    }
-    if column < head_dim {
-        part.tail(s, column, out);
-    }
-    R
-}
-
-struct Part<'a, E, const R: usize> {
-    weights: [&'a [f32]; R],
-    keys: [Range<usize>; R],
-    corrections: [f32; R],
+struct WeightedSums<'a, E> {
+    weights: &'a Scores,
     v: &'a [&'a [E]; CHUNK_TILES],
 }
 
-impl<E: KvElement, const R: usize> Part<'_, E, R> {
-    /// `C` vectors of the head from `column`. Keys that all rows attend to are read once for all.
+impl<E: KvElement> WeightedSums<'_, E> {
+    /// `R` rows by `C` vectors of the head at a time; returns `R`. Keys that all rows attend to are read once for all.
     #[inline(always)]
-    fn columns<S: Simd, const C: usize>(&self, s: S, column: usize, out: &mut [&mut [f32]]) {
-        let common = self.common_keys();
-        let head_dim = out[0].len();
+    fn rows<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: &[Range<usize>],
+        out: &mut [&mut [f32]],
+    ) -> usize {
+        let keys = &keys[row..row + R];
+        let start = keys.iter().map(|keys| keys.start).max().unwrap_or(0);
+        let end = keys.iter().map(|keys| keys.end).min().unwrap_or(0).max(start);
+        for (r, keys) in keys.iter().enumerate() {
+            self.add_keys::<S, 1, C>(s, row + r, keys.start..keys.end.min(start), out);
+        }
+        self.add_keys::<S, R, C>(s, row, start..end, out);
+        for (r, keys) in keys.iter().enumerate() {
+            self.add_keys::<S, 1, C>(s, row + r, keys.start.max(end)..keys.end, out);
+        }
+        R
+    }
+
+    #[inline(always)]
+    fn add_keys<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: Range<usize>,
+        out: &mut [&mut [f32]],
+    ) {
+        if keys.is_empty() {
+            return;
+        }
+        let head_dim = out[row].len();
+        let mut column = 0;
+        while column + C * LANES <= head_dim {
+            self.add_columns::<S, R, C>(s, row, &keys, column, out);
+            column += C * LANES;
+        }
+        while column + LANES <= head_dim {
+            self.add_columns::<S, R, 1>(s, row, &keys, column, out);
+            column += LANES;
+        }
+        if column < head_dim {
+            self.add_tail::<S, R>(s, row, keys, column, out);
+        }
+    }
+
+    /// `C` vectors of the head from `column`. Every loop over `R` or `C` unrolls, so that `sums` is in registers.
+    #[inline(always)]
+    fn add_columns<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: &Range<usize>,
+        column: usize,
+        out: &mut [&mut [f32]],
+    ) {
+        let head_dim = out[row].len();
         let mut sums = [[s.splat(0.0); C]; R];
         for r in 0..R {
-            let out = &out[r][column..].as_chunks::<LANES>().0[..C];
+            let out = &out[row + r][column..].as_chunks::<LANES>().0[..C];
             for c in 0..C {
-                sums[r][c] = s.mul(s.load(&out[c]), s.splat(self.corrections[r]));
-            }
-            for key in self.keys[r].start..self.keys[r].end.min(common.start) {
-                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
+                sums[r][c] = s.load(&out[c]);
             }
         }
-        let mut key = common.start;
-        while key < common.end {
-            let end = ((key / TILE + 1) * TILE).min(common.end);
-            let v = &self.v[key / TILE][key % TILE * head_dim..];
-            let weights: [&[f32]; R] = std::array::from_fn(|r| &self.weights[r][key..end]);
-            for (i, v) in v.chunks(head_dim).take(end - key).enumerate() {
+        for tile in keys.start / TILE..keys.end.div_ceil(TILE) {
+            let in_tile = keys.start.saturating_sub(tile * TILE)..(keys.end - tile * TILE).min(TILE);
+            let weights: [&[f32; LANES]; R] = std::array::from_fn(|r| &self.weights[row + r][tile]);
+            for (i, v) in in_tile.clone().zip(self.v[tile].chunks_exact(head_dim).skip(in_tile.start)) {
                 let v = &v[column..column + C * LANES].as_chunks::<LANES>().0[..C];
                 let mut values = [s.splat(0.0); C];
                 for c in 0..C {
@@ -188,54 +201,33 @@ impl<E: KvElement, const R: usize> Part<'_, E, R> {
                     }
                 }
             }
-            key = end;
         }
         for r in 0..R {
-            for key in self.keys[r].start.max(common.end)..self.keys[r].end {
-                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
-            }
-            let out = &mut out[r][column..].as_chunks_mut::<LANES>().0[..C];
+            let out = &mut out[row + r][column..].as_chunks_mut::<LANES>().0[..C];
             for c in 0..C {
                 s.store(sums[r][c], &mut out[c]);
             }
         }
     }
 
-    #[inline(always)]
-    fn add_key<S: Simd, const C: usize>(
-        &self,
-        s: S,
-        key: usize,
-        head_dim: usize,
-        column: usize,
-        weights: &[f32],
-        sums: &mut [S::V; C],
-    ) {
-        let v = &self.v[key / TILE][key % TILE * head_dim + column..].as_chunks::<LANES>().0[..C];
-        for c in 0..C {
-            sums[c] = s.fma(s.splat(weights[key]), E::load(s, &v[c]), sums[c]);
-        }
-    }
-
     /// The last elements of a head whose length is no multiple of 16.
     #[inline(always)]
-    fn tail<S: Simd>(&self, s: S, column: usize, out: &mut [&mut [f32]]) {
-        for r in 0..R {
+    fn add_tail<S: Simd, const R: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: Range<usize>,
+        column: usize,
+        out: &mut [&mut [f32]],
+    ) {
+        for r in row..row + R {
             let head_dim = out[r].len();
-            let out = &mut out[r][column..];
-            let mut sum = s.mul(s.load_partial(out), s.splat(self.corrections[r]));
-            for key in self.keys[r].clone() {
+            let mut sum = s.load_partial(&out[r][column..]);
+            for key in keys.clone() {
                 let v = &self.v[key / TILE][key % TILE * head_dim..][column..head_dim];
-                sum = s.fma(s.splat(self.weights[r][key]), E::load_partial(s, v), sum);
+                sum = s.fma(s.splat(self.weights[r][key / TILE][key % TILE]), E::load_partial(s, v), sum);
             }
-            s.store_partial(sum, out);
+            s.store_partial(sum, &mut out[r][column..]);
         }
-    }
-
-    /// Keys that every row attends to; empty at some place between the rows' keys where there are none.
-    fn common_keys(&self) -> Range<usize> {
-        let start = self.keys.iter().map(|keys| keys.start).max().unwrap_or(0);
-        let end = self.keys.iter().map(|keys| keys.end).min().unwrap_or(0);
-        start..end.max(start)
     }
 }
