@@ -172,7 +172,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     #[inline(always)]
     fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
         let len = rows.len;
-        let mut maximum = [f32::NEG_INFINITY; MAX_ROWS];
+        let mut maximum = [f32::NEG_INFINITY; LANES];
         // Per lane, summed up at the end.
         let mut sums = [s.splat(0.0); MAX_ROWS];
         for out in &mut rows.out[..len] {
@@ -193,10 +193,9 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             }
 
             tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);
-            for i in 0..len {
-                let row_scores = &mut scores[i][..tiles.len()];
-                let correction = self.softmax(s, row_scores, &keys[i], &mut maximum[i], &mut sums[i]);
-                rows.out[i].iter_mut().for_each(|x| *x *= correction);
+            let corrections = self.softmax(s, &mut scores[..len], &keys, tiles.len(), &mut maximum, &mut sums);
+            for (out, correction) in rows.out[..len].iter_mut().zip(corrections) {
+                out.iter_mut().for_each(|x| *x *= correction);
             }
             tile::weighted_sums(s, scores, &keys[..len], &chunk.v, &mut rows.out[..len]);
         }
@@ -225,40 +224,51 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         chunk
     }
 
-    /// Turns a row's raw scores into weights relative to its running maximum; updates maximum and sum, and returns the
-    /// factor that what was accumulated before must be multiplied by.
+    /// Turns the raw scores of each row into weights relative to its running maximum; updates maxima and sums, and
+    /// returns the factors that what was accumulated before must be multiplied by. Rows are the lanes of `maximum`, so
+    /// that one `exp` serves all factors.
     #[inline(always)]
     fn softmax<S: Simd>(
         &self,
         s: S,
-        scores: &mut [[f32; LANES]],
-        keys: &Range<usize>,
-        maximum: &mut f32,
-        sum: &mut S::V,
-    ) -> f32 {
+        scores: &mut [[[f32; LANES]; CHUNK_TILES]],
+        keys: &[Range<usize>; MAX_ROWS],
+        num_tiles: usize,
+        maximum: &mut [f32; LANES],
+        sums: &mut [S::V; MAX_ROWS],
+    ) -> [f32; LANES] {
         let AttentionArgs { scale, softcap, .. } = self.attention.args;
-        let mut top = s.splat(*maximum);
-        for (tile, scores) in scores.iter_mut().enumerate() {
-            let mut x = s.mul(s.load(scores), s.splat(scale));
-            if let Some(cap) = softcap {
-                x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
-            }
-            x = s.keep_lanes(x, lanes_of(tile, keys), f32::NEG_INFINITY);
-            s.store(x, scores);
-            top = s.max(x, top);
-        }
         let old = *maximum;
-        *maximum = s.maximum(top);
         // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
-        let base = if *maximum == f32::NEG_INFINITY { 0.0 } else { *maximum };
-        let [correction, ..] = to_array(s, exp(s, s.splat(old - base)));
-        *sum = s.mul(*sum, s.splat(correction));
-        for scores in scores {
-            let weight = exp(s, s.sub(s.load(scores), s.splat(base)));
-            s.store(weight, scores);
-            *sum = s.add(*sum, weight);
+        let mut base = [0.0; LANES];
+        for (i, scores) in scores.iter_mut().enumerate() {
+            let mut top = s.splat(old[i]);
+            for (tile, scores) in scores[..num_tiles].iter_mut().enumerate() {
+                let mut x = s.mul(s.load(scores), s.splat(scale));
+                if let Some(cap) = softcap {
+                    x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
+                }
+                if keys[i].start > tile * TILE || keys[i].end < (tile + 1) * TILE {
+                    x = s.keep_lanes(x, lanes_of(tile, &keys[i]), f32::NEG_INFINITY);
+                }
+                s.store(x, scores);
+                top = s.max(x, top);
+            }
+            maximum[i] = s.maximum(top);
+            base[i] = if maximum[i] == f32::NEG_INFINITY { 0.0 } else { maximum[i] };
         }
-        correction
+        let corrections = exp(s, s.sub(s.load(&old), s.load(&base)));
+        let corrections = to_array(s, corrections);
+        for (i, scores) in scores.iter_mut().enumerate() {
+            let mut sum = s.mul(sums[i], s.splat(corrections[i]));
+            for scores in &mut scores[..num_tiles] {
+                let weight = exp(s, s.sub(s.load(scores), s.splat(base[i])));
+                s.store(weight, scores);
+                sum = s.add(sum, weight);
+            }
+            sums[i] = sum;
+        }
+        corrections
     }
 }
 
