@@ -183,7 +183,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let end = rows.keys[..len].iter().map(|keys| keys.end).max().unwrap_or(0);
         for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
             let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
-            let chunk = self.chunk(tiles.clone());
+            let chunk = self.chunk(tiles.clone(), end.div_ceil(TILE));
             // Everything below counts keys from the first tile that is read.
             let base = tiles.start * TILE;
             let mut keys = [const { 0..0 }; MAX_ROWS];
@@ -210,16 +210,19 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         }
     }
 
-    /// K and V of some tiles of the sequence, at most a chunk.
+    /// K and V of some tiles of the sequence, at most a chunk; of `num_tiles` that will be asked for.
     #[inline(always)]
-    fn chunk(&self, tiles: Range<usize>) -> Chunk<'a, E> {
+    fn chunk(&self, tiles: Range<usize>, num_tiles: usize) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;
         let table = batch.block_table(group, self.unit.seq);
         let tiles_per_block = kv.spec.block_size / TILE;
-        let mut chunk = Chunk { k: [&[]; CHUNK_TILES], v: [&[]; CHUNK_TILES] };
-        for (i, tile) in tiles.enumerate() {
-            let block = table[tile / tiles_per_block];
-            (chunk.k[i], chunk.v[i]) = kv.tile(block, tile % tiles_per_block, self.unit.kv_head);
+        let tile_of = |tile: usize| kv.tile(table[tile / tiles_per_block], tile % tiles_per_block, self.unit.kv_head);
+        let mut chunk = Chunk { k: [Tile::default(); CHUNK_TILES], v: [Tile::default(); CHUNK_TILES] };
+        for (i, tile) in tiles.clone().enumerate() {
+            let (k, v) = tile_of(tile);
+            let (next_k, next_v) = tile_of((tile + tiles.len()).min(num_tiles - 1));
+            chunk.k[i] = Tile { elements: k, next: next_k };
+            chunk.v[i] = Tile { elements: v, next: next_v };
         }
         chunk
     }
@@ -274,8 +277,22 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
 
 /// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`.
 struct Chunk<'a, E> {
-    k: [&'a [E]; CHUNK_TILES],
-    v: [&'a [E]; CHUNK_TILES],
+    k: [Tile<'a, E>; CHUNK_TILES],
+    v: [Tile<'a, E>; CHUNK_TILES],
+}
+
+/// Elements of a tile, and of the tile at its place in the next chunk, which the kernels ask for in advance: the blocks
+/// of a sequence lie anywhere, so that the CPU cannot foresee the next one.
+#[derive(Clone, Copy)]
+struct Tile<'a, E> {
+    elements: &'a [E],
+    next: &'a [E],
+}
+
+impl<E> Default for Tile<'_, E> {
+    fn default() -> Self {
+        Self { elements: &[], next: &[] }
+    }
 }
 
 /// Bits of the lanes of `tile` whose key is in `keys`.

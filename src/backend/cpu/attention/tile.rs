@@ -5,13 +5,13 @@
 
 use std::ops::Range;
 
-use super::{CHUNK_TILES, MAX_ROWS, Scores, TILE};
+use super::{CHUNK_TILES, Scores, TILE, Tile};
 use crate::backend::cpu::kv::KvElement;
 use crate::backend::cpu::simd::{LANES, Simd};
 
 /// `scores[row][tile][lane] = Σ_d q[row][d] · k[tile][d][lane]`, d in increasing order.
 #[inline(always)]
-pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[&[E]], scores: &mut Scores) {
+pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>], scores: &mut Scores) {
     let mut row = 0;
     while row < q.len() {
         row += if S::REGISTERS >= 32 {
@@ -38,7 +38,7 @@ fn scores_of_rows<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
     row: usize,
     q: &[&[f32]],
-    k: &[&[E]],
+    k: &[Tile<'_, E>],
     scores: &mut Scores,
 ) -> usize {
     let q: [&[f32]; R] = std::array::from_fn(|r| q[row + r]);
@@ -58,18 +58,21 @@ fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     row: usize,
     tile: usize,
     q: [&[f32]; R],
-    k: &[&[E]; T],
+    k: &[Tile<'_, E>; T],
     scores: &mut Scores,
 ) {
     let head_dim = q[0].len();
     // Slices cut to one length, so that the compiler checks bounds once.
     let q = q.map(|q| &q[..head_dim]);
-    let k: [&[[E; LANES]]; T] = std::array::from_fn(|t| &k[t].as_chunks::<LANES>().0[..head_dim]);
+    let vectors = |k| <[E]>::as_chunks::<LANES>(k).0;
+    let next: [&[[E; LANES]]; T] = std::array::from_fn(|t| &vectors(k[t].next)[..head_dim]);
+    let k: [&[[E; LANES]]; T] = std::array::from_fn(|t| &vectors(k[t].elements)[..head_dim]);
     let mut sums = [[s.splat(0.0); T]; R];
     for d in 0..head_dim {
         let mut keys = [s.splat(0.0); T];
         for t in 0..T {
             keys[t] = E::load(s, &k[t][d]);
+            s.prefetch(&next[t][d]);
         }
         for r in 0..R {
             let q = s.splat(q[r][d]);
@@ -91,7 +94,7 @@ pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
     weights: &Scores,
     keys: &[Range<usize>],
-    v: &[&[E]; CHUNK_TILES],
+    v: &[Tile<'_, E>; CHUNK_TILES],
     out: &mut [&mut [f32]],
 ) {
     let sums = WeightedSums { weights, v };
@@ -115,7 +118,7 @@ pub(super) fn weighted_sums<S: Simd, E: KvElement>(
 
 struct WeightedSums<'a, E> {
     weights: &'a Scores,
-    v: &'a [&'a [E]; CHUNK_TILES],
+    v: &'a [Tile<'a, E>; CHUNK_TILES],
 }
 
 impl<E: KvElement> WeightedSums<'_, E> {
@@ -188,7 +191,12 @@ impl<E: KvElement> WeightedSums<'_, E> {
         for tile in keys.start / TILE..keys.end.div_ceil(TILE) {
             let in_tile = keys.start.saturating_sub(tile * TILE)..(keys.end - tile * TILE).min(TILE);
             let weights: [&[f32; LANES]; R] = std::array::from_fn(|r| &self.weights[row + r][tile]);
-            for (i, v) in in_tile.clone().zip(self.v[tile].chunks_exact(head_dim).skip(in_tile.start)) {
+            let Tile { elements, next } = self.v[tile];
+            let rows = elements.chunks_exact(head_dim).zip(next.chunks_exact(head_dim));
+            for (i, (v, next)) in in_tile.clone().zip(rows.skip(in_tile.start)) {
+                for c in (0..C).step_by(64 / size_of::<[E; LANES]>()) {
+                    s.prefetch(&next[column + c * LANES]);
+                }
                 let v = &v[column..column + C * LANES].as_chunks::<LANES>().0[..C];
                 let mut values = [s.splat(0.0); C];
                 for c in 0..C {
@@ -224,7 +232,7 @@ impl<E: KvElement> WeightedSums<'_, E> {
             let head_dim = out[r].len();
             let mut sum = s.load_partial(&out[r][column..]);
             for key in keys.clone() {
-                let v = &self.v[key / TILE][key % TILE * head_dim..][column..head_dim];
+                let v = &self.v[key / TILE].elements[key % TILE * head_dim..][column..head_dim];
                 sum = s.fma(s.splat(self.weights[r][key / TILE][key % TILE]), E::load_partial(s, v), sum);
             }
             s.store_partial(sum, &mut out[r][column..]);

@@ -111,6 +111,9 @@ pub(crate) trait Simd: Copy {
     const REGISTERS: usize;
 
     fn splat(self, x: f32) -> Self::V;
+    /// Asks for a cache line into the second-level cache, where the instruction set can.
+    #[inline(always)]
+    fn prefetch<T>(self, _x: &T) {}
     fn load(self, x: &[f32; LANES]) -> Self::V;
     fn store(self, v: Self::V, out: &mut [f32; LANES]);
     fn load_f16(self, x: &[f16; LANES]) -> Self::V;

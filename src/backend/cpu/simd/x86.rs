@@ -57,6 +57,11 @@ impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: usize = 32;
 
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        prefetch(x);
+    }
+
     intrinsics! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
         fn load(x: &[f32; LANES]) -> __m512 { _mm512_loadu_ps(x.as_ptr()) }
@@ -99,6 +104,11 @@ impl Simd for Avx512 {
 impl Simd for Avx2 {
     type V = [__m256; 2];
     const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        prefetch(x);
+    }
 
     intrinsics! {
         fn splat(x: f32) -> Self::V { [_mm256_set1_ps(x); 2] }
@@ -148,6 +158,12 @@ impl Simd for Avx2 {
         fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
         fn maximum(v: Self::V) -> f32 { maximum8(_mm256_max_ps(v[0], v[1])) }
     }
+}
+
+#[inline(always)]
+fn prefetch<T>(x: &T) {
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(x).cast()) }
 }
 
 /// # Safety
