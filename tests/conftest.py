@@ -69,14 +69,16 @@ def assert_nothing_left():
     """Asserts that an engine has no request and no owned block, and that its invariants hold."""
 
     def check(engine):
+        # Answered by the engine's thread, after all that was asked of it before: what follows is no older.
+        engine.check_integrity()
         deadline = time.monotonic() + SETTLE_SECONDS
-        while (stats := engine.stats()).num_running or stats.num_waiting or stats.blocks_owned:
+        while (stats := engine.stats()).num_running or stats.num_waiting or engine.block_map()["owners"].any():
             assert time.monotonic() < deadline, f"still there: {stats}"
             time.sleep(0.002)
-        assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
-        blocks = engine.block_map()
-        assert not blocks["owners"].any()
-        assert (blocks["state"] != 2).all()
         engine.check_integrity()
+        stats, blocks = engine.stats(), engine.block_map()
+        assert stats.blocks_owned == 0
+        assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
+        assert (blocks["state"] != 2).all()
 
     return check

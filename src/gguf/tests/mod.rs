@@ -12,6 +12,7 @@ mod writer;
 
 use std::path::Path;
 
+use super::GgufFile;
 use super::header::{self, Header};
 use crate::{Error, Result};
 
@@ -34,4 +35,9 @@ fn assert_rejected<T>(case: &str, result: Result<T>, expected: &str) {
     let error = result.err().unwrap_or_else(|| panic!("{case} was accepted"));
     let problem = problem(&error);
     assert!(problem.contains(expected), "{case}: {problem:?} does not say {expected:?}");
+}
+
+/// The scan of every tensor.
+fn validate_values(file: &GgufFile) -> Result<()> {
+    file.tensors().iter().try_for_each(|info| file.validate_tensor(info))
 }
