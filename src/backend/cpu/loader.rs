@@ -53,7 +53,7 @@ impl CpuLoader {
         })
     }
 
-    /// The same on another instruction set (all but the quantised matrix products).
+    /// The same on another instruction set. To be said before the first matrix, which is packed for it.
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
         self
@@ -101,7 +101,7 @@ impl Loader for CpuLoader {
     type Backend = CpuBackend;
 
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<PackedMatrix> {
-        let matrix = PackedMatrix::pack(parts, &self.pool)?;
+        let matrix = PackedMatrix::pack(self.isa, parts, &self.pool)?;
         self.record(Purpose::Weights, matrix.bytes());
         self.max_inputs = self.max_inputs.max(matrix.cols());
         self.kernels.extend(matrix.kernels());

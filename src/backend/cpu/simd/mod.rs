@@ -22,12 +22,12 @@ pub(crate) use math::{exp, silu, tanh};
 /// Lanes of every vector.
 pub(crate) const LANES: usize = 16;
 
-/// The instruction set that the f32 kernels run on. A value is proof that this CPU has it.
+/// The instruction set that kernels run on. A value is proof that this CPU has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+pub(super) enum Level {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -69,6 +69,11 @@ impl Isa {
             let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
             Error::invalid("CPU instruction set", name, format!("one that this CPU has: {}", names.join(", ")))
         })
+    }
+
+    /// For kernels with one form per instruction set.
+    pub(super) fn level(self) -> Level {
+        self.0
     }
 
     pub fn name(self) -> &'static str {

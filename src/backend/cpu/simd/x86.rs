@@ -1,4 +1,5 @@
-//! AVX2 (with FMA and F16C) and AVX-512: tokens, and the shells compiled for them.
+//! AVX2 (with FMA and F16C) and AVX-512 (with VNNI, which all but its first generation has): tokens, and the shells
+//! compiled for them.
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
@@ -17,6 +18,7 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 /// # Safety
