@@ -228,14 +228,14 @@ impl<E: KvElement> WeightedSums<'_, E> {
         column: usize,
         out: &mut [&mut [f32]],
     ) {
-        for r in row..row + R {
-            let head_dim = out[r].len();
-            let mut sum = s.load_partial(&out[r][column..]);
+        for (weights, out) in self.weights[row..].iter().zip(&mut out[row..row + R]) {
+            let head_dim = out.len();
+            let mut sum = s.load_partial(&out[column..]);
             for key in keys.clone() {
                 let v = &self.v[key / TILE].elements[key % TILE * head_dim..][column..head_dim];
-                sum = s.fma(s.splat(self.weights[r][key / TILE][key % TILE]), E::load_partial(s, v), sum);
+                sum = s.fma(s.splat(weights[key / TILE][key % TILE]), E::load_partial(s, v), sum);
             }
-            s.store_partial(sum, &mut out[r][column..]);
+            s.store_partial(sum, &mut out[column..]);
         }
     }
 }
