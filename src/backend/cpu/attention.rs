@@ -1,7 +1,7 @@
 //! Paged causal attention with online softmax, for any mix of query lengths.
 //!
 //! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
-//! read and widened from f16 once for up to [`MAX_ROWS`] of them.
+//! read and widened to f32 once for up to [`MAX_ROWS`] of them. The next chunk is asked for meanwhile.
 //!
 //! What makes it batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in
 //! increasing order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over
