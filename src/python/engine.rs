@@ -48,6 +48,7 @@ impl PyEngine {
         let args = EngineArgs {
             device: device_named(device)?,
             num_threads: optional_integer("num_threads", num_threads)?,
+            cpu_isa: None,
             max_model_len: optional_integer("max_model_len", max_model_len)?,
             max_num_seqs: integer("max_num_seqs", max_num_seqs)?,
             max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
