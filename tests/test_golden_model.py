@@ -71,3 +71,16 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     nll = -logprobs[np.arange(len(ids) - 1), ids[1:]].mean()
     assert nll == pytest.approx(float(text["mean_nll_llamacpp"]), rel=0.005)
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
+
+
+@pytest.mark.parametrize("name", ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"])
+def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz, assert_nothing_left):
+    """M1, M3, M12: decoding step by step, against transformers; float32 cache, so only a tie may part the two."""
+    golden = golden_npz(f"arch/{name}")
+    params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    with LLM(tiny_model(f"arch/{name}"), kv_cache_dtype="f32", num_threads=2) as llm:
+        got = llm.generate(golden["tokens"][:16], params, progress=False)[0].outputs[0].token_ids
+        assert_nothing_left(llm)
+    certain = int(np.argmax(golden["greedy_gap"] < 1e-3)) or 24
+    assert certain > 12
+    assert got[:certain] == golden["greedy"][:certain].tolist()
