@@ -103,16 +103,16 @@ impl Shared {
     }
 
     /// Sends a command unless the engine is closed. The registry's lock is held meanwhile: what was sent before the
-    /// engine closed is seen by it, so nobody waits for an answer that cannot come.
+    /// engine closed is seen by it, so nobody waits for an answer that cannot come. A command that is refused is
+    /// dropped after the lock, since it may hold a sink, and that the engine's last handle.
     pub(super) fn send(&self, command: Command) -> Result<()> {
-        Self::send_locked(&self.registry.lock(), &self.commands, command)
-    }
-
-    fn send_locked(registry: &Registry, commands: &Sender<Command>, command: Command) -> Result<()> {
+        let registry = self.registry.lock();
         if let Some(error) = &registry.closed {
             return Err(error.clone());
         }
-        commands.send(command).map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
+        let sent = self.commands.send(command);
+        drop(registry);
+        sent.map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
     }
 
     /// Takes a place in the queue and a name, and hands the request to the engine thread.
@@ -149,10 +149,11 @@ impl Shared {
         let id = RequestId(registry.last_id);
         let admission = make(id, Arc::clone(&name));
         self.waiting.fetch_add(1, Ordering::AcqRel);
-        let sent = Self::send_locked(&registry, &self.commands, Command::Add(Box::new(admission)));
-        if let Err(error) = sent {
+        if let Err(refused) = self.commands.send(Command::Add(Box::new(admission))) {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
-            return Err(error);
+            drop(registry);
+            drop(refused);
+            return Err(Error::EngineDead { reason: "its thread has ended".into() });
         }
         registry.active.insert(Arc::clone(&name), id);
         Ok((id, name))

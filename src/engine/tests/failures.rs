@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use parking_lot::Mutex;
 
 use super::fake::Fault;
@@ -148,4 +149,31 @@ fn a_sink_may_close_its_engine() {
         std::thread::yield_now();
     }
     assert!(sink.calls.load(Ordering::SeqCst) > 0);
+}
+
+/// Holds its engine until it is itself let go; says of a closed engine that its consumer is gone.
+struct Owner {
+    engine: Engine,
+    /// Disconnected once `engine` is dropped: fields go in order.
+    _gone: Sender<()>,
+}
+
+impl OutputSink for Owner {
+    fn deliver(&self, _: Vec<SequenceOutput>) -> bool {
+        self.engine.close();
+        false
+    }
+}
+
+/// S4: the output thread may be the one that lets the last handle go, with the sink that holds it.
+#[test]
+fn a_sink_may_hold_the_last_handle_of_its_engine() {
+    let Rig { engine, .. } = Rig::new();
+    let (_gone, is_gone) = bounded(0);
+    let sink = Arc::new(Owner { engine: engine.clone(), _gone });
+    let prompt = Prompt::TokenIds(vec![1, 2, 3]);
+    let request = NewRequest { name: None, prompt, params: greedy(1000), priority: 0, timeout: None, sink };
+    engine.add_request(request).unwrap();
+    drop(engine);
+    assert_eq!(is_gone.recv_timeout(HANG), Err(RecvTimeoutError::Disconnected));
 }
