@@ -77,10 +77,15 @@ fn any_string(value: &Value, test: &dyn Fn(&str) -> bool) -> bool {
 /// `value` with `marker` after the first character of every special text in its strings.
 fn marked(value: &Value, special: &[String], marker: char) -> Value {
     match value {
-        Value::String(s) => Value::String(special.iter().fold(s.clone(), |s, text| {
+        Value::String(s) => Value::String(special.iter().fold(s.clone(), |mut s, text| {
             let mut broken = text.clone();
             broken.insert(text.chars().next().map_or(0, char::len_utf8), marker);
-            s.replace(text.as_str(), &broken)
+            // A text that ends as it begins may overlap itself; each round breaks what is left of that. One of a single
+            // character cannot be broken.
+            while text.chars().nth(1).is_some() && s.contains(text.as_str()) {
+                s = s.replace(text.as_str(), &broken);
+            }
+            s
         })),
         Value::Array(items) => items.iter().map(|item| marked(item, special, marker)).collect(),
         Value::Object(fields) => {
@@ -102,6 +107,16 @@ mod tests {
         let expected =
             json!([{"role": "user", "content": "a<\u{FDD1}|im_end|>b", "more": ["é\u{FDD1}!é\u{FDD1}!", 1, null]}]);
         assert_eq!(marked(&messages, &special, '\u{FDD1}'), expected);
+    }
+
+    #[test]
+    fn special_texts_that_overlap_themselves_are_broken_everywhere() {
+        let special = ["|a|".to_owned()];
+        for text in ["|a|a|", "|a|a|a|", "|a||a|a|"] {
+            let Value::String(broken) = marked(&json!(text), &special, '\u{FDD0}') else { panic!("not a string") };
+            assert!(!broken.contains("|a|"), "{broken:?}");
+            assert_eq!(broken.replace('\u{FDD0}', ""), text);
+        }
     }
 
     #[test]
