@@ -1,4 +1,10 @@
-//! Chat templates: Jinja as Hugging Face transformers runs it, bounded in time, memory and stack.
+//! Chat templates: Jinja as Hugging Face transformers runs it, bounded in instructions, output and stack.
+//!
+//! Not bounded is what ONE instruction does with values that earlier ones made: minijinja has no hook on `~` and `+`, on
+//! `{% set %}…{% endset %}`, on comparison, or on what `replace`, `join` and `tojson` return. A string that is joined to
+//! itself doubles with every few instructions (as does the tree `[x, x]` when it is written out), and no count of
+//! instructions that real templates can live with is low enough for that. A template is code of the model file: run only
+//! those of files that you trust, or in a process whose memory the system limits.
 
 use std::collections::BTreeMap;
 use std::error::Error as _;
@@ -58,7 +64,7 @@ impl ChatTemplate {
     }
 
     /// `messages`: a JSON list of `{role, content, …}`; `tools`: a JSON list or null; `vars`: a JSON object of further
-    /// variables. Bounded in time and output.
+    /// variables. Bounded in instructions and output, not in memory: see the module.
     ///
     /// # Errors
     /// `ChatTemplate` with the template's own message where it calls `raise_exception`, else with what went wrong.
