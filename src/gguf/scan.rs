@@ -10,18 +10,10 @@ use crate::{Error, Result};
 const CHUNK_ELEMENTS: usize = 4096;
 
 impl GgufFile {
-    /// Decodes every tensor, piece by piece, and looks for NaN and infinity (a damaged scale shows as either).
+    /// Decodes a tensor, piece by piece, and looks for NaN and infinity (a damaged scale shows as either).
     ///
     /// # Errors
-    /// `ModelFile` that names the first tensor with such a value and the element, or one whose type has no decoder.
-    pub fn validate_values(&self) -> Result<()> {
-        self.tensors().iter().try_for_each(|info| self.validate_tensor(info))
-    }
-
-    /// The same for one tensor.
-    ///
-    /// # Errors
-    /// As `validate_values`.
+    /// `ModelFile` that names the tensor and the first such element, or a type that has no decoder.
     pub fn validate_tensor(&self, info: &TensorInfo) -> Result<()> {
         let view = self.view(info);
         let position = match info.ggml_type {

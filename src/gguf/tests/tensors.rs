@@ -1,7 +1,7 @@
 //! Malformed and unusual tensor directories, and the views of what is in order.
 
 use super::writer::{Tensor, Writer};
-use super::{assert_rejected, parse};
+use super::{assert_rejected, parse, validate_values};
 use crate::gguf::{GgufFile, Value};
 use crate::quant::{GgmlType, dequantize};
 use crate::testdata;
@@ -131,7 +131,7 @@ fn test_view_of_another_file() {
 fn test_scan_finds_the_element() {
     let scan = |tensor: Tensor| {
         let path = testdata::temp_file("scan.gguf", &Writer::new().tensor(tensor).bytes());
-        GgufFile::open(&path.0).unwrap().validate_values()
+        validate_values(&GgufFile::open(&path.0).unwrap())
     };
     let (rows, cols) = (50, 200);
     for (bad, row, col) in [(f32::NAN, 0, 199), (f32::INFINITY, 20, 96), (f32::NEG_INFINITY, 49, 199)] {
