@@ -172,15 +172,6 @@ impl Tokenizer {
         &self.eos_ids
     }
 
-    pub fn is_eos(&self, id: u32) -> bool {
-        self.eos_token_ids().binary_search(&id).is_ok()
-    }
-
-    /// The first among them: the one that the file names as EOS.
-    pub fn eos_token_id(&self) -> Option<u32> {
-        self.eos
-    }
-
     pub fn bos_token_id(&self) -> Option<u32> {
         self.bos
     }

@@ -41,3 +41,8 @@ fn assert_rejected<T>(case: &str, result: Result<T>, expected: &str) {
     let problem = problem(&error);
     assert!(problem.contains(expected), "{case}: {problem:?} does not say {expected:?}");
 }
+
+/// The scan of every tensor.
+fn validate_values(file: &GgufFile) -> Result<()> {
+    file.tensors().iter().try_for_each(|info| file.validate_tensor(info))
+}

@@ -16,7 +16,7 @@ pub(super) fn map(bytes: usize, what: &str) -> Result<MmapMut> {
     let out_of_memory = |e: std::io::Error| Error::OutOfMemory {
         what: format!("{what} ({e})"),
         requested: bytes as u64,
-        available: 0,
+        available: crate::backend::cpu::memory::available().unwrap_or(0),
         advice: "use a smaller model, or a machine with more memory",
     };
     let memory = MmapMut::map_anon(bytes.max(1)).map_err(out_of_memory)?;
