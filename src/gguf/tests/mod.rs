@@ -21,11 +21,6 @@ fn parse(data: &[u8]) -> Result<Header> {
     header::parse(Path::new("test.gguf"), data, 0)
 }
 
-/// Scans the tensors up to the first that has a value which is not finite.
-fn validate_values(file: &GgufFile) -> crate::Result<()> {
-    file.tensors().iter().try_for_each(|info| file.validate_tensor(info))
-}
-
 /// The message of a malformed file, without its path.
 fn problem(error: &Error) -> String {
     match error {
