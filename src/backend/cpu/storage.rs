@@ -1,47 +1,38 @@
-//! Memory of the CPU backend: zeroed, aligned to cache lines, taken once, never grown.
-#![allow(unsafe_code)] // Zeroed allocation that reports failure instead of aborting is not in safe `std`.
+//! Memory of the CPU backend: zeroed, aligned to pages, taken once, never grown.
+#![allow(unsafe_code)] // bytes of a mapping are seen as numbers
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
-use std::ptr::NonNull;
 
 use half::f16;
+use memmap2::MmapMut;
 
-/// A cache line, and an AVX-512 vector.
-const ALIGNMENT: usize = 64;
-
-/// Element types for which all-zero bytes are a value.
+/// Element types of which any bytes are a value.
 ///
 /// # Safety
-/// Implementors must be valid when all their bytes are zero, and have nothing to drop.
+/// Implementors must be valid whatever their bytes are, need no alignment beyond a page's, and have nothing to drop.
 pub unsafe trait Element: Copy {}
-// SAFETY: 0.0.
+// SAFETY: any 32 bits are an f32.
 unsafe impl Element for f32 {}
-// SAFETY: a transparent u16; 0.0.
+// SAFETY: a transparent u16.
 unsafe impl Element for f16 {}
 
-/// A fixed number of elements, aligned to 64 bytes. The system maps its pages when they are first written.
+/// A fixed number of elements. The system maps its pages when they are first written: a large KV pool costs what is
+/// used of it (an aligned `alloc_zeroed` would write it all at once).
 pub struct Storage<T> {
-    ptr: NonNull<T>,
+    map: MmapMut,
     len: usize,
+    elements: PhantomData<T>,
 }
-
-// SAFETY: it owns its elements, as a boxed slice does.
-unsafe impl<T: Send> Send for Storage<T> {}
-// SAFETY: shared access gives only shared references.
-unsafe impl<T: Sync> Sync for Storage<T> {}
 
 impl<T: Element> Storage<T> {
     /// `None` when the size overflows or the system has no such memory.
     pub(super) fn zeroed(len: usize) -> Option<Self> {
-        let layout = layout::<T>(len)?;
-        if layout.size() == 0 {
-            return Some(Self { ptr: NonNull::<Line>::dangling().cast(), len });
-        }
-        // SAFETY: the size is not zero.
-        let ptr = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        Some(Self { ptr: ptr.cast(), len })
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| isize::try_from(bytes).is_ok())?;
+        // A mapping of no bytes does not exist.
+        let map = MmapMut::map_anon(bytes.max(1)).ok()?;
+        Some(Self { map, len, elements: PhantomData })
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -49,35 +40,18 @@ impl<T: Element> Storage<T> {
     }
 }
 
-/// Gives empty storage its alignment.
-#[repr(align(64))]
-struct Line;
-
-fn layout<T>(len: usize) -> Option<Layout> {
-    Layout::array::<T>(len).ok()?.align_to(ALIGNMENT).ok()
-}
-
-impl<T> Drop for Storage<T> {
-    fn drop(&mut self) {
-        if let Some(layout) = layout::<T>(self.len).filter(|layout| layout.size() > 0) {
-            // SAFETY: allocated in `zeroed` with this very layout; elements have nothing to drop.
-            unsafe { dealloc(self.ptr.as_ptr().cast(), layout) }
-        }
-    }
-}
-
-impl<T> Deref for Storage<T> {
+impl<T: Element> Deref for Storage<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: `len` initialised (zeroed) elements, owned by self.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+        // SAFETY: the mapping holds at least `len` elements, starts at a page, and any bytes are elements.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast(), self.len) }
     }
 }
 
-impl<T> DerefMut for Storage<T> {
+impl<T: Element> DerefMut for Storage<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.map.as_mut_ptr().cast(), self.len) }
     }
 }
 
@@ -96,7 +70,7 @@ mod tests {
         for len in [0, 1, 3, 16, 1000] {
             let storage = Storage::<f32>::zeroed(len).unwrap();
             assert_eq!(&*storage, vec![0.0; len]);
-            assert_eq!(storage.as_ptr().addr() % ALIGNMENT, 0);
+            assert_eq!(storage.as_ptr().addr() % 64, 0);
             assert_eq!(storage.bytes(), 4 * len as u64);
         }
         assert_eq!(Storage::<f16>::zeroed(5).unwrap().bytes(), 10);

@@ -1,0 +1,91 @@
+//! What the engine itself costs per step: everything but the forward pass (scheduler, KV cache, sampler, stop conditions,
+//! delivery), over an executor that does nothing. The time of an iteration is that of one step of all sequences.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use rocmforge::Result;
+use rocmforge::backend::MemoryLedger;
+use rocmforge::batch::Batch;
+use rocmforge::config::{EngineConfig, KvCacheDtype, SamplingParams};
+use rocmforge::engine::{ChannelSink, Engine, Executor, Logits, NewRequest, Prompt};
+use rocmforge::kv_cache::GroupKind;
+
+const VOCAB: usize = 512;
+const STEPS: usize = 512;
+
+struct NoForward(Vec<f32>);
+
+impl Executor for NoForward {
+    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+        Ok(Logits { values: &self.0[..batch.logits_indices.len() * VOCAB], vocab_size: VOCAB })
+    }
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+    fn memory(&self) -> MemoryLedger {
+        MemoryLedger::default()
+    }
+    fn device_allocations(&self) -> u64 {
+        0
+    }
+    fn describe(&self) -> String {
+        "no forward pass".to_owned()
+    }
+}
+
+fn engine(max_num_seqs: usize) -> Engine {
+    let config = EngineConfig {
+        num_threads: 1,
+        max_model_len: 2 * STEPS,
+        max_num_seqs,
+        max_num_batched_tokens: 1024,
+        max_prompt_logits: 1,
+        block_size: 16,
+        num_blocks: max_num_seqs * 2 * STEPS / 16,
+        kv_cache_dtype: KvCacheDtype::F16,
+        enable_prefix_caching: true,
+        max_queue_size: 1024,
+        retention: Duration::from_secs(1),
+        seed: Some(0),
+    };
+    let logits = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
+    Engine::start(Box::new(NoForward(logits)), config, vec![GroupKind::Full], None, None).unwrap()
+}
+
+/// Runs `sequences` requests of `STEPS` tokens to their end.
+fn generate(engine: &Engine, sequences: usize) -> Duration {
+    let (sink, outputs) = ChannelSink::new();
+    let start = Instant::now();
+    for i in 0..sequences {
+        let params = SamplingParams { max_tokens: STEPS, temperature: 0.0, ..SamplingParams::default() };
+        let prompt = Prompt::TokenIds((0..32).map(|t| (t + i as u32) % VOCAB as u32).collect());
+        let request = NewRequest { name: None, prompt, params, priority: 0, timeout: None, sink: sink.clone() };
+        engine.add_request(request).unwrap();
+    }
+    let mut finished = 0;
+    while finished < sequences {
+        finished += outputs.recv().unwrap().iter().filter(|output| output.finish_reason.is_some()).count();
+    }
+    start.elapsed()
+}
+
+fn step(c: &mut Criterion) {
+    let mut group = c.benchmark_group("engine_step");
+    for sequences in [1, 16, 64, 256] {
+        let engine = engine(sequences);
+        group.bench_function(BenchmarkId::from_parameter(sequences), |b| {
+            b.iter_custom(|iterations| {
+                let runs = iterations.div_ceil(STEPS as u64);
+                let total: Duration = (0..runs).map(|_| generate(&engine, sequences)).sum();
+                total.mul_f64(iterations as f64 / (runs * STEPS as u64) as f64)
+            });
+        });
+        engine.close();
+    }
+    group.finish();
+}
+
+criterion_group!(benches, step);
+criterion_main!(benches);
