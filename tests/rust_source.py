@@ -39,8 +39,9 @@ def is_test_file(path: Path) -> bool:
 
 
 def without_inline_tests(code: str) -> str:
-    """Drops a `#[cfg(test)] mod name { … }`, which stands at the end of its file."""
-    return re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
+    """Drops a `#[cfg(test)] mod name { … }`, which stands at the end of its file, and the heads of such functions."""
+    code = re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
+    return re.sub(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?fn\s+\w+", "", code)
 
 
 def module_path(path: Path) -> list[str]:

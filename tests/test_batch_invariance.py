@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from rocmforge import LLM, SamplingParams
+from rocmforge import LLM, InvalidRequestError, SamplingParams
 
 ENGINES = {
     "one step per prompt": {"max_num_batched_tokens": 512},
@@ -63,3 +63,18 @@ def test_prompt_logits_are_bitwise_equal_to_those_of_chunks(model):
     assert whole.prompt_logits(prompt).tobytes() == chunks.prompt_logits(prompt).tobytes()
     whole.close()
     chunks.close()
+
+
+def test_every_instruction_set_gives_the_same_bits(model, monkeypatch):
+    """P5: the scalar kernels are the oracle of the others, through the whole engine."""
+    prompt = [(7 * i) % 512 for i in range(50)]
+    monkeypatch.setenv("ROCMFORGE_CPU_ISA", "no-such")
+    with pytest.raises(InvalidRequestError, match="scalar") as caught:
+        LLM(model)
+    available = str(caught.value).split("has: ")[1].split(", ")
+    results = []
+    for isa in available:
+        monkeypatch.setenv("ROCMFORGE_CPU_ISA", isa)
+        with LLM(model, max_model_len=64) as llm:
+            results.append(llm.prompt_logits(prompt).tobytes())
+    assert len(set(results)) == 1, available

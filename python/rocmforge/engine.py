@@ -26,7 +26,7 @@ class LoadedModel:
         max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
         block_size: Tokens per block of the KV cache.
         kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
-        kv_cache_dtype: `f16`.
+        kv_cache_dtype: `f16` or `f32`.
         enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
         max_queue_size: Most requests that may wait; more raise `QueueFullError`.
         retention: Seconds for which the record of a finished request is kept.

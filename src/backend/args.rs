@@ -93,6 +93,7 @@ impl KvLayerSpec {
     pub fn block_bytes(&self) -> Option<u64> {
         let element = match self.dtype {
             KvCacheDtype::F16 => 2u64,
+            KvCacheDtype::F32 => 4,
         };
         [self.block_size, self.num_kv_heads, self.head_dim]
             .iter()

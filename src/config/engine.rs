@@ -27,6 +27,8 @@ pub enum DeviceKind {
 pub enum KvCacheDtype {
     #[default]
     F16,
+    /// Twice the memory; K and V are kept as they were computed.
+    F32,
 }
 
 /// What the user asked for; `None` means "decide from the model and the machine".
@@ -35,6 +37,9 @@ pub struct EngineArgs {
     pub model: PathBuf,
     pub device: DeviceKind,
     pub num_threads: Option<usize>,
+    /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. Only the
+    /// environment sets it (`ROCMFORGE_CPU_ISA`): it serves to find out whether a kernel is to blame.
+    pub cpu_isa: Option<String>,
     pub max_model_len: Option<usize>,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: Option<usize>,
@@ -56,6 +61,7 @@ impl EngineArgs {
             model: model.into(),
             device: DeviceKind::Auto,
             num_threads: None,
+            cpu_isa: None,
             max_model_len: None,
             max_num_seqs: 64,
             max_num_batched_tokens: None,

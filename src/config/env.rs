@@ -7,7 +7,7 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip) and `ROCMFORGE_NUM_THREADS`.
+    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS` and `ROCMFORGE_CPU_ISA`.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -31,6 +31,9 @@ impl EngineArgs {
         {
             let threads = value.parse();
             self.num_threads = Some(threads.map_err(|_| Error::invalid("ROCMFORGE_NUM_THREADS", value, "a number"))?);
+        }
+        if self.cpu_isa.is_none() {
+            self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
         Ok(self)
     }
@@ -58,9 +61,10 @@ mod tests {
 
     #[test]
     fn variables_fill_in_and_arguments_win() {
-        let set = [("ROCMFORGE_DEVICE", "cpu"), ("ROCMFORGE_NUM_THREADS", "3")];
+        let set = [("ROCMFORGE_DEVICE", "cpu"), ("ROCMFORGE_NUM_THREADS", "3"), ("ROCMFORGE_CPU_ISA", "scalar")];
         let args = with(&set, EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Cpu, Some(3)));
+        assert_eq!(args.cpu_isa.as_deref(), Some("scalar"));
         let given = EngineArgs { device: DeviceKind::Hip, num_threads: Some(8), ..EngineArgs::new("m") };
         let args = with(&set, given).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Hip, Some(8)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::handle::LoadProgress;
 use super::runner::Runner;
-use crate::backend::cpu::CpuLoader;
+use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::{KvLayerSpec, Loader};
 use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
@@ -53,6 +53,9 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
     let num_threads = resolve_threads(args)?;
     let limits = resolve_limits(args);
     let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
+    if let Some(name) = &args.cpu_isa {
+        loader = loader.with_isa(Isa::from_name(name)?);
+    }
     let total = gguf.tensor_bytes();
     let weights = tensors.upload(&gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),

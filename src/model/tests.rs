@@ -19,6 +19,10 @@ struct Model {
 }
 
 fn load(name: &str) -> Model {
+    load_with_kv(name, KvCacheDtype::F16)
+}
+
+fn load_with_kv(name: &str, dtype: KvCacheDtype) -> Model {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = DecoderSpec::from_gguf(&gguf).unwrap();
@@ -31,7 +35,7 @@ fn load(name: &str) -> Model {
         block_size: BLOCK,
         num_kv_heads: spec.qkv.num_kv_heads,
         head_dim: spec.qkv.head_dim,
-        dtype: KvCacheDtype::F16,
+        dtype,
     };
     let decoder = Decoder::new(spec, weights, &mut loader, limits, kv).unwrap();
     Model { backend: loader.finish().unwrap(), decoder }
@@ -69,17 +73,20 @@ fn max_abs(values: &[f32]) -> f32 {
 }
 
 /// M1, M2, M3, M6, M11, M12: every supported architecture, float weights of each type, to 1e-3 of the largest logit.
+/// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider there.
 #[test]
 fn golden_logits_of_the_architectures() {
     for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"] {
         let z = testdata::npz(&format!("arch/{name}"));
         let expected = z.f32("logits");
-        let got = load(&format!("arch/{name}.gguf")).logits(&tokens(&z), 0);
-        assert_eq!(got.len(), expected.len(), "{name}");
-        let error = got.iter().zip(&expected).fold(0.0f32, |m, (g, e)| m.max((g - e).abs()));
-        let relative = error / max_abs(&expected);
-        println!("{name}: max error {error:.2e}, relative {relative:.2e}");
-        assert!(relative < 1e-3, "{name}: {relative:.2e} of the largest logit");
+        for (dtype, bound) in [(KvCacheDtype::F32, 1e-3), (KvCacheDtype::F16, 3e-3)] {
+            let got = load_with_kv(&format!("arch/{name}.gguf"), dtype).logits(&tokens(&z), 0);
+            assert_eq!(got.len(), expected.len(), "{name}");
+            let error = got.iter().zip(&expected).fold(0.0f32, |m, (g, e)| m.max((g - e).abs()));
+            let relative = error / max_abs(&expected);
+            println!("{name}, {dtype:?} cache: max error {error:.2e}, relative {relative:.2e}");
+            assert!(relative < bound, "{name}, {dtype:?} cache: {relative:.2e} of the largest logit");
+        }
     }
 }
 

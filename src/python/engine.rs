@@ -48,6 +48,7 @@ impl PyEngine {
         let args = EngineArgs {
             device: device_named(device)?,
             num_threads: optional_integer("num_threads", num_threads)?,
+            cpu_isa: None,
             max_model_len: optional_integer("max_model_len", max_model_len)?,
             max_num_seqs: integer("max_num_seqs", max_num_seqs)?,
             max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
@@ -228,12 +229,14 @@ fn device_named(name: &str) -> Result<DeviceKind> {
 fn dtype_named(name: &str) -> Result<KvCacheDtype> {
     match name {
         "f16" => Ok(KvCacheDtype::F16),
-        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16'")),
+        "f32" => Ok(KvCacheDtype::F32),
+        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16' or 'f32'")),
     }
 }
 
 fn dtype_name(dtype: KvCacheDtype) -> &'static str {
     match dtype {
         KvCacheDtype::F16 => "f16",
+        KvCacheDtype::F32 => "f32",
     }
 }

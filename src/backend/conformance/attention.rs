@@ -1,4 +1,4 @@
-//! Paged attention against softmax(q·k) v in f64 over the f16 values that the cache holds.
+//! Paged attention against softmax(q·k) v in f64 over the values that the cache holds.
 
 use half::f16;
 
@@ -14,18 +14,19 @@ pub(super) struct Case {
     pub(super) block_size: usize,
     pub(super) window: Option<u32>,
     pub(super) softcap: Option<f32>,
+    pub(super) dtype: KvCacheDtype,
     pub(super) seqs: &'static [(usize, usize)],
 }
 
 const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'static [(usize, usize)]) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, seqs }
+    Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, dtype: KvCacheDtype::F16, seqs }
 }
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps.
-pub(super) const CASES: [Case; 14] = [
+/// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps; then a cache in f32.
+pub(super) const CASES: [Case; 18] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -40,6 +41,10 @@ pub(super) const CASES: [Case; 14] = [
     Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) },
     Case { window: Some(140), ..case([6, 3], 48, 32, MIX) },
     Case { softcap: Some(0.5), ..case([3, 1], 40, 16, MIX) },
+    Case { dtype: KvCacheDtype::F32, ..case([2, 1], 3, 16, &[(0, 5), (20, 1)]) },
+    Case { dtype: KvCacheDtype::F32, ..case([7, 1], 80, 32, MIX) },
+    Case { dtype: KvCacheDtype::F32, ..case([9, 3], 64, 16, MIX) },
+    Case { dtype: KvCacheDtype::F32, window: Some(20), ..case([4, 2], 33, 16, MIX) },
 ];
 
 impl Case {
@@ -71,8 +76,8 @@ impl Case {
             Piece { first_row: first_row - cached - new, blocks: (0..count).map(take).collect(), cached, new }
         });
         let pieces = pieces.collect();
-        let &Self { block_size, num_kv_heads, head_dim, .. } = self;
-        (pieces, KvLayerSpec { num_blocks, block_size, num_kv_heads, head_dim, dtype: KvCacheDtype::F16 })
+        let &Self { block_size, num_kv_heads, head_dim, dtype, .. } = self;
+        (pieces, KvLayerSpec { num_blocks, block_size, num_kv_heads, head_dim, dtype })
     }
 
     /// qkv rows of all tokens, sequence after sequence.
@@ -96,7 +101,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
                 (piece.cached..piece.cached + piece.new).flat_map(move |position| reference(case, rows, position))
             })
             .collect();
-        let what = format!("attention {seed}: {:?} window {:?}", case.layout(), case.window);
+        let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
         assert_close(&what, &got, &expected, 1e-5, 2e-6);
     }
     nothing_to_attend_to(loader(64));
@@ -119,7 +124,11 @@ fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
     let d = layout.head_dim;
     let cached = |token: usize, column: usize| {
-        rows[token * layout.cols() + column..][..d].iter().map(|&x| f16::from_f32(x).to_f64()).collect::<Vec<_>>()
+        let stored = |x: f32| match case.dtype {
+            KvCacheDtype::F16 => f16::from_f32(x).to_f64(),
+            KvCacheDtype::F32 => f64::from(x),
+        };
+        rows[token * layout.cols() + column..][..d].iter().map(|&x| stored(x)).collect::<Vec<_>>()
     };
     let mut out = Vec::new();
     for head in 0..layout.num_heads {

@@ -1,7 +1,7 @@
 //! Paged causal attention with online softmax, for any mix of query lengths.
 //!
 //! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
-//! read and widened from f16 once for up to [`MAX_ROWS`] of them.
+//! read and widened to f32 once for up to [`MAX_ROWS`] of them. The next chunk is asked for meanwhile.
 //!
 //! What makes it batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in
 //! increasing order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over
@@ -13,7 +13,7 @@ mod tile;
 
 use std::ops::Range;
 
-use super::kv::{KvLayer, TILE};
+use super::kv::{KvElement, KvPages, TILE, check_blocks};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd, exp, tanh};
 use super::split::Split;
@@ -41,16 +41,16 @@ pub(super) struct Unit {
 }
 
 /// One call: `qkv` and `out` of all tokens of the batch, and one layer's cache.
-pub(super) struct Attention<'a> {
+pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) args: AttentionArgs,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
-    pub(super) kv: &'a KvLayer,
+    pub(super) kv: &'a KvPages<E>,
 }
 
-impl Attention<'_> {
+impl<E: KvElement> Attention<'_, E> {
     /// Computes all rows into `out`, `[n, num_heads * head_dim]`. `units` is scratch of the caller.
     ///
     /// # Errors
@@ -85,7 +85,7 @@ impl Attention<'_> {
                 table.len()
             )));
         };
-        self.kv.check_blocks(blocks)
+        check_blocks(&self.kv.spec, blocks)
     }
 
     /// Cuts the batch into units, the costliest first so that no thread starts a long one at the end.
@@ -109,8 +109,8 @@ impl Attention<'_> {
     }
 }
 
-struct UnitKernel<'a> {
-    attention: &'a Attention<'a>,
+struct UnitKernel<'a, E> {
+    attention: &'a Attention<'a, E>,
     unit: &'a Unit,
     out: &'a Split<'a, f32>,
 }
@@ -123,7 +123,7 @@ struct Rows<'a> {
     keys: [Range<usize>; MAX_ROWS],
 }
 
-impl Kernel for UnitKernel<'_> {
+impl<E: KvElement> Kernel for UnitKernel<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -137,7 +137,7 @@ impl Kernel for UnitKernel<'_> {
     }
 }
 
-impl<'a> UnitKernel<'a> {
+impl<'a, E: KvElement> UnitKernel<'a, E> {
     /// Query heads per kv head.
     fn group_size(&self) -> usize {
         self.attention.layout.num_heads / self.attention.layout.num_kv_heads
@@ -172,7 +172,7 @@ impl<'a> UnitKernel<'a> {
     #[inline(always)]
     fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
         let len = rows.len;
-        let mut maximum = [f32::NEG_INFINITY; MAX_ROWS];
+        let mut maximum = [f32::NEG_INFINITY; LANES];
         // Per lane, summed up at the end.
         let mut sums = [s.splat(0.0); MAX_ROWS];
         for out in &mut rows.out[..len] {
@@ -183,7 +183,7 @@ impl<'a> UnitKernel<'a> {
         let end = rows.keys[..len].iter().map(|keys| keys.end).max().unwrap_or(0);
         for chunk_start in (first_key / CHUNK_KEYS * CHUNK_KEYS..end).step_by(CHUNK_KEYS) {
             let tiles = first_key.max(chunk_start) / TILE..end.min(chunk_start + CHUNK_KEYS).div_ceil(TILE);
-            let chunk = self.chunk(tiles.clone());
+            let chunk = self.chunk(tiles.clone(), end.div_ceil(TILE));
             // Everything below counts keys from the first tile that is read.
             let base = tiles.start * TILE;
             let mut keys = [const { 0..0 }; MAX_ROWS];
@@ -193,12 +193,11 @@ impl<'a> UnitKernel<'a> {
             }
 
             tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);
-            let mut corrections = [0.0; MAX_ROWS];
-            for i in 0..len {
-                let row_scores = &mut scores[i][..tiles.len()];
-                corrections[i] = self.softmax(s, row_scores, &keys[i], &mut maximum[i], &mut sums[i]);
+            let corrections = self.softmax(s, &mut scores[..len], &keys, tiles.len(), &mut maximum, &mut sums);
+            for (out, correction) in rows.out[..len].iter_mut().zip(corrections) {
+                out.iter_mut().for_each(|x| *x *= correction);
             }
-            tile::weighted_sums(s, scores, &keys[..len], &corrections, &chunk.v, &mut rows.out[..len]);
+            tile::weighted_sums(s, scores, &keys[..len], &chunk.v, &mut rows.out[..len]);
         }
 
         for (out, sum) in rows.out[..len].iter_mut().zip(sums) {
@@ -211,61 +210,89 @@ impl<'a> UnitKernel<'a> {
         }
     }
 
-    /// K and V of some tiles of the sequence, at most a chunk.
+    /// K and V of some tiles of the sequence, at most a chunk; of `num_tiles` that will be asked for.
     #[inline(always)]
-    fn chunk(&self, tiles: Range<usize>) -> Chunk<'a> {
+    fn chunk(&self, tiles: Range<usize>, num_tiles: usize) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;
         let table = batch.block_table(group, self.unit.seq);
         let tiles_per_block = kv.spec.block_size / TILE;
-        let mut chunk = Chunk { k: [&[]; CHUNK_TILES], v: [&[]; CHUNK_TILES] };
-        for (i, tile) in tiles.enumerate() {
-            let block = table[tile / tiles_per_block];
-            (chunk.k[i], chunk.v[i]) = kv.tile(block, tile % tiles_per_block, self.unit.kv_head);
+        let tile_of = |tile: usize| kv.tile(table[tile / tiles_per_block], tile % tiles_per_block, self.unit.kv_head);
+        let mut chunk = Chunk { k: [Tile::default(); CHUNK_TILES], v: [Tile::default(); CHUNK_TILES] };
+        for (i, tile) in tiles.clone().enumerate() {
+            let (k, v) = tile_of(tile);
+            let (next_k, next_v) = tile_of((tile + tiles.len()).min(num_tiles - 1));
+            chunk.k[i] = Tile { elements: k, next: next_k };
+            chunk.v[i] = Tile { elements: v, next: next_v };
         }
         chunk
     }
 
-    /// Turns a row's raw scores into weights relative to its running maximum; updates maximum and sum, and returns the
-    /// factor that what was accumulated before must be multiplied by.
+    /// Turns the raw scores of each row into weights relative to its running maximum; updates maxima and sums, and
+    /// returns the factors that what was accumulated before must be multiplied by. Rows are the lanes of `maximum`, so
+    /// that one `exp` serves all factors.
     #[inline(always)]
     fn softmax<S: Simd>(
         &self,
         s: S,
-        scores: &mut [[f32; LANES]],
-        keys: &Range<usize>,
-        maximum: &mut f32,
-        sum: &mut S::V,
-    ) -> f32 {
+        scores: &mut [[[f32; LANES]; CHUNK_TILES]],
+        keys: &[Range<usize>; MAX_ROWS],
+        num_tiles: usize,
+        maximum: &mut [f32; LANES],
+        sums: &mut [S::V; MAX_ROWS],
+    ) -> [f32; LANES] {
         let AttentionArgs { scale, softcap, .. } = self.attention.args;
-        let mut top = s.splat(*maximum);
-        for (tile, scores) in scores.iter_mut().enumerate() {
-            let mut x = s.mul(s.load(scores), s.splat(scale));
-            if let Some(cap) = softcap {
-                x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
-            }
-            x = s.keep_lanes(x, lanes_of(tile, keys), f32::NEG_INFINITY);
-            s.store(x, scores);
-            top = s.max(x, top);
-        }
         let old = *maximum;
-        *maximum = s.maximum(top);
         // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
-        let base = if *maximum == f32::NEG_INFINITY { 0.0 } else { *maximum };
-        let [correction, ..] = to_array(s, exp(s, s.splat(old - base)));
-        *sum = s.mul(*sum, s.splat(correction));
-        for scores in scores {
-            let weight = exp(s, s.sub(s.load(scores), s.splat(base)));
-            s.store(weight, scores);
-            *sum = s.add(*sum, weight);
+        let mut base = [0.0; LANES];
+        for (i, scores) in scores.iter_mut().enumerate() {
+            let mut top = s.splat(old[i]);
+            for (tile, scores) in scores[..num_tiles].iter_mut().enumerate() {
+                let mut x = s.mul(s.load(scores), s.splat(scale));
+                if let Some(cap) = softcap {
+                    x = s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap))));
+                }
+                if keys[i].start > tile * TILE || keys[i].end < (tile + 1) * TILE {
+                    x = s.keep_lanes(x, lanes_of(tile, &keys[i]), f32::NEG_INFINITY);
+                }
+                s.store(x, scores);
+                top = s.max(x, top);
+            }
+            maximum[i] = s.maximum(top);
+            base[i] = if maximum[i] == f32::NEG_INFINITY { 0.0 } else { maximum[i] };
         }
-        correction
+        let corrections = exp(s, s.sub(s.load(&old), s.load(&base)));
+        let corrections = to_array(s, corrections);
+        for (i, scores) in scores.iter_mut().enumerate() {
+            let mut sum = s.mul(sums[i], s.splat(corrections[i]));
+            for scores in &mut scores[..num_tiles] {
+                let weight = exp(s, s.sub(s.load(scores), s.splat(base[i])));
+                s.store(weight, scores);
+                sum = s.add(sum, weight);
+            }
+            sums[i] = sum;
+        }
+        corrections
     }
 }
 
 /// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`.
-struct Chunk<'a> {
-    k: [&'a [half::f16]; CHUNK_TILES],
-    v: [&'a [half::f16]; CHUNK_TILES],
+struct Chunk<'a, E> {
+    k: [Tile<'a, E>; CHUNK_TILES],
+    v: [Tile<'a, E>; CHUNK_TILES],
+}
+
+/// Elements of a tile, and of the tile at its place in the next chunk, which the kernels ask for in advance: the blocks
+/// of a sequence lie anywhere, so that the CPU cannot foresee the next one.
+#[derive(Clone, Copy)]
+struct Tile<'a, E> {
+    elements: &'a [E],
+    next: &'a [E],
+}
+
+impl<E> Default for Tile<'_, E> {
+    fn default() -> Self {
+        Self { elements: &[], next: &[] }
+    }
 }
 
 /// Bits of the lanes of `tile` whose key is in `keys`.

@@ -5,11 +5,12 @@
 //! k: [num_blocks, num_kv_heads, block_size / 16, head_dim, 16 tokens]
 //! v: [num_blocks, num_kv_heads, block_size,      head_dim]
 //! ```
-#![allow(unsafe_code)] // Threads store the tokens of a step at slots that the scheduler chose.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+mod element;
 
 use half::f16;
+
+pub(super) use element::KvElement;
 
 use super::simd::{LANES, Simd};
 use super::storage::Storage;
@@ -24,24 +25,17 @@ pub(super) const TILE: usize = LANES;
 #[derive(Debug)]
 pub struct KvLayer {
     pub(super) spec: KvLayerSpec,
-    pub(super) k: Storage<f16>,
-    pub(super) v: Storage<f16>,
+    pub(super) pool: KvPool,
+}
+
+/// The pool's memory, by [`KvCacheDtype`](crate::config::KvCacheDtype).
+#[derive(Debug)]
+pub(super) enum KvPool {
+    F16(KvPages<f16>),
+    F32(KvPages<f32>),
 }
 
 impl KvLayer {
-    /// Elements of K (or of V) of one block and kv head.
-    fn head_elements(&self) -> usize {
-        self.spec.block_size * self.spec.head_dim
-    }
-
-    /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`.
-    #[inline(always)]
-    pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> (&[f16], &[f16]) {
-        let tile_elements = TILE * self.spec.head_dim;
-        let start = (block as usize * self.spec.num_kv_heads + kv_head) * self.head_elements() + tile * tile_elements;
-        (&self.k[start..start + tile_elements], &self.v[start..start + tile_elements])
-    }
-
     /// # Errors
     /// `Internal` when a slot lies outside the pool.
     pub(super) fn check_slots(&self, slots: &[u32]) -> Result<()> {
@@ -52,71 +46,98 @@ impl KvLayer {
         }
     }
 
+    /// Copies the whole of block `src` to block `dst`.
+    ///
     /// # Errors
-    /// `Internal` when one of `blocks` is not a block of the pool (a null block among them).
-    pub(super) fn check_blocks(&self, blocks: &[u32]) -> Result<()> {
-        match blocks.iter().find(|&&block| block as usize >= self.spec.num_blocks) {
-            Some(&NULL_BLOCK) => Err(Error::internal("a null block stands where tokens are to be read")),
-            Some(block) => {
-                Err(Error::internal(format!("block {block} is outside the pool of {} blocks", self.spec.num_blocks)))
-            }
-            None => Ok(()),
+    /// `Internal` when one of them is not a block of the pool.
+    pub(super) fn copy_block(&mut self, src: u32, dst: u32) -> Result<()> {
+        check_blocks(&self.spec, &[src, dst])?;
+        match &mut self.pool {
+            KvPool::F16(pages) => pages.copy_block(src, dst),
+            KvPool::F32(pages) => pages.copy_block(src, dst),
         }
+        Ok(())
+    }
+}
+
+/// # Errors
+/// `Internal` when one of `blocks` is not a block of the pool (a null block among them).
+pub(super) fn check_blocks(spec: &KvLayerSpec, blocks: &[u32]) -> Result<()> {
+    match blocks.iter().find(|&&block| block as usize >= spec.num_blocks) {
+        Some(&NULL_BLOCK) => Err(Error::internal("a null block stands where tokens are to be read")),
+        Some(block) => Err(Error::internal(format!("block {block} is outside the pool of {} blocks", spec.num_blocks))),
+        None => Ok(()),
+    }
+}
+
+/// K and V as elements of one type.
+#[derive(Debug)]
+pub(super) struct KvPages<E> {
+    pub(super) spec: KvLayerSpec,
+    pub(super) k: Storage<E>,
+    pub(super) v: Storage<E>,
+}
+
+impl<E: KvElement> KvPages<E> {
+    /// Elements of K (or of V) of one block and kv head.
+    fn head_elements(&self) -> usize {
+        self.spec.block_size * self.spec.head_dim
     }
 
-    /// Copies the whole of block `src` to block `dst`; both were checked.
-    pub(super) fn copy_block(&mut self, src: u32, dst: u32) {
+    /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`.
+    #[inline(always)]
+    pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> (&[E], &[E]) {
+        let tile_elements = TILE * self.spec.head_dim;
+        let start = (block as usize * self.spec.num_kv_heads + kv_head) * self.head_elements() + tile * tile_elements;
+        (&self.k[start..start + tile_elements], &self.v[start..start + tile_elements])
+    }
+
+    fn copy_block(&mut self, src: u32, dst: u32) {
         let elements = self.head_elements() * self.spec.num_kv_heads;
         let (src, dst) = (src as usize * elements, dst as usize * elements);
         self.k.copy_within(src..src + elements, dst);
         self.v.copy_within(src..src + elements, dst);
     }
 
-    pub(super) fn writer(&mut self) -> KvWriter<'_> {
-        KvWriter { spec: self.spec, k: as_atomic(&mut self.k), v: as_atomic(&mut self.v) }
+    pub(super) fn writer(&mut self) -> KvWriter<'_, E> {
+        KvWriter { spec: self.spec, k: E::as_atomic(&mut self.k), v: E::as_atomic(&mut self.v) }
     }
 }
 
-/// Stores tokens from several threads. Elements are atomics (plain 16-bit stores in machine code), so that two tokens
-/// given the same slot by mistake would be a wrong value, not undefined behaviour.
-#[derive(Clone, Copy)]
-pub(super) struct KvWriter<'a> {
+/// Stores tokens from several threads. Elements are atomics (plain stores in machine code), so that two tokens given
+/// the same slot by mistake would be a wrong value, not undefined behaviour.
+#[derive(Debug)]
+pub(super) struct KvWriter<'a, E: KvElement> {
     spec: KvLayerSpec,
-    k: &'a [AtomicU16],
-    v: &'a [AtomicU16],
+    k: &'a [E::Atomic],
+    v: &'a [E::Atomic],
 }
 
-impl KvWriter<'_> {
+impl<E: KvElement> KvWriter<'_, E> {
     /// Stores one token's `k` and `v` (`[num_kv_heads, head_dim]` each) at `slot`.
     #[inline(always)]
-    pub(super) fn store<S: Simd>(self, s: S, slot: u32, k: &[f32], v: &[f32]) {
+    pub(super) fn store<S: Simd>(&self, s: S, slot: u32, k: &[f32], v: &[f32]) {
         let KvLayerSpec { block_size, num_kv_heads, head_dim, .. } = self.spec;
         let (block, offset) = (slot as usize / block_size, slot as usize % block_size);
         for head in 0..num_kv_heads {
             let base = (block * num_kv_heads + head) * block_size * head_dim;
             let elements = head * head_dim..(head + 1) * head_dim;
             let k_base = base + offset / TILE * TILE * head_dim + offset % TILE;
-            store_strided(s, &k[elements.clone()], &self.k[k_base..], TILE);
-            store_strided(s, &v[elements], &self.v[base + offset * head_dim..], 1);
+            store_strided::<S, E>(s, &k[elements.clone()], &self.k[k_base..], TILE);
+            store_strided::<S, E>(s, &v[elements], &self.v[base + offset * head_dim..], 1);
         }
     }
 }
 
 #[inline(always)]
-fn store_strided<S: Simd>(s: S, x: &[f32], out: &[AtomicU16], stride: usize) {
+fn store_strided<S: Simd, E: KvElement>(s: S, x: &[f32], out: &[E::Atomic], stride: usize) {
     for (x, out) in x.chunks(LANES).zip(out.chunks(LANES * stride)) {
-        let halves = match x.as_array() {
-            Some(x) => s.to_f16(s.load(x)),
-            None => s.to_f16(s.load_partial(x)),
+        let rounded = match x.as_array() {
+            Some(x) => E::round(s, s.load(x)),
+            None => E::round(s, s.load_partial(x)),
         };
-        for (half, out) in halves[..x.len()].iter().zip(out.iter().step_by(stride)) {
-            out.store(half.to_bits(), Ordering::Relaxed);
+        for (x, out) in rounded[..x.len()].iter().zip(out.iter().step_by(stride)) {
+            x.store(out);
         }
     }
-}
-
-fn as_atomic(x: &mut [f16]) -> &[AtomicU16] {
-    // SAFETY: f16 is a transparent u16 and AtomicU16 has its size and alignment; the exclusive borrow is given up for
-    // the shared one.
-    unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU16]) }
 }

@@ -1,6 +1,6 @@
 //! Takes the memory of an engine on the CPU.
 
-use super::kv::{KvLayer, TILE};
+use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
 use super::memory;
 use super::ops::CpuBackend;
@@ -8,6 +8,7 @@ use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::storage::{Element, Storage};
 use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger};
+use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -52,7 +53,7 @@ impl CpuLoader {
         })
     }
 
-    /// The same on another instruction set (all but the quantised matrix products).
+    /// The same on another instruction set. To be said before the first matrix, which is packed for it.
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
         self
@@ -79,6 +80,13 @@ impl CpuLoader {
         Ok(storage)
     }
 
+    fn allocate_pages<E: KvElement>(&mut self, spec: KvLayerSpec) -> Result<KvPages<E>> {
+        let shape = [spec.num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim];
+        let k = self.allocate(Purpose::KvCache, &shape)?;
+        let v = self.allocate(Purpose::KvCache, &shape)?;
+        Ok(KvPages { spec, k, v })
+    }
+
     fn out_of_memory(&self, purpose: Purpose, requested: u64, available: u64) -> Error {
         let (what, advice) = match purpose {
             Purpose::Weights => ("a weight", "use a smaller model or a machine with more memory"),
@@ -93,7 +101,7 @@ impl Loader for CpuLoader {
     type Backend = CpuBackend;
 
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<PackedMatrix> {
-        let matrix = PackedMatrix::pack(parts, &self.pool)?;
+        let matrix = PackedMatrix::pack(self.isa, parts, &self.pool)?;
         self.record(Purpose::Weights, matrix.bytes());
         self.max_inputs = self.max_inputs.max(matrix.cols());
         self.kernels.extend(matrix.kernels());
@@ -113,7 +121,7 @@ impl Loader for CpuLoader {
     }
 
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
-        let KvLayerSpec { num_blocks, block_size, num_kv_heads, head_dim, .. } = spec;
+        let KvLayerSpec { num_blocks, block_size, .. } = spec;
         if block_size == 0 || !block_size.is_multiple_of(TILE) {
             return Err(Error::invalid("block_size", block_size, format!("a multiple of {TILE} on the CPU")));
         }
@@ -124,10 +132,11 @@ impl Loader for CpuLoader {
         {
             return Err(self.out_of_memory(Purpose::KvCache, bytes, available));
         }
-        let shape = [num_blocks, num_kv_heads, block_size, head_dim];
-        let k = self.allocate(Purpose::KvCache, &shape)?;
-        let v = self.allocate(Purpose::KvCache, &shape)?;
-        Ok(KvLayer { spec, k, v })
+        let pool = match spec.dtype {
+            KvCacheDtype::F16 => KvPool::F16(self.allocate_pages(spec)?),
+            KvCacheDtype::F32 => KvPool::F32(self.allocate_pages(spec)?),
+        };
+        Ok(KvLayer { spec, pool })
     }
 
     fn available_memory(&self) -> Result<u64> {

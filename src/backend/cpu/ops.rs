@@ -2,7 +2,7 @@
 
 use super::activation;
 use super::attention::{Attention, Unit};
-use super::kv::KvLayer;
+use super::kv::{KvLayer, KvPool};
 use super::linear::{LinearScratch, PackedMatrix};
 use super::norm;
 use super::pool::ThreadPool;
@@ -160,9 +160,11 @@ impl Backend for CpuBackend {
         let qkv = rows_of_mut("qkv", qkv, rows, layout.cols())?;
         let angles = rows_of("the buffer of angles", angles, rows, 2 * num_pairs)?;
         let (q_norm, k_norm) = (q_norm.map(|w| &**w), k_norm.map(|w| &**w));
-        let args =
-            RopeAndStore { layout, q_norm, k_norm, eps, kind: rope.kind, num_pairs, angles, slots, kv: kv.writer() };
-        args.run_on(&self.pool, self.isa, qkv);
+        let args = RopeAndStore { layout, q_norm, k_norm, eps, kind: rope.kind, num_pairs, angles, slots };
+        match &mut kv.pool {
+            KvPool::F16(pages) => args.run_on(&self.pool, self.isa, qkv, &pages.writer()),
+            KvPool::F32(pages) => args.run_on(&self.pool, self.isa, qkv, &pages.writer()),
+        }
         Ok(())
     }
 
@@ -180,8 +182,11 @@ impl Backend for CpuBackend {
         tables(batch, group)?;
         let qkv = rows_of("qkv", qkv, batch.num_tokens(), layout.cols())?;
         let out = rows_of_mut("attention's output", out, batch.num_tokens(), layout.q_cols())?;
-        let attention = Attention { qkv, layout, args, batch, group, kv };
-        attention.run_on(&self.pool, self.isa, &mut self.units, out)
+        let (pool, isa, units) = (&self.pool, self.isa, &mut self.units);
+        match &kv.pool {
+            KvPool::F16(kv) => Attention { qkv, layout, args, batch, group, kv }.run_on(pool, isa, units, out),
+            KvPool::F32(kv) => Attention { qkv, layout, args, batch, group, kv }.run_on(pool, isa, units, out),
+        }
     }
 
     fn gated_activation(
@@ -212,8 +217,7 @@ impl Backend for CpuBackend {
 
     fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut KvLayer) -> Result<()> {
         for copy in batch.block_copies.iter().filter(|copy| copy.group as usize == group) {
-            kv.check_blocks(&[copy.src, copy.dst])?;
-            kv.copy_block(copy.src, copy.dst);
+            kv.copy_block(copy.src, copy.dst)?;
         }
         Ok(())
     }

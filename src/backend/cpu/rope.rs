@@ -1,6 +1,6 @@
 //! Rotary embedding, with the norms of q and k before it and the KV store behind it.
 
-use super::kv::KvWriter;
+use super::kv::{KvElement, KvWriter};
 use super::norm::normalize;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
@@ -36,23 +36,23 @@ pub(super) struct RopeAndStore<'a> {
     pub(super) angles: &'a [f32],
     /// `[n]`, checked to be in the pool.
     pub(super) slots: &'a [u32],
-    pub(super) kv: KvWriter<'a>,
 }
 
 impl RopeAndStore<'_> {
-    /// `qkv`: `[n, layout.cols()]`, in place.
-    pub(super) fn run_on(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32]) {
-        for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows }));
+    /// `qkv`: `[n, layout.cols()]`, in place; its K and V go to `kv`.
+    pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, qkv: &mut [f32], kv: &KvWriter<'_, E>) {
+        for_rows(pool, qkv, self.layout.cols(), |first_row, rows| isa.run(Rows { args: self, first_row, rows, kv }));
     }
 }
 
-struct Rows<'a> {
+struct Rows<'a, E: KvElement> {
     args: &'a RopeAndStore<'a>,
     first_row: usize,
     rows: &'a mut [f32],
+    kv: &'a KvWriter<'a, E>,
 }
 
-impl Kernel for Rows<'_> {
+impl<E: KvElement> Kernel for Rows<'_, E> {
     type Output = ();
 
     #[inline(always)]
@@ -65,7 +65,7 @@ impl Kernel for Rows<'_> {
             let (k, v) = kv.split_at_mut(layout.kv_cols());
             self.args.rotate_heads(s, q, self.args.q_norm, angles);
             self.args.rotate_heads(s, k, self.args.k_norm, angles);
-            self.args.kv.store(s, self.args.slots[index], k, v);
+            self.kv.store(s, self.args.slots[index], k, v);
         }
     }
 }

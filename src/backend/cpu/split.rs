@@ -36,6 +36,15 @@ impl<'a, T> Split<'a, T> {
         // SAFETY: inside the slice, which is borrowed for 'a; not aliased, as the caller promises.
         unsafe { slice::from_raw_parts_mut(self.ptr.add(range.start), range.len()) }
     }
+
+    /// A pointer to element `at`, for writes that interleave with those of other threads.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end of the slice.
+    pub(super) fn pointer(&self, at: usize) -> *mut T {
+        assert!(at <= self.len, "element {at} of {}", self.len);
+        self.ptr.wrapping_add(at)
+    }
 }
 
 /// Rows `0..rows` in chunks of some, on the team: `job(first row, rows of data)` with rows of `cols`.

@@ -1,5 +1,6 @@
 //! The conformance cases on every instruction set of this CPU, and what is particular to the CPU.
 
+use super::kv::KvPool;
 use super::{CpuLoader, Isa};
 use crate::Error;
 use crate::backend::conformance::{self, AttentionRig, Piece, Random, batch_of, matrix, vector};
@@ -64,25 +65,30 @@ fn attention_scratch_is_linear_in_the_prompt() {
     assert!(short > 0 && long <= 8 * short && long <= 64 * 2000, "{short} then {long} bytes");
 }
 
-/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 bytes per token and layer, and the ledger adds
+/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer, and the ledger adds
 /// up to what was taken.
 #[test]
 fn kv_bytes_and_ledger_are_exact() {
     let mut loader = loader(32);
     for _ in 0..4 {
         let layer = loader.alloc_kv_layer(kv_spec(50, 32)).unwrap();
-        assert_eq!(layer.k.bytes() + layer.v.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
+        let KvPool::F16(pages) = &layer.pool else { panic!("{layer:?}") };
+        assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
     }
+    let spec = KvLayerSpec { dtype: KvCacheDtype::F32, ..kv_spec(50, 32) };
+    let layer = loader.alloc_kv_layer(spec).unwrap();
+    let KvPool::F32(pages) = &layer.pool else { panic!("{layer:?}") };
+    assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 4);
     loader.alloc_buffer(32, 100).unwrap();
     vector(&mut loader, &[1.0; 80]);
     let weight = matrix(&mut loader, &[1.0; 64 * 32], 32);
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
-    assert_eq!(ledger.kv_cache, 4 * 50 * kv_spec(50, 32).block_bytes().unwrap());
+    assert_eq!(ledger.kv_cache, 50 * (4 * kv_spec(50, 32).block_bytes().unwrap() + spec.block_bytes().unwrap()));
     assert_eq!(ledger.weights, 80 * 4 + weight.bytes());
     assert!(ledger.scratch >= 32 * 100 * 4);
     assert_eq!(ledger.total(), ledger.weights + ledger.kv_cache + ledger.scratch);
-    assert_eq!(backend.device_allocations(), 4 * 2 + 1 + 1 + 1 + 1);
+    assert_eq!(backend.device_allocations(), 5 * 2 + 1 + 1 + 1 + 1);
 }
 
 #[test]

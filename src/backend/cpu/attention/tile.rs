@@ -5,29 +5,28 @@
 
 use std::ops::Range;
 
-use half::f16;
-
-use super::{CHUNK_TILES, MAX_ROWS, Scores, TILE};
+use super::{CHUNK_TILES, Scores, TILE, Tile};
+use crate::backend::cpu::kv::KvElement;
 use crate::backend::cpu::simd::{LANES, Simd};
 
 /// `scores[row][tile][lane] = Σ_d q[row][d] · k[tile][d][lane]`, d in increasing order.
 #[inline(always)]
-pub(super) fn scores<S: Simd>(s: S, q: &[&[f32]], k: &[&[f16]], scores: &mut Scores) {
+pub(super) fn scores<S: Simd, E: KvElement>(s: S, q: &[&[f32]], k: &[Tile<'_, E>], scores: &mut Scores) {
     let mut row = 0;
     while row < q.len() {
         row += if S::REGISTERS >= 32 {
             match q.len() - row {
-                8.. => scores_of_rows::<S, 8, 2>(s, row, q, k, scores),
-                4.. => scores_of_rows::<S, 4, 4>(s, row, q, k, scores),
-                3 => scores_of_rows::<S, 3, 4>(s, row, q, k, scores),
-                2 => scores_of_rows::<S, 2, 4>(s, row, q, k, scores),
-                _ => scores_of_rows::<S, 1, 4>(s, row, q, k, scores),
+                8.. => scores_of_rows::<S, E, 8, 2>(s, row, q, k, scores),
+                4.. => scores_of_rows::<S, E, 4, 4>(s, row, q, k, scores),
+                3 => scores_of_rows::<S, E, 3, 4>(s, row, q, k, scores),
+                2 => scores_of_rows::<S, E, 2, 4>(s, row, q, k, scores),
+                _ => scores_of_rows::<S, E, 1, 4>(s, row, q, k, scores),
             }
         } else {
             match q.len() - row {
-                4.. => scores_of_rows::<S, 4, 1>(s, row, q, k, scores),
-                2.. => scores_of_rows::<S, 2, 2>(s, row, q, k, scores),
-                _ => scores_of_rows::<S, 1, 4>(s, row, q, k, scores),
+                4.. => scores_of_rows::<S, E, 4, 1>(s, row, q, k, scores),
+                2.. => scores_of_rows::<S, E, 2, 2>(s, row, q, k, scores),
+                _ => scores_of_rows::<S, E, 1, 4>(s, row, q, k, scores),
             }
         }
     }
@@ -35,11 +34,11 @@ pub(super) fn scores<S: Simd>(s: S, q: &[&[f32]], k: &[&[f16]], scores: &mut Sco
 
 /// `R` rows by `T` tiles at a time; returns `R`.
 #[inline(always)]
-fn scores_of_rows<S: Simd, const R: usize, const T: usize>(
+fn scores_of_rows<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
     row: usize,
     q: &[&[f32]],
-    k: &[&[f16]],
+    k: &[Tile<'_, E>],
     scores: &mut Scores,
 ) -> usize {
     let q: [&[f32]; R] = std::array::from_fn(|r| q[row + r]);
@@ -54,23 +53,26 @@ fn scores_of_rows<S: Simd, const R: usize, const T: usize>(
 }
 
 #[inline(always)]
-fn scores_tile<S: Simd, const R: usize, const T: usize>(
+fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     s: S,
     row: usize,
     tile: usize,
     q: [&[f32]; R],
-    k: &[&[f16]; T],
+    k: &[Tile<'_, E>; T],
     scores: &mut Scores,
 ) {
     let head_dim = q[0].len();
     // Slices cut to one length, so that the compiler checks bounds once.
     let q = q.map(|q| &q[..head_dim]);
-    let k: [&[[f16; LANES]]; T] = std::array::from_fn(|t| &k[t].as_chunks::<LANES>().0[..head_dim]);
+    let vectors = |k| <[E]>::as_chunks::<LANES>(k).0;
+    let next: [&[[E; LANES]]; T] = std::array::from_fn(|t| &vectors(k[t].next)[..head_dim]);
+    let k: [&[[E; LANES]]; T] = std::array::from_fn(|t| &vectors(k[t].elements)[..head_dim]);
     let mut sums = [[s.splat(0.0); T]; R];
     for d in 0..head_dim {
         let mut keys = [s.splat(0.0); T];
         for t in 0..T {
-            keys[t] = s.load_f16(&k[t][d]);
+            keys[t] = E::load(s, &k[t][d]);
+            s.prefetch(&next[t][d]);
         }
         for r in 0..R {
             let q = s.splat(q[r][d]);
@@ -86,101 +88,119 @@ fn scores_tile<S: Simd, const R: usize, const T: usize>(
     }
 }
 
-/// `out[row] = out[row] * corrections[row] + Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
+/// `out[row] += Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
 #[inline(always)]
-pub(super) fn weighted_sums<S: Simd>(
+pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
     weights: &Scores,
     keys: &[Range<usize>],
-    corrections: &[f32; MAX_ROWS],
-    v: &[&[f16]; CHUNK_TILES],
+    v: &[Tile<'_, E>; CHUNK_TILES],
     out: &mut [&mut [f32]],
 ) {
+    let sums = WeightedSums { weights, v };
     let mut row = 0;
     while row < out.len() {
         row += if S::REGISTERS >= 32 {
             match out.len() - row {
-                4.. => sums_of_rows::<S, 4, 4>(s, row, weights, keys, corrections, v, out),
-                3 => sums_of_rows::<S, 3, 4>(s, row, weights, keys, corrections, v, out),
-                2 => sums_of_rows::<S, 2, 4>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, 1, 4>(s, row, weights, keys, corrections, v, out),
+                4.. => sums.rows::<S, 4, 4>(s, row, keys, out),
+                3 => sums.rows::<S, 3, 4>(s, row, keys, out),
+                2 => sums.rows::<S, 2, 4>(s, row, keys, out),
+                _ => sums.rows::<S, 1, 4>(s, row, keys, out),
             }
         } else {
             match out.len() - row {
-                2.. => sums_of_rows::<S, 2, 2>(s, row, weights, keys, corrections, v, out),
-                _ => sums_of_rows::<S, 1, 4>(s, row, weights, keys, corrections, v, out),
+                2.. => sums.rows::<S, 2, 2>(s, row, keys, out),
+                _ => sums.rows::<S, 1, 4>(s, row, keys, out),
             }
         }
     }
 }
 
-/// `R` rows by `C` vectors of the head at a time; returns `R`.
-#[inline(always)]
-fn sums_of_rows<S: Simd, const R: usize, const C: usize>(
-    s: S,
-    row: usize,
-    weights: &Scores,
-    keys: &[Range<usize>],
-    corrections: &[f32; MAX_ROWS],
-    v: &[&[f16]; CHUNK_TILES],
-    out: &mut [&mut [f32]],
-) -> usize {
-    let part = Part::<R> {
-        weights: std::array::from_fn(|r| weights[row + r].as_flattened()),
-        keys: std::array::from_fn(|r| keys[row + r].clone()),
-        corrections: std::array::from_fn(|r| corrections[row + r]),
-        v,
-    };
-    let out = &mut out[row..row + R];
-    let head_dim = out[0].len();
-    let mut column = 0;
-    while column + C * LANES <= head_dim {
-        part.columns::<S, C>(s, column, out);
-        column += C * LANES;
-    }
-    while column + LANES <= head_dim {
-        part.columns::<S, 1>(s, column, out);
-        column += LANES;
-    }
-    if column < head_dim {
-        part.tail(s, column, out);
-    }
-    R
+struct WeightedSums<'a, E> {
+    weights: &'a Scores,
+    v: &'a [Tile<'a, E>; CHUNK_TILES],
 }
 
-struct Part<'a, const R: usize> {
-    weights: [&'a [f32]; R],
-    keys: [Range<usize>; R],
-    corrections: [f32; R],
-    v: &'a [&'a [f16]; CHUNK_TILES],
-}
-
-impl<const R: usize> Part<'_, R> {
-    /// `C` vectors of the head from `column`. Keys that all rows attend to are read once for all.
+impl<E: KvElement> WeightedSums<'_, E> {
+    /// `R` rows by `C` vectors of the head at a time; returns `R`. Keys that all rows attend to are read once for all.
     #[inline(always)]
-    fn columns<S: Simd, const C: usize>(&self, s: S, column: usize, out: &mut [&mut [f32]]) {
-        let common = self.common_keys();
-        let head_dim = out[0].len();
+    fn rows<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: &[Range<usize>],
+        out: &mut [&mut [f32]],
+    ) -> usize {
+        let keys = &keys[row..row + R];
+        let start = keys.iter().map(|keys| keys.start).max().unwrap_or(0);
+        let end = keys.iter().map(|keys| keys.end).min().unwrap_or(0).max(start);
+        for (r, keys) in keys.iter().enumerate() {
+            self.add_keys::<S, 1, C>(s, row + r, keys.start..keys.end.min(start), out);
+        }
+        self.add_keys::<S, R, C>(s, row, start..end, out);
+        for (r, keys) in keys.iter().enumerate() {
+            self.add_keys::<S, 1, C>(s, row + r, keys.start.max(end)..keys.end, out);
+        }
+        R
+    }
+
+    #[inline(always)]
+    fn add_keys<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: Range<usize>,
+        out: &mut [&mut [f32]],
+    ) {
+        if keys.is_empty() {
+            return;
+        }
+        let head_dim = out[row].len();
+        let mut column = 0;
+        while column + C * LANES <= head_dim {
+            self.add_columns::<S, R, C>(s, row, &keys, column, out);
+            column += C * LANES;
+        }
+        while column + LANES <= head_dim {
+            self.add_columns::<S, R, 1>(s, row, &keys, column, out);
+            column += LANES;
+        }
+        if column < head_dim {
+            self.add_tail::<S, R>(s, row, keys, column, out);
+        }
+    }
+
+    /// `C` vectors of the head from `column`. Every loop over `R` or `C` unrolls, so that `sums` is in registers.
+    #[inline(always)]
+    fn add_columns<S: Simd, const R: usize, const C: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: &Range<usize>,
+        column: usize,
+        out: &mut [&mut [f32]],
+    ) {
+        let head_dim = out[row].len();
         let mut sums = [[s.splat(0.0); C]; R];
         for r in 0..R {
-            let out = &out[r][column..].as_chunks::<LANES>().0[..C];
+            let out = &out[row + r][column..].as_chunks::<LANES>().0[..C];
             for c in 0..C {
-                sums[r][c] = s.mul(s.load(&out[c]), s.splat(self.corrections[r]));
-            }
-            for key in self.keys[r].start..self.keys[r].end.min(common.start) {
-                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
+                sums[r][c] = s.load(&out[c]);
             }
         }
-        let mut key = common.start;
-        while key < common.end {
-            let end = ((key / TILE + 1) * TILE).min(common.end);
-            let v = &self.v[key / TILE][key % TILE * head_dim..];
-            let weights: [&[f32]; R] = std::array::from_fn(|r| &self.weights[r][key..end]);
-            for (i, v) in v.chunks(head_dim).take(end - key).enumerate() {
+        for tile in keys.start / TILE..keys.end.div_ceil(TILE) {
+            let in_tile = keys.start.saturating_sub(tile * TILE)..(keys.end - tile * TILE).min(TILE);
+            let weights: [&[f32; LANES]; R] = std::array::from_fn(|r| &self.weights[row + r][tile]);
+            let Tile { elements, next } = self.v[tile];
+            let rows = elements.chunks_exact(head_dim).zip(next.chunks_exact(head_dim));
+            for (i, (v, next)) in in_tile.clone().zip(rows.skip(in_tile.start)) {
+                for c in (0..C).step_by(64 / size_of::<[E; LANES]>()) {
+                    s.prefetch(&next[column + c * LANES]);
+                }
                 let v = &v[column..column + C * LANES].as_chunks::<LANES>().0[..C];
                 let mut values = [s.splat(0.0); C];
                 for c in 0..C {
-                    values[c] = s.load_f16(&v[c]);
+                    values[c] = E::load(s, &v[c]);
                 }
                 for r in 0..R {
                     let weight = s.splat(weights[r][i]);
@@ -189,54 +209,33 @@ impl<const R: usize> Part<'_, R> {
                     }
                 }
             }
-            key = end;
         }
         for r in 0..R {
-            for key in self.keys[r].start.max(common.end)..self.keys[r].end {
-                self.add_key(s, key, head_dim, column, self.weights[r], &mut sums[r]);
-            }
-            let out = &mut out[r][column..].as_chunks_mut::<LANES>().0[..C];
+            let out = &mut out[row + r][column..].as_chunks_mut::<LANES>().0[..C];
             for c in 0..C {
                 s.store(sums[r][c], &mut out[c]);
             }
         }
     }
 
-    #[inline(always)]
-    fn add_key<S: Simd, const C: usize>(
-        &self,
-        s: S,
-        key: usize,
-        head_dim: usize,
-        column: usize,
-        weights: &[f32],
-        sums: &mut [S::V; C],
-    ) {
-        let v = &self.v[key / TILE][key % TILE * head_dim + column..].as_chunks::<LANES>().0[..C];
-        for c in 0..C {
-            sums[c] = s.fma(s.splat(weights[key]), s.load_f16(&v[c]), sums[c]);
-        }
-    }
-
     /// The last elements of a head whose length is no multiple of 16.
     #[inline(always)]
-    fn tail<S: Simd>(&self, s: S, column: usize, out: &mut [&mut [f32]]) {
-        for r in 0..R {
-            let head_dim = out[r].len();
-            let out = &mut out[r][column..];
-            let mut sum = s.mul(s.load_partial(out), s.splat(self.corrections[r]));
-            for key in self.keys[r].clone() {
-                let v = &self.v[key / TILE][key % TILE * head_dim..][column..head_dim];
-                sum = s.fma(s.splat(self.weights[r][key]), s.load_f16_partial(v), sum);
+    fn add_tail<S: Simd, const R: usize>(
+        &self,
+        s: S,
+        row: usize,
+        keys: Range<usize>,
+        column: usize,
+        out: &mut [&mut [f32]],
+    ) {
+        for (weights, out) in self.weights[row..].iter().zip(&mut out[row..row + R]) {
+            let head_dim = out.len();
+            let mut sum = s.load_partial(&out[column..]);
+            for key in keys.clone() {
+                let v = &self.v[key / TILE].elements[key % TILE * head_dim..][column..head_dim];
+                sum = s.fma(s.splat(weights[key / TILE][key % TILE]), E::load_partial(s, v), sum);
             }
-            s.store_partial(sum, out);
+            s.store_partial(sum, &mut out[column..]);
         }
-    }
-
-    /// Keys that every row attends to; empty at some place between the rows' keys where there are none.
-    fn common_keys(&self) -> Range<usize> {
-        let start = self.keys.iter().map(|keys| keys.start).max().unwrap_or(0);
-        let end = self.keys.iter().map(|keys| keys.end).min().unwrap_or(0);
-        start..end.max(start)
     }
 }

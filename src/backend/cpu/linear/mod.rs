@@ -24,12 +24,14 @@ pub use scratch::LinearScratch;
 use memmap2::MmapMut;
 
 use super::pool::ThreadPool;
+use super::simd::Isa;
+use super::split::Split;
 use crate::backend::LinearPart;
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
-use kernels::{Isa, TileArgs};
+use kernels::TileArgs;
 use layout::TILE;
-use memory::{SharedMut, map};
+use memory::map;
 use part::{Part, Storage};
 use q8::{BLOCK, GROUP, padded_group};
 
@@ -50,16 +52,12 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Repacks the parts (a permutation of the file's bytes, so `bytes() ≈` the file's).
+    /// Repacks the parts for the kernels of `isa` (a permutation of the file's bytes, so `bytes() ≈` the file's).
     ///
     /// # Errors
     /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
     /// or a type cannot be decoded.
-    pub fn pack(parts: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
-        Self::pack_for(Isa::detect(), parts, pool)
-    }
-
-    fn pack_for(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
+    pub fn pack(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
         let cols = views.first().map_or(0, |p| p.weight.cols);
         let (mut parts, mut bias) = (Vec::with_capacity(views.len()), Vec::new());
         let (mut rows, mut bytes, mut num_tiles) = (0usize, 0usize, 0usize);
@@ -86,10 +84,10 @@ impl PackedMatrix {
         }
         let mut memory = map(bytes, "a weight matrix")?;
         for (part, view) in parts.iter().zip(views) {
-            let out = SharedMut::new(&mut memory[part.offset..part.offset + part.bytes()]);
+            let out = Split::new(&mut memory[part.offset..part.offset + part.bytes()]);
             pool.run(part.num_tiles(), &|tile| {
                 // SAFETY: each tile is one chunk, tiles do not overlap.
-                let out = unsafe { out.part(tile * part.tile_bytes, part.tile_bytes) };
+                let out = unsafe { out.part(tile * part.tile_bytes..(tile + 1) * part.tile_bytes) };
                 part.pack_tile(view.weight.data, tile, out);
             });
         }
@@ -167,7 +165,7 @@ impl PackedMatrix {
         let tile_chunks = self.num_tiles.div_ceil(tiles_per_chunk);
         let groups_per_chunk = (num_groups * tile_chunks).div_ceil(wanted).clamp(1, num_groups);
         let group_chunks = num_groups.div_ceil(groups_per_chunk);
-        let out = SharedMut::new(out);
+        let out = Split::new(out);
         pool.run(tile_chunks * group_chunks, &|chunk| {
             let first_tile = chunk / group_chunks * tiles_per_chunk;
             let first_group = chunk % group_chunks * groups_per_chunk;
@@ -184,7 +182,7 @@ impl PackedMatrix {
         mut tile: usize,
         groups: std::ops::Range<usize>,
         x: &[f32],
-        out: &SharedMut<'_, f32>,
+        out: &Split<'_, f32>,
         scratch: &LinearScratch,
     ) {
         let Some(part) = self.parts.iter().find(|p| {
@@ -213,8 +211,9 @@ impl PackedMatrix {
                         self.cols,
                         |r, sum| {
                             let sum = bias.map_or(sum, |b| sum + b[lane]);
+                            let at = (first + r) * self.rows + first_out + lane;
                             // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
-                            unsafe { out.part((first + r) * self.rows + first_out + lane, 1)[0] = sum };
+                            unsafe { out.part(at..at + 1)[0] = sum };
                         },
                     );
                 }

@@ -1,8 +1,9 @@
 //! One matrix of a stack: how its rows lie in memory, packing, and reading a row back.
 
-use super::kernels::{Isa, KernelSet, element_bytes, kernels};
+use super::kernels::{KernelSet, element_bytes, kernels};
 use super::layout::{Layout, MAX_BLOCK_BYTES, TILE};
 use super::rows::{LANES, decode};
+use crate::backend::cpu::simd::Isa;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};

@@ -3,11 +3,13 @@
 
 use memmap2::MmapMut;
 
-use super::kernels::{Isa, quantize_row};
-use super::memory::{SharedMut, map};
+use super::kernels::quantize_row;
+use super::memory::map;
 use super::q8::{BLOCK, GROUP, Q8Block, padded_group};
 use crate::Result;
 use crate::backend::cpu::pool::ThreadPool;
+use crate::backend::cpu::simd::Isa;
+use crate::backend::cpu::split::Split;
 
 /// Rows of one pass over the weights: enough to use each weight many times per read from memory, few enough that a
 /// pass's activations stay in the second-level cache.
@@ -70,7 +72,7 @@ impl LinearScratch {
         let run = (MIN_BLOCKS / num_rows.min(GROUP)).clamp(1, num_blocks);
         let runs = num_blocks.div_ceil(run);
         let group_blocks = GROUP * num_blocks;
-        let out = SharedMut::new(&mut self.blocks[..]);
+        let out = Split::new(&mut self.blocks[..]);
         pool.run(num_rows.div_ceil(GROUP) * runs, &|chunk| {
             let (index, first) = (chunk / runs, chunk % runs * run);
             let len = run.min(num_blocks - first);
@@ -79,7 +81,7 @@ impl LinearScratch {
             let at = (index * group_blocks + first * group) * size_of::<Q8Block>();
             // SAFETY: groups do not overlap, nor do runs of columns in one. Memory maps are page-aligned, and every
             // byte pattern is a `Q8Block`.
-            let out = unsafe { out.part(at, len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
+            let out = unsafe { out.part(at..at + len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
             for (r, x) in x.chunks_exact(cols).enumerate() {
                 quantize_row(isa, &x[first * BLOCK..(first + len) * BLOCK], &mut out[r..], group);
             }
@@ -89,12 +91,12 @@ impl LinearScratch {
     /// Brings the rows of `x` into groups as they are, `[column][row]`, for `float_group`.
     pub(super) fn interleave(&mut self, x: &[f32], cols: usize, pool: &ThreadPool) {
         let group_bytes = GROUP * cols * size_of::<f32>();
-        let out = SharedMut::new(&mut self.floats[..]);
+        let out = Split::new(&mut self.floats[..]);
         pool.run(x.len().div_ceil(GROUP * cols), &|index| {
             let x = group_rows(x, cols, index);
             let group = padded_group(x.len() / cols);
             // SAFETY: as above.
-            let out = unsafe { out.part(index * group_bytes, group_bytes).align_to_mut::<f32>().1 };
+            let out = unsafe { out.part(index * group_bytes..(index + 1) * group_bytes).align_to_mut::<f32>().1 };
             for (column, out) in out.chunks_exact_mut(group).take(cols).enumerate() {
                 for (out, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
                     *out = x[column];

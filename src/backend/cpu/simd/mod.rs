@@ -22,12 +22,12 @@ pub(crate) use math::{exp, silu, tanh};
 /// Lanes of every vector.
 pub(crate) const LANES: usize = 16;
 
-/// The instruction set that the f32 kernels run on. A value is proof that this CPU has it.
+/// The instruction set that kernels run on. A value is proof that this CPU has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Level);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Level {
+pub(super) enum Level {
     Scalar,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -71,6 +71,11 @@ impl Isa {
         })
     }
 
+    /// For kernels with one form per instruction set.
+    pub(super) fn level(self) -> Level {
+        self.0
+    }
+
     pub fn name(self) -> &'static str {
         match self.0 {
             Level::Scalar if cfg!(target_arch = "aarch64") => "neon",
@@ -111,6 +116,9 @@ pub(crate) trait Simd: Copy {
     const REGISTERS: usize;
 
     fn splat(self, x: f32) -> Self::V;
+    /// Asks for a cache line into the second-level cache, where the instruction set can.
+    #[inline(always)]
+    fn prefetch<T>(self, _x: &T) {}
     fn load(self, x: &[f32; LANES]) -> Self::V;
     fn store(self, v: Self::V, out: &mut [f32; LANES]);
     fn load_f16(self, x: &[f16; LANES]) -> Self::V;

@@ -1,4 +1,5 @@
-//! AVX2 (with FMA and F16C) and AVX-512: tokens, and the shells compiled for them.
+//! AVX2 (with FMA and F16C) and AVX-512 (with VNNI, which all but its first generation has): tokens, and the shells
+//! compiled for them.
 
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
@@ -17,6 +18,7 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vl")
         && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512vnni")
 }
 
 /// # Safety
@@ -56,6 +58,11 @@ macro_rules! intrinsics {
 impl Simd for Avx512 {
     type V = __m512;
     const REGISTERS: usize = 32;
+
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        prefetch(x);
+    }
 
     intrinsics! {
         fn splat(x: f32) -> __m512 { _mm512_set1_ps(x) }
@@ -99,6 +106,11 @@ impl Simd for Avx512 {
 impl Simd for Avx2 {
     type V = [__m256; 2];
     const REGISTERS: usize = 8;
+
+    #[inline(always)]
+    fn prefetch<T>(self, x: &T) {
+        prefetch(x);
+    }
 
     intrinsics! {
         fn splat(x: f32) -> Self::V { [_mm256_set1_ps(x); 2] }
@@ -148,6 +160,12 @@ impl Simd for Avx2 {
         fn sum(v: Self::V) -> f32 { sum8(_mm256_add_ps(v[0], v[1])) }
         fn maximum(v: Self::V) -> f32 { maximum8(_mm256_max_ps(v[0], v[1])) }
     }
+}
+
+#[inline(always)]
+fn prefetch<T>(x: &T) {
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address is harmless.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(x).cast()) }
 }
 
 /// # Safety

@@ -1,5 +1,5 @@
 //! Micro-kernels: one tile of 16 outputs times one group of activation rows. The algorithms are written once over
-//! `Lanes`; here are their instantiations for each instruction set, which is found once at run time.
+//! `Lanes`; here are their instantiations for each instruction set.
 #![allow(unsafe_code)] // SIMD intrinsics, and raw pointers into the packed matrix
 
 #[cfg(target_arch = "x86_64")]
@@ -18,57 +18,9 @@ pub(super) use lanes::Lanes;
 
 use super::formats::{Format, with_format};
 use super::q8::Q8Block;
+use crate::backend::cpu::simd::{Isa, Level};
 use crate::quant::GgmlType;
 use float::Element;
-
-/// An instruction set that this machine has. The only ways to one are `detect` and `available`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Isa {
-    #[cfg(target_arch = "x86_64")]
-    Avx512Vnni,
-    #[cfg(target_arch = "x86_64")]
-    Avx2,
-    Scalar,
-}
-
-impl Isa {
-    /// Those of this machine, best first.
-    pub(super) fn available() -> Vec<Self> {
-        let mut found = Vec::new();
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 =
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-            let avx512 = is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vnni");
-            if avx2 && avx512 {
-                found.push(Self::Avx512Vnni);
-            }
-            if avx2 {
-                found.push(Self::Avx2);
-            }
-        }
-        found.push(Self::Scalar);
-        found
-    }
-
-    pub(super) fn detect() -> Self {
-        Self::available()[0]
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512Vnni => "avx512-vnni",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => "avx2",
-            Self::Scalar => "scalar",
-        }
-    }
-}
 
 /// One call of a micro-kernel: `out[r * out_stride + lane] = Σ w[lane] · x[r] (+ bias[lane])` for `r < rows` and
 /// `lane < lanes`.
@@ -212,12 +164,12 @@ shells!(with_scalar, scalar::Scalar);
 pub(super) fn kernels(isa: Isa, ggml_type: GgmlType) -> Option<KernelSet> {
     macro_rules! choose {
         ($list:ident :: <$ty:ty>) => {
-            match isa {
+            match isa.level() {
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512Vnni => with_avx512::$list::<$ty>(),
+                Level::Avx512 => with_avx512::$list::<$ty>(),
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => with_avx2::$list::<$ty>(),
-                Isa::Scalar => with_scalar::$list::<$ty>(),
+                Level::Avx2 => with_avx2::$list::<$ty>(),
+                Level::Scalar => with_scalar::$list::<$ty>(),
             }
         };
     }
@@ -233,12 +185,12 @@ pub(super) fn kernels(isa: Isa, ggml_type: GgmlType) -> Option<KernelSet> {
 pub(super) fn quantize_row(isa: Isa, x: &[f32], out: &mut [Q8Block], stride: usize) {
     // SAFETY: an `Isa` exists only where the processor has its instructions.
     unsafe {
-        match isa {
+        match isa.level() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => with_avx512::quantize(x, out, stride),
+            Level::Avx512 => with_avx512::quantize(x, out, stride),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => with_avx2::quantize(x, out, stride),
-            Isa::Scalar => with_scalar::quantize(x, out, stride),
+            Level::Avx2 => with_avx2::quantize(x, out, stride),
+            Level::Scalar => with_scalar::quantize(x, out, stride),
         }
     }
 }

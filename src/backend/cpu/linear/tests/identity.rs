@@ -13,7 +13,7 @@ fn instruction_sets_agree_bit_for_bit() {
                 let num_rows = 1 + rows % 7;
                 let x = random.values(num_rows * cols);
                 let parts = [part(view(ggml_type, rows, cols, &raw))];
-                let scalar = multiply(Isa::Scalar, &parts, &x, num_rows);
+                let scalar = multiply(Isa::SCALAR, &parts, &x, num_rows);
                 for isa in Isa::available() {
                     let out = multiply(isa, &parts, &x, num_rows);
                     assert_eq!(bits(&out), bits(&scalar), "{ggml_type:?} {isa:?} {rows} x {cols}");
@@ -32,7 +32,7 @@ fn rows_do_not_depend_on_the_batch() {
     for ggml_type in types() {
         let raw = matrix(ggml_type, rows, cols);
         for isa in Isa::available() {
-            let packed = PackedMatrix::pack_for(isa, &[part(view(ggml_type, rows, cols, &raw))], &pool).unwrap();
+            let packed = PackedMatrix::pack(isa, &[part(view(ggml_type, rows, cols, &raw))], &pool).unwrap();
             let mut scratch = LinearScratch::new(40, cols).unwrap();
             let mut alone = vec![0.0; 40 * rows];
             for (x, out) in x.chunks(cols).zip(alone.chunks_mut(rows)) {
@@ -57,11 +57,11 @@ fn passes_and_threads_do_not_change_bits() {
         let parts = [part(view(ggml_type, rows, cols, &raw))];
         let mut expected = Vec::new();
         for x in x.chunks(cols) {
-            expected.extend(multiply(Isa::Scalar, &parts, x, 1));
+            expected.extend(multiply(Isa::SCALAR, &parts, x, 1));
         }
         for (threads, max_rows) in [(1, 512), (3, 512), (2, 16), (5, 100)] {
             let pool = ThreadPool::new(threads).unwrap();
-            let packed = PackedMatrix::pack(&parts, &pool).unwrap();
+            let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool).unwrap();
             let mut scratch = LinearScratch::new(max_rows, cols).unwrap();
             let mut out = vec![f32::NAN; n * rows];
             packed.multiply(&x, n, &mut out, &mut scratch, &pool);

@@ -4,10 +4,10 @@ mod golden;
 mod identity;
 mod values;
 
-use super::kernels::Isa;
 use super::{LinearScratch, PackedMatrix};
 use crate::backend::LinearPart;
 use crate::backend::cpu::pool::ThreadPool;
+use crate::backend::cpu::simd::Isa;
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 use crate::testdata::npz;
@@ -67,7 +67,7 @@ fn part(weight: TensorView<'_>) -> LinearPart<'_> {
 /// Packs and multiplies with the kernels of `isa`.
 fn multiply(isa: Isa, parts: &[LinearPart<'_>], x: &[f32], num_rows: usize) -> Vec<f32> {
     let pool = ThreadPool::new(2).unwrap();
-    let packed = PackedMatrix::pack_for(isa, parts, &pool).unwrap();
+    let packed = PackedMatrix::pack(isa, parts, &pool).unwrap();
     let mut scratch = LinearScratch::new(num_rows, packed.cols()).unwrap();
     let mut out = vec![f32::NAN; num_rows * packed.rows()];
     packed.multiply(x, num_rows, &mut out, &mut scratch, &pool);

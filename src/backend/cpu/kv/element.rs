@@ -1,0 +1,78 @@
+//! The element types of the KV cache. Kernels compute in f32 and are generic over what they read.
+#![allow(unsafe_code)] // A pool borrowed exclusively is given to the threads as atomics.
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use half::f16;
+
+use crate::backend::cpu::simd::{LANES, Simd};
+use crate::backend::cpu::storage::Element;
+
+/// What K and V are stored as.
+pub(in super::super) trait KvElement: Element + Debug + Send + Sync {
+    /// The same bits, written from several threads.
+    type Atomic: Sync + Debug;
+
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V;
+    /// Up to 16 elements, zeros behind.
+    fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V;
+    /// To the nearest value that can be stored, ties to even.
+    fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES];
+    fn store(self, at: &Self::Atomic);
+    fn as_atomic(x: &mut [Self]) -> &[Self::Atomic];
+}
+
+impl KvElement for f16 {
+    type Atomic = AtomicU16;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+        s.load_f16(x)
+    }
+    #[inline(always)]
+    fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V {
+        s.load_f16_partial(x)
+    }
+    #[inline(always)]
+    fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES] {
+        s.to_f16(v)
+    }
+    #[inline(always)]
+    fn store(self, at: &AtomicU16) {
+        at.store(self.to_bits(), Ordering::Relaxed);
+    }
+    fn as_atomic(x: &mut [Self]) -> &[AtomicU16] {
+        // SAFETY: f16 is a transparent u16 and AtomicU16 has its size and alignment; the exclusive borrow is given up
+        // for the shared one.
+        unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU16]) }
+    }
+}
+
+impl KvElement for f32 {
+    type Atomic = AtomicU32;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V {
+        s.load(x)
+    }
+    #[inline(always)]
+    fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V {
+        s.load_partial(x)
+    }
+    #[inline(always)]
+    fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES] {
+        let mut out = [0.0; LANES];
+        s.store(v, &mut out);
+        out
+    }
+    #[inline(always)]
+    fn store(self, at: &AtomicU32) {
+        at.store(self.to_bits(), Ordering::Relaxed);
+    }
+    fn as_atomic(x: &mut [Self]) -> &[AtomicU32] {
+        // SAFETY: AtomicU32 has the size and alignment of f32, and any bits are an f32; the exclusive borrow is given
+        // up for the shared one.
+        unsafe { &*(std::ptr::from_mut(x) as *const [AtomicU32]) }
+    }
+}
