@@ -3,6 +3,7 @@
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use crate::kv_cache::BlockInfo;
 use crate::{Error, Result};
@@ -67,6 +68,11 @@ pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResul
     }
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i32>>() {
         return Ok(narrowed(what, array.as_array().iter().map(|&id| i64::from(id)))?);
+    }
+    // Iterating over bytes gives integers, but nobody means those.
+    if value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() || value.is_instance_of::<PyString>()
+    {
+        return Err(wrong_type(what, value, "token ids"));
     }
     let items = value.try_iter().map_err(|_| wrong_type(what, value, "token ids"))?;
     items.map(|item| integer(what, &item?)).collect()

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use super::arrays::{seconds, token_ids};
 use super::handle::Handle;
@@ -20,10 +21,15 @@ pub(super) struct PyInbox {
 }
 
 /// Text, or what `token_ids` takes.
-#[derive(FromPyObject)]
-enum PromptArgument<'py> {
-    Text(String),
-    TokenIds(Bound<'py, PyAny>),
+fn prompt_argument(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+    match value.cast::<PyString>() {
+        // A lone surrogate is the client's mistake: JSON can spell one, and a server shall answer with a refusal.
+        Ok(text) => match text.to_str() {
+            Ok(text) => Ok(Prompt::Text(text.to_owned())),
+            Err(error) => Err(Error::invalid("prompt", error, "text that UTF-8 can hold").into()),
+        },
+        Err(_) => Ok(Prompt::TokenIds(token_ids("prompt token ids", value)?)),
+    }
 }
 
 impl PyInbox {
@@ -55,7 +61,7 @@ impl PyInbox {
     fn py_submit(
         &self,
         py: Python<'_>,
-        prompt: PromptArgument<'_>,
+        prompt: &Bound<'_, PyAny>,
         params: &Bound<'_, PySamplingParams>,
         request_id: Option<String>,
         priority: i32,
@@ -66,10 +72,7 @@ impl PyInbox {
         let kind = if final_only { OutputKind::FinalOnly } else { params.output_kind };
         let request = NewRequest {
             name: request_id,
-            prompt: match prompt {
-                PromptArgument::Text(text) => Prompt::Text(text),
-                PromptArgument::TokenIds(ids) => Prompt::TokenIds(token_ids("prompt token ids", &ids)?),
-            },
+            prompt: prompt_argument(prompt)?,
             params,
             priority,
             timeout: timeout.map(|timeout| seconds("timeout", timeout)).transpose()?,
