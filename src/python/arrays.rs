@@ -1,4 +1,4 @@
-//! Numbers and arrays between Python and Rust.
+//! Numbers, texts and arrays between Python and Rust.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
@@ -50,6 +50,13 @@ where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr> + Limits,
 {
     value.map(|value| integer(what, value)).transpose()
+}
+
+/// A text argument. What UTF-8 cannot hold is the client's mistake, not a wrong type: JSON can spell a lone surrogate,
+/// and a server shall answer with a refusal.
+pub(super) fn text(what: &'static str, value: &Bound<'_, PyString>) -> Result<String> {
+    let text = value.to_str().map_err(|error| Error::invalid(what, error, "text that UTF-8 can hold"))?;
+    Ok(text.to_owned())
 }
 
 /// Seconds, as a duration.

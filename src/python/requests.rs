@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::arrays::{seconds, token_ids};
+use super::arrays::{seconds, text, token_ids};
 use super::handle::Handle;
 use super::inbox::{Inbox, LoopWaker};
 use super::output::Progress;
@@ -23,11 +23,7 @@ pub(super) struct PyInbox {
 /// Text, or what `token_ids` takes.
 fn prompt_argument(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     match value.cast::<PyString>() {
-        // A lone surrogate is the client's mistake: JSON can spell one, and a server shall answer with a refusal.
-        Ok(text) => match text.to_str() {
-            Ok(text) => Ok(Prompt::Text(text.to_owned())),
-            Err(error) => Err(Error::invalid("prompt", error, "text that UTF-8 can hold").into()),
-        },
+        Ok(value) => Ok(Prompt::Text(text("prompt", value)?)),
         Err(_) => Ok(Prompt::TokenIds(token_ids("prompt token ids", value)?)),
     }
 }
