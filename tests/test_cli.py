@@ -53,6 +53,7 @@ def test_version_and_help():
         ["bench", "-p", "0"],
         ["bench", "-p", "a,b"],
         ["bench", "-b", "-1"],
+        ["bench", "-b", "", "-p", ""],
     ],
 )
 def test_wrong_usage_exits_with_2(arguments):
@@ -90,6 +91,44 @@ def test_generate_prints_the_text_and_nothing_else(model):
     assert piped.stdout == expected + "\n"
 
 
+def test_prompt_from_a_pipe_is_the_same_as_an_argument(model):
+    """The line break that `echo` adds is no part of it."""
+    whole = json.loads(process("generate", "-m", model, "-n", 1, "--json", input="ab\n\n").stdout)
+    assert whole["prompt"] == "ab\n"
+
+
+LATIN_1 = "é".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["generate"], ["chat"], ["generate", LATIN_1], ["generate", "a", "--stop", LATIN_1]]
+)
+def test_text_that_is_not_utf8_is_one_line(model, arguments):
+    command = [sys.executable, "-m", "rocmforge", *arguments, "-m", model, "-n", "2"]
+    done = subprocess.run(command, capture_output=True, input=LATIN_1 + b"\n", check=False)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"error: ")
+    assert b"UTF-8" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+def test_prompts_are_utf8_in_every_locale(model, locale):
+    for arguments, text in ((["é日"], None), ([], "é日".encode())):
+        command = [sys.executable, "-m", "rocmforge", "generate", *arguments, "-m", model, "-n", "1", "--json"]
+        done = subprocess.run(command, capture_output=True, input=text, check=True, env=os.environ | locale)
+        assert json.loads(done.stdout)["prompt"] == "é日"
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_traceback(model, closed):
+    # Nothing to read is an empty prompt, which this model's begin token makes a valid one.
+    prompt = "" if "<&-" in closed else "ab"
+    command = f"{sys.executable} -m rocmforge generate {prompt} -m {model} -n 2 {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_generate_json(model):
     done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos", "--json", "--seed", 3)
     report = json.loads(done.stdout)
@@ -122,6 +161,16 @@ def test_chat_answers_line_by_line(smollm2_path):
     assert "Paris" in first
     assert second
     assert "never" not in done.stdout
+
+
+def test_chat_goes_on_after_a_refusal(smollm2_path):
+    """A turn that is too long costs that turn alone."""
+    lines = "word " * 100 + "\nWhat is the capital of France? One word.\n"
+    done = process("chat", "-m", smollm2_path, "-n", 8, "--max-model-len", 64, input=lines)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: prompt length in tokens")
+    assert "/reset" in done.stderr
+    assert "Paris" in done.stdout
 
 
 def test_chat_ends_with_its_input(smollm2_path):

@@ -117,6 +117,7 @@ BAD_PROMPTS = {
     "negative token": [-1],
     "negative token in an array": np.array([3, -1]),
     "too long": [3] * 129,
+    "a lone surrogate": "a\ud800",
 }
 
 
@@ -136,11 +137,40 @@ def test_one_bad_prompt_leaves_none_of_the_others_running(llm, assert_nothing_le
     assert_nothing_left(llm)
 
 
-@pytest.mark.parametrize("prompt", [3.5, object(), [1.5], [None], [[3], 4.5], np.array([1.5]), np.array(3), {"a": 1}])
+@pytest.mark.parametrize(
+    "prompt", [3.5, object(), [1.5], [None], [[3], 4.5], np.array([1.5]), np.array(3), {"a": 1}, b"ab"]
+)
 def test_prompts_of_wrong_types(llm, prompt, assert_nothing_left):
     with pytest.raises(TypeError):
         llm.generate(prompt, progress=False)
     assert_nothing_left(llm)
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab"), {"prompt": "ab"}])
+def test_what_is_no_prompt_is_named(llm, prompt):
+    """Bytes would iterate as integers, and those would pass for token ids."""
+    with pytest.raises(TypeError, match=r"prompts: got .*expected text, token ids"):
+        llm.generate(prompt, progress=False)
+    with pytest.raises(TypeError, match="expected token ids"):
+        llm.detokenize(prompt if isinstance(prompt, bytes | bytearray) else 5)
+
+
+@pytest.mark.parametrize("messages", [None, 5, "hi", b"hi", {"role": "user", "content": "hi"}, ["hi"], [5], [[5]]])
+def test_what_is_no_conversation_is_named(llm, messages):
+    with pytest.raises(TypeError, match=r"messages: got .*expected a list of"):
+        llm.chat(messages, progress=False, chat_template="{{ messages }}")
+
+
+@pytest.mark.parametrize("messages", [[], [[]], [{"content": "hi"}], [{"role": None}], [{"role": "user"}, {"role": 5}]])
+def test_conversations_that_cannot_be_served(llm, messages):
+    with pytest.raises(InvalidRequestError, match="messages: got"):
+        llm.chat(messages, progress=False, chat_template="{{ messages }}")
+
+
+@pytest.mark.parametrize("params", [5, {"n": 1}, "greedy"])
+def test_params_of_wrong_types(llm, params):
+    with pytest.raises(TypeError, match="SamplingParams"):
+        llm.generate([3], params, progress=False)
 
 
 def test_as_many_params_as_prompts(llm):

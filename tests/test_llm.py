@@ -100,11 +100,27 @@ def test_stop_token(llm):
 
 
 def test_several_sequences_of_one_prompt(llm, assert_nothing_left):
-    """K20, K22: they share the prompt's blocks, and each equals a request of its own seed."""
-    (output,) = llm.generate([3] * 40, SamplingParams(n=4, seed=1, max_tokens=16, ignore_eos=True), progress=False)
+    """K20, K22: they share the prompt's blocks, and each sees in the cache what a request of its own would.
+
+    The log-probability of every sampled token is, bit for bit, what the same tokens get as the prompt of a request
+    that has no prefix to share.
+    """
+    prompt = [3] * 40
+    params = SamplingParams(n=4, seed=1, max_tokens=24, ignore_eos=True, logprobs=0)
+    (output,) = llm.generate(prompt, params, progress=False)
     assert [completion.index for completion in output.outputs] == [0, 1, 2, 3]
-    assert len({tuple(completion.token_ids) for completion in output.outputs}) > 1
-    assert all(len(completion.token_ids) == 16 for completion in output.outputs)
+    assert len({tuple(completion.token_ids) for completion in output.outputs}) == 4
+    for completion in output.outputs:
+        assert len(completion.token_ids) == 24
+        assert llm.reset_prefix_cache()
+        own = SamplingParams(max_tokens=1, prompt_logprobs=0)
+        (alone,) = llm.generate(prompt + completion.token_ids, own, progress=False)
+        assert alone.metrics.num_cached_tokens == 0
+        assert alone.prompt_logprobs[len(prompt) :] == completion.logprobs
+    # The first sequence has the random stream of a request for one; and how many there are changes none of them.
+    for n in (1, 2):
+        (fewer,) = llm.generate(prompt, params.replace(n=n), progress=False)
+        assert [one.token_ids for one in fewer.outputs] == [one.token_ids for one in output.outputs[:n]]
     assert_nothing_left(llm)
 
 

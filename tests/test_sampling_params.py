@@ -77,7 +77,7 @@ BAD = {
     "presence_penalty": [-2.1, 2.1, float("nan")],
     "frequency_penalty": [-2.1, 2.1, float("nan")],
     "logit_bias": [{-1: 0.0}, {1 << 32: 0.0}, {3: float("nan")}],
-    "stop": ["", ["a", ""]],
+    "stop": ["", ["a", ""], "\ud800", ["a", "\ud800"]],
     "stop_token_ids": [[-1], [1 << 32], np.array([-1])],
     "seed": [-1, 1 << 64],
     "logprobs": [-1, 1 << 40],

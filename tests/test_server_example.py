@@ -85,10 +85,13 @@ def test_disconnect_frees_blocks(server):
     assert finished["abort"] > 0
 
 
-@pytest.mark.parametrize("body", [{"prompt": "ab", "max_tokens": 0}, {"prompt": "ab", "temperature": -1}])
+@pytest.mark.parametrize(
+    "body", [{"prompt": "ab", "max_tokens": 0}, {"prompt": "ab", "temperature": -1}, {"prompt": "\ud800"}]
+)
 def test_bad_requests_are_400(server, body):
     """S22: with the engine's own message."""
-    response = server.post("/v1/completions", json=body)
+    # As ASCII: JSON may spell what UTF-8 cannot hold.
+    response = server.post("/v1/completions", content=json.dumps(body), headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert "expected" in response.text
     settled(server)

@@ -1,6 +1,6 @@
 """The forms in which prompts and their parameters may be given."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
 from typing import Any, TypeAlias
 
@@ -22,8 +22,8 @@ def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
         return [prompts]
     if isinstance(prompts, np.ndarray):
         return list(prompts) if prompts.ndim == 2 else [prompts]
-    if isinstance(prompts, Mapping):
-        raise TypeError("prompts: got a mapping, expected text, token ids, or a list of either")
+    if isinstance(prompts, bytes | bytearray | Mapping) or not isinstance(prompts, Iterable):
+        raise TypeError(f"prompts: got {type(prompts)}, expected text, token ids, or a list of either")
     items: list[Any] = list(prompts)
     if not items:
         raise InvalidRequestError("prompts: got an empty list, expected at least one prompt or token id")
@@ -36,6 +36,8 @@ def params_list(params: SamplingParams | Sequence[SamplingParams] | None, count:
         return [SamplingParams()] * count
     if isinstance(params, SamplingParams):
         return [params] * count
+    if isinstance(params, str | Mapping) or not isinstance(params, Iterable):
+        raise TypeError(f"sampling_params: got {type(params)}, expected one SamplingParams, or one for each prompt")
     items = list(params)
     if len(items) != count:
         raise InvalidRequestError(f"sampling_params: got {len(items)} for {count} prompts, expected one, or one each")
@@ -44,6 +46,8 @@ def params_list(params: SamplingParams | Sequence[SamplingParams] | None, count:
 
 def conversation_list(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
     """One conversation (a list of messages) or a sequence of them, as a list."""
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+        raise TypeError(f"messages: got {type(messages)}, expected a list of messages, or a list of such lists")
     items: list[Any] = list(messages)
     if not items:
         raise InvalidRequestError("messages: got an empty list, expected at least one message")

@@ -28,6 +28,12 @@ pub trait Loader: Sized {
     /// Room for `rows * cols` f32 activations.
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Backend as Backend>::Buffer>;
 
+    /// Whether KV blocks can have `block_size` tokens: asked before anything is uploaded.
+    ///
+    /// # Errors
+    /// `InvalidRequest` saying what the device needs.
+    fn check_block_size(&self, block_size: usize) -> Result<()>;
+
     /// One layer's K and V pool.
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<<Self::Backend as Backend>::KvLayer>;
 

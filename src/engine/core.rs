@@ -131,7 +131,9 @@ impl Core {
             let (id, _) = request_of(scheduled.id);
             let Some(request) = self.requests.get_mut(&id) else { continue };
             let picked = self.picks.len();
-            match request.read_logits(scheduled, logits, &mut self.sampler, &mut self.picks) {
+            let (sampler, picks) = (&mut self.sampler, &mut self.picks);
+            let read = guarded(|| request.read_logits(scheduled, logits, sampler, picks));
+            match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
                 Ok(false) => {}
                 Ok(true) => self.ends.push((id, Ok(()))),
                 Err(error) => {
@@ -225,6 +227,13 @@ fn message_of(error: Error) -> String {
 
 pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> std::thread::Result<T> {
     catch_unwind(AssertUnwindSafe(f))
+}
+
+/// A panic of ours outside the forward pass fails the one request that it happened in.
+pub(super) fn panicked(doing: &str, payload: &(dyn Any + Send)) -> Error {
+    let problem = format!("a panic in {doing}: {}", panic_message(payload));
+    tracing::error!("{problem}");
+    Error::StepFailed { problem }
 }
 
 pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::core::{Core, guarded, panicked};
 use super::handle::RequestId;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::records::RequestRecord;
@@ -100,7 +100,8 @@ impl Core {
         let mut metrics = request.metrics;
         let Some(generation) = request.generation() else { return };
         let sequence = &mut generation.sequences[index];
-        let pushed = match sequence.push(pick.token, pick.logprobs.as_ref()) {
+        let pushed = guarded(|| sequence.push(pick.token, pick.logprobs.as_ref()));
+        let pushed = match pushed.unwrap_or_else(|payload| Err(panicked("detokenising", payload.as_ref()))) {
             Ok(pushed) => pushed,
             Err(error) => return self.end_request(id, FinishReason::Error, Some(error), now),
         };

@@ -53,6 +53,7 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
     let num_threads = resolve_threads(args)?;
     let limits = resolve_limits(args);
     let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
+    loader.check_block_size(args.block_size)?;
     if let Some(name) = &args.cpu_isa {
         loader = loader.with_isa(Isa::from_name(name)?);
     }

@@ -67,6 +67,17 @@ pub(super) struct Generation {
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
 }
 
+/// Room for all logits of a prompt at once: grown bit by bit they would take up to twice as much.
+fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<()> {
+    let len = count.saturating_mul(vocab_size);
+    rows.try_reserve_exact(len).map_err(|_| Error::OutOfMemory {
+        what: format!("the logits of {count} prompt tokens"),
+        requested: (len as u64).saturating_mul(size_of::<f32>() as u64),
+        available: 0,
+        advice: "ask for the logits of a shorter prompt",
+    })
+}
+
 impl Request {
     /// Reads a step's logits: samples the next token of the sequence (and the first ones of its forks) into `picks`, or
     /// keeps what was asked of the prompt. `true` when a request for the prompt's logits has them all.
@@ -79,6 +90,9 @@ impl Request {
     ) -> Result<bool> {
         match &mut self.work {
             Work::PromptLogits { rows, .. } => {
+                if rows.is_empty() {
+                    reserve_rows(rows, self.prompt.len(), logits.vocab_size)?;
+                }
                 // Positions that a preemption makes the request compute again come without logits.
                 for row in scheduled.logits.clone() {
                     rows.extend_from_slice(logits.row(row));

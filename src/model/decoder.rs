@@ -100,7 +100,8 @@ impl<B: Backend> Decoder<B> {
         let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
         let per_token = 2 * spec.rope.inv_freq.len() + 3 * hidden + spec.qkv.cols() + q + 3 * spec.ffn_size;
         let per_row = hidden + q + spec.vocab_size;
-        4 * (per_token as u64 * limits.max_num_batched_tokens as u64 + per_row as u64 * limits.max_logits_rows as u64)
+        let bytes = |values: usize, count: usize| 4u64.saturating_mul(values as u64).saturating_mul(count as u64);
+        bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
     }
 
     /// Runs one step and returns the logits of the batch's `logits_indices`, `[rows, vocab_size]`.

@@ -1,8 +1,9 @@
-//! Numbers and arrays between Python and Rust.
+//! Numbers, texts and arrays between Python and Rust.
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyString};
 
 use crate::kv_cache::BlockInfo;
 use crate::{Error, Result};
@@ -51,6 +52,13 @@ where
     value.map(|value| integer(what, value)).transpose()
 }
 
+/// A text argument. What UTF-8 cannot hold is the client's mistake, not a wrong type: JSON can spell a lone surrogate,
+/// and a server shall answer with a refusal.
+pub(super) fn text(what: &'static str, value: &Bound<'_, PyString>) -> Result<String> {
+    let text = value.to_str().map_err(|error| Error::invalid(what, error, "text that UTF-8 can hold"))?;
+    Ok(text.to_owned())
+}
+
 /// Seconds, as a duration.
 pub(super) fn seconds(what: &'static str, value: f64) -> Result<std::time::Duration> {
     std::time::Duration::try_from_secs_f64(value)
@@ -67,6 +75,11 @@ pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResul
     }
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, i32>>() {
         return Ok(narrowed(what, array.as_array().iter().map(|&id| i64::from(id)))?);
+    }
+    // Iterating over bytes gives integers, but nobody means those.
+    if value.is_instance_of::<PyBytes>() || value.is_instance_of::<PyByteArray>() || value.is_instance_of::<PyString>()
+    {
+        return Err(wrong_type(what, value, "token ids"));
     }
     let items = value.try_iter().map_err(|_| wrong_type(what, value, "token ids"))?;
     items.map(|item| integer(what, &item?)).collect()

@@ -1,9 +1,9 @@
 //! `SamplingParams` as Python sees them: checked when they are made, immutable after.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use super::arrays::{integer, optional_integer, token_ids, wrong_type};
+use super::arrays::{integer, optional_integer, text, token_ids, wrong_type};
 use crate::config::{OutputKind, SamplingParams};
 use crate::{Error, Result};
 
@@ -266,8 +266,11 @@ fn shortest(value: f32) -> f64 {
 }
 
 fn stop_strings(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
-    let one = value.extract().map(|text| vec![text]);
-    one.or_else(|_| value.extract()).map_err(|_| wrong_type("stop", value, "a string or a list of strings"))
+    let texts: Vec<Bound<'_, PyString>> = match value.cast::<PyString>() {
+        Ok(one) => vec![one.clone()],
+        Err(_) => value.extract().map_err(|_| wrong_type("stop", value, "a string or a list of strings"))?,
+    };
+    Ok(texts.iter().map(|value| text("stop", value)).collect::<Result<_>>()?)
 }
 
 /// Sorted by token, so that equal biases are equal parameters.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
-use super::arrays::{seconds, token_ids};
+use super::arrays::{seconds, text, token_ids};
 use super::handle::Handle;
 use super::inbox::{Inbox, LoopWaker};
 use super::output::Progress;
@@ -20,10 +21,11 @@ pub(super) struct PyInbox {
 }
 
 /// Text, or what `token_ids` takes.
-#[derive(FromPyObject)]
-enum PromptArgument<'py> {
-    Text(String),
-    TokenIds(Bound<'py, PyAny>),
+fn prompt_argument(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+    match value.cast::<PyString>() {
+        Ok(value) => Ok(Prompt::Text(text("prompt", value)?)),
+        Err(_) => Ok(Prompt::TokenIds(token_ids("prompt token ids", value)?)),
+    }
 }
 
 impl PyInbox {
@@ -55,7 +57,7 @@ impl PyInbox {
     fn py_submit(
         &self,
         py: Python<'_>,
-        prompt: PromptArgument<'_>,
+        prompt: &Bound<'_, PyAny>,
         params: &Bound<'_, PySamplingParams>,
         request_id: Option<String>,
         priority: i32,
@@ -66,10 +68,7 @@ impl PyInbox {
         let kind = if final_only { OutputKind::FinalOnly } else { params.output_kind };
         let request = NewRequest {
             name: request_id,
-            prompt: match prompt {
-                PromptArgument::Text(text) => Prompt::Text(text),
-                PromptArgument::TokenIds(ids) => Prompt::TokenIds(token_ids("prompt token ids", &ids)?),
-            },
+            prompt: prompt_argument(prompt)?,
             params,
             priority,
             timeout: timeout.map(|timeout| seconds("timeout", timeout)).transpose()?,

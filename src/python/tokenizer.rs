@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::{Map, Value};
 
-use super::arrays::token_ids;
+use super::arrays::{token_ids, wrong_type};
 use super::json::to_json;
 use crate::engine::chat::{ChatPrompt, render_chat};
 use crate::gguf::GgufFile;
@@ -56,7 +56,7 @@ impl PyTokenizer {
         template_vars: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<ChatPrompt> {
         let py = messages.py();
-        let messages = to_json("messages", messages)?;
+        let messages = conversation(messages)?;
         let tools = tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?;
         let vars = match template_vars.map(|vars| to_json("template variables", vars)).transpose()? {
             Some(Value::Object(vars)) => vars,
@@ -65,6 +65,23 @@ impl PyTokenizer {
         let template = self.template(chat_template)?;
         Ok(py.detach(|| render_chat(&self.tokenizer, &template, &messages, &tools, add_generation_prompt, &vars))?)
     }
+}
+
+/// A list of messages that name their roles. Checked here because a template's own complaint about anything else
+/// would be about its operators.
+fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Value> {
+    const MESSAGES: &str = "a list of messages such as {\"role\": \"user\", \"content\": \"...\"}";
+    let value = to_json("messages", messages)?;
+    let Some(items) = value.as_array() else { return Err(wrong_type("messages", messages, MESSAGES)) };
+    for (index, item) in items.iter().enumerate() {
+        let Some(message) = item.as_object() else {
+            return Err(wrong_type("messages", &messages.get_item(index)?, MESSAGES));
+        };
+        if !message.get("role").is_some_and(Value::is_string) {
+            return Err(Error::invalid("messages", format!("no role in message {index}"), MESSAGES).into());
+        }
+    }
+    Ok(value)
 }
 
 #[pymethods]
@@ -124,6 +141,9 @@ impl PyTokenizer {
         template_vars: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, Vec<u32>)> {
         let prompt = self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?;
+        if messages.len()? == 0 {
+            return Err(Error::invalid("messages", "an empty list", "at least one message").into());
+        }
         Ok((prompt.text, prompt.token_ids))
     }
 

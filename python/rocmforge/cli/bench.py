@@ -63,6 +63,8 @@ def bench(
 ) -> None:
     """Measure tokens per second: prompts, one sequence, many sequences."""
     prompts, batches = _counts(prompt), _counts(batch)
+    if not (prompts or batches):
+        raise typer.BadParameter("nothing to measure: -p and -b are both empty")
     with load_bar():
         llm = LLM(
             model_path(model),

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from rocmforge import LLM, RequestOutput, SamplingParams
+from rocmforge import LLM, InvalidRequestError, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
     DeviceOption,
     MaxModelLenOption,
@@ -20,6 +20,7 @@ from rocmforge.cli.common import (
     TopKOption,
     TopPOption,
     model_path,
+    utf8,
     write,
 )
 from rocmforge.llm import stream
@@ -64,14 +65,15 @@ def chat(
 
 
 def _converse(llm: LLM, params: SamplingParams, system: str | None) -> None:
-    start = [{"role": "system", "content": system}] if system is not None else []
+    start = [{"role": "system", "content": utf8(system, "system")}] if system is not None else []
     messages = list(start)
+    refused = False
     while (line := _read_line()) is not None:
         match line.strip():
             case "":
                 continue
             case "/exit":
-                return
+                break
             case "/reset":
                 messages = list(start)
                 continue
@@ -79,13 +81,21 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None) -> None:
                 typer.echo(HELP, err=True)
                 continue
         messages.append({"role": "user", "content": line})
-        messages.append({"role": "assistant", "content": _answer(llm, messages, params)})
+        try:
+            messages.append({"role": "assistant", "content": _answer(llm, messages, params)})
+        except InvalidRequestError as error:
+            # Most of all a conversation that has grown too long: the program and what was said so far stay.
+            messages.pop()
+            refused = True
+            typer.echo(f"error: {error}; /reset forgets the conversation", err=True)
+    if refused:
+        raise typer.Exit(1)
 
 
 def _read_line() -> str | None:
     """`None` at the end of the input."""
     try:
-        return input("> " if sys.stdin.isatty() else "")
+        return utf8(input("> " if sys.stdin.isatty() else ""), "stdin")
     except EOFError:
         return None
 

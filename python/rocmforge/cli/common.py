@@ -50,6 +50,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        _open_closed_streams()
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
@@ -60,6 +61,21 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             fail(str(error))
 
     return wrapper
+
+
+def _open_closed_streams() -> None:
+    """Python has no object for a standard stream that is closed (`<&-`, `>&-`): puts the null device in its place."""
+    sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - lives as long as the process
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+
+
+def utf8(text: bytes | str, what: str) -> str:
+    """Input or an argument as it was meant, whatever the locale makes of bytes beyond ASCII."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError as error:
+        fail(f"{what}: {error}; give it in UTF-8")
 
 
 def model_path(model: Path | None) -> Path:

@@ -22,6 +22,7 @@ from rocmforge.cli.common import (
     TopPOption,
     model_path,
     print_json,
+    utf8,
     write,
 )
 from rocmforge.llm import stream
@@ -52,7 +53,11 @@ def generate(
     if prompt is None:
         if sys.stdin.isatty():
             raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-        prompt = sys.stdin.read()
+        # Without the line break that `echo` and editors put at the end: it would change the completion.
+        prompt = utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+    else:
+        prompt = utf8(prompt, "prompt")
+    system = None if system is None else utf8(system, "system")
     params = SamplingParams(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -61,7 +66,7 @@ def generate(
         min_p=min_p,
         repetition_penalty=repetition_penalty,
         seed=seed,
-        stop=stop or None,
+        stop=[utf8(text, "stop") for text in stop or ()],
         ignore_eos=ignore_eos,
         output_kind="cumulative" if json_output else "delta",
     )
