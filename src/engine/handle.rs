@@ -16,11 +16,11 @@ use super::records::{Records, RequestRecord};
 use super::shared::{Admission, Command, Shared, Wanted};
 use super::stats::Stats;
 use super::thread;
-use super::validate::Limits;
+use super::validate::{Limits, scheduler_config};
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::kv_cache::{BlockInfo, GroupKind, KvCache, KvCacheConfig};
-use crate::scheduler::{Scheduler, SchedulerConfig};
+use crate::scheduler::Scheduler;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
@@ -119,14 +119,7 @@ impl Engine {
             hash_key,
         })?;
         let kv_cache = Arc::new(RwLock::new(kv_cache));
-        let scheduler_config = SchedulerConfig {
-            max_num_seqs: config.max_num_seqs,
-            max_num_batched_tokens: config.max_num_batched_tokens,
-            max_prompt_logits: config.max_prompt_logits,
-            max_model_len: config.max_model_len,
-            max_queue_size: config.max_queue_size,
-        };
-        let scheduler = Scheduler::new(scheduler_config, Arc::clone(&kv_cache))?;
+        let scheduler = Scheduler::new(scheduler_config(&config), Arc::clone(&kv_cache))?;
         let (commands, command_queue) = unbounded();
         let (outputs, output_queue) = unbounded();
         let records = Records::new(config.retention);

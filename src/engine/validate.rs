@@ -2,6 +2,7 @@
 
 use crate::config::{EngineConfig, SamplingParams};
 use crate::kv_cache::KvCache;
+use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
 /// Bytes of a request's name.
@@ -13,6 +14,17 @@ pub(super) struct Limits<'a> {
     pub config: &'a EngineConfig,
     pub vocab_size: usize,
     pub has_tokenizer: bool,
+}
+
+/// The scheduler's share of the configuration.
+pub(super) fn scheduler_config(config: &EngineConfig) -> SchedulerConfig {
+    SchedulerConfig {
+        max_num_seqs: config.max_num_seqs,
+        max_num_batched_tokens: config.max_num_batched_tokens,
+        max_prompt_logits: config.max_prompt_logits,
+        max_model_len: config.max_model_len,
+        max_queue_size: config.max_queue_size,
+    }
 }
 
 impl Limits<'_> {
@@ -29,22 +41,9 @@ impl Limits<'_> {
         if prompt.is_empty() {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
         }
-        let max_len = self.config.max_model_len;
-        let limit = max_len.saturating_sub(max_tokens.min(1));
-        if prompt.len() > limit {
-            let expected = format!("at most {limit} (max_model_len is {max_len}); shorten it or raise max_model_len");
-            return Err(Error::invalid("prompt length in tokens", prompt.len(), expected));
-        }
+        scheduler_config(self.config).check_length(prompt.len(), max_tokens, kv_cache)?;
         if let Some(bad) = prompt.iter().find(|&&token| token as usize >= self.vocab_size) {
             return Err(Error::invalid("prompt token id", bad, format!("less than {}", self.vocab_size)));
-        }
-        // The last token is sampled and never computed.
-        let longest = prompt.len().saturating_add(max_tokens).min(max_len);
-        let computed = prompt.len().max(longest - 1);
-        if !kv_cache.can_ever_hold(computed, self.config.max_num_batched_tokens) {
-            let tokens = self.config.num_blocks * self.config.block_size;
-            let expected = format!("what the KV cache holds ({tokens}); lower max_tokens or raise kv_cache_memory");
-            return Err(Error::invalid("prompt length + max_tokens", longest, expected));
         }
         Ok(())
     }

@@ -44,6 +44,33 @@ pub struct SchedulerConfig {
     pub max_queue_size: usize,
 }
 
+impl SchedulerConfig {
+    /// The most tokens that a sequence can come to.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a prompt that leaves no room for a token to generate, or a sequence that the whole KV pool
+    /// cannot hold.
+    pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
+        let max_model_len = self.max_model_len;
+        let limit = max_model_len.saturating_sub(max_tokens.min(1));
+        if prompt_len > limit {
+            let expected =
+                format!("at most {limit} (max_model_len is {max_model_len}); shorten it or raise max_model_len");
+            return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
+        }
+        let max_len = prompt_len.saturating_add(max_tokens).min(max_model_len);
+        // The last token is sampled and never computed.
+        let max_computed = prompt_len.max(max_len.saturating_sub(1));
+        if !kv.can_ever_hold(max_computed, self.max_num_batched_tokens) {
+            let tokens = kv.config().num_blocks * kv.config().block_size;
+            let expected =
+                format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory");
+            return Err(Error::invalid("prompt length + max_tokens", max_len, expected));
+        }
+        Ok(max_len)
+    }
+}
+
 /// A sequence as it is handed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSequence {
@@ -151,12 +178,6 @@ impl Scheduler {
         if seq.prompt.is_empty() {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
         }
-        // A prompt as long as the model leaves no room for a token to generate.
-        let prompt_limit = self.config.max_model_len - usize::from(seq.max_tokens > 0).min(self.config.max_model_len);
-        if seq.prompt.len() > prompt_limit {
-            let expected = format!("at most {prompt_limit} (max_model_len is {})", self.config.max_model_len);
-            return Err(Error::invalid("prompt length in tokens", seq.prompt.len(), expected));
-        }
         if seq.num_forks > self.config.max_num_seqs {
             let expected = format!("at most max_num_seqs, which is {}", self.config.max_num_seqs);
             return Err(Error::invalid("n", seq.num_forks, expected));
@@ -164,18 +185,7 @@ impl Scheduler {
         if self.slots.contains_key(&seq.id) {
             return Err(Error::invalid("sequence id", format!("{:?}", seq.id), "an id that is not in use"));
         }
-        let max_len = seq.prompt.len().saturating_add(seq.max_tokens).min(self.config.max_model_len);
-        // The last token is sampled and never computed.
-        let max_computed = seq.prompt.len().max(max_len - 1);
-        if !kv.can_ever_hold(max_computed, self.config.max_num_batched_tokens) {
-            let tokens = kv.config().num_blocks * kv.config().block_size;
-            return Err(Error::invalid(
-                "prompt length + max_tokens",
-                max_len,
-                format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory"),
-            ));
-        }
-        Ok(max_len)
+        self.config.check_length(seq.prompt.len(), seq.max_tokens, kv)
     }
 
     /// Picks the next step's tokens and gives them blocks (preempting where none is left). Empty when nothing can run.
