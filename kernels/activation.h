@@ -1,0 +1,37 @@
+// The order of activations for the matrix units, and stores of activations in every format.
+#pragma once
+#include "gpu.h"
+#include "args.h"
+
+// A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a 16-bit
+// pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On NVIDIA they
+// also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time.
+// Index, in 16-bit elements, of column c of row n; padded_cols = 256 * super_blocks.
+DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
+  u32 p = c & 3, in_four = p == 1 ? 2 : p == 2 ? 1 : p;
+#if GPU_NV
+  u32 sb = c >> 8, t = (c >> 6) & 3, j = (c >> 4) & 3, i = (c >> 2) & 3;
+  return (((((u64)(n >> 3) * super_blocks + sb) * 4 + j) * 2 + (i >> 1)) * 32 + (n & 7) * 4 + t) * 8 + (i & 1) * 4 + in_four;
+#else
+  return (u64)n * super_blocks * 256 + (c & ~3u) + in_four;
+#endif
+}
+
+DEV bool is_bf16(u32 format) { return format == FORMAT_BF16 || format == FORMAT_BF16_TILED; }
+
+// Element (row n, column c) of an activation buffer of `cols` columns. Tiled and 16-bit formats: the producer also stores
+// zeros to columns cols .. padded_cols. Halves saturate at the largest finite value.
+DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float value) {
+  if (format == FORMAT_F32) { ((float*)out)[(u64)n * cols + c] = value; return; }
+  const u32 super_blocks = (cols + 255) >> 8;
+  const u16 half = is_bf16(format) ? f2bf(value) : f2h_sat(value);
+  const u64 at = format >= FORMAT_F16_TILED ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
+  ((u16*)out)[at] = half;
+}
+DEV float load_activation(const void* x, u32 format, u32 n, u32 c, u32 cols) {
+  if (format == FORMAT_F32) return ((const float*)x)[(u64)n * cols + c];
+  const u32 super_blocks = (cols + 255) >> 8;
+  const u64 at = format >= FORMAT_F16_TILED ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
+  const u16 half = ((const u16*)x)[at];
+  return is_bf16(format) ? bf2f(half) : h2f(half);
+}

@@ -1,0 +1,183 @@
+// The arguments of every kernel: one struct each, passed by value. `src/backend/hip/args.rs` mirrors this file field by
+// field (a test compares sizes and offsets). Pointers are device pointers; counts are 32-bit, offsets are computed in
+// 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols` its inputs.
+#pragma once
+
+// How the rows of an activation buffer lie in memory. All but F32 pad the columns with zeros to a multiple of 256
+// (`padded_cols`), because weights are stored in tiles of 256 columns.
+enum ActivationFormat : u32 {
+  FORMAT_F32 = 0,         // row-major f32, stride = cols
+  FORMAT_F16 = 1,         // row-major f16, stride = padded_cols
+  FORMAT_BF16 = 2,        // row-major bf16, stride = padded_cols
+  FORMAT_F16_TILED = 3,   // f16 in the order that the matrix units want (activation_index in activation.h)
+  FORMAT_BF16_TILED = 4,  // bf16, the same order
+};
+
+enum LinearFlags : u32 {
+  LINEAR_ADD = 1,         // out += instead of out =
+};
+
+// Weights as they lie in the file -> tiles of 16 rows x 256 columns (quant.h). repack_<type>
+struct RepackArgs {
+  const u8* raw;          // [out_rows][cols] blocks of the file, row after row; 2-byte aligned at least
+  u8* out;                // [ceil(out_rows/16)][ceil(cols/256)] tiles; rows and columns beyond the matrix become 0
+  u32 out_rows, cols;
+};
+
+// out[r][:] = scale * table[token_ids[r]][:]. embed_<type>, one block per row
+struct EmbedArgs {
+  const u8* table;        // tiles
+  const u32* token_ids;
+  float* out;             // [rows][cols] f32
+  u32 rows, cols;
+  float scale;
+};
+
+// Tiles -> f16 (bf16 for BF16 weights) rows for a vendor matrix library. dequantize_<type>
+struct DequantizeArgs {
+  const u8* weights;
+  u16* out;               // [16 * num_tiles][padded_cols]
+  u32 num_tiles, cols;    // num_tiles: tiles of 16 rows
+};
+
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c], n = RMSNorm with weights `norm` where given; quantised types
+// quantise the input to int8 per 16 values. With `weights_up`, out[r][o] = silu(gate) * up. gemv_<type>
+struct GemvArgs {
+  const u8* weights;      // tiles
+  const u8* weights_up;   // tiles of the same shape and type, or null
+  const float* x;         // [rows][x_stride] f32
+  const float* norm;      // [cols] or null
+  const float* bias;      // [out_rows] or null (not with weights_up)
+  float* out;             // [rows][out_stride] f32
+  u32 out_rows, cols, rows, x_stride, out_stride;
+  u32 flags;              // LinearFlags
+  u32 grid_x;             // blocks along x: they walk the tiles; grid y = rows
+  float eps;
+};
+
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a block
+// Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
+// ceil(rows / N), splits).
+constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 4;
+constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 4;
+constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 8;
+constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8;
+struct MatmulArgs {
+  const u8* weights;      // tiles
+  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any content)
+  const float* bias;      // [out_rows] or null
+  float* out;             // [rows][out_stride] f32
+  float* partial;         // splits > 1: [splits][rows][out_rows]
+  u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
+  u32 out_rows, cols, rows, out_stride;
+  u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
+  u32 flags;              // LinearFlags
+};
+
+// Converts rows from one format to another, through RMSNorm where `norm` is given. prepare, one block per row
+struct PrepareArgs {
+  const void* x;          // rows in `format_in`
+  const float* norm;      // [cols] or null
+  void* out;              // rows in `format_out`; may not overlap x
+  u32 rows, cols;
+  u32 format_in, format_out;
+  float eps;
+};
+
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation
+struct GatedArgs {
+  const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
+  void* out;              // [rows] of `cols` in format_out
+  u32 rows, cols;
+  u32 format_in, format_out;
+};
+
+// out[i] = x[indices[i]]. gather_rows, one block per row
+struct GatherArgs {
+  const void* x;          // rows of `cols` in format_in
+  const u32* indices;
+  float* out;             // [rows][cols] f32
+  u32 rows, cols;
+  u32 format_in;
+};
+
+// Copies whole KV blocks. copy_blocks, grid y = pairs
+struct CopyBlocksArgs {
+  u8* k_cache;
+  u8* v_cache;
+  const u32* pairs;       // [num_pairs][2]: source, destination
+  u32 num_pairs;
+  u32 block_bytes;        // of K (and of V), a multiple of 16
+};
+
+// out[r] = [cos; pairs] ++ [sin; pairs] of positions[r] * inv_freq, times magnitude. rope_angles
+struct RopeAnglesArgs {
+  const u32* positions;
+  const float* inv_freq;  // [num_pairs]
+  float* out;             // [rows][2 * num_pairs]
+  u32 rows, num_pairs;
+  float magnitude;
+};
+
+// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of
+// the cache), one block per token. The cache is [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size
+// + offset; a slot of 0xffffffff stores nothing (padding of a captured graph).
+struct RopeStoreArgs {
+  float* qkv;             // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
+  const float* q_norm;    // [head_dim] or null
+  const float* k_norm;
+  const float* angles;    // [rows][2 * num_pairs]
+  const u32* slot_mapping;
+  void* k_cache;
+  void* v_cache;
+  u32 rows, num_heads, num_kv_heads, head_dim, block_size;
+  u32 num_pairs;          // 2 * num_pairs elements of a head are rotated
+  u32 neox;               // 0: adjacent elements are a pair; 1: element i and i + num_pairs
+  float eps;
+};
+
+// Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1], which
+// are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..].
+//   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
+//     an equal share of the context in whole KV blocks; the last split of an item to arrive combines them in order.
+//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
+//     the sequence) pairs: grid (items, heads).
+// D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
+struct AttentionArgs {
+  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
+  const void* k_cache;
+  const void* v_cache;
+  void* out;              // [n] rows of num_heads * head_dim in format_out
+  float* partial;         // decode: [items][num_heads][splits][head_dim + 2] (values, max, sum)
+  u32* counters;          // decode: [items][num_kv_heads], zero before and after
+  const u32* items;       // decode: sequence numbers; prefill: pairs
+  const u32* q_start;
+  const u32* context_lens;
+  const u32* block_start;
+  const u32* block_tables;
+  const float* sinks;     // [num_heads] or null
+  u32 num_heads, num_kv_heads, head_dim, block_size;
+  u32 splits;
+  u32 window;             // 0: none; else a token sees itself and the window - 1 before it
+  u32 format_out;
+  float scale;
+  float softcap;          // 0: none; else cap * tanh(score / cap)
+};
+
+// Per row: the largest logit (first among equals) and log(sum(exp)). argmax, one block per row
+// With a NaN in the row, token = 0xffffffff.
+struct ArgmaxArgs {
+  const float* logits;    // [rows][cols]
+  u32* tokens;            // [rows]
+  float* values;          // [rows][2]: largest logit, log-sum-exp
+  u32 rows, cols;
+};
+
+// Per row: the k largest logits in order (logit descending, id ascending) and log(sum(exp)). top_k, one block per row
+struct TopKArgs {
+  const float* logits;
+  u32* ids;               // [rows][k]
+  float* values;          // [rows][k]
+  float* log_sum_exp;     // [rows]; NaN if the row holds one
+  u32 rows, cols, k;      // k <= 256 and k <= cols
+};

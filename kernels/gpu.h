@@ -1,0 +1,344 @@
+// The portability layer: one kernel source for four compilers.
+//   (a) clang -x hip / hipcc      (AMD, offline)      __HIP__ + __AMDGCN__
+//   (b) hipRTC                    (AMD, run time)     __HIP__ + __AMDGCN__ (+ hipRTC's own prelude)
+//   (c) nvcc / NVRTC              (NVIDIA)            __CUDACC__ or __CUDACC_RTC__
+//   (d) any C++17 host compiler   (CPU, fibers)       GPU_CPU
+// No system header, no vendor header, no device library is needed by (a)-(c).
+#pragma once
+
+typedef unsigned char  u8;
+typedef signed char    i8;
+typedef unsigned short u16;
+typedef short          i16;
+typedef unsigned int   u32;
+typedef int            i32;
+typedef unsigned long long u64;
+typedef u16 f16;                       // storage type of a half; arithmetic goes through h2f/f2h/fdot2
+
+#define GPU_AMD 0
+#define GPU_NV  0
+
+// ------------------------------------------------------------------------------------------------ AMD
+#if defined(__AMDGCN__)
+  #undef  GPU_AMD
+  #define GPU_AMD 1
+  #ifndef __global__                   // hipRTC and hip_runtime.h define them already
+    #define __global__ __attribute__((global))
+    #define __device__ __attribute__((device))
+    #define __shared__ __attribute__((shared))
+    #define __constant__ __attribute__((constant))
+  #endif
+  #define DEV static __attribute__((device)) inline __attribute__((always_inline))
+  #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
+          __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
+  #define SHARED __attribute__((shared))
+  #define RESTRICT __restrict
+  // wave size: clang >= 20 has no __AMDGCN_WAVEFRONT_SIZE__ any more, so it comes from the family (or -DWARP=)
+  #ifndef WARP
+    #if defined(__GFX8__) || defined(__GFX9__)
+      #define WARP 64
+    #else
+      #define WARP 32
+    #endif
+  #endif
+  // ---- capabilities by target
+  #if defined(__GFX11__)
+    #define HAS_WMMA11 (WARP == 32)
+  #elif defined(__GFX12__)
+    #define HAS_WMMA12 (WARP == 32)
+  #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || \
+        defined(__gfx942__) || defined(__gfx950__)
+    #define HAS_MFMA 1
+  #endif
+  #if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
+      defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
+      defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
+      defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+    #define HAS_SDOT4 1                // v_dot4_i32_i8
+    #define HAS_FDOT2 1                // v_dot2_f32_f16
+  #elif defined(__GFX11__) || defined(__GFX12__)
+    #define HAS_SUDOT4 1               // v_dot4_i32_iu8
+    #define HAS_FDOT2 1
+  #endif
+  DEV int tid_x()  { return (int)__builtin_amdgcn_workitem_id_x(); }
+  DEV int bid_x()  { return (int)__builtin_amdgcn_workgroup_id_x(); }
+  DEV int bid_y()  { return (int)__builtin_amdgcn_workgroup_id_y(); }
+  DEV int bid_z()  { return (int)__builtin_amdgcn_workgroup_id_z(); }
+  DEV int lane_id(){
+    #if WARP == 64
+    return (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+    #else
+    return (int)__builtin_amdgcn_mbcnt_lo(~0u, 0u);
+    #endif
+  }
+  // barrier for data in LDS only: no L0 invalidate / no wait for global stores (clang >= 19); block_sync_all() also orders global memory
+  #if __clang_major__ >= 19
+    #define GPU_FENCE(o) __builtin_amdgcn_fence(o, "workgroup", "local")
+  #else
+    #define GPU_FENCE(o) __builtin_amdgcn_fence(o, "workgroup")
+  #endif
+  DEV void block_sync() { GPU_FENCE(__ATOMIC_RELEASE); __builtin_amdgcn_s_barrier(); GPU_FENCE(__ATOMIC_ACQUIRE); }
+  DEV void block_sync_all() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+  }
+  DEV void warp_sync() {               // lockstep: only a compiler (and LDS ordering) fence
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+  }
+  DEV u32 shfl_u32(u32 v, int src) { return (u32)__builtin_amdgcn_ds_bpermute(src << 2, (int)v); }
+  DEV u32 shfl_xor_u32(u32 v, int m) { return shfl_u32(v, lane_id() ^ m); }
+  DEV u64 warp_ballot(bool p) {
+    #if !__has_builtin(__builtin_amdgcn_ballot_w32)            // clang <= 15
+    return __builtin_amdgcn_uicmp((u32)p, 0u, 33 /*ICMP_NE*/);
+    #elif WARP == 64
+    return __builtin_amdgcn_ballot_w64(p);
+    #else
+    return __builtin_amdgcn_ballot_w32(p);
+    #endif
+  }
+  typedef _Float16 h2v __attribute__((ext_vector_type(2)));
+  DEV float h2f(f16 h) { return (float)__builtin_bit_cast(_Float16, h); }
+  DEV f16   f2h(float f) { return __builtin_bit_cast(u16, (_Float16)f); }
+  DEV float fdot2(u32 a, u32 b, float c) {       // c + a.x*b.x + a.y*b.y, halves packed in a word
+    #if defined(HAS_FDOT2)
+    return __builtin_amdgcn_fdot2(__builtin_bit_cast(h2v, a), __builtin_bit_cast(h2v, b), c, false);
+    #else
+    h2v x = __builtin_bit_cast(h2v, a), y = __builtin_bit_cast(h2v, b);
+    return c + (float)x[0] * (float)y[0] + (float)x[1] * (float)y[1];
+    #endif
+  }
+  DEV i32 dot4(u32 a, u32 b, i32 c) {            // 4 x (i8*i8) + c
+    #if defined(HAS_SDOT4)
+    return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
+    #elif defined(HAS_SUDOT4)
+    return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
+    #else
+    for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i);
+    return c;
+    #endif
+  }
+  #if __has_builtin(__builtin_amdgcn_exp2f)
+  DEV float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+  #else                                // clang <= 15: llvm.exp2.f32 is a bare v_exp_f32 there
+  DEV float fast_exp2(float x) { return __builtin_exp2f(x); }
+  #endif
+  DEV float fast_rcp(float x)  { return __builtin_amdgcn_rcpf(x); }
+  DEV float fast_rsqrt(float x){ return __builtin_amdgcn_rsqf(x); }
+  DEV float fmax_(float a, float b) { return __builtin_fmaxf(a, b); }
+  DEV float fabs_(float a) { return __builtin_fabsf(a); }
+  DEV float rint_(float a) { return __builtin_rintf(a); }
+  DEV float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+  DEV u32  atomic_add_u32(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+  DEV void atomic_add_f32(float* p, float v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+  DEV u64  atomic_max_u64(u64* p, u64 v) { return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+  DEV void device_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+
+// ------------------------------------------------------------------------------------------------ NVIDIA
+#elif defined(__CUDACC__) || defined(__CUDACC_RTC__)
+  #undef  GPU_NV
+  #define GPU_NV 1
+  #define DEV static __device__ __forceinline__
+  #define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
+          void name(const __grid_constant__ Args a)
+  #define SHARED __shared__
+  #define RESTRICT __restrict__
+  #ifndef WARP
+    #define WARP 32
+  #endif
+  DEV int tid_x() { return (int)threadIdx.x; }
+  DEV int bid_x() { return (int)blockIdx.x; }
+  DEV int bid_y() { return (int)blockIdx.y; }
+  DEV int bid_z() { return (int)blockIdx.z; }
+  DEV int lane_id() { u32 r; asm("mov.u32 %0, %%laneid;" : "=r"(r)); return (int)r; }
+  DEV void block_sync() { __syncthreads(); }
+  DEV void block_sync_all() { __syncthreads(); }
+  DEV void warp_sync()  { __syncwarp(); }
+  DEV u32 shfl_u32(u32 v, int src)   { return __shfl_sync(0xffffffffu, v, src); }
+  DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
+  DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+  DEV float h2f(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+  DEV f16 f2h(float f) { f16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+  DEV float fdot2(u32 a, u32 b, float c) {
+    return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
+  }
+  DEV i32 dot4(u32 a, u32 b, i32 c) {
+    i32 r; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r;
+  }
+  DEV float fast_exp2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+  DEV float fast_rcp(float x)  { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+  DEV float fast_rsqrt(float x){ float r; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+  DEV float fmax_(float a, float b) { return fmaxf(a, b); }
+  DEV float fabs_(float a) { return fabsf(a); }
+  DEV float rint_(float a) { return rintf(a); }
+  DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
+  DEV u32  atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
+  DEV void atomic_add_f32(float* p, float v) { atomicAdd(p, v); }
+  DEV u64  atomic_max_u64(u64* p, u64 v) { return atomicMax(p, v); }
+  DEV void device_fence() { __threadfence(); }
+
+// ------------------------------------------------------------------------------------------------ CPU
+#else
+  #define GPU_CPU 1
+  #include "gpu_cpu.h"
+#endif
+
+// ------------------------------------------------------------------------------------------------ common
+DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
+DEV u32   f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
+DEV float shfl_xor(float v, int m) { return bits_f32(shfl_xor_u32(f32_bits(v), m)); }
+DEV float shfl(float v, int src)   { return bits_f32(shfl_u32(f32_bits(v), src)); }
+DEV i32   shfl_xor(i32 v, int m)   { return (i32)shfl_xor_u32((u32)v, m); }
+DEV float warp_sum(float v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
+DEV i32   warp_sum(i32 v)   { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
+DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, shfl_xor(v, m)); return v; }
+#define LOG2E 1.44269504088896340736f
+DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
+
+// ------------------------------------------------------------------------------------------------ matrix unit
+// One 16x16x16 f16 tile, f32 accumulate, both operands K-contiguous in LDS (A row-major [16][lda], B row-major [n][ldb]):
+//   acc(i) of a lane is element (mma_row(lane,i), mma_col(lane,i)) of C = A * B^T.
+#define MMA_ACC (256 / WARP)           // 8 in wave32, 4 in wave64
+#if defined(HAS_WMMA11) && HAS_WMMA11
+  typedef _Float16 h16v __attribute__((ext_vector_type(16)));
+  typedef float f8v __attribute__((ext_vector_type(8)));
+  DEV int mma_row(int l, int i) { return 2 * i + (l >> 4); }
+  DEV int mma_col(int l, int i) { return l & 15; }
+  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
+    int l = lane_id() & 15;
+    h16v a, b; f8v c;
+    for (int i = 0; i < 16; i++) { a[i] = __builtin_bit_cast(_Float16, A[l * lda + i]); b[i] = __builtin_bit_cast(_Float16, B[l * ldb + i]); }
+    for (int i = 0; i < 8; i++) c[i] = acc[i];
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
+    for (int i = 0; i < 8; i++) acc[i] = c[i];
+  }
+#elif defined(HAS_WMMA12) && HAS_WMMA12
+  typedef _Float16 h8v __attribute__((ext_vector_type(8)));
+  typedef float f8v __attribute__((ext_vector_type(8)));
+  DEV int mma_row(int l, int i) { return 8 * (l >> 4) + i; }
+  DEV int mma_col(int l, int i) { return l & 15; }
+  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
+    int l = lane_id(), r = l & 15, k = (l >> 4) * 8;
+    h8v a, b; f8v c;
+    for (int i = 0; i < 8; i++) { a[i] = __builtin_bit_cast(_Float16, A[r * lda + k + i]); b[i] = __builtin_bit_cast(_Float16, B[r * ldb + k + i]); }
+    for (int i = 0; i < 8; i++) c[i] = acc[i];
+    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+    for (int i = 0; i < 8; i++) acc[i] = c[i];
+  }
+#elif defined(HAS_MFMA)
+  typedef _Float16 h4v __attribute__((ext_vector_type(4)));
+  typedef float f4v __attribute__((ext_vector_type(4)));
+  DEV int mma_row(int l, int i) { return 4 * (l >> 4) + i; }
+  DEV int mma_col(int l, int i) { return l & 15; }
+  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
+    int l = lane_id(), r = l & 15, k = (l >> 4) * 4;
+    h4v a, b; f4v c;
+    for (int i = 0; i < 4; i++) { a[i] = __builtin_bit_cast(_Float16, A[r * lda + k + i]); b[i] = __builtin_bit_cast(_Float16, B[r * ldb + k + i]); c[i] = acc[i]; }
+    c = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
+    for (int i = 0; i < 4; i++) acc[i] = c[i];
+  }
+#elif GPU_NV
+  DEV int mma_row(int l, int i) { return (l >> 2) + ((i >> 1) & 1) * 8; }
+  DEV int mma_col(int l, int i) { return (i >> 2) * 8 + (l & 3) * 2 + (i & 1); }
+  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
+    int l = lane_id(), g = l >> 2, t = (l & 3) * 2;
+    #define LD2(p) (*(const u32*)(p))
+    u32 a0 = LD2(A + g * lda + t), a1 = LD2(A + (g + 8) * lda + t), a2 = LD2(A + g * lda + t + 8), a3 = LD2(A + (g + 8) * lda + t + 8);
+    for (int n = 0; n < 2; n++) {
+      u32 b0 = LD2(B + (n * 8 + g) * ldb + t), b1 = LD2(B + (n * 8 + g) * ldb + t + 8);
+      float* c = acc + 4 * n;
+      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+    }
+  }
+#else  // no matrix unit: gfx906, gfx103x, CPU. Every lane does its own elements with dot2.
+  DEV int mma_row(int l, int i) { return (l >> 4) * MMA_ACC + i; }
+  DEV int mma_col(int l, int i) { return l & 15; }
+  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
+    int l = lane_id();
+    for (int i = 0; i < MMA_ACC; i++) {
+      const f16* a = A + mma_row(l, i) * lda; const f16* b = B + (l & 15) * ldb;
+      float s = acc[i];
+      for (int k = 0; k < 16; k += 2) s = fdot2(*(const u32*)(a + k), *(const u32*)(b + k), s);
+      acc[i] = s;
+    }
+  }
+#endif
+
+// ------------------------------------------------------------------------------------------------ memory
+// 16/8-byte vectors and loads. ld16s = streaming (weights: read once, keep out of L1), ld16 = cached read-only (activations).
+#if GPU_AMD
+  typedef u32 v4 __attribute__((ext_vector_type(4)));
+  typedef u32 v2 __attribute__((ext_vector_type(2)));
+  DEV v4 ld16s(const void* p) { return __builtin_nontemporal_load((const v4*)p); }
+  DEV v2 ld8s(const void* p)  { return __builtin_nontemporal_load((const v2*)p); }
+  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
+  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
+  DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
+  DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
+  DEV u32 perm(u32 a, u32 b, u32 sel) {            // PRMT semantics for selectors 0..7: byte i of the result = byte sel[i] of {b:a}
+    u32 r = 0;
+    for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
+    return r;
+  }
+  DEV int group_id32() { return (int)__builtin_amdgcn_workitem_id_x() >> 5; }
+#elif GPU_NV
+  struct __align__(16) v4 { u32 x, y, z, w; };
+  struct __align__(8)  v2 { u32 x, y; };
+  DEV v4 ld16s(const void* p) { v4 r; asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p)); return r; }
+  DEV v2 ld8s(const void* p)  { v2 r; asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p)); return r; }
+  DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+  DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
+  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
+  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
+  DEV u32 perm(u32 a, u32 b, u32 sel) { return __byte_perm(a, b, sel); }
+#else
+  struct alignas(16) v4 { u32 x, y, z, w; };
+  struct alignas(8)  v2 { u32 x, y; };
+  DEV v4 ld16s(const void* p) { return *(const v4*)p; }
+  DEV v2 ld8s(const void* p)  { return *(const v2*)p; }
+  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
+  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
+  DEV u32 ld4s(const void* p) { return *(const u32*)p; }
+  DEV u32 ld2s(const void* p) { return *(const u16*)p; }
+  DEV u32 perm(u32 a, u32 b, u32 sel) {
+    u32 r = 0;
+    for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
+    return r;
+  }
+#endif
+// keeps the loads issued before it ahead of the arithmetic after it (else the compiler sinks them again to save registers)
+#if GPU_AMD
+DEV void loads_first() { __builtin_amdgcn_sched_barrier(0); }
+#else
+DEV void loads_first() { asm volatile("" ::: "memory"); }
+#endif
+// grid barrier pieces (agent / gpu scope) and NVIDIA's programmatic launch (no-ops elsewhere)
+#if GPU_AMD
+DEV u32  load_acquire(const u32* p) { return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
+DEV u32  add_release(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
+DEV void pdl_launch() {}
+DEV void pdl_wait() {}
+#elif GPU_NV
+DEV u32  load_acquire(const u32* p) { u32 r; asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory"); return r; }
+DEV u32  add_release(u32* p, u32 v) { u32 r; asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory"); return r; }
+DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+DEV void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+DEV u32  load_acquire(const u32* p) { return *p; }
+DEV u32  add_release(u32* p, u32 v) { u32 old = *p; *p += v; return old; }
+DEV void pdl_launch() {}
+DEV void pdl_wait() {}
+#endif
+// bf16: the upper half of an f32; rounds to nearest even, NaN stays NaN
+DEV float bf2f(u16 b) { return bits_f32((u32)b << 16); }
+DEV u16 f2bf(float f) {
+  u32 u = f32_bits(f);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)(u >> 16 | 0x40);
+  return (u16)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+DEV u16 f2h_sat(float f) { return f2h(f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f); }
+DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
+DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
