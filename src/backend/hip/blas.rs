@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use libloading::Library;
 
 use super::sys::blaslt::{
-    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, GetHeuristic, HIPBLASLT, Handle,
-    HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, GetHeuristic, HIPBLASLT,
+    Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
 };
-use super::{Device, DevicePtr, Platform, Stream};
+use super::{Device, DevicePtr, Stream};
+use crate::config::Platform;
 use crate::{Error, Result};
 
 /// Device memory that the library may use during a product, bytes.
@@ -101,7 +102,7 @@ impl VendorBlas {
             );
             return Ok(None);
         };
-        device.make_current()?;
+        device.call(|_| Ok(()))?;
         let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the function is the library's own; it writes one handle.
@@ -152,7 +153,7 @@ impl VendorBlas {
         x: DevicePtr,
         out: DevicePtr,
     ) -> Result<()> {
-        self.device.make_current()?;
+        self.device.call(|_| Ok(()))?;
         if !self.plans.contains_key(&product) {
             let plan = self.plan(product)?;
             self.plans.insert(product, plan);
@@ -180,7 +181,7 @@ impl VendorBlas {
                 plan.algorithm.0.as_ptr().cast(),
                 self.workspace.0,
                 WORKSPACE_BYTES as usize,
-                stream.raw(),
+                stream.queue().handle.0,
             )
         };
         check(status, self.api.dialect, "Matmul")

@@ -2,6 +2,7 @@
 //! kernels, on either platform of HIP, opened at run time.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
+pub mod blas;
 mod compile;
 mod device;
 mod driver;
