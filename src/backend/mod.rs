@@ -14,6 +14,16 @@ use crate::Result;
 use crate::batch::Batch;
 use crate::tensor::TensorView;
 
+/// How a step's ops come to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// The ops follow, over this many rows: the batch's tokens, or more where a device records the step for every
+    /// batch up to a size. Rows of logits are then as many as rows of tokens.
+    Run { rows: usize },
+    /// The device repeats a recorded step: no op follows.
+    Replay,
+}
+
 /// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
 pub trait Loader: Sized {
     type Backend: Backend;
@@ -55,6 +65,16 @@ pub trait Backend: Send + Sized + 'static {
     /// Hands the batch's integers to the device; called once per step, before any op.
     fn begin_step(&mut self, batch: &Batch) -> Result<()>;
 
+    /// Asks, after `begin_step`, whether the whole step's ops are wanted. A caller that asks ends them with `end_ops`.
+    fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {
+        Ok(Plan::Run { rows: batch.num_tokens() })
+    }
+
+    /// All ops of the step were called (none, for `Plan::Replay`); its results may be read after this.
+    fn end_ops(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// `out[i] = scale * table[token_ids[i]]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, scale: f32, out: &mut Self::Buffer) -> Result<()>;
 
@@ -68,19 +88,52 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// `residual += x; out = rms_norm(residual)`, in one pass.
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        eps: f32,
-        rows: usize,
-        out: &mut Self::Buffer,
-    ) -> Result<()>;
-
     /// `out[r] = matrix · x[r] (+ bias)`; `out` has one column per row of the stacked matrix.
     fn linear(&mut self, matrix: &Self::Matrix, x: &Self::Buffer, rows: usize, out: &mut Self::Buffer) -> Result<()>;
+
+    /// `residual[r] += matrix · x[r] (+ bias)`.
+    fn linear_add(
+        &mut self,
+        matrix: &Self::Matrix,
+        x: &Self::Buffer,
+        rows: usize,
+        residual: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `out = linear(matrix, rms_norm(x))`; what becomes of `normed` is the backend's affair.
+    #[allow(clippy::too_many_arguments)]
+    fn norm_linear(
+        &mut self,
+        x: &Self::Buffer,
+        norm: &Self::Vector,
+        eps: f32,
+        matrix: &Self::Matrix,
+        rows: usize,
+        normed: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<()> {
+        self.rms_norm(x, norm, eps, rows, normed)?;
+        self.linear(matrix, normed, rows, out)
+    }
+
+    /// `out = gated_activation(linear(gate_up, rms_norm(x)))`, `cols` wide; `normed` and `products` are the backend's.
+    #[allow(clippy::too_many_arguments)]
+    fn norm_gated_linear(
+        &mut self,
+        x: &Self::Buffer,
+        norm: &Self::Vector,
+        eps: f32,
+        gate_up: &Self::Matrix,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        normed: &mut Self::Buffer,
+        products: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<()> {
+        self.norm_linear(x, norm, eps, gate_up, rows, normed, products)?;
+        self.gated_activation(products, activation, rows, cols, out)
+    }
 
     /// cos and sin of every rotated pair for the batch's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
     /// each times `spec.magnitude`.
@@ -127,8 +180,8 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// `out[i] = x[indices[i]]`, rows of `cols`.
-    fn gather_rows(&mut self, x: &Self::Buffer, indices: &[u32], cols: usize, out: &mut Self::Buffer) -> Result<()>;
+    /// `out[i] = x[batch.logits_indices[i]]`, rows of `cols`.
+    fn gather_rows(&mut self, x: &Self::Buffer, batch: &Batch, cols: usize, out: &mut Self::Buffer) -> Result<()>;
 
     /// Executes the batch's copy-on-write copies that belong to `group` on one layer.
     fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut Self::KvLayer) -> Result<()>;
