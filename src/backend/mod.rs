@@ -7,6 +7,7 @@ pub mod args;
 #[cfg(test)]
 mod conformance;
 pub mod cpu;
+pub mod hip;
 
 pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};
 

@@ -7,7 +7,8 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS` and `ROCMFORGE_CPU_ISA`.
+    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA` and what
+    /// `HipOptions` names.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -35,6 +36,7 @@ impl EngineArgs {
         if self.cpu_isa.is_none() {
             self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
+        self.hip.fill_in(|name| text(&read, name))?;
         Ok(self)
     }
 }

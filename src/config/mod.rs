@@ -3,9 +3,11 @@
 
 mod engine;
 mod env;
+mod hip;
 mod sampling;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
+pub use hip::{HipOptions, Platform};
 pub use sampling::{MAX_LOGPROBS, OutputKind, SamplingParams};

@@ -1,0 +1,86 @@
+//! What is compiled: the units of the kernels' sources, and the targets of the code objects that are embedded. The build
+//! script includes this file, so it uses nothing of the crate.
+
+/// Types whose kernels work on the file's own quantised blocks, as kernels/ spells them.
+macro_rules! kernel_types {
+    ($($variant:ident $name:literal)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum KernelType {
+            $($variant,)*
+        }
+
+        impl KernelType {
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// ggml's name: what `-DTYPE=` takes. Kernels have it in their names in lower case.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+kernel_types! {
+    F32 "F32" F16 "F16" Bf16 "BF16"
+    Q4_0 "Q4_0" Q4_1 "Q4_1" Q5_0 "Q5_0" Q5_1 "Q5_1" Q8_0 "Q8_0"
+    Q2K "Q2_K" Q3K "Q3_K" Q4K "Q4_K" Q5K "Q5_K" Q6K "Q6_K"
+    Iq4Nl "IQ4_NL" Iq4Xs "IQ4_XS" Mxfp4 "MXFP4"
+}
+
+/// Files that are compiled once for each type.
+pub const TYPED_FILES: [&str; 3] = ["weights.hip", "gemv.hip", "matmul.hip"];
+/// Files that are compiled once.
+pub const PLAIN_FILES: [&str; 5] =
+    ["rows.hip", "rope.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
+
+/// What is compiled at once: a file, or a file for one type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Unit {
+    pub file: &'static str,
+    pub ty: Option<KernelType>,
+}
+
+impl Unit {
+    /// `gemv.q4_k`, `rows`.
+    pub fn name(self) -> String {
+        let stem = self.file.trim_end_matches(".hip");
+        match self.ty {
+            Some(ty) => format!("{stem}.{}", ty.name().to_lowercase()),
+            None => stem.to_string(),
+        }
+    }
+
+    /// The compiler's definitions.
+    pub fn defines(self) -> Vec<String> {
+        self.ty.map(|ty| format!("-DTYPE={}", ty.name())).into_iter().collect()
+    }
+
+    pub fn all() -> Vec<Self> {
+        let typed =
+            TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self { file, ty: Some(ty) }));
+        let plain = PLAIN_FILES.iter().map(|&file| Self { file, ty: None });
+        typed.chain(plain).collect()
+    }
+}
+
+/// GPUs with code objects of their own.
+pub const EXACT_TARGETS: [&str; 12] = [
+    "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1151", "gfx1200",
+    "gfx1201",
+];
+
+/// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
+pub const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
+    ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
+    ("gfx9-4-generic", &["gfx940", "gfx941", "gfx942", "gfx950"]),
+    ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"]),
+    ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]),
+    ("gfx12-generic", &["gfx1200", "gfx1201"]),
+];
+
+/// The generic target that covers a GPU.
+pub fn generic_target(arch: &str) -> Option<&'static str> {
+    GENERIC_TARGETS.iter().find(|(_, covered)| covered.contains(&arch)).map(|(target, _)| *target)
+}

@@ -1,0 +1,193 @@
+//! The calls of HIP that the backend makes, behind one trait: `amd` makes them in libamdhip64, `nvidia` in libcuda, and
+//! tests put a driver in memory or one that fails on purpose in their place. Nothing here owns anything; the types
+//! beside this module do.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
+use crate::config::{HipOptions, Platform};
+use crate::{Error, Result};
+
+mod amd;
+mod error;
+#[cfg(test)]
+pub(super) mod fake;
+#[cfg(test)]
+pub(super) mod faults;
+mod nvidia;
+
+pub use error::{DriverError, Failure};
+
+pub type Outcome<T> = std::result::Result<T, DriverError>;
+
+/// What the device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceProperties {
+    pub platform: Platform,
+    pub index: u32,
+    /// The product's name.
+    pub name: String,
+    /// What its kernels are compiled for, without feature suffixes: `gfx1100`, `sm_90`.
+    pub arch: String,
+    /// The driver's library and its version.
+    pub driver: String,
+    pub warp_size: u32,
+    pub multiprocessors: u32,
+    pub max_threads_per_block: u32,
+    pub max_grid: [u32; 3],
+    pub max_shared_per_block: u32,
+    pub l2_bytes: u64,
+    pub total_memory: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// What the loaded code says of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionAttributes {
+    pub max_threads: u32,
+    pub registers: u32,
+}
+
+/// One opened device. Every method but `make_current` needs the device to be current on the calling thread.
+///
+/// # Safety
+/// The `unsafe` methods take handles and addresses on trust: the handle was made by this driver and not destroyed
+/// since, the memory is as large as said and not freed, and what an asynchronous call reads or writes stays untouched
+/// until the stream has passed it.
+pub trait Driver: Send + Sync {
+    fn properties(&self) -> &DeviceProperties;
+    fn make_current(&self) -> Outcome<()>;
+    fn memory_info(&self) -> Outcome<MemoryInfo>;
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64>;
+    #[allow(clippy::missing_safety_doc)] // the trait's
+    unsafe fn free(&self, address: u64) -> Outcome<()>;
+    /// Page-locked host memory.
+    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()>;
+
+    /// A stream that does not wait for the default stream.
+    fn create_stream(&self) -> Outcome<StreamHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()>;
+
+    /// An event without timing.
+    fn create_event(&self) -> Outcome<EventHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()>;
+    /// Whether everything before the event has run.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool>;
+
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()>;
+
+    /// Loads a code object (AMD) or cubin (NVIDIA).
+    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()>;
+    /// A null handle with success is possible: the caller checks.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes>;
+    /// `args` points to the kernel's only parameter, a struct.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn launch(
+        &self,
+        function: FunctionHandle,
+        grid: [u32; 3],
+        threads: u32,
+        args: *const c_void,
+        stream: StreamHandle,
+    ) -> Outcome<()>;
+
+    /// Captures what this thread puts on the stream; other threads go on as usual.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()>;
+    /// Takes the stream out of capture, also when it fails.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()>;
+}
+
+/// Opens the device that the options name: AMD's where it has one, else NVIDIA's, unless a platform is named.
+///
+/// # Errors
+/// `Error::Device` with everything that was tried.
+pub fn open(options: &HipOptions) -> Result<Box<dyn Driver>> {
+    let mut tried = Vec::new();
+    if options.platform != Some(Platform::Nvidia) {
+        match amd::open(options) {
+            Ok(driver) => return Ok(Box::new(driver)),
+            Err(problem) => tried.push(format!("amd: {problem}")),
+        }
+    }
+    if options.platform != Some(Platform::Amd) {
+        match nvidia::open(options) {
+            Ok(driver) => return Ok(Box::new(driver)),
+            Err(problem) => tried.push(format!("nvidia: {problem}")),
+        }
+    }
+    Err(Error::Device {
+        device: "hip".into(),
+        problem: format!("no usable GPU ({}); use device=\"cpu\" to run without one", tried.join("; ")),
+    })
+}
+
+/// The first of the driver's libraries that opens, with its name; else why none did.
+fn open_library(options: &HipOptions, names: &[&str]) -> std::result::Result<(libloading::Library, String), String> {
+    let named = options.library.as_ref().map(|path| path.to_string_lossy().into_owned());
+    let mut problems = Vec::new();
+    for name in named.as_deref().map_or(names.to_vec(), |name| vec![name]) {
+        // SAFETY: opening runs the library's initialisers: that of a GPU driver, which the user installed (or named)
+        // to be used by programs like this one.
+        match unsafe { libloading::Library::new(name) } {
+            Ok(library) => return Ok((library, name.to_string())),
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    // The first name is the one that a current installation has; its problem is the one worth reading.
+    Err(problems.swap_remove(0))
+}
+
+/// Which of the devices there are, or why there is none to use.
+fn check_index(index: u32, count: i32) -> std::result::Result<(), String> {
+    match u32::try_from(count) {
+        Ok(count) if index < count => Ok(()),
+        Ok(count) if count > 0 => Err(format!("device {index} was asked for, there are {count}")),
+        _ => Err("it has no device".into()),
+    }
+}
+
+fn version_text(version: i32, major: i32, minor: i32) -> String {
+    format!("{}.{}", version / major, version % major / minor)
+}

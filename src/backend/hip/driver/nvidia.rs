@@ -1,0 +1,323 @@
+//! HIP on NVIDIA GPUs: each call is the CUDA driver's that HIP itself maps it to.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr::NonNull;
+
+use super::error::{NOT_READY, SUCCESS};
+use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{check_index, open_library, version_text};
+use crate::backend::hip::sys::cuda::{self, Cuda};
+use crate::backend::hip::sys::{
+    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
+};
+use crate::config::{HipOptions, Platform};
+
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+pub(super) struct Nvidia {
+    cuda: Cuda,
+    device: c_int,
+    /// The device's primary context, shared with whatever else in the process uses CUDA.
+    context: ContextHandle,
+    properties: DeviceProperties,
+}
+
+/// Calls a function of the table and turns a non-zero status into an error that names it.
+macro_rules! call {
+    ($cuda:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let status = ($cuda.$function)($($argument),*);
+        check(&$cuda, stringify!($function), status)
+    }};
+}
+
+pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
+    let (library, name) = open_library(options, &LIBRARIES)?;
+    // SAFETY: a library of this name has the functions of cuda.h.
+    let cuda =
+        unsafe { Cuda::load(library) }.map_err(|e| format!("{name} is older than CUDA 11.4 or not CUDA: {e}"))?;
+    let index = c_int::try_from(options.device_index).map_err(|e| e.to_string())?;
+    let (mut count, mut version, mut device) = (0, 0, 0);
+    // SAFETY: the pointers are to locals that outlive the calls.
+    unsafe {
+        call!(cuda, cuInit(0)).map_err(|e| format!("{name} finds no device: {e}"))?;
+        call!(cuda, cuDeviceGetCount(&raw mut count)).map_err(|e| format!("{name} finds no device: {e}"))?;
+        check_index(options.device_index, count).map_err(|problem| format!("{name}: {problem}"))?;
+        call!(cuda, cuDriverGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
+        call!(cuda, cuDeviceGet(&raw mut device, index)).map_err(|e| e.to_string())?;
+    }
+    let driver = format!("{name}, CUDA {}", version_text(version, 1000, 10));
+    let properties = read_properties(&cuda, device, options.device_index, driver)?;
+    let mut context = ContextHandle::NULL;
+    // SAFETY: `context` outlives the call.
+    unsafe { call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context, device)) }.map_err(|e| e.to_string())?;
+    // From here on `Drop` releases the context.
+    let mut opened = Nvidia { cuda, device, context, properties };
+    opened.make_current().map_err(|e| e.to_string())?;
+    opened.properties.total_memory = opened.memory_info().map_err(|e| e.to_string())?.total;
+    Ok(opened)
+}
+
+/// All but the size of the memory, which needs a context.
+fn read_properties(cuda: &Cuda, device: c_int, index: u32, driver: String) -> Result<DeviceProperties, String> {
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: `value` outlives the call.
+        unsafe { call!(*cuda, cuDeviceGetAttribute(&raw mut value, attribute, device)) }.map_err(|e| e.to_string())?;
+        u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
+    };
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the name is 256 bytes, as said, and ends with a zero byte.
+    let name = unsafe {
+        call!(*cuda, cuDeviceGetName(name.as_mut_ptr(), 256, device)).map_err(|e| e.to_string())?;
+        CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+    };
+    let major = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(DeviceProperties {
+        platform: Platform::Nvidia,
+        index,
+        name,
+        arch: format!("sm_{major}{minor}"),
+        driver,
+        warp_size: attribute(cuda::ATTRIBUTE_WARP_SIZE)?,
+        multiprocessors: attribute(cuda::ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        max_threads_per_block: attribute(cuda::ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        max_grid: [
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_X)?,
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ],
+        max_shared_per_block: attribute(cuda::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        l2_bytes: attribute(cuda::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        total_memory: 0,
+    })
+}
+
+fn check(cuda: &Cuda, call: &'static str, status: Status) -> Outcome<()> {
+    if status == SUCCESS {
+        return Ok(());
+    }
+    let (mut name, mut explanation) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: plain look-ups; for a code that is not theirs they fail and set null.
+    let known = unsafe {
+        (cuda.cuGetErrorName)(status, &raw mut name) == SUCCESS
+            && (cuda.cuGetErrorString)(status, &raw mut explanation) == SUCCESS
+    };
+    let text = |pointer: *const c_char| match pointer.is_null() || !known {
+        true => "?".into(),
+        // SAFETY: both are static texts that end with a zero byte.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy(),
+    };
+    Err(DriverError { call, code: status.0, text: format!("{}: {}", text(name), text(explanation)) })
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        // SAFETY: retained once by `open`. Everything made in the context holds the device, and so this, alive.
+        let released = unsafe { call!(self.cuda, cuDevicePrimaryCtxRelease_v2(self.device)) };
+        if let Err(error) = released {
+            tracing::warn!(%error, "releasing the CUDA context");
+        }
+    }
+}
+
+// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
+// sizes are what the caller vouches for (see `Driver`).
+impl Driver for Nvidia {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn make_current(&self) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuCtxSetCurrent(self.context)) }
+    }
+
+    fn memory_info(&self) -> Outcome<MemoryInfo> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        let mut address = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemAlloc_v2(&raw mut address, bytes as usize)) }?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemFree_v2(address)) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
+        let mut address = std::ptr::null_mut();
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemHostAlloc(&raw mut address, bytes, 0)) }?;
+        NonNull::new(address.cast()).ok_or_else(|| null("cuMemHostAlloc"))
+    }
+
+    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemFreeHost(address.as_ptr().cast())) }
+    }
+
+    fn create_stream(&self) -> Outcome<StreamHandle> {
+        let mut stream = StreamHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamCreate(&raw mut stream, cuda::STREAM_NON_BLOCKING)) }?;
+        Ok(stream)
+    }
+
+    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamDestroy_v2(stream)) }
+    }
+
+    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamSynchronize(stream)) }
+    }
+
+    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamWaitEvent(stream, event, 0)) }
+    }
+
+    fn create_event(&self) -> Outcome<EventHandle> {
+        let mut event = EventHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventCreate(&raw mut event, cuda::EVENT_DISABLE_TIMING)) }?;
+        Ok(event)
+    }
+
+    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventDestroy_v2(event)) }
+    }
+
+    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventRecord(event, stream)) }
+    }
+
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventSynchronize(event)) }
+    }
+
+    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
+        // SAFETY: see above.
+        match unsafe { (self.cuda.cuEventQuery)(event) } {
+            NOT_READY => Ok(false),
+            status => check(&self.cuda, "cuEventQuery", status).map(|()| true),
+        }
+    }
+
+    unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream)) }
+    }
+
+    unsafe fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream)) }
+    }
+
+    unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream)) }
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemsetD8Async(to, byte, bytes as usize, stream)) }
+    }
+
+    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
+        let mut module = ModuleHandle::NULL;
+        // SAFETY: see above; the library reads the image's size from its ELF header.
+        unsafe { call!(self.cuda, cuModuleLoadData(&raw mut module, image.as_ptr().cast())) }?;
+        Ok(module)
+    }
+
+    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuModuleUnload(module)) }
+    }
+
+    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle> {
+        let mut function = FunctionHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }?;
+        Ok(function)
+    }
+
+    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: see above.
+            unsafe { call!(self.cuda, cuFuncGetAttribute(&raw mut value, attribute, function)) }?;
+            Ok(value.max(0).unsigned_abs())
+        };
+        Ok(FunctionAttributes {
+            max_threads: attribute(cuda::FUNCTION_MAX_THREADS_PER_BLOCK)?,
+            registers: attribute(cuda::FUNCTION_NUM_REGISTERS)?,
+        })
+    }
+
+    unsafe fn launch(
+        &self,
+        function: FunctionHandle,
+        [x, y, z]: [u32; 3],
+        threads: u32,
+        args: *const c_void,
+        stream: StreamHandle,
+    ) -> Outcome<()> {
+        let mut parameters = [args.cast_mut()];
+        let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: see above; the driver copies the parameter before it returns.
+        unsafe { call!(self.cuda, cuLaunchKernel(function, x, y, z, threads, 1, 1, 0, stream, parameters, extra)) }
+    }
+
+    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamBeginCapture_v2(stream, cuda::CAPTURE_THREAD_LOCAL)) }
+    }
+
+    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle> {
+        let mut graph = GraphHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamEndCapture(stream, &raw mut graph)) }?;
+        Ok(graph)
+    }
+
+    unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle> {
+        let mut exec = GraphExecHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)) }?;
+        Ok(exec)
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphDestroy(graph)) }
+    }
+
+    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphExecDestroy(graph)) }
+    }
+
+    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphLaunch(graph, stream)) }
+    }
+}
+
+/// Success that brought nothing.
+fn null(call: &'static str) -> DriverError {
+    DriverError { call, code: 0, text: "success, but a null pointer".into() }
+}

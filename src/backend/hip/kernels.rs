@@ -1,0 +1,194 @@
+//! Which kernels there are, where each is compiled, and the loaded code of a device.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::compile::plan::{KernelType, Unit};
+use super::compile::{Compiler, Origin};
+use super::device::Device;
+use super::module::{Function, Module};
+use crate::config::{HipOptions, KvCacheDtype};
+use crate::quant::GgmlType;
+use crate::{Error, Result};
+
+/// Head sizes that attention is compiled for; a smaller head uses the next one.
+pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
+/// Rows that a block of `matmul` computes.
+pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
+
+/// A kernel: its name, its unit and its block size, as the sources have them (kernels/README.md).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KernelId {
+    pub unit: Unit,
+    pub name: String,
+    pub threads: u32,
+}
+
+impl KernelType {
+    /// The kernels of a file's type; `None` where only dequantised rows serve.
+    pub fn of(ty: GgmlType) -> Option<Self> {
+        Self::ALL.iter().copied().find(|kernels| kernels.name() == ty.name())
+    }
+}
+
+fn cache_type(dtype: KvCacheDtype) -> &'static str {
+    match dtype {
+        KvCacheDtype::F16 => "f16",
+        KvCacheDtype::F32 => "f32",
+    }
+}
+
+impl KernelId {
+    /// A kernel of a file that is compiled once.
+    pub fn new(file: &'static str, name: impl Into<String>, threads: u32) -> Self {
+        Self { unit: Unit { file, ty: None }, name: name.into(), threads }
+    }
+
+    fn typed(file: &'static str, name: &str, ty: KernelType, suffix: &str, threads: u32) -> Self {
+        let name = format!("{name}_{}{suffix}", ty.name().to_lowercase());
+        Self { unit: Unit { file, ty: Some(ty) }, name, threads }
+    }
+
+    pub fn repack(ty: KernelType) -> Self {
+        Self::typed("weights.hip", "repack", ty, "", 256)
+    }
+
+    pub fn embed(ty: KernelType) -> Self {
+        Self::typed("weights.hip", "embed", ty, "", 256)
+    }
+
+    pub fn dequantize(ty: KernelType) -> Self {
+        Self::typed("weights.hip", "dequantize", ty, "", 128)
+    }
+
+    pub fn gemv(ty: KernelType) -> Self {
+        Self::typed("gemv.hip", "gemv", ty, "", 256)
+    }
+
+    /// `rows` is one of `MATMUL_ROWS`.
+    pub fn matmul(ty: KernelType, rows: u32) -> Self {
+        // MATMUL_THREADS_N* of args.h.
+        let threads = if rows <= 16 { 256 } else { 128 };
+        Self::typed("matmul.hip", "matmul", ty, &format!("_n{rows}"), threads)
+    }
+
+    pub fn prepare() -> Self {
+        Self::new("rows.hip", "prepare", 256)
+    }
+
+    pub fn gated_activation() -> Self {
+        Self::new("rows.hip", "gated_activation", 256)
+    }
+
+    pub fn gather_rows() -> Self {
+        Self::new("rows.hip", "gather_rows", 256)
+    }
+
+    pub fn copy_blocks() -> Self {
+        Self::new("rows.hip", "copy_blocks", 256)
+    }
+
+    pub fn rope_angles() -> Self {
+        Self::new("rope.hip", "rope_angles", 256)
+    }
+
+    pub fn rope_store(cache: KvCacheDtype) -> Self {
+        Self::new("rope.hip", format!("rope_store_{}", cache_type(cache)), 256)
+    }
+
+    /// `head_size` is one of `HEAD_SIZES`.
+    pub fn attention_decode(cache: KvCacheDtype, head_size: u32) -> Self {
+        let name = format!("attention_decode_{}_d{head_size}", cache_type(cache));
+        Self::new("attention_decode.hip", name, 256)
+    }
+
+    /// `head_size` is one of `HEAD_SIZES`.
+    pub fn attention_prefill(cache: KvCacheDtype, head_size: u32) -> Self {
+        let name = format!("attention_prefill_{}_d{head_size}", cache_type(cache));
+        Self::new("attention_prefill.hip", name, 128)
+    }
+
+    pub fn argmax() -> Self {
+        Self::new("sampling.hip", "argmax", 1024)
+    }
+
+    pub fn top_k() -> Self {
+        Self::new("sampling.hip", "top_k", 1024)
+    }
+
+    /// Every kernel of every unit.
+    pub fn all() -> Vec<Self> {
+        let mut all = vec![
+            Self::prepare(),
+            Self::gated_activation(),
+            Self::gather_rows(),
+            Self::copy_blocks(),
+            Self::rope_angles(),
+            Self::argmax(),
+            Self::top_k(),
+        ];
+        for cache in [KvCacheDtype::F16, KvCacheDtype::F32] {
+            all.push(Self::rope_store(cache));
+            all.extend(HEAD_SIZES.map(|size| Self::attention_decode(cache, size)));
+            all.extend(HEAD_SIZES.map(|size| Self::attention_prefill(cache, size)));
+        }
+        for &ty in KernelType::ALL {
+            all.extend([Self::repack(ty), Self::embed(ty), Self::dequantize(ty), Self::gemv(ty)]);
+            all.extend(MATMUL_ROWS.map(|rows| Self::matmul(ty, rows)));
+        }
+        all
+    }
+}
+
+/// The kernels of a device, loaded unit by unit when first asked for.
+pub struct Kernels {
+    device: Device,
+    compiler: Compiler,
+    loaded: Mutex<HashMap<Unit, Loaded>>,
+}
+
+#[derive(Clone)]
+struct Loaded {
+    module: Arc<Module>,
+    origin: Origin,
+}
+
+impl Kernels {
+    pub fn new(device: &Device, options: &HipOptions) -> Result<Self> {
+        let compiler = Compiler::new(device.properties(), options);
+        Ok(Self { device: device.clone(), compiler, loaded: Mutex::new(HashMap::new()) })
+    }
+
+    /// Loads units, compiling several at once where they have to be compiled on this machine.
+    pub fn prepare(&self, units: &[Unit]) -> Result<()> {
+        for &unit in units {
+            self.load(unit)?;
+        }
+        Ok(())
+    }
+
+    /// A kernel, ready to launch.
+    ///
+    /// # Errors
+    /// What loading its unit brings, and `Error::Device` if the loaded code has no such kernel.
+    pub fn function(&self, kernel: &KernelId) -> Result<Function> {
+        self.load(kernel.unit)?.module.function(&kernel.name, kernel.threads)
+    }
+
+    /// How the code of a unit came about; `None` while it is not loaded.
+    pub fn origin(&self, unit: Unit) -> Option<Origin> {
+        self.loaded.lock().get(&unit).map(|loaded| loaded.origin.clone())
+    }
+
+    fn load(&self, unit: Unit) -> Result<Loaded> {
+        if let Some(loaded) = self.loaded.lock().get(&unit) {
+            return Ok(loaded.clone());
+        }
+        let code = self.compiler.code_object(unit)?;
+        let module = Module::load(&self.device, &code.image, &unit.name())?;
+        // Another thread may have been faster: its module stays, ours is unloaded.
+        Ok(self.loaded.lock().entry(unit).or_insert(Loaded { module, origin: code.origin }).clone())
+    }
+}

@@ -1,0 +1,172 @@
+//! Streams (queues of work on the device) and the events between them.
+
+use std::sync::Arc;
+
+use super::device::Device;
+use super::graph::Graph;
+use super::memory::DevicePtr;
+use super::module::{Function, KernelArgs};
+use super::sys::{EventHandle, StreamHandle};
+use crate::Result;
+
+/// Work runs in the order in which it was put here. Drop waits for it.
+pub struct Stream {
+    queue: Arc<Queue>,
+}
+
+/// The stream itself: graphs that were launched on it hold it until they are gone.
+pub(super) struct Queue {
+    pub device: Device,
+    pub handle: StreamHandle,
+}
+
+impl Stream {
+    /// A stream that runs beside all others, the default stream included.
+    pub fn new(device: &Device) -> Result<Self> {
+        device.check()?;
+        let handle = device.call(|driver| driver.create_stream())?;
+        Ok(Self { queue: Arc::new(Queue { device: device.clone(), handle }) })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.queue.device
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// Waits until everything put here so far has run; what failed on the way is reported here.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream lives.
+        self.device().call(|driver| unsafe { driver.synchronize_stream(self.queue.handle) })
+    }
+
+    /// Lets what follows wait for the event as it was recorded last.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        // SAFETY: both live.
+        self.device().call(|driver| unsafe { driver.wait_event(self.queue.handle, event.handle) })
+    }
+
+    /// Queues a copy from (page-locked) host memory.
+    ///
+    /// # Safety
+    /// Until the stream has passed the copy, `src` stays alive and unchanged; `dst` has `src.len()` bytes that nothing
+    /// else uses meanwhile.
+    pub unsafe fn copy_to_device(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+        let (from, bytes) = (src.as_ptr(), src.len());
+        // SAFETY: the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_to_device(dst.0, from, bytes, self.queue.handle) })
+    }
+
+    /// Queues a copy to (page-locked) host memory.
+    ///
+    /// # Safety
+    /// Until the stream has passed the copy, `dst` stays alive and is neither read nor written; `src` has `dst.len()`
+    /// bytes that nothing writes meanwhile.
+    pub unsafe fn copy_to_host(&self, dst: &mut [u8], src: DevicePtr) -> Result<()> {
+        let (to, bytes) = (dst.as_mut_ptr(), dst.len());
+        // SAFETY: the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_to_host(to, src.0, bytes, self.queue.handle) })
+    }
+
+    /// Queues a copy within the device.
+    ///
+    /// # Safety
+    /// Both ranges are allocated, do not overlap and are not used otherwise until the stream has passed the copy.
+    pub unsafe fn copy_on_device(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_on_device(dst.0, src.0, bytes, self.queue.handle) })
+    }
+
+    /// Queues the filling of memory with one byte.
+    ///
+    /// # Safety
+    /// The range is allocated and not used otherwise until the stream has passed.
+    pub unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: u64) -> Result<()> {
+        // SAFETY: the caller's promise.
+        self.device().call(|driver| unsafe { driver.fill(dst.0, byte, bytes, self.queue.handle) })
+    }
+
+    /// Queues a kernel over `grid` blocks of the kernel's own size.
+    ///
+    /// # Errors
+    /// `Error::Internal` for a grid that the device cannot run.
+    ///
+    /// # Safety
+    /// `A` is the kernel's argument struct, and its pointers hold for what the kernel does with them until the stream
+    /// has passed it.
+    pub unsafe fn launch<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
+        self.device().check()?;
+        function.check_grid(self.device().properties(), grid)?;
+        let args = std::ptr::from_ref(args).cast();
+        self.device()
+            .call(|driver| {
+                // SAFETY: the caller's promise; the driver copies the arguments before it returns.
+                unsafe { driver.launch(function.handle(), grid, function.threads(), args, self.queue.handle) }
+            })
+            .map_err(|error| function.name_in(error))
+    }
+
+    /// From here to `end_capture`, what this thread puts on the stream is recorded instead of run.
+    pub fn begin_capture(&self) -> Result<()> {
+        self.device().check()?;
+        // SAFETY: the stream lives.
+        self.device().call(|driver| unsafe { driver.begin_capture(self.queue.handle) })
+    }
+
+    /// The graph of what was put here since `begin_capture`. To be called also when some of it failed: it then fails
+    /// too, but the stream is usable again.
+    pub fn end_capture(&self) -> Result<Graph> {
+        // SAFETY: the stream lives.
+        let graph = self.device().call(|driver| unsafe { driver.end_capture(self.queue.handle) })?;
+        Graph::instantiate(self.device(), graph)
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: created by `Stream::new`, and this is the last owner.
+        self.device.release(|driver| unsafe { driver.synchronize_stream(self.handle) });
+        // SAFETY: as above; destroyed also when waiting failed.
+        self.device.release(|driver| unsafe { driver.destroy_stream(self.handle) });
+    }
+}
+
+/// A point in a stream that others can wait for. Before the first `record` it counts as passed.
+pub struct Event {
+    device: Device,
+    handle: EventHandle,
+}
+
+impl Event {
+    pub fn new(device: &Device) -> Result<Self> {
+        device.check()?;
+        let handle = device.call(|driver| driver.create_event())?;
+        Ok(Self { device: device.clone(), handle })
+    }
+
+    /// Moves the event to the stream's end as it is now.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        // SAFETY: both live.
+        self.device.call(|driver| unsafe { driver.record_event(self.handle, stream.queue.handle) })
+    }
+
+    /// Waits until the stream has passed the event.
+    pub fn synchronize(&self) -> Result<()> {
+        // SAFETY: the event lives.
+        self.device.call(|driver| unsafe { driver.synchronize_event(self.handle) })
+    }
+
+    pub fn is_complete(&self) -> Result<bool> {
+        // SAFETY: the event lives.
+        self.device.call(|driver| unsafe { driver.query_event(self.handle) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, this is the only owner; the driver keeps it for waits already queued.
+        self.device.release(|driver| unsafe { driver.destroy_event(self.handle) });
+    }
+}

@@ -1,0 +1,75 @@
+//! libcuda, from cuda.h of CUDA 12; the names with `_v2` are what the header's macros expand to.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use super::{
+    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api,
+};
+
+// CUdevice_attribute
+pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
+pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 5;
+pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 6;
+pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 7;
+pub const ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: c_int = 8;
+pub const ATTRIBUTE_WARP_SIZE: c_int = 10;
+pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
+pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 38;
+pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
+
+// CUfunction_attribute
+pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
+pub const FUNCTION_NUM_REGISTERS: c_int = 4;
+
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+
+api! {
+    Cuda {
+        fn cuInit(c_uint) -> Status;
+        fn cuDriverGetVersion(*mut c_int) -> Status;
+        fn cuDeviceGetCount(*mut c_int) -> Status;
+        fn cuDeviceGet(*mut c_int, c_int) -> Status;
+        fn cuDeviceGetName(*mut c_char, c_int, c_int) -> Status;
+        fn cuDeviceGetAttribute(*mut c_int, c_int, c_int) -> Status;
+        fn cuDevicePrimaryCtxRetain(*mut ContextHandle, c_int) -> Status;
+        fn cuDevicePrimaryCtxRelease_v2(c_int) -> Status;
+        fn cuCtxSetCurrent(ContextHandle) -> Status;
+        fn cuMemGetInfo_v2(*mut usize, *mut usize) -> Status;
+        fn cuGetErrorName(Status, *mut *const c_char) -> Status;
+        fn cuGetErrorString(Status, *mut *const c_char) -> Status;
+        fn cuMemAlloc_v2(*mut u64, usize) -> Status;
+        fn cuMemFree_v2(u64) -> Status;
+        fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint) -> Status;
+        fn cuMemFreeHost(*mut c_void) -> Status;
+        fn cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, StreamHandle) -> Status;
+        fn cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, StreamHandle) -> Status;
+        fn cuMemcpyDtoDAsync_v2(u64, u64, usize, StreamHandle) -> Status;
+        fn cuMemsetD8Async(u64, u8, usize, StreamHandle) -> Status;
+        fn cuStreamCreate(*mut StreamHandle, c_uint) -> Status;
+        fn cuStreamDestroy_v2(StreamHandle) -> Status;
+        fn cuStreamSynchronize(StreamHandle) -> Status;
+        fn cuStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
+        fn cuEventCreate(*mut EventHandle, c_uint) -> Status;
+        fn cuEventDestroy_v2(EventHandle) -> Status;
+        fn cuEventRecord(EventHandle, StreamHandle) -> Status;
+        fn cuEventSynchronize(EventHandle) -> Status;
+        fn cuEventQuery(EventHandle) -> Status;
+        fn cuModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
+        fn cuModuleUnload(ModuleHandle) -> Status;
+        fn cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;
+        fn cuFuncGetAttribute(*mut c_int, c_int, FunctionHandle) -> Status;
+        fn cuLaunchKernel(
+            FunctionHandle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+            StreamHandle, *mut *mut c_void, *mut *mut c_void,
+        ) -> Status;
+        fn cuStreamBeginCapture_v2(StreamHandle, c_int) -> Status;
+        fn cuStreamEndCapture(StreamHandle, *mut GraphHandle) -> Status;
+        fn cuGraphInstantiateWithFlags(*mut GraphExecHandle, GraphHandle, u64) -> Status;
+        fn cuGraphDestroy(GraphHandle) -> Status;
+        fn cuGraphExecDestroy(GraphExecHandle) -> Status;
+        fn cuGraphLaunch(GraphExecHandle, StreamHandle) -> Status;
+    }
+}

@@ -1,0 +1,78 @@
+//! libamdhip64, from hip_runtime_api.h of ROCm 6 and 7.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api};
+
+// hipDeviceAttribute_t. The numbers are the same from ROCm 5 on; only ROCm 6 has hipGetDevicePropertiesR0600.
+pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 19;
+pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
+pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;
+pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 31;
+pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 56;
+pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 63;
+pub const ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: c_int = 74;
+pub const ATTRIBUTE_WARP_SIZE: c_int = 87;
+
+// hipFunction_attribute
+pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
+pub const FUNCTION_NUM_REGISTERS: c_int = 4;
+
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+pub const COPY_HOST_TO_DEVICE: c_int = 1;
+pub const COPY_DEVICE_TO_HOST: c_int = 2;
+pub const COPY_DEVICE_TO_DEVICE: c_int = 3;
+
+/// hipDeviceProp_tR0600: the architecture's name has no attribute, so this one structure is read by offset, and two
+/// other fields of it are compared with their attributes to notice a structure that is laid out differently.
+pub const PROPERTIES_BYTES: usize = 1472;
+pub const PROPERTIES_WARP_SIZE: usize = 308;
+pub const PROPERTIES_MULTIPROCESSOR_COUNT: usize = 388;
+pub const PROPERTIES_GCN_ARCH_NAME: usize = 1160;
+pub const PROPERTIES_GCN_ARCH_NAME_BYTES: usize = 256;
+
+api! {
+    Hip {
+        fn hipInit(c_uint) -> Status;
+        fn hipRuntimeGetVersion(*mut c_int) -> Status;
+        fn hipGetDeviceCount(*mut c_int) -> Status;
+        fn hipSetDevice(c_int) -> Status;
+        fn hipDeviceGetName(*mut c_char, c_int, c_int) -> Status;
+        fn hipDeviceGetAttribute(*mut c_int, c_int, c_int) -> Status;
+        fn hipGetDevicePropertiesR0600(*mut u8, c_int) -> Status;
+        fn hipMemGetInfo(*mut usize, *mut usize) -> Status;
+        fn hipGetErrorName(Status) -> *const c_char;
+        fn hipGetErrorString(Status) -> *const c_char;
+        fn hipMalloc(*mut u64, usize) -> Status;
+        fn hipFree(u64) -> Status;
+        fn hipHostMalloc(*mut *mut c_void, usize, c_uint) -> Status;
+        fn hipHostFree(*mut c_void) -> Status;
+        fn hipMemcpyAsync(*mut c_void, *const c_void, usize, c_int, StreamHandle) -> Status;
+        fn hipMemsetAsync(*mut c_void, c_int, usize, StreamHandle) -> Status;
+        fn hipStreamCreateWithFlags(*mut StreamHandle, c_uint) -> Status;
+        fn hipStreamDestroy(StreamHandle) -> Status;
+        fn hipStreamSynchronize(StreamHandle) -> Status;
+        fn hipStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
+        fn hipEventCreateWithFlags(*mut EventHandle, c_uint) -> Status;
+        fn hipEventDestroy(EventHandle) -> Status;
+        fn hipEventRecord(EventHandle, StreamHandle) -> Status;
+        fn hipEventSynchronize(EventHandle) -> Status;
+        fn hipEventQuery(EventHandle) -> Status;
+        fn hipModuleLoadData(*mut ModuleHandle, *const c_void) -> Status;
+        fn hipModuleUnload(ModuleHandle) -> Status;
+        fn hipModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;
+        fn hipFuncGetAttribute(*mut c_int, c_int, FunctionHandle) -> Status;
+        fn hipModuleLaunchKernel(
+            FunctionHandle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
+            StreamHandle, *mut *mut c_void, *mut *mut c_void,
+        ) -> Status;
+        fn hipStreamBeginCapture(StreamHandle, c_int) -> Status;
+        fn hipStreamEndCapture(StreamHandle, *mut GraphHandle) -> Status;
+        fn hipGraphInstantiate(*mut GraphExecHandle, GraphHandle, *mut c_void, *mut c_char, usize) -> Status;
+        fn hipGraphDestroy(GraphHandle) -> Status;
+        fn hipGraphExecDestroy(GraphExecHandle) -> Status;
+        fn hipGraphLaunch(GraphExecHandle, StreamHandle) -> Status;
+    }
+}

@@ -1,0 +1,131 @@
+//! Where the HIP backend finds its device, its libraries and its cache of compiled kernels.
+
+use std::path::PathBuf;
+
+use crate::{Error, Result};
+
+/// The two platforms of HIP, as HIP itself names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Platform {
+    /// libamdhip64.
+    Amd,
+    /// The same calls on the CUDA driver, libcuda.
+    Nvidia,
+}
+
+impl Platform {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amd => "amd",
+            Self::Nvidia => "nvidia",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HipOptions {
+    /// `None`: AMD where it has a device, else NVIDIA. `ROCMFORGE_HIP_PLATFORM`.
+    pub platform: Option<Platform>,
+    /// The driver's library in place of the ones looked for by name; it then also provides the run-time compiler.
+    /// `ROCMFORGE_HIP_LIBRARY`.
+    pub library: Option<PathBuf>,
+    /// Directory of compiled kernels; `None`: nothing is kept. `ROCMFORGE_CACHE_DIR`, else `$XDG_CACHE_HOME/rocmforge`,
+    /// else `~/.cache/rocmforge`.
+    pub cache_dir: Option<PathBuf>,
+    /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
+    pub cuda_home: Option<PathBuf>,
+    pub device_index: u32,
+    /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run time.
+    pub embedded_kernels: bool,
+}
+
+impl Default for HipOptions {
+    fn default() -> Self {
+        Self {
+            platform: None,
+            library: None,
+            cache_dir: None,
+            cuda_home: None,
+            device_index: 0,
+            embedded_kernels: true,
+        }
+    }
+}
+
+impl HipOptions {
+    /// Fills in what was not given from the variables that `read` gives.
+    pub(super) fn fill_in(&mut self, read: impl Fn(&'static str) -> Result<Option<String>>) -> Result<()> {
+        if self.platform.is_none()
+            && let Some(value) = read("ROCMFORGE_HIP_PLATFORM")?
+        {
+            self.platform = Some(match value.as_str() {
+                "amd" => Platform::Amd,
+                "nvidia" => Platform::Nvidia,
+                _ => return Err(Error::invalid("ROCMFORGE_HIP_PLATFORM", value, "amd or nvidia")),
+            });
+        }
+        let path = |name| Ok::<_, Error>(read(name)?.map(PathBuf::from));
+        if self.library.is_none() {
+            self.library = path("ROCMFORGE_HIP_LIBRARY")?;
+        }
+        if self.cache_dir.is_none() {
+            self.cache_dir = match path("ROCMFORGE_CACHE_DIR")? {
+                Some(directory) => Some(directory),
+                // A relative XDG_CACHE_HOME is to be ignored, says its specification.
+                None => match path("XDG_CACHE_HOME")?.filter(|directory| directory.is_absolute()) {
+                    Some(caches) => Some(caches.join("rocmforge")),
+                    None => path("HOME")?.map(|home| home.join(".cache/rocmforge")),
+                },
+            };
+        }
+        if self.cuda_home.is_none() {
+            self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(variables: &[(&str, &str)], mut options: HipOptions) -> Result<HipOptions> {
+        options.fill_in(|name| {
+            Ok(variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string()))
+        })?;
+        Ok(options)
+    }
+
+    #[test]
+    fn variables_fill_in_and_options_win() {
+        let set = [
+            ("ROCMFORGE_HIP_PLATFORM", "nvidia"),
+            ("ROCMFORGE_HIP_LIBRARY", "/lib/a.so"),
+            ("ROCMFORGE_CACHE_DIR", "/cache"),
+            ("CUDA_PATH", "/cuda"),
+            ("HOME", "/home/x"),
+        ];
+        let options = filled(&set, HipOptions::default()).unwrap();
+        assert_eq!(options.platform, Some(Platform::Nvidia));
+        assert_eq!(options.library, Some(PathBuf::from("/lib/a.so")));
+        assert_eq!(options.cache_dir, Some(PathBuf::from("/cache")));
+        assert_eq!(options.cuda_home, Some(PathBuf::from("/cuda")));
+        let given = HipOptions {
+            platform: Some(Platform::Amd),
+            library: Some("b.so".into()),
+            cache_dir: Some("c".into()),
+            cuda_home: Some("d".into()),
+            ..HipOptions::default()
+        };
+        assert_eq!(filled(&set, given.clone()).unwrap(), given);
+        assert!(filled(&[("ROCMFORGE_HIP_PLATFORM", "cuda")], HipOptions::default()).is_err());
+    }
+
+    #[test]
+    fn the_cache_stands_where_the_desktop_specification_says() {
+        let cache = |variables: &[(&str, &str)]| filled(variables, HipOptions::default()).unwrap().cache_dir;
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]), Some(PathBuf::from("/x/rocmforge")));
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "x"), ("HOME", "/h")]), Some(PathBuf::from("/h/.cache/rocmforge")));
+        assert_eq!(cache(&[]), None);
+    }
+}
