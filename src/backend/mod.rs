@@ -9,7 +9,9 @@ mod conformance;
 pub mod cpu;
 pub mod hip;
 
-pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};
+pub use args::{
+    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Upload,
+};
 
 use crate::Result;
 use crate::batch::Batch;
@@ -29,6 +31,14 @@ pub enum Plan {
 pub trait Loader: Sized {
     type Backend: Backend;
 
+    /// What will be uploaded, told before the first of it: a device may take the memory of all weights at once.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when it does not fit.
+    fn reserve_weights(&mut self, _uploads: &[Upload<'_>]) -> Result<()> {
+        Ok(())
+    }
+
     /// One or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), kept in the file's
     /// quantisation. Rows may be of different types per part.
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<<Self::Backend as Backend>::Matrix>;
@@ -47,6 +57,11 @@ pub trait Loader: Sized {
 
     /// One layer's K and V pool.
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<<Self::Backend as Backend>::KvLayer>;
+
+    /// All layers' pools: a device may take one allocation for them.
+    fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>> {
+        specs.iter().map(|&spec| self.alloc_kv_layer(spec)).collect()
+    }
 
     /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin).
     fn available_memory(&self) -> Result<u64>;

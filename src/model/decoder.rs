@@ -62,10 +62,7 @@ impl<B: Backend> Decoder<B> {
         limits: DecoderLimits,
         kv: KvLayerSpec,
     ) -> Result<Self> {
-        let mut kv_layers = Vec::with_capacity(spec.num_layers);
-        for _ in 0..spec.num_layers {
-            kv_layers.push(loader.alloc_kv_layer(kv)?);
-        }
+        let kv_layers = loader.alloc_kv_layers(&vec![kv; spec.num_layers])?;
         let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
         let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
         let mut stream = |rows| -> Result<Stream<B>> {
