@@ -9,6 +9,8 @@ mod graph;
 mod kernels;
 mod memory;
 mod module;
+#[cfg(test)]
+mod ownership_tests;
 mod stream;
 mod sys;
 
