@@ -17,6 +17,8 @@ mod loader;
 mod memory;
 mod module;
 mod ops;
+#[cfg(test)]
+mod ownership_tests;
 mod self_test;
 mod step;
 mod stream;
