@@ -12,6 +12,13 @@ constexpr u32 CHUNK = THREADS * PER_THREAD;
 // Candidates of top_k in LDS.
 constexpr u32 CAPACITY = 2 * THREADS;
 
+// A chunk is held in registers, which have no index at run time: loops over it must be unrolled.
+#if GPU_CPU
+  #define UNROLL
+#else
+  #define UNROLL _Pragma("unroll")
+#endif
+
 // A token's place in the order (logit descending, id ascending): the larger key is the better token, no two are equal,
 // and none is 0. -0 and 0 are the same logit.
 DEV u32 ordered(float logit) {
@@ -43,6 +50,7 @@ DEV u32 token_id(u32 start, u32 i) { return start + (i >> 2) * (4 * THREADS) + 4
 // This thread's logits of a chunk; -infinity beyond the row.
 DEV void load_chunk(const Row& row, u32 start, float* v) {
   const bool whole = row.aligned && row.cols - start >= CHUNK;
+  UNROLL
   for (u32 i = 0; i < PER_THREAD; i += 4) {
     const u32 id = token_id(start, i);
     const float* p = row.logits + id;
@@ -69,6 +77,7 @@ DEV Part scan(const Row& row) {
     float v[PER_THREAD];
     load_chunk(row, start, v);
     const float before = p.max;
+    UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
       p.nan |= v[i] != v[i];
       if (v[i] > p.max) { p.max = v[i]; p.best = token_id(start, i); }
@@ -79,6 +88,7 @@ DEV Part scan(const Row& row) {
       p.sum *= scale;
       p.lost *= scale;
     }
+    UNROLL
     for (u32 i = 0; i < PER_THREAD; i += 4) {
       const float term = (exp_accurate(v[i] - p.max) + exp_accurate(v[i + 1] - p.max)) +
                          (exp_accurate(v[i + 2] - p.max) + exp_accurate(v[i + 3] - p.max)) - p.lost;
@@ -161,6 +171,7 @@ DEV u32 collect(const Row& row, u64 floor, u64* keys, u32* count) {
   for (u32 start = 0; start < row.cols; start += CHUNK) {
     float v[PER_THREAD];
     load_chunk(row, start, v);
+    UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
       const u32 id = token_id(start, i);
       if (ordered(v[i]) < least || id >= row.cols) continue;
