@@ -12,6 +12,7 @@ pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger,
 
 use crate::Result;
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::tensor::TensorView;
 
 /// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
@@ -135,6 +136,12 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
+
+    /// What is wanted of each row of `logits`, `[wanted.len(), cols]` (after everything queued before has run). A
+    /// backend may give more than that; this one gives whole rows.
+    fn select<'a>(&'a mut self, logits: &'a Self::Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
+        Ok(Selection::of_rows(self.to_host(logits, wanted.len(), cols)?, cols))
+    }
 
     /// Bytes held on the device, by purpose.
     fn memory(&self) -> MemoryLedger;

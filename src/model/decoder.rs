@@ -4,6 +4,7 @@ use super::spec::DecoderSpec;
 use super::weights::{LayerWeights, Weights};
 use crate::backend::{Backend, KvLayerSpec, Loader};
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
 
 /// All layers of the supported architectures attend alike, so there is one KV group.
@@ -104,9 +105,12 @@ impl<B: Backend> Decoder<B> {
         bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
     }
 
-    /// Runs one step and returns the logits of the batch's `logits_indices`, `[rows, vocab_size]`.
-    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch) -> Result<&'a [f32]> {
+    /// Runs one step and returns what is `wanted` of each row of logits: one per entry of the batch's `logits_indices`.
+    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'a>> {
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
+        if rows != wanted.len() {
+            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wanted.len())));
+        }
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
                 "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
@@ -140,7 +144,7 @@ impl<B: Backend> Decoder<B> {
                 kv,
             )?;
             if layers.peek().is_none() && rows == 0 {
-                return Ok(&[]);
+                return Ok(Selection::of_rows(&[], spec.vocab_size));
             }
             backend.attention(qkv, spec.qkv, spec.attention, batch, KV_GROUP, kv, &mut all.attn)?;
             match layers.peek() {
@@ -171,7 +175,7 @@ impl<B: Backend> Decoder<B> {
             }
         }
         backend.linear(weights.output.as_ref().unwrap_or(&weights.token_embd), &work.normed, rows, logits)?;
-        backend.to_host(logits, rows, spec.vocab_size)
+        backend.select(logits, spec.vocab_size, wanted)
     }
 }
 

@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
-use crate::engine::{Executor, Logits};
+use crate::engine::Executor;
+use crate::selection::{DeviceRows, Selected, Selection, Wanted};
 use crate::{Error, Result};
 
 /// Logits of the token after a sequence, from the whole sequence.
@@ -142,7 +143,8 @@ impl Fake {
 }
 
 impl Executor for Fake {
-    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
+        assert_eq!(wanted.len(), batch.logits_indices.len());
         self.script.pass_gate();
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
@@ -159,7 +161,7 @@ impl Executor for Fake {
             }
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
             Some(Fault::Dead) => return Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
-            Some(Fault::WrongShape) => return Ok(Logits { values: &[1.0], vocab_size: self.vocab_size }),
+            Some(Fault::WrongShape) => return Ok(Selection::of_rows(&[1.0], self.vocab_size)),
             None => {}
         }
         self.values.clear();
@@ -171,7 +173,7 @@ impl Executor for Fake {
                 self.values.extend((self.rule)(&content[..len]));
             }
         }
-        Ok(Logits { values: &self.values, vocab_size: self.vocab_size })
+        Ok(Selection::of_rows(&self.values, self.vocab_size))
     }
 
     fn vocab_size(&self) -> usize {
