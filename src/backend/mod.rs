@@ -15,6 +15,7 @@ pub use args::{
 
 use crate::Result;
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::tensor::TensorView;
 
 /// How a step's ops come to run.
@@ -204,6 +205,12 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
+
+    /// What is wanted of each row of `logits`, `[wanted.len(), cols]` (after everything queued before has run). A
+    /// backend may give more than that; this one gives whole rows.
+    fn select<'a>(&'a mut self, logits: &'a Self::Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
+        Ok(Selection::of_rows(self.to_host(logits, wanted.len(), cols)?, cols))
+    }
 
     /// Bytes held on the device, by purpose.
     fn memory(&self) -> MemoryLedger;

@@ -4,6 +4,7 @@ use super::spec::DecoderSpec;
 use super::weights::{LayerWeights, Weights};
 use crate::backend::{Backend, KvLayerSpec, Loader, Plan};
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
 
 /// All layers of the supported architectures attend alike, so there is one KV group.
@@ -98,9 +99,12 @@ impl<B: Backend> Decoder<B> {
         bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
     }
 
-    /// Runs one step and returns the logits of the batch's `logits_indices`, `[rows, vocab_size]`.
-    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch) -> Result<&'a [f32]> {
+    /// Runs one step and returns what is `wanted` of each row of logits: one per entry of the batch's `logits_indices`.
+    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'a>> {
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
+        if rows != wanted.len() {
+            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wanted.len())));
+        }
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
                 "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
@@ -113,7 +117,10 @@ impl<B: Backend> Decoder<B> {
             self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
         }
         backend.end_ops()?;
-        backend.to_host(&self.buffers.logits, rows, self.spec.vocab_size)
+        if rows == 0 {
+            return Ok(Selection::of_rows(&[], self.spec.vocab_size));
+        }
+        backend.select(&self.buffers.logits, self.spec.vocab_size, wanted)
     }
 
     /// The ops of a step of `tokens` rows, of which `rows` go on to become logits.
