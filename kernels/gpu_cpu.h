@@ -43,13 +43,28 @@
 
 // ------------------------------------------------------------------------------------------------ context switch
 // Saves the callee-saved registers on the stack and the stack pointer in *save, and goes on where `to` was saved.
-// The symbol is local: every shared object has its own.
-#if defined(__x86_64__)
+// The symbol is local: every shared object has its own. FRAME is what it pushes, in words; the first time it returns
+// into a fiber, FRAME_RETURN of them is where to, and the stack pointer is as the ABI has it at a function's entry.
 extern "C" void gpu_switch(void** save, void* to);
+#if defined(__x86_64__)
+constexpr int GPU_FRAME = 8, GPU_FRAME_RETURN = 6;
 __asm__(".pushsection .text\n.type gpu_switch,@function\ngpu_switch:\n"
         "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
         "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
         "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+        ".size gpu_switch, .-gpu_switch\n.popsection\n");
+#elif defined(__aarch64__)
+constexpr int GPU_FRAME = 20, GPU_FRAME_RETURN = 11;
+__asm__(".pushsection .text\n.type gpu_switch,%function\ngpu_switch:\n"
+        "  sub sp, sp, #160\n"
+        "  stp x19, x20, [sp]\n  stp x21, x22, [sp, #16]\n  stp x23, x24, [sp, #32]\n  stp x25, x26, [sp, #48]\n"
+        "  stp x27, x28, [sp, #64]\n  stp x29, x30, [sp, #80]\n"
+        "  stp d8, d9, [sp, #96]\n  stp d10, d11, [sp, #112]\n  stp d12, d13, [sp, #128]\n  stp d14, d15, [sp, #144]\n"
+        "  mov x9, sp\n  str x9, [x0]\n  mov sp, x1\n"
+        "  ldp x19, x20, [sp]\n  ldp x21, x22, [sp, #16]\n  ldp x23, x24, [sp, #32]\n  ldp x25, x26, [sp, #48]\n"
+        "  ldp x27, x28, [sp, #64]\n  ldp x29, x30, [sp, #80]\n"
+        "  ldp d8, d9, [sp, #96]\n  ldp d10, d11, [sp, #112]\n  ldp d12, d13, [sp, #128]\n  ldp d14, d15, [sp, #144]\n"
+        "  add sp, sp, #160\n  ret\n"
         ".size gpu_switch, .-gpu_switch\n.popsection\n");
 #else
 #error "gpu_cpu.h: add a context switch for this architecture"
@@ -163,11 +178,9 @@ inline bool run_wave(Block* b, int wave) {
 inline bool run_block(Block* b) {
   for (int i = 0; i < b->threads; i++) {
     // Tops of stacks at equal offsets of a page would all fall into the same few cache sets.
-    void** sp = (void**)(b->stacks + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64);
-    *--sp = nullptr;                    // the stack is aligned as after a call
-    *--sp = (void*)entry;
-    sp -= 6;
-    memset(sp, 0, 6 * sizeof *sp);
+    void** sp = (void**)(b->stacks + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64) - GPU_FRAME;
+    memset(sp, 0, GPU_FRAME * sizeof *sp);
+    sp[GPU_FRAME_RETURN] = (void*)entry;
     b->fiber[i] = {sp, RUNNABLE, {"", 0}};
     b->parity[i] = 0;
   }

@@ -135,9 +135,10 @@ pub unsafe extern "C" fn hipModuleLaunchKernel(
         }
         let mut state = device.working()?;
         let info = &state.functions.get(&id).ok_or(Status::INVALID_HANDLE)?.info;
-        // SAFETY: the module's contract, for the two forms in which arguments are passed.
         let bytes = match (parameters.is_null(), extra.is_null()) {
+            // SAFETY: the module's contract: a pointer to each argument.
             (false, true) => unsafe { gather(info, parameters) },
+            // SAFETY: the module's contract: a list that ends.
             (true, false) => unsafe { read_extra(extra) }?,
             (true, true) if info.arguments.is_empty() => Vec::new(),
             _ => return Err(Status::INVALID_VALUE),
