@@ -24,11 +24,12 @@ const KV_BLOCK: usize = 16;
 
 /// Loads an engine onto a GPU; see [`Loader`].
 pub struct HipLoader {
+    /// First, so that an abandoned load waits for its copies and kernels before their memory and code go.
+    uploader: Option<Uploader>,
     device: Device,
     options: HipOptions,
     kernels: Kernels,
     limits: StepLimits,
-    uploader: Option<Uploader>,
     /// Everything that was allocated, kept for the backend.
     allocations: Vec<DeviceBuffer>,
     weights: Arena,
