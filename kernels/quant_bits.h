@@ -92,17 +92,19 @@ DEV u32 bit_at(const u8* bits, const Place& e) {
 // ------------------------------------------------------------------------------------------------ blocks of the file
 // The blocks of the file that a lane's part of a tile comes from. Null outside the matrix.
 template <class Q> struct RawRows {
-  const u8* row[2];        // rows g and g + 8
+  const u8* raw;           // row g, if inside
+  u64 row_bytes;
+  u32 rows;                // of the matrix from row g on
   u32 first, cols;         // first column of the lane; columns of the matrix
-  MEM const u8* block(int half, int c) const {
-    const u8* r = half ? row[1] : row[0];                   // an index that varies would put the array into scratch
-    return r && first + c < cols ? r + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES : nullptr;
+  MEM const u8* block(u32 half, u32 c) const {
+    if (8 * half >= rows || first + c >= cols) return nullptr;
+    return raw + 8 * half * row_bytes + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES;
   }
-  MEM u32 code(int half, int c) const {
+  MEM u32 code(u32 half, u32 c) const {
     const u8* b = block(half, c);
     return b ? Q::code(b, (first + c) % Q::BLOCK) : 0;
   }
-  MEM u32 u16_of(int half, int c, int offset) const {
+  MEM u32 u16_of(u32 half, u32 c, u32 offset) const {
     const u8* b = block(half, c);
     return b ? u16_at(b + offset) : 0;
   }

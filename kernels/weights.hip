@@ -12,8 +12,9 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
   const u32 row = (u32)(unit / super_blocks) * 16 + (lane >> 2);
   const u64 row_bytes = (u64)(a.cols / Tile::BLOCK) * Tile::BLOCK_BYTES;
   RawRows<Tile> raw;
-  for (int half = 0; half < 2; half++)
-    raw.row[half] = row + 8 * half < a.out_rows ? a.raw + (u64)(row + 8 * half) * row_bytes : nullptr;
+  raw.raw = a.raw + row * row_bytes;
+  raw.row_bytes = row_bytes;
+  raw.rows = row < a.out_rows ? a.out_rows - row : 0;
   raw.first = (u32)(unit % super_blocks) * 256 + 64 * (lane & 3);
   raw.cols = a.cols;
   Tile::pack(a.out + unit * Tile::BYTES, lane, raw);
