@@ -94,10 +94,10 @@ DEV u32 bit_at(const u8* bits, const Place& e) {
 template <class Q> struct RawRows {
   const u8* raw;           // row g, if inside
   u64 row_bytes;
-  u32 rows;                // of the matrix from row g on
+  u32 row, rows;           // row g; rows of the matrix
   u32 first, cols;         // first column of the lane; columns of the matrix
   MEM const u8* block(u32 half, u32 c) const {
-    if (8 * half >= rows || first + c >= cols) return nullptr;
+    if (row + 8 * half >= rows || first + c >= cols) return nullptr;
     return raw + 8 * half * row_bytes + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES;
   }
   MEM u32 code(u32 half, u32 c) const {

@@ -14,7 +14,8 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
   RawRows<Tile> raw;
   raw.raw = a.raw + row * row_bytes;
   raw.row_bytes = row_bytes;
-  raw.rows = row < a.out_rows ? a.out_rows - row : 0;
+  raw.row = row;
+  raw.rows = a.out_rows;
   raw.first = (u32)(unit % super_blocks) * 256 + 64 * (lane & 3);
   raw.cols = a.cols;
   Tile::pack(a.out + unit * Tile::BYTES, lane, raw);
