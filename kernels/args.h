@@ -68,7 +68,8 @@ struct MatmulArgs {
   const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any content)
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
-  float* partial;         // splits > 1: [splits][rows][out_rows]
+  float* partial;         // splits > 1: a block of the grid has [splits][16 * MATMUL_TILES_N<N> * max(N, 16)]; in the
+                          // order of the matrix unit, for the kernel alone
   u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
   u32 out_rows, cols, rows, out_stride;
   u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
