@@ -14,6 +14,18 @@
   #define MEMBER inline __attribute__((always_inline))
 #endif
 
+// The arguments, read anew. Else the compiler reads all of them at the start and keeps what a kernel's end needs in scalar
+// registers through its loops, of which there are too few then.
+#if GPU_AMD
+DEV const AttentionArgs& reload(const AttentionArgs&) {
+  auto p = (const __attribute__((address_space(4))) AttentionArgs*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(p));              // whatever it points to, it is not what was read before
+  return *(const AttentionArgs*)p;
+}
+#else
+DEV const AttentionArgs& reload(const AttentionArgs& a) { return a; }
+#endif
+
 // Scores are kept in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum that
 // no key has touched stays subtractable. MASKED is below NOTHING: its weight is 0, also when all keys are masked.
 #define NOTHING (-1e30f)
@@ -85,7 +97,11 @@ template <> struct Eight<float> {
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
   T x[8];
   #pragma unroll
-  for (u32 i = 0; i < 8; i++) x[i] = column + i < cols ? row[column + i] : (T)0;
+  for (u32 i = 0; i < 8; i++) {
+    const bool in = column + i < cols;
+    x[i] = row[in ? column + i : 0];
+    x[i] = in ? x[i] : (T)0;
+  }
   eight.set(x);
 }
 
@@ -135,9 +151,9 @@ DEV float soft_cap(float score, float cap) {
 }
 
 // A group of 32 lanes attends with QUERIES queries at once. D / 8 lanes share a key, eight elements each, so that the
-// group works on 256 / D quartets of consecutive keys side by side, each with its own maximum and sums.
+// group works on 256 / D runs of consecutive keys side by side, each with its own maximum and sums.
 template <class T, u32 D, u32 QUERIES> struct FewQueries {
-  static constexpr u32 KEYS = 4, LANES = D / 8, QUARTETS = 32 / LANES;
+  static constexpr u32 LANES = D / 8, RUNS = 32 / LANES;
 
   float q[QUERIES][8], values[QUERIES][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
@@ -148,7 +164,9 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   // Query `i` := `row`, which sees keys first .. end.
   MEMBER void set_query(u32 i, const float* row, u32 head_dim, float factor, u32 first_, u32 end_) {
     for (u32 j = 0; j < 8; j++) {
-      q[i][j] = column() + j < head_dim ? row[column() + j] * factor : 0.f;
+      const u32 c = column() + j;
+      const float x = row[c < head_dim ? c : 0];
+      q[i][j] = c < head_dim ? x * factor : 0.f;
       values[i][j] = 0;
     }
     top[i] = NOTHING;
@@ -157,16 +175,18 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     end[i] = end_;
   }
 
-  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys. The bounds of the loop
-  // are the same for all groups of a block, because two of them may make up a wave.
+  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys.
   MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
-    if (keys.aligned) attend_as<true>(keys, worker, workers, softcap);
-    else attend_as<false>(keys, worker, workers, softcap);
-  }
-  template <bool ALIGNED> MEMBER void attend_as(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
-    const u32 stride = workers * QUARTETS * KEYS, start = keys.first & ~(KEYS - 1);
     if (keys.first >= keys.end) return;
-    u32 key = start + (worker * QUARTETS + ((u32)tid_x() & 31) / LANES) * KEYS;
+    if (keys.aligned) walk<4, true>(keys, worker, workers, softcap);
+    else walk<1, false>(keys, worker, workers, softcap);
+  }
+
+  // In runs of KEYS keys, which lie within one block. The bounds of the loop are the same for all groups of a block,
+  // because two of them may make up a wave.
+  template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+    const u32 stride = workers * RUNS * KEYS, start = keys.first & ~(KEYS - 1);
+    u32 key = start + (worker * RUNS + ((u32)tid_x() & 31) / LANES) * KEYS;
     u32 block = key / keys.block_size, slot = key % keys.block_size;
     const u32 step_blocks = stride / keys.block_size, step_slots = stride % keys.block_size;
     const u32 last_block = (keys.end - 1) / keys.block_size, last_slot = (keys.end - 1) % keys.block_size;
@@ -177,13 +197,14 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
       slot += step_slots;
       if (slot >= keys.block_size) { slot -= keys.block_size; block++; }
       page = keys.table[min_(block, last_block)];      // asked for before the keys of this turn
-      quartet<ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
+      run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
       key += stride;
     }
   }
 
-  template <bool ALIGNED> MEMBER void quartet(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
-    // Keys beyond the range read a neighbour within it (a quartet lies within one block); the mask drops them.
+  template <u32 KEYS, bool ALIGNED>
+  MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
+    // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
     Eight<T> k[KEYS], v[KEYS];
     u64 at[KEYS];
@@ -193,18 +214,16 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
                                         : slot + min_(max_(u, keys.first > key ? keys.first - key : 0), keys.end - 1 - key);
       at[u] = base + (u64)valid * keys.head_dim;
     }
-    if (ALIGNED) {
-      const u32 c = column() < keys.head_dim ? column() : 0;          // lanes beyond the head have q = 0
-      #pragma unroll
-      for (u32 u = 0; u < KEYS; u++) k[u].load(keys.k + at[u] + c);
-      #pragma unroll
-      for (u32 u = 0; u < KEYS; u++) v[u].load(keys.v + at[u] + c);
-    } else {
-      #pragma unroll
-      for (u32 u = 0; u < KEYS; u++) {
-        load_unaligned(k[u], keys.k + at[u], column(), keys.head_dim);
-        load_unaligned(v[u], keys.v + at[u], column(), keys.head_dim);
-      }
+    const u32 c = column() < keys.head_dim ? column() : 0;            // lanes beyond the head have q = 0
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      if (ALIGNED) k[u].load(keys.k + at[u] + c);
+      else load_unaligned(k[u], keys.k + at[u], column(), keys.head_dim);
+    }
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      if (ALIGNED) v[u].load(keys.v + at[u] + c);
+      else load_unaligned(v[u], keys.v + at[u], column(), keys.head_dim);
     }
     loads_first();
 
@@ -259,8 +278,8 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     for (u32 j = 0; j < 8; j++) values[i][j] *= factor;
   }
 
-  // Adds up the quartets of the group: every one then holds the result.
-  MEMBER void merge_quartets() {
+  // Adds up the runs of the group: each then holds the result.
+  MEMBER void merge_runs() {
     for (u32 m = LANES; m < 32; m *= 2)
       #pragma unroll
       for (u32 i = 0; i < QUERIES; i++) {

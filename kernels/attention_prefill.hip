@@ -28,7 +28,7 @@ template <class T, u32 D, u32 QUERIES> DEV void attention_prefill_few(const Atte
       queries.set_query(i, q + (tile.row + r) * q_stride, a.head_dim, query_factor(a), tile.first_key(r), tile.end_key(r));
     }
     queries.attend(keys, 0, 1, a.softcap);
-    queries.merge_quartets();
+    queries.merge_runs();
     if (((u32)tid_x() & 31) >= Queries::LANES) continue;
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
@@ -57,7 +57,7 @@ DEV void pad_rows(const AttentionArgs& a) {
   KERNEL(PREFILL_THREADS, attention_prefill_##suffix##_d##D, AttentionArgs) {   \
     pdl_wait();                                                                 \
     attention_prefill_##suffix<D>(a);                                           \
-    pad_rows(a);                                                                \
+    pad_rows(reload(a));                                                                \
   }
 ATTENTION_PREFILL(f16, 64)
 ATTENTION_PREFILL(f16, 128)

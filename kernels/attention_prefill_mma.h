@@ -220,5 +220,5 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   }
   block_sync();                                          // all of q is written and read: its place is free
   #pragma unroll
-  for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(a, tile, lds);
+  for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(reload(a), tile, lds);
 }
