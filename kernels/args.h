@@ -112,7 +112,7 @@ struct CopyBlocksArgs {
   u32 block_bytes;        // of K (and of V), a multiple of 16
 };
 
-// out[r] = [cos; pairs] ++ [sin; pairs] of positions[r] * inv_freq, times magnitude. rope_angles
+// out[r] = [cos; pairs] ++ [sin; pairs] of positions[r] * inv_freq, times magnitude. rope_angles, one thread per pair
 struct RopeAnglesArgs {
   const u32* positions;
   const float* inv_freq;  // [num_pairs]
@@ -122,8 +122,10 @@ struct RopeAnglesArgs {
 };
 
 // q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of
-// the cache), one block per token. The cache is [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size
-// + offset; a slot of 0xffffffff stores nothing (padding of a captured graph).
+// the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size + offset; a slot of 0xffffffff stores
+// nothing (padding of a captured graph).
+constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
   float* qkv;             // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
   const float* q_norm;    // [head_dim] or null
