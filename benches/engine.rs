@@ -9,8 +9,9 @@ use rocmforge::Result;
 use rocmforge::backend::MemoryLedger;
 use rocmforge::batch::Batch;
 use rocmforge::config::{EngineConfig, KvCacheDtype, SamplingParams};
-use rocmforge::engine::{ChannelSink, Engine, Executor, Logits, NewRequest, Prompt};
+use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
 use rocmforge::kv_cache::GroupKind;
+use rocmforge::selection::{Selection, Wanted};
 
 const VOCAB: usize = 512;
 const STEPS: usize = 512;
@@ -18,8 +19,8 @@ const STEPS: usize = 512;
 struct NoForward(Vec<f32>);
 
 impl Executor for NoForward {
-    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
-        Ok(Logits { values: &self.0[..batch.logits_indices.len() * VOCAB], vocab_size: VOCAB })
+    fn forward(&mut self, _: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
+        Ok(Selection::of_rows(&self.0[..wanted.len() * VOCAB], VOCAB))
     }
     fn vocab_size(&self) -> usize {
         VOCAB

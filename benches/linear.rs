@@ -13,7 +13,7 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use rocmforge::Result;
 use rocmforge::backend::LinearPart;
 use rocmforge::backend::cpu::Isa;
-use rocmforge::backend::cpu::linear::{LinearScratch, PackedMatrix};
+use rocmforge::backend::cpu::linear::{LinearScratch, PackedMatrix, Store};
 use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
@@ -70,7 +70,7 @@ fn bench_linear(c: &mut Criterion, threads: usize, rows: usize, cols: usize) -> 
             group.bench_function(BenchmarkId::new(ggml_type.name(), num_rows), |b| {
                 b.iter(|| {
                     if let Some(matrix) = turns.next() {
-                        matrix.multiply(black_box(&x), num_rows, &mut out, &mut scratch, &pool);
+                        matrix.multiply(black_box(&x), num_rows, &mut out, Store::Assign, &mut scratch, &pool);
                     }
                 });
             });

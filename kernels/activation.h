@@ -5,13 +5,15 @@
 
 // A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a 16-bit
 // pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On NVIDIA they
-// also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time.
+// also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows together: all of a block's loads for a
+// super-block are then at constant distances.
 // Index, in 16-bit elements, of column c of row n; padded_cols = 256 * super_blocks.
 DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
   u32 p = c & 3, in_four = p == 1 ? 2 : p == 2 ? 1 : p;
 #if GPU_NV
   u32 sb = c >> 8, t = (c >> 6) & 3, j = (c >> 4) & 3, i = (c >> 2) & 3;
-  return (((((u64)(n >> 3) * super_blocks + sb) * 4 + j) * 2 + (i >> 1)) * 32 + (n & 7) * 4 + t) * 8 + (i & 1) * 4 + in_four;
+  u64 step = (((u64)(n >> 6) * super_blocks + sb) * 4 + j) * 2 + (i >> 1);
+  return ((step * 8 + ((n >> 3) & 7)) * 32 + (n & 7) * 4 + t) * 8 + (i & 1) * 4 + in_four;
 #else
   return (u64)n * super_blocks * 256 + (c & ~3u) + in_four;
 #endif

@@ -42,6 +42,7 @@ struct DequantizeArgs {
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c], n = RMSNorm with weights `norm` where given; quantised types
 // quantise the input to int8 per 16 values. With `weights_up`, out[r][o] = silu(gate) * up. gemv_<type>
+constexpr u32 GEMV_THREADS = 256;
 struct GemvArgs {
   const u8* weights;      // tiles
   const u8* weights_up;   // tiles of the same shape and type, or null
@@ -67,7 +68,8 @@ struct MatmulArgs {
   const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any content)
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
-  float* partial;         // splits > 1: [splits][rows][out_rows]
+  float* partial;         // splits > 1: a block of the grid has [splits][16 * MATMUL_TILES_N<N> * max(N, 16)]; in the
+                          // order of the matrix unit, for the kernel alone
   u32* counters;          // splits > 1: one per (row block, column block) of the grid; zero before and after
   u32 out_rows, cols, rows, out_stride;
   u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
@@ -110,7 +112,7 @@ struct CopyBlocksArgs {
   u32 block_bytes;        // of K (and of V), a multiple of 16
 };
 
-// out[r] = [cos; pairs] ++ [sin; pairs] of positions[r] * inv_freq, times magnitude. rope_angles
+// out[r] = [cos; pairs] ++ [sin; pairs] of positions[r] * inv_freq, times magnitude. rope_angles, one thread per pair
 struct RopeAnglesArgs {
   const u32* positions;
   const float* inv_freq;  // [num_pairs]
@@ -120,8 +122,10 @@ struct RopeAnglesArgs {
 };
 
 // q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of
-// the cache), one block per token. The cache is [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size
-// + offset; a slot of 0xffffffff stores nothing (padding of a captured graph).
+// the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size + offset; a slot of 0xffffffff stores
+// nothing (padding of a captured graph).
+constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
   float* qkv;             // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
   const float* q_norm;    // [head_dim] or null

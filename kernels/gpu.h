@@ -31,6 +31,7 @@ typedef u16 f16;                       // storage type of a half; arithmetic goe
   #define DEV static __attribute__((device)) inline __attribute__((always_inline))
   #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
           __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
+  #define MEM __attribute__((device)) inline __attribute__((always_inline))
   #define SHARED __attribute__((shared))
   #define RESTRICT __restrict
   // wave size: clang >= 20 has no __AMDGCN_WAVEFRONT_SIZE__ any more, so it comes from the family (or -DWARP=)
@@ -143,6 +144,7 @@ typedef u16 f16;                       // storage type of a half; arithmetic goe
   #define DEV static __device__ __forceinline__
   #define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
           void name(const __grid_constant__ Args a)
+  #define MEM __device__ __forceinline__
   #define SHARED __shared__
   #define RESTRICT __restrict__
   #ifndef WARP
@@ -183,6 +185,7 @@ typedef u16 f16;                       // storage type of a half; arithmetic goe
 #else
   #define GPU_CPU 1
   #include "gpu_cpu.h"
+  #define MEM inline __attribute__((always_inline))
 #endif
 
 // ------------------------------------------------------------------------------------------------ common
@@ -197,76 +200,6 @@ DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, sh
 #define LOG2E 1.44269504088896340736f
 DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
 
-// ------------------------------------------------------------------------------------------------ matrix unit
-// One 16x16x16 f16 tile, f32 accumulate, both operands K-contiguous in LDS (A row-major [16][lda], B row-major [n][ldb]):
-//   acc(i) of a lane is element (mma_row(lane,i), mma_col(lane,i)) of C = A * B^T.
-#define MMA_ACC (256 / WARP)           // 8 in wave32, 4 in wave64
-#if defined(HAS_WMMA11) && HAS_WMMA11
-  typedef _Float16 h16v __attribute__((ext_vector_type(16)));
-  typedef float f8v __attribute__((ext_vector_type(8)));
-  DEV int mma_row(int l, int i) { return 2 * i + (l >> 4); }
-  DEV int mma_col(int l, int i) { return l & 15; }
-  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
-    int l = lane_id() & 15;
-    h16v a, b; f8v c;
-    for (int i = 0; i < 16; i++) { a[i] = __builtin_bit_cast(_Float16, A[l * lda + i]); b[i] = __builtin_bit_cast(_Float16, B[l * ldb + i]); }
-    for (int i = 0; i < 8; i++) c[i] = acc[i];
-    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
-    for (int i = 0; i < 8; i++) acc[i] = c[i];
-  }
-#elif defined(HAS_WMMA12) && HAS_WMMA12
-  typedef _Float16 h8v __attribute__((ext_vector_type(8)));
-  typedef float f8v __attribute__((ext_vector_type(8)));
-  DEV int mma_row(int l, int i) { return 8 * (l >> 4) + i; }
-  DEV int mma_col(int l, int i) { return l & 15; }
-  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
-    int l = lane_id(), r = l & 15, k = (l >> 4) * 8;
-    h8v a, b; f8v c;
-    for (int i = 0; i < 8; i++) { a[i] = __builtin_bit_cast(_Float16, A[r * lda + k + i]); b[i] = __builtin_bit_cast(_Float16, B[r * ldb + k + i]); }
-    for (int i = 0; i < 8; i++) c[i] = acc[i];
-    c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
-    for (int i = 0; i < 8; i++) acc[i] = c[i];
-  }
-#elif defined(HAS_MFMA)
-  typedef _Float16 h4v __attribute__((ext_vector_type(4)));
-  typedef float f4v __attribute__((ext_vector_type(4)));
-  DEV int mma_row(int l, int i) { return 4 * (l >> 4) + i; }
-  DEV int mma_col(int l, int i) { return l & 15; }
-  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
-    int l = lane_id(), r = l & 15, k = (l >> 4) * 4;
-    h4v a, b; f4v c;
-    for (int i = 0; i < 4; i++) { a[i] = __builtin_bit_cast(_Float16, A[r * lda + k + i]); b[i] = __builtin_bit_cast(_Float16, B[r * ldb + k + i]); c[i] = acc[i]; }
-    c = __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, 0, 0, 0);
-    for (int i = 0; i < 4; i++) acc[i] = c[i];
-  }
-#elif GPU_NV
-  DEV int mma_row(int l, int i) { return (l >> 2) + ((i >> 1) & 1) * 8; }
-  DEV int mma_col(int l, int i) { return (i >> 2) * 8 + (l & 3) * 2 + (i & 1); }
-  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
-    int l = lane_id(), g = l >> 2, t = (l & 3) * 2;
-    #define LD2(p) (*(const u32*)(p))
-    u32 a0 = LD2(A + g * lda + t), a1 = LD2(A + (g + 8) * lda + t), a2 = LD2(A + g * lda + t + 8), a3 = LD2(A + (g + 8) * lda + t + 8);
-    for (int n = 0; n < 2; n++) {
-      u32 b0 = LD2(B + (n * 8 + g) * ldb + t), b1 = LD2(B + (n * 8 + g) * ldb + t + 8);
-      float* c = acc + 4 * n;
-      asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-          : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    }
-  }
-#else  // no matrix unit: gfx906, gfx103x, CPU. Every lane does its own elements with dot2.
-  DEV int mma_row(int l, int i) { return (l >> 4) * MMA_ACC + i; }
-  DEV int mma_col(int l, int i) { return l & 15; }
-  DEV void mma_16x16x16(float* acc, const f16* A, int lda, const f16* B, int ldb) {
-    int l = lane_id();
-    for (int i = 0; i < MMA_ACC; i++) {
-      const f16* a = A + mma_row(l, i) * lda; const f16* b = B + (l & 15) * ldb;
-      float s = acc[i];
-      for (int k = 0; k < 16; k += 2) s = fdot2(*(const u32*)(a + k), *(const u32*)(b + k), s);
-      acc[i] = s;
-    }
-  }
-#endif
-
 // ------------------------------------------------------------------------------------------------ memory
 // 16/8-byte vectors and loads. ld16s = streaming (weights: read once, keep out of L1), ld16 = cached read-only (activations).
 #if GPU_AMD
@@ -278,6 +211,7 @@ DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
   DEV v2 ld8(const void* p)   { return *(const v2*)p; }
   DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
   DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
+  DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
   DEV u32 perm(u32 a, u32 b, u32 sel) {            // PRMT semantics for selectors 0..7: byte i of the result = byte sel[i] of {b:a}
     u32 r = 0;
     for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
@@ -291,6 +225,7 @@ DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
   DEV v2 ld8s(const void* p)  { v2 r; asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p)); return r; }
   DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
   DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
+  DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
   DEV v4 ld16(const void* p)  { return *(const v4*)p; }
   DEV v2 ld8(const void* p)   { return *(const v2*)p; }
   DEV u32 perm(u32 a, u32 b, u32 sel) { return __byte_perm(a, b, sel); }
@@ -303,6 +238,7 @@ DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
   DEV v2 ld8(const void* p)   { return *(const v2*)p; }
   DEV u32 ld4s(const void* p) { return *(const u32*)p; }
   DEV u32 ld2s(const void* p) { return *(const u16*)p; }
+  DEV u32 ld1s(const void* p) { return *(const u8*)p; }
   DEV u32 perm(u32 a, u32 b, u32 sel) {
     u32 r = 0;
     for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
@@ -342,3 +278,77 @@ DEV u16 f2bf(float f) {
 DEV u16 f2h_sat(float f) { return f2h(f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f); }
 DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
 DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
+
+// ------------------------------------------------------------------------------------------------ arithmetic
+// Product and sum, each rounded: hipRTC and NVRTC contract to fma by default, which is one rounding less.
+#if GPU_NV
+DEV float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
+#elif defined(__clang__)
+DEV float mul_rn(float a, float b) {
+  #pragma clang fp contract(off)
+  return a * b;
+}
+DEV float add_rn(float a, float b) {
+  #pragma clang fp contract(off)
+  return a + b;
+}
+#else
+DEV float mul_rn(float a, float b) { return a * b; }
+DEV float add_rn(float a, float b) { return a + b; }
+#endif
+// Two halves a word, each rounded once.
+#if GPU_AMD
+DEV u32 hsub2(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(h2v, a) - __builtin_bit_cast(h2v, b)); }
+DEV u32 hmul2(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(h2v, a) * __builtin_bit_cast(h2v, b)); }
+DEV u32 hfma2(u32 a, u32 b, u32 c) {
+  return __builtin_bit_cast(u32, __builtin_elementwise_fma(__builtin_bit_cast(h2v, a), __builtin_bit_cast(h2v, b),
+                                                           __builtin_bit_cast(h2v, c)));
+}
+#elif GPU_NV
+DEV u32 hsub2(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+DEV u32 hmul2(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+DEV u32 hfma2(u32 a, u32 b, u32 c) {
+  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r;
+}
+#else
+DEV u32 pack_h2(float lo, float hi) { return (u32)f2h(lo) | (u32)f2h(hi) << 16; }
+DEV u32 hsub2(u32 a, u32 b) { return pack_h2(lo_h(a) - lo_h(b), hi_h(a) - hi_h(b)); }
+DEV u32 hmul2(u32 a, u32 b) { return pack_h2(lo_h(a) * lo_h(b), hi_h(a) * hi_h(b)); }
+DEV u32 hfma2(u32 a, u32 b, u32 c) { return pack_h2(fma_(lo_h(a), lo_h(b), lo_h(c)), fma_(hi_h(a), hi_h(b), hi_h(c))); }
+#endif
+DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
+// Bytes of the 16-byte table {t0, t1, t2, t3} (t0 holds entries 0..3) by the low nibbles of w into `low`, by the high ones
+// into `high`: byte permutes pick from eight entries each, a third one takes the upper or lower eight by bit 3.
+DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
+#if GPU_AMD
+  const u32 n[2] = {w & 0x0f0f0f0fu, (w >> 4) & 0x0f0f0f0fu};
+  u32 r[2];
+  for (int k = 0; k < 2; k++) {
+    const u32 first = __builtin_amdgcn_perm(t1, t0, n[k] & 0x07070707u);      // selector bytes 0..3: second operand
+    const u32 second = __builtin_amdgcn_perm(t3, t2, n[k] & 0x07070707u);
+    r[k] = __builtin_amdgcn_perm(second, first, 0x03020100u | ((n[k] >> 1) & 0x04040404u));
+  }
+  low = r[0]; high = r[1];
+#elif GPU_NV
+  const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);                    // __byte_perm reads three bits of a nibble
+  u32 r[2];
+  for (int k = 0; k < 2; k++)
+    r[k] = __byte_perm(__byte_perm(t0, t1, w >> (16 * k)), __byte_perm(t2, t3, w >> (16 * k)), half >> (16 * k));
+  low = __byte_perm(r[0], r[1], 0x6420); high = __byte_perm(r[0], r[1], 0x7531);
+#else
+  const u32 t[4] = {t0, t1, t2, t3};
+  low = high = 0;
+  for (int p = 0; p < 4; p++) {
+    const u32 a = (w >> (8 * p)) & 15, b = (w >> (8 * p + 4)) & 15;
+    low |= ((t[a >> 2] >> (8 * (a & 3))) & 255u) << (8 * p);
+    high |= ((t[b >> 2] >> (8 * (b & 3))) & 255u) << (8 * p);
+  }
+#endif
+}
+// Whether p holds in any lane of the wave. Within a wave32 that is one group of 32 lanes; on wave64 two.
+#if GPU_CPU
+DEV bool warp_any(bool p) { u32 v = p; for (int m = WARP / 2; m; m >>= 1) v |= shfl_xor_u32(v, m); return v != 0; }
+#else
+DEV bool warp_any(bool p) { return warp_ballot(p) != 0; }
+#endif

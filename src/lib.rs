@@ -3,7 +3,7 @@
 //! One step of the engine reads like this (see `engine::core`):
 //!
 //! ```text
-//! commands -> Scheduler::schedule() -> Batch -> Executor::forward(batch) -> logits
+//! commands -> Scheduler::schedule() -> Batch -> Executor::forward(batch) -> Selection
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!
@@ -23,6 +23,7 @@ pub mod model;
 pub mod quant;
 pub mod sampler;
 pub mod scheduler;
+pub mod selection;
 pub mod sync;
 pub mod tensor;
 #[cfg(test)]

@@ -29,6 +29,8 @@ class Stats:
     prompt_tokens: int
     generated_tokens: int
     engine_steps: int
+    logits_rows_fetched: int
+    """Tokens for which the best candidates did not decide, so that a whole row of logits was read from the device."""
     device_allocations: int
     """Constant while serving: requests own no device memory."""
     finished_records: int

@@ -12,6 +12,13 @@ pub struct LinearPart<'a> {
     pub bias: Option<TensorView<'a>>,
 }
 
+/// One call of a loader's `upload_matrix` or `upload_vector`.
+#[derive(Debug, Clone)]
+pub enum Upload<'a> {
+    Matrix(Vec<LinearPart<'a>>),
+    Vector(TensorView<'a>),
+}
+
 /// How RoPE pairs the elements of a head: adjacent ones (llama), or the two halves (qwen).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeKind {

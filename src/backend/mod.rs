@@ -9,15 +9,36 @@ mod conformance;
 pub mod cpu;
 pub mod hip;
 
-pub use args::{Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};
+pub use args::{
+    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Upload,
+};
 
 use crate::Result;
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::tensor::TensorView;
+
+/// How a step's ops come to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// The ops follow, over this many rows: the batch's tokens, or more where a device records the step for every
+    /// batch up to a size. Rows of logits are then as many as rows of tokens.
+    Run { rows: usize },
+    /// The device repeats a recorded step: no op follows.
+    Replay,
+}
 
 /// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
 pub trait Loader: Sized {
     type Backend: Backend;
+
+    /// What will be uploaded, told before the first of it: a device may take the memory of all weights at once.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when it does not fit.
+    fn reserve_weights(&mut self, _uploads: &[Upload<'_>]) -> Result<()> {
+        Ok(())
+    }
 
     /// One or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), kept in the file's
     /// quantisation. Rows may be of different types per part.
@@ -38,6 +59,11 @@ pub trait Loader: Sized {
     /// One layer's K and V pool.
     fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<<Self::Backend as Backend>::KvLayer>;
 
+    /// All layers' pools: a device may take one allocation for them.
+    fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>> {
+        specs.iter().map(|&spec| self.alloc_kv_layer(spec)).collect()
+    }
+
     /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin).
     fn available_memory(&self) -> Result<u64>;
 
@@ -56,6 +82,16 @@ pub trait Backend: Send + Sized + 'static {
     /// Hands the batch's integers to the device; called once per step, before any op.
     fn begin_step(&mut self, batch: &Batch) -> Result<()>;
 
+    /// Asks, after `begin_step`, whether the whole step's ops are wanted. A caller that asks ends them with `end_ops`.
+    fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {
+        Ok(Plan::Run { rows: batch.num_tokens() })
+    }
+
+    /// All ops of the step were called (none, for `Plan::Replay`); its results may be read after this.
+    fn end_ops(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// `out[i] = scale * table[token_ids[i]]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, scale: f32, out: &mut Self::Buffer) -> Result<()>;
 
@@ -69,19 +105,52 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// `residual += x; out = rms_norm(residual)`, in one pass.
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Self::Buffer,
-        x: &Self::Buffer,
-        weight: &Self::Vector,
-        eps: f32,
-        rows: usize,
-        out: &mut Self::Buffer,
-    ) -> Result<()>;
-
     /// `out[r] = matrix · x[r] (+ bias)`; `out` has one column per row of the stacked matrix.
     fn linear(&mut self, matrix: &Self::Matrix, x: &Self::Buffer, rows: usize, out: &mut Self::Buffer) -> Result<()>;
+
+    /// `residual[r] += matrix · x[r] (+ bias)`.
+    fn linear_add(
+        &mut self,
+        matrix: &Self::Matrix,
+        x: &Self::Buffer,
+        rows: usize,
+        residual: &mut Self::Buffer,
+    ) -> Result<()>;
+
+    /// `out = linear(matrix, rms_norm(x))`; what becomes of `normed` is the backend's affair.
+    #[allow(clippy::too_many_arguments)]
+    fn norm_linear(
+        &mut self,
+        x: &Self::Buffer,
+        norm: &Self::Vector,
+        eps: f32,
+        matrix: &Self::Matrix,
+        rows: usize,
+        normed: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<()> {
+        self.rms_norm(x, norm, eps, rows, normed)?;
+        self.linear(matrix, normed, rows, out)
+    }
+
+    /// `out = gated_activation(linear(gate_up, rms_norm(x)))`, `cols` wide; `normed` and `products` are the backend's.
+    #[allow(clippy::too_many_arguments)]
+    fn norm_gated_linear(
+        &mut self,
+        x: &Self::Buffer,
+        norm: &Self::Vector,
+        eps: f32,
+        gate_up: &Self::Matrix,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        normed: &mut Self::Buffer,
+        products: &mut Self::Buffer,
+        out: &mut Self::Buffer,
+    ) -> Result<()> {
+        self.norm_linear(x, norm, eps, gate_up, rows, normed, products)?;
+        self.gated_activation(products, activation, rows, cols, out)
+    }
 
     /// cos and sin of every rotated pair for the batch's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
     /// each times `spec.magnitude`.
@@ -128,14 +197,20 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
-    /// `out[i] = x[indices[i]]`, rows of `cols`.
-    fn gather_rows(&mut self, x: &Self::Buffer, indices: &[u32], cols: usize, out: &mut Self::Buffer) -> Result<()>;
+    /// `out[i] = x[batch.logits_indices[i]]`, rows of `cols`.
+    fn gather_rows(&mut self, x: &Self::Buffer, batch: &Batch, cols: usize, out: &mut Self::Buffer) -> Result<()>;
 
     /// Executes the batch's copy-on-write copies that belong to `group` on one layer.
     fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut Self::KvLayer) -> Result<()>;
 
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
+
+    /// What is wanted of each row of `logits`, `[wanted.len(), cols]` (after everything queued before has run). A
+    /// backend may give more than that; this one gives whole rows.
+    fn select<'a>(&'a mut self, logits: &'a Self::Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
+        Ok(Selection::of_rows(self.to_host(logits, wanted.len(), cols)?, cols))
+    }
 
     /// Bytes held on the device, by purpose.
     fn memory(&self) -> MemoryLedger;

@@ -37,6 +37,11 @@ pub struct HipOptions {
     pub device_index: u32,
     /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run time.
     pub embedded_kernels: bool,
+    /// Results do not depend, to the last bit, on what a row was computed with. Slower. `ROCMFORGE_BATCH_INVARIANT`.
+    pub batch_invariant: bool,
+    /// Whether one slice of each type's weights is multiplied and compared before anything is served.
+    /// `ROCMFORGE_SELF_TEST`.
+    pub self_test: bool,
 }
 
 impl Default for HipOptions {
@@ -48,6 +53,8 @@ impl Default for HipOptions {
             cuda_home: None,
             device_index: 0,
             embedded_kernels: true,
+            batch_invariant: false,
+            self_test: true,
         }
     }
 }
@@ -78,6 +85,14 @@ impl HipOptions {
                 },
             };
         }
+        let switch = |name| match read(name)?.as_deref() {
+            None => Ok(None),
+            Some("0") => Ok(Some(false)),
+            Some("1") => Ok(Some(true)),
+            Some(value) => Err(Error::invalid(name, value, "0 or 1")),
+        };
+        self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
+        self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
         if self.cuda_home.is_none() {
             self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::delivery::Delivery;
-use super::executor::{Executor, Logits};
+use super::executor::Executor;
 use super::handle::RequestId;
 use super::output::FinishReason;
 use super::request::{Pick, Request, request_of};
@@ -17,6 +17,7 @@ use super::stats::Stats;
 use crate::config::EngineConfig;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SeqId, Step};
+use crate::selection::{Selection, Wanted};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -39,6 +40,7 @@ pub(super) struct Core {
     pub(super) counters: Stats,
     panics: u32,
     /// Memory of a step, reused.
+    wanted: Vec<Wanted>,
     picks: Vec<Pick>,
     tokens: Vec<(SeqId, u32)>,
     ends: Vec<(RequestId, Result<()>)>,
@@ -68,6 +70,7 @@ impl Core {
             outputs,
             counters: Stats::default(),
             panics: 0,
+            wanted: Vec::new(),
             picks: Vec::new(),
             tokens: Vec::new(),
             ends: Vec::new(),
@@ -106,9 +109,10 @@ impl Core {
 
     /// Runs the batch and reads its logits: sampled tokens go to `picks`, requests that end here to `ends`.
     fn compute(&mut self, step: &Step) -> Result<()> {
-        let executor = &mut self.executor;
-        let forward = guarded(|| executor.forward(&step.batch));
-        let logits = match forward {
+        self.want_logits(step);
+        let (executor, wanted) = (&mut self.executor, &self.wanted);
+        let forward = guarded(|| executor.forward(&step.batch, wanted));
+        let mut logits = match forward {
             Ok(logits) => {
                 self.panics = 0;
                 logits?
@@ -124,7 +128,7 @@ impl Core {
                 });
             }
         };
-        check_shape(logits, step.batch.logits_indices.len(), self.vocab_size)?;
+        check_shape(&logits, wanted.len(), self.vocab_size)?;
         self.picks.clear();
         self.ends.clear();
         for scheduled in &step.seqs {
@@ -132,10 +136,11 @@ impl Core {
             let Some(request) = self.requests.get_mut(&id) else { continue };
             let picked = self.picks.len();
             let (sampler, picks) = (&mut self.sampler, &mut self.picks);
-            let read = guarded(|| request.read_logits(scheduled, logits, sampler, picks));
+            let read = guarded(|| request.read_logits(scheduled, &mut logits, sampler, picks));
             match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
                 Ok(false) => {}
                 Ok(true) => self.ends.push((id, Ok(()))),
+                Err(error @ Error::EngineDead { .. }) => return Err(error),
                 Err(error) => {
                     self.picks.truncate(picked);
                     let problem = format!("request {}: {}", request.name, message_of(error));
@@ -143,7 +148,19 @@ impl Core {
                 }
             }
         }
+        self.counters.logits_rows_fetched += logits.num_fetched();
         Ok(())
+    }
+
+    /// What the step's sequences need of their rows of logits.
+    fn want_logits(&mut self, step: &Step) {
+        self.wanted.clear();
+        self.wanted.resize(step.batch.logits_indices.len(), Wanted::Argmax);
+        for scheduled in &step.seqs {
+            if let Some(request) = self.requests.get(&request_of(scheduled.id).0) {
+                request.want_logits(scheduled, self.vocab_size, &mut self.wanted);
+            }
+        }
     }
 
     fn commit(&mut self, step: &Step) -> Result<()> {
@@ -206,14 +223,14 @@ impl Core {
     }
 }
 
-fn check_shape(logits: Logits<'_>, rows: usize, vocab_size: usize) -> Result<()> {
-    if logits.vocab_size == vocab_size && Some(logits.values.len()) == rows.checked_mul(vocab_size) {
+fn check_shape(logits: &Selection<'_>, rows: usize, vocab_size: usize) -> Result<()> {
+    if logits.cols() == vocab_size && logits.num_rows() == rows {
         return Ok(());
     }
     Err(Error::internal(format!(
-        "a step gave {} logits in rows of {}, expected {rows} rows of {vocab_size}",
-        logits.values.len(),
-        logits.vocab_size
+        "a step gave {} rows of {} logits, expected {rows} rows of {vocab_size}",
+        logits.num_rows(),
+        logits.cols()
     )))
 }
 

@@ -6,6 +6,7 @@ use super::executor::Executor;
 use super::handle::LoadProgress;
 use super::runner::Runner;
 use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::hip::{Device, HipLoader, StepLimits};
 use crate::backend::{KvLayerSpec, Loader};
 use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
@@ -14,13 +15,14 @@ use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// Tokens of a step unless the user says otherwise: enough to keep the cores busy in a prefill, few enough that
+/// Tokens of a step unless the user says otherwise: enough to keep the device busy in a prefill, few enough that
 /// running requests do not wait long for their next token.
-const DEFAULT_BATCHED_TOKENS: usize = 512;
+const DEFAULT_CPU_BATCHED_TOKENS: usize = 512;
+const DEFAULT_GPU_BATCHED_TOKENS: usize = 2048;
 /// Rows of logits of a step, beyond one per sequence: prompt log-probabilities come in pieces of this size.
 const MAX_PROMPT_LOGITS: usize = 64;
-/// The KV pool takes no more than this unless the user says otherwise.
-const DEFAULT_KV_CACHE_BYTES: u64 = 4 << 30;
+/// The KV pool takes no more than this of the host's memory unless the user says otherwise.
+const DEFAULT_CPU_KV_CACHE_BYTES: u64 = 4 << 30;
 
 /// All that the engine is started with.
 pub struct LoadedModel {
@@ -38,36 +40,93 @@ pub struct LoadedModel {
 /// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
 pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
-    if args.device == DeviceKind::Hip {
-        return Err(Error::Device {
-            device: "hip".to_owned(),
-            problem: "this version has no GPU backend; use device=\"cpu\" or \"auto\"".to_owned(),
-        });
-    }
     let gguf = GgufFile::open(&args.model)?;
     let spec = DecoderSpec::from_gguf(&gguf)?;
-    let tensors = ModelTensors::collect(&gguf, &spec)?;
+    let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
+    let (executor, config) = match open_gpu(args)? {
+        Some(device) => load_onto_gpu(device, &model, progress)?,
+        None => load_onto_cpu(&model, progress)?,
+    };
+    let kv_groups = vec![match model.spec.attention.window {
+        Some(window) => GroupKind::Sliding { window: window as usize },
+        None => GroupKind::Full,
+    }];
+    Ok(LoadedModel { executor, config, kv_groups, tokenizer, chat_template })
+}
 
-    let num_threads = resolve_threads(args)?;
-    let limits = resolve_limits(args);
-    let mut loader = CpuLoader::new(num_threads, limits.max_num_batched_tokens)?;
-    loader.check_block_size(args.block_size)?;
-    if let Some(name) = &args.cpu_isa {
+/// What was read from the file, and what was asked for.
+struct Model<'a> {
+    args: &'a EngineArgs,
+    gguf: &'a GgufFile,
+    spec: DecoderSpec,
+    tensors: ModelTensors<'a>,
+}
+
+type Loaded = (Box<dyn Executor>, EngineConfig);
+
+/// The GPU to use, if one is to be used. "auto" takes the CPU when there is none, and says why.
+fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
+    if args.device == DeviceKind::Cpu {
+        return Ok(None);
+    }
+    match Device::open(&args.hip) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) if args.device == DeviceKind::Hip => Err(error),
+        Err(reason) => {
+            tracing::info!("running on the CPU: {reason}");
+            Ok(None)
+        }
+    }
+}
+
+fn load_onto_cpu(model: &Model<'_>, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Loaded> {
+    let limits = resolve_limits(model.args, DEFAULT_CPU_BATCHED_TOKENS);
+    let mut loader = CpuLoader::new(resolve_threads(model.args)?, limits.max_num_batched_tokens)?;
+    if let Some(name) = &model.args.cpu_isa {
         loader = loader.with_isa(Isa::from_name(name)?);
     }
+    load_onto(loader, model, limits, |available| DEFAULT_CPU_KV_CACHE_BYTES.min(available / 2), progress)
+}
+
+fn load_onto_gpu(device: Device, model: &Model<'_>, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Loaded> {
+    let limits = resolve_limits(model.args, DEFAULT_GPU_BATCHED_TOKENS);
+    let (seqs, longest) = (model.args.max_num_seqs, model.args.max_model_len.unwrap_or(usize::MAX));
+    let longest = longest.min(model.spec.context_length);
+    let step = StepLimits {
+        tokens: limits.max_num_batched_tokens,
+        seqs,
+        logits_rows: limits.max_logits_rows,
+        table_entries: seqs.saturating_mul(longest.div_ceil(model.args.block_size)),
+    };
+    let loader = HipLoader::new(device, &model.args.hip, step)?;
+    load_onto(loader, model, limits, |available| available / 10 * 9, progress)
+}
+
+/// Weights, KV pool, activations. `default_pool`: bytes of the pool, of those available, when the user names none.
+fn load_onto<L: Loader>(
+    mut loader: L,
+    model: &Model<'_>,
+    limits: DecoderLimits,
+    default_pool: impl Fn(u64) -> u64,
+    progress: &mut dyn FnMut(LoadProgress) -> bool,
+) -> Result<Loaded>
+where
+    Decoder<L::Backend>: Send,
+{
+    let Model { args, gguf, spec, tensors } = model;
+    loader.check_block_size(args.block_size)?;
     let total = gguf.tensor_bytes();
-    let weights = tensors.upload(&gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
+    let weights = tensors.upload(gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),
         false => Err(Error::Interrupted),
     })?;
-
-    let scratch = Decoder::<<CpuLoader as Loader>::Backend>::scratch_bytes(&spec, limits);
+    let scratch = Decoder::<L::Backend>::scratch_bytes(spec, limits);
     let available = loader.available_memory()?.saturating_sub(scratch);
-    let pool = resolve_pool(args, &spec, available)?;
+    let pool = resolve_pool(args, spec, available, default_pool(available))?;
     let config = EngineConfig {
-        num_threads,
+        num_threads: resolve_threads(args)?,
         max_model_len: pool.max_model_len,
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
@@ -80,13 +139,8 @@ pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> b
         retention: args.retention,
         seed: args.seed,
     };
-    let kv_groups = vec![match spec.attention.window {
-        Some(window) => GroupKind::Sliding { window: window as usize },
-        None => GroupKind::Full,
-    }];
-    let decoder = Decoder::new(spec, weights, &mut loader, limits, pool.layer)?;
-    let executor = Box::new(Runner::new(loader.finish()?, decoder));
-    Ok(LoadedModel { executor, config, kv_groups, tokenizer, chat_template })
+    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pool.layer)?;
+    Ok((Box::new(Runner::new(loader.finish()?, decoder)), config))
 }
 
 /// `None` for a file that says it has no tokenizer (or says nothing of one).
@@ -107,8 +161,8 @@ fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
-fn resolve_limits(args: &EngineArgs) -> DecoderLimits {
-    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(DEFAULT_BATCHED_TOKENS.max(args.max_num_seqs));
+fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
+    let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(args.max_num_seqs));
     let max_logits_rows = args.max_num_seqs.saturating_add(MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
@@ -118,8 +172,8 @@ struct Pool {
     max_model_len: usize,
 }
 
-/// The KV pool's size, and the longest sequence: as asked for, else as large as fits.
-fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64) -> Result<Pool> {
+/// The KV pool's size, and the longest sequence: as asked for, else `default` bytes, or what can be of use.
+fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64, default: u64) -> Result<Pool> {
     if let Some(len) = args.max_model_len
         && len > spec.context_length
     {
@@ -153,7 +207,7 @@ fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64) -> Result
             });
         }
         Some(bytes) => bytes,
-        None => DEFAULT_KV_CACHE_BYTES.min(available / 2).min(useful.saturating_mul(block_bytes)),
+        None => default.min(useful.saturating_mul(block_bytes)),
     };
     // Slots are 32-bit numbers on the device.
     let num_blocks = (bytes / block_bytes).min(u64::from(u32::MAX - 1) / args.block_size as u64);

@@ -32,7 +32,7 @@ mod tests;
 mod thread;
 mod validate;
 
-pub use executor::{Executor, Logits};
+pub use executor::Executor;
 pub use handle::{Accepted, Engine, LoadProgress, NewRequest, Prompt, RequestId};
 pub use load::LoadedModel;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};

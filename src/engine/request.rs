@@ -8,11 +8,10 @@ use super::handle::RequestId;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::sequence::Sequence;
 use crate::config::SamplingParams;
-use crate::sampler::{Sampler, TokenLogprobs};
+use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
+use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
-
-use super::executor::Logits;
 
 /// Bits of a `SeqId` that hold the sequence's index among the `n` of its request.
 const INDEX_BITS: u32 = 16;
@@ -78,24 +77,48 @@ fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<
     })
 }
 
+/// One token: from what came back of its row, or from the row itself where that is not enough.
+fn pick(
+    selection: &mut Selection<'_>,
+    row: usize,
+    sampler: &mut Sampler,
+    sequence: &SequenceSampler,
+) -> Result<Picked> {
+    match sampler.pick(selection.row(row), sequence)? {
+        Some(picked) => Ok(picked),
+        None => sampler.pick_from_row(selection.whole_row(row)?, sequence),
+    }
+}
+
 impl Request {
+    /// Writes what the sequence needs of its rows of a step's logits to `wanted`, which holds all rows of the step.
+    pub(super) fn want_logits(&self, scheduled: &ScheduledSeq, vocab_size: usize, wanted: &mut [Wanted]) {
+        wanted[scheduled.logits.clone()].fill(Wanted::Row);
+        if let Work::Generate(generation) = &self.work
+            && scheduled.samples
+        {
+            let (_, index) = request_of(scheduled.id);
+            wanted[scheduled.logits.end - 1] = generation.sequences[index].sampler().wanted(vocab_size);
+        }
+    }
+
     /// Reads a step's logits: samples the next token of the sequence (and the first ones of its forks) into `picks`, or
     /// keeps what was asked of the prompt. `true` when a request for the prompt's logits has them all.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,
-        logits: Logits<'_>,
+        logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
     ) -> Result<bool> {
         match &mut self.work {
             Work::PromptLogits { rows, .. } => {
                 if rows.is_empty() {
-                    reserve_rows(rows, self.prompt.len(), logits.vocab_size)?;
+                    reserve_rows(rows, self.prompt.len(), logits.cols())?;
                 }
                 // Positions that a preemption makes the request compute again come without logits.
                 for row in scheduled.logits.clone() {
-                    rows.extend_from_slice(logits.row(row));
+                    rows.extend_from_slice(logits.whole_row(row)?);
                 }
                 Ok(scheduled.samples)
             }
@@ -130,7 +153,7 @@ impl Generation {
         &mut self,
         scheduled: &ScheduledSeq,
         prompt: &[u32],
-        logits: Logits<'_>,
+        logits: &mut Selection<'_>,
         sampler: &mut Sampler,
     ) -> Result<()> {
         let (Some(top), Some(known)) = (self.params.prompt_logprobs, &mut self.prompt_logprobs) else {
@@ -138,7 +161,7 @@ impl Generation {
         };
         let first = scheduled.start + scheduled.num_tokens - scheduled.logits.len();
         for (position, row) in (first + 1..prompt.len()).zip(scheduled.logits.clone()) {
-            known.push(Some(sampler.logprobs(logits.row(row), prompt[position], top)?));
+            known.push(Some(sampler.logprobs(logits.whole_row(row)?, prompt[position], top)?));
         }
         Ok(())
     }
@@ -147,16 +170,15 @@ impl Generation {
         &self,
         id: RequestId,
         scheduled: &ScheduledSeq,
-        logits: Logits<'_>,
+        logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
     ) -> Result<()> {
         let (_, index) = request_of(scheduled.id);
-        let row = logits.row(scheduled.logits.end - 1);
+        let row = scheduled.logits.end - 1;
         let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
         for index in std::iter::once(index).chain(forks.clone()) {
-            let token = sampler.sample(row, self.sequences[index].sampler())?;
-            let logprobs = self.params.logprobs.map(|top| sampler.logprobs(row, token, top)).transpose()?;
+            let Picked { token, logprobs } = pick(logits, row, sampler, self.sequences[index].sampler())?;
             let fork_of = forks.contains(&index).then_some(scheduled.id);
             picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
         }

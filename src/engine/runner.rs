@@ -1,10 +1,11 @@
 //! A model on a device as the engine loop sees it.
 
-use super::executor::{Executor, Logits};
+use super::executor::Executor;
 use crate::Result;
 use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
 use crate::model::Decoder;
+use crate::selection::{Selection, Wanted};
 
 /// `Executor` over any backend, monomorphised: one virtual call per step, none per op.
 pub struct Runner<B: Backend> {
@@ -22,10 +23,8 @@ impl<B: Backend> Executor for Runner<B>
 where
     Decoder<B>: Send,
 {
-    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
-        let vocab_size = self.vocab_size();
-        let values = self.decoder.forward(&mut self.backend, batch)?;
-        Ok(Logits { values, vocab_size })
+    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
+        self.decoder.forward(&mut self.backend, batch, wanted)
     }
 
     fn vocab_size(&self) -> usize {

@@ -17,6 +17,8 @@ pub struct Stats {
     pub prompt_tokens: u64,
     pub generated_tokens: u64,
     pub engine_steps: u64,
+    /// Rows of logits that had to be read whole after their best tokens alone.
+    pub logits_rows_fetched: u64,
     pub device_allocations: u64,
     /// Records of finished requests still kept.
     pub finished_records: usize,

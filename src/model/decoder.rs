@@ -2,8 +2,9 @@
 
 use super::spec::DecoderSpec;
 use super::weights::{LayerWeights, Weights};
-use crate::backend::{Backend, KvLayerSpec, Loader};
+use crate::backend::{Backend, KvLayerSpec, Loader, Plan};
 use crate::batch::Batch;
+use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
 
 /// All layers of the supported architectures attend alike, so there is one KV group.
@@ -46,11 +47,9 @@ struct Stream<B: Backend> {
     attn: B::Buffer,
 }
 
-/// Intermediate results that no layer leaves behind for the next, but `normed`: its input.
+/// Intermediate results that no layer leaves behind for the next.
 struct Work<B: Backend> {
     normed: B::Buffer,
-    /// Output of a sub-layer, to be added to the residual.
-    delta: B::Buffer,
     gate_up: B::Buffer,
     ffn: B::Buffer,
 }
@@ -64,10 +63,7 @@ impl<B: Backend> Decoder<B> {
         limits: DecoderLimits,
         kv: KvLayerSpec,
     ) -> Result<Self> {
-        let mut kv_layers = Vec::with_capacity(spec.num_layers);
-        for _ in 0..spec.num_layers {
-            kv_layers.push(loader.alloc_kv_layer(kv)?);
-        }
+        let kv_layers = loader.alloc_kv_layers(&vec![kv; spec.num_layers])?;
         let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
         let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
         let mut stream = |rows| -> Result<Stream<B>> {
@@ -76,7 +72,6 @@ impl<B: Backend> Decoder<B> {
         let (all, last) = (stream(tokens)?, stream(rows)?);
         let work = Work {
             normed: loader.alloc_buffer(tokens, hidden)?,
-            delta: loader.alloc_buffer(tokens, hidden)?,
             gate_up: loader.alloc_buffer(tokens, 2 * spec.ffn_size)?,
             ffn: loader.alloc_buffer(tokens, spec.ffn_size)?,
         };
@@ -98,84 +93,68 @@ impl<B: Backend> Decoder<B> {
     /// Bytes of activations that `new` takes, for budgeting.
     pub fn scratch_bytes(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
         let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
-        let per_token = 2 * spec.rope.inv_freq.len() + 3 * hidden + spec.qkv.cols() + q + 3 * spec.ffn_size;
+        let per_token = 2 * spec.rope.inv_freq.len() + 2 * hidden + spec.qkv.cols() + q + 3 * spec.ffn_size;
         let per_row = hidden + q + spec.vocab_size;
         let bytes = |values: usize, count: usize| 4u64.saturating_mul(values as u64).saturating_mul(count as u64);
         bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
     }
 
-    /// Runs one step and returns the logits of the batch's `logits_indices`, `[rows, vocab_size]`.
-    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch) -> Result<&'a [f32]> {
+    /// Runs one step and returns what is `wanted` of each row of logits: one per entry of the batch's `logits_indices`.
+    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'a>> {
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
+        if rows != wanted.len() {
+            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wanted.len())));
+        }
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
                 "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
                 self.limits
             )));
         }
+        backend.begin_step(batch)?;
+        if let Plan::Run { rows: padded } = backend.begin_ops(batch)? {
+            // A step is padded only where every token has its row of logits.
+            self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
+        }
+        backend.end_ops()?;
+        if rows == 0 {
+            return Ok(Selection::of_rows(&[], self.spec.vocab_size));
+        }
+        backend.select(&self.buffers.logits, self.spec.vocab_size, wanted)
+    }
+
+    /// The ops of a step of `tokens` rows, of which `rows` go on to become logits.
+    fn run_ops(&mut self, backend: &mut B, batch: &Batch, tokens: usize, rows: usize) -> Result<()> {
         let Self { spec, weights, kv_layers, buffers, .. } = self;
         let Buffers { angles, qkv, all, last, work, logits } = buffers;
-        backend.begin_step(batch)?;
+        let eps = spec.norm_eps;
         backend.rope_angles(&spec.rope, batch, angles)?;
         backend.embed(&weights.token_embd, batch, 1.0, &mut all.residual)?;
-
-        let mut layers = weights.layers.iter().zip(kv_layers.iter_mut()).peekable();
-        if let Some((first, _)) = layers.peek() {
-            backend.rms_norm(&all.residual, &first.attn_norm, spec.norm_eps, tokens, &mut work.normed)?;
-        }
-        while let Some((layer, kv)) = layers.next() {
+        let num_layers = weights.layers.len();
+        for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers.iter_mut()).enumerate() {
             backend.copy_blocks(batch, KV_GROUP, kv)?;
-            backend.linear(&layer.qkv, &work.normed, tokens, qkv)?;
+            backend.norm_linear(&all.residual, &layer.attn_norm, eps, &layer.qkv, tokens, &mut work.normed, qkv)?;
             let (q_norm, k_norm) = layer.qk_norm.as_ref().map(|[q, k]| (q, k)).unzip();
-            backend.rope_and_store_kv(
-                qkv,
-                spec.qkv,
-                q_norm,
-                k_norm,
-                spec.norm_eps,
-                &spec.rope,
-                angles,
-                batch,
-                KV_GROUP,
-                kv,
-            )?;
-            if layers.peek().is_none() && rows == 0 {
-                return Ok(&[]);
+            backend.rope_and_store_kv(qkv, spec.qkv, q_norm, k_norm, eps, &spec.rope, angles, batch, KV_GROUP, kv)?;
+            let is_last = i + 1 == num_layers;
+            if is_last && rows == 0 {
+                return Ok(());
             }
             backend.attention(qkv, spec.qkv, spec.attention, batch, KV_GROUP, kv, &mut all.attn)?;
-            match layers.peek() {
-                Some((next, _)) => {
-                    feed_forward(backend, spec, layer, tokens, all, work)?;
-                    backend.add_rms_norm(
-                        &mut all.residual,
-                        &work.delta,
-                        &next.attn_norm,
-                        spec.norm_eps,
-                        tokens,
-                        &mut work.normed,
-                    )?;
-                }
-                None => {
-                    backend.gather_rows(&all.attn, &batch.logits_indices, spec.qkv.q_cols(), &mut last.attn)?;
-                    backend.gather_rows(&all.residual, &batch.logits_indices, spec.hidden_size, &mut last.residual)?;
-                    feed_forward(backend, spec, layer, rows, last, work)?;
-                    backend.add_rms_norm(
-                        &mut last.residual,
-                        &work.delta,
-                        &weights.output_norm,
-                        spec.norm_eps,
-                        rows,
-                        &mut work.normed,
-                    )?;
-                }
+            if is_last {
+                backend.gather_rows(&all.attn, batch, spec.qkv.q_cols(), &mut last.attn)?;
+                backend.gather_rows(&all.residual, batch, spec.hidden_size, &mut last.residual)?;
+                feed_forward(backend, spec, layer, rows, last, work)?;
+            } else {
+                feed_forward(backend, spec, layer, tokens, all, work)?;
             }
         }
-        backend.linear(weights.output.as_ref().unwrap_or(&weights.token_embd), &work.normed, rows, logits)?;
-        backend.to_host(logits, rows, spec.vocab_size)
+        let output = weights.output.as_ref().unwrap_or(&weights.token_embd);
+        backend.norm_linear(&last.residual, &weights.output_norm, eps, output, rows, &mut work.normed, logits)
     }
 }
 
-/// From attention's result to the feed-forward's: `residual += attn_output(attn); delta = ffn(norm(residual))`.
+/// From attention's result to the layer's: `residual += attn_output(attn); residual += ffn(norm(residual))`.
 fn feed_forward<B: Backend>(
     backend: &mut B,
     spec: &DecoderSpec,
@@ -184,10 +163,21 @@ fn feed_forward<B: Backend>(
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Work { normed, delta, gate_up, ffn } = work;
-    backend.linear(&layer.attn_output, &stream.attn, rows, delta)?;
-    backend.add_rms_norm(&mut stream.residual, delta, &layer.ffn_norm, spec.norm_eps, rows, normed)?;
-    backend.linear(&layer.gate_up, normed, rows, gate_up)?;
-    backend.gated_activation(gate_up, spec.arch.activation, rows, spec.ffn_size, ffn)?;
-    backend.linear(&layer.ffn_down, ffn, rows, delta)
+    let Work { normed, gate_up, ffn } = work;
+    let Stream { residual, attn } = stream;
+    let (eps, activation, cols) = (spec.norm_eps, spec.arch.activation, spec.ffn_size);
+    backend.linear_add(&layer.attn_output, attn, rows, residual)?;
+    backend.norm_gated_linear(
+        residual,
+        &layer.ffn_norm,
+        eps,
+        &layer.gate_up,
+        activation,
+        rows,
+        cols,
+        normed,
+        gate_up,
+        ffn,
+    )?;
+    backend.linear_add(&layer.ffn_down, ffn, rows, residual)
 }

@@ -6,6 +6,7 @@ use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
+use crate::selection::Wanted;
 use crate::testdata;
 
 const BLOCK: usize = 16;
@@ -60,7 +61,9 @@ impl Model {
             logits_indices: (0..n as u32).collect(),
             block_copies: Vec::new(),
         };
-        self.decoder.forward(&mut self.backend, &batch).unwrap().to_vec()
+        let wanted = vec![Wanted::Row; n];
+        let mut logits = self.decoder.forward(&mut self.backend, &batch, &wanted).unwrap();
+        (0..n).flat_map(|row| logits.whole_row(row).unwrap().to_vec()).collect()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::arch::Presence;
 use super::spec::DecoderSpec;
-use crate::backend::{Backend, LinearPart, Loader};
+use crate::backend::{Backend, LinearPart, Loader, Upload};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::quant;
 use crate::tensor::TensorView;
@@ -41,6 +41,12 @@ struct Tensor<'a> {
 struct Linear<'a> {
     weight: Tensor<'a>,
     bias: Option<Tensor<'a>>,
+}
+
+impl<'a> Linear<'a> {
+    fn part(&self) -> LinearPart<'a> {
+        LinearPart { weight: self.weight.view, bias: self.bias.map(|bias| bias.view) }
+    }
 }
 
 impl<'a> ModelTensors<'a> {
@@ -81,6 +87,21 @@ impl<'a> ModelTensors<'a> {
         Ok(Self { token_embd, output, output_norm, layers })
     }
 
+    /// Every upload that `upload` will make.
+    fn uploads(&self) -> Vec<Upload<'a>> {
+        let matrix = |parts: &[Linear<'a>]| Upload::Matrix(parts.iter().map(Linear::part).collect());
+        let vector = |tensor: &Tensor<'a>| Upload::Vector(tensor.view);
+        let tables = [Some(self.token_embd), self.output].into_iter().flatten();
+        let mut all: Vec<_> = tables.map(|weight| matrix(&[Linear { weight, bias: None }])).collect();
+        all.push(vector(&self.output_norm));
+        for layer in &self.layers {
+            all.extend([&layer.attn_norm, &layer.ffn_norm].map(vector));
+            all.extend(layer.qk_norm.iter().flatten().map(vector));
+            all.extend([&layer.qkv[..], &[layer.attn_output], &layer.gate_up, &[layer.ffn_down]].map(matrix));
+        }
+        all
+    }
+
     /// Uploads everything; `progress` is told the file bytes done after each part and may stop the load by an error.
     pub fn upload<L: Loader>(
         &self,
@@ -88,6 +109,7 @@ impl<'a> ModelTensors<'a> {
         loader: &mut L,
         progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Weights<L::Backend>> {
+        loader.reserve_weights(&self.uploads())?;
         let mut up = Uploader { gguf, loader, progress, done: 0 };
         let token_embd = up.matrix(&[Linear { weight: self.token_embd, bias: None }])?;
         let output = self.output.map(|weight| up.matrix(&[Linear { weight, bias: None }])).transpose()?;
@@ -198,8 +220,7 @@ struct Uploader<'u, L: Loader> {
 
 impl<L: Loader> Uploader<'_, L> {
     fn matrix(&mut self, parts: &[Linear<'_>]) -> Result<<L::Backend as Backend>::Matrix> {
-        let views: Vec<LinearPart<'_>> =
-            parts.iter().map(|p| LinearPart { weight: p.weight.view, bias: p.bias.map(|b| b.view) }).collect();
+        let views: Vec<LinearPart<'_>> = parts.iter().map(Linear::part).collect();
         let matrix = self.loader.upload_matrix(&views)?;
         for part in parts {
             self.finished(&part.weight)?;

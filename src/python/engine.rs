@@ -128,6 +128,7 @@ impl PyEngine {
         dict.set_item("prompt_tokens", stats.prompt_tokens)?;
         dict.set_item("generated_tokens", stats.generated_tokens)?;
         dict.set_item("engine_steps", stats.engine_steps)?;
+        dict.set_item("logits_rows_fetched", stats.logits_rows_fetched)?;
         dict.set_item("device_allocations", stats.device_allocations)?;
         dict.set_item("finished_records", stats.finished_records)?;
         Ok(dict)

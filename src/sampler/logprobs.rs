@@ -39,9 +39,9 @@ impl Sampler {
         let better = (0u32..).zip(row).filter(|&(id, &x)| x >= chosen && key(x, id) > chosen_key).count();
         let mut out = Vec::with_capacity(top + 1);
         out.push(TokenLogprob { token_id: token, logprob: logprob(chosen), rank: better as u32 + 1 });
-        top_k(row, top, &mut self.keys);
-        self.keys.sort_unstable_by(|a, b| b.cmp(a));
-        let best = (1u32..).zip(&self.keys).map(|(rank, &key)| {
+        top_k(row, top, &mut self.best);
+        self.best.sort_unstable_by(|a, b| b.cmp(a));
+        let best = (1u32..).zip(&self.best).map(|(rank, &key)| {
             let token_id = key_id(key);
             TokenLogprob { token_id, logprob: logprob(row[token_id as usize]), rank }
         });

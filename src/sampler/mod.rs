@@ -5,9 +5,12 @@
 //! then frequency and presence over the output), temperature, min-p, top-k, top-p, draw. Log-probabilities are those of
 //! the model itself, before all of that.
 //!
-//! Every filter is a cut in ONE total order of the tokens, (logit descending, id ascending), so nothing is ever sorted
-//! in full: a step over 150,000 tokens is a few linear passes. Nothing here depends on the batch.
+//! Every filter is a cut in ONE total order of the tokens, (logit descending, id ascending), and so is the draw: the
+//! token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is ever sorted
+//! in full: a step over 150,000 tokens is a few linear passes. And the best few tokens nearly always decide, so a device
+//! need not send the rest (`candidates`). Nothing here depends on the batch.
 
+mod candidates;
 mod logprobs;
 mod math;
 mod select;
@@ -15,15 +18,13 @@ mod sequence;
 #[cfg(test)]
 mod tests;
 
+pub use candidates::Picked;
 pub use logprobs::{TokenLogprob, TokenLogprobs};
 pub use sequence::SequenceSampler;
 
 use crate::{Error, Result};
 use math::{exp_weights, row_max, sum};
-use select::{NarrowScratch, key, top_k};
-
-/// Tokens per partial sum of a draw.
-const DRAW_BLOCK: usize = 1024;
+use select::{NarrowScratch, key, key_id, top_k};
 
 /// Reusable memory for one row at a time; allocates only until it has seen the largest case.
 #[derive(Debug)]
@@ -31,14 +32,14 @@ pub struct Sampler {
     vocab_size: usize,
     /// The row after bias, masks and penalties.
     logits: Vec<f32>,
-    /// The tokens still in play, by ascending id; empty while `all` is set.
-    ids: Vec<u32>,
+    /// Keys of the tokens still in play, by ascending id; empty while `all` is set.
+    keys: Vec<u64>,
     all: bool,
     /// Unnormalised probabilities of the tokens in play; the likeliest has 1.
     weights: Vec<f32>,
-    keys: Vec<u64>,
+    /// The best tokens of a row, in any order.
+    best: Vec<u64>,
     narrow: NarrowScratch,
-    block_sums: Vec<f64>,
 }
 
 impl Sampler {
@@ -46,12 +47,11 @@ impl Sampler {
         Self {
             vocab_size,
             logits: Vec::new(),
-            ids: Vec::new(),
+            keys: Vec::new(),
             all: true,
             weights: Vec::new(),
-            keys: Vec::new(),
+            best: Vec::new(),
             narrow: NarrowScratch::default(),
-            block_sums: Vec::new(),
         }
     }
 
@@ -102,93 +102,89 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32], max: f32, sequence: &SequenceSampler) -> Result<u32> {
         let params = sequence.params();
         self.weigh(logits, max, params.temperature, params.top_k);
+        self.choose(logits, sequence)
+    }
+
+    /// From the tokens in play to one of them. `logits` are the row's; they are read only while `all` tokens are in play.
+    fn choose(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
+        let params = sequence.params();
         if params.min_p > 0.0 {
-            self.retain(|_, weight| weight >= params.min_p);
+            self.keep_weights(logits, f64::from(params.min_p));
         }
         if params.top_p < 1.0 {
-            let total = sum(&self.weights);
-            let spare = (1.0 - f64::from(params.top_p)) * total;
-            // Tokens below this weight cannot add up to more than what top-p leaves out, so none of them is in the
-            // smallest set that reaches it: what has to be searched shrinks from the vocabulary to a few hundred.
-            let negligible = spare / self.weights.len() as f64;
-            self.retain(|_, weight| f64::from(weight) >= negligible);
-            let candidates = Candidates { ids: &self.ids, weights: &self.weights };
-            let cut = self.narrow.top_p_cut(candidates, logits, total - spare);
-            self.retain(|id, _| key(logits[id as usize], id) >= cut);
+            let cut = self.cut(logits, f64::from(params.top_p)).unwrap_or_default();
+            self.retain(|key, _| key >= cut);
         }
-        self.pick(sequence.uniform()).ok_or_else(|| failed("every token has probability zero"))
+        self.draw_one(logits, sequence)
     }
 
     /// Brings the `k` best tokens (0 = all) into play with their weights `exp((logit - max) / temperature)`.
     fn weigh(&mut self, logits: &[f32], max: f32, temperature: f32, k: usize) {
-        self.ids.clear();
-        self.weights.clear();
+        self.keys.clear();
         self.all = k == 0 || k >= logits.len();
         if self.all {
+            self.weights.clear();
             exp_weights(logits, max, temperature, &mut self.weights);
             return;
         }
-        top_k(logits, k, &mut self.keys);
-        let cut = self.keys.iter().copied().min().unwrap_or_default();
-        let ids = (0u32..).zip(logits).filter(|&(id, &x)| key(x, id) >= cut).map(|(id, _)| id);
-        self.ids.extend(ids);
-        // `keys` has served; `logits` of the kept tokens go through the same vectorised exponential.
-        let kept = self.narrow.logits_of(&self.ids, logits);
-        exp_weights(kept, max, temperature, &mut self.weights);
+        top_k(logits, k, &mut self.best);
+        let cut = self.best.iter().copied().min().unwrap_or_default();
+        self.keys.extend((0u32..).zip(logits).map(|(id, &x)| key(x, id)).filter(|&key| key >= cut));
+        self.weigh_keys(max, temperature);
     }
 
-    fn retain(&mut self, keep: impl Fn(u32, f32) -> bool) {
-        if self.all {
-            self.ids.extend(0..self.weights.len() as u32);
-            self.all = false;
+    /// Weights of the tokens named by `keys`.
+    fn weigh_keys(&mut self, max: f32, temperature: f32) {
+        self.all = false;
+        self.weights.clear();
+        exp_weights(self.narrow.logits_of(&self.keys), max, temperature, &mut self.weights);
+    }
+
+    /// Takes tokens whose weight is below `least` out of play.
+    fn keep_weights(&mut self, logits: &[f32], least: f64) {
+        if !self.all {
+            return self.retain(|_, weight| f64::from(weight) >= least);
         }
+        self.all = false;
         let mut kept = 0;
-        for i in 0..self.ids.len() {
-            let (id, weight) = (self.ids[i], self.weights[i]);
-            self.ids[kept] = id;
-            self.weights[kept] = weight;
-            kept += usize::from(keep(id, weight));
+        for (id, &logit) in (0u32..).zip(logits) {
+            let weight = self.weights[id as usize];
+            if f64::from(weight) >= least {
+                self.keys.push(key(logit, id));
+                self.weights[kept] = weight;
+                kept += 1;
+            }
         }
-        self.ids.truncate(kept);
         self.weights.truncate(kept);
     }
 
-    /// Inverse transform in the order of ids: the first token whose cumulative weight exceeds `u` of the total.
-    fn pick(&mut self, u: f64) -> Option<u32> {
-        self.block_sums.clear();
-        self.block_sums.extend(self.weights.chunks(DRAW_BLOCK).map(sum));
-        let mut left = u * self.block_sums.iter().sum::<f64>();
-        let mut chosen = None;
-        for (block, &block_sum) in self.block_sums.iter().enumerate() {
-            if block_sum <= 0.0 {
-                continue;
-            }
-            let start = block * DRAW_BLOCK;
-            let end = self.weights.len().min(start + DRAW_BLOCK);
-            // Rounding may leave a little after the last token: the last possible one then is it.
-            chosen = (start..end).rev().find(|&i| self.weights[i] > 0.0);
-            if left >= block_sum {
-                left -= block_sum;
-                continue;
-            }
-            for i in start..end {
-                left -= f64::from(self.weights[i]);
-                if left < 0.0 {
-                    chosen = Some(i);
-                    break;
-                }
-            }
-            break;
+    fn retain(&mut self, keep: impl Fn(u64, f32) -> bool) {
+        let mut kept = 0;
+        for i in 0..self.keys.len() {
+            let (key, weight) = (self.keys[i], self.weights[i]);
+            self.keys[kept] = key;
+            self.weights[kept] = weight;
+            kept += usize::from(keep(key, weight));
         }
-        chosen.map(|i| if self.all { i as u32 } else { self.ids[i] })
+        self.keys.truncate(kept);
+        self.weights.truncate(kept);
     }
-}
 
-/// Tokens in play: ids ascending, and their weights.
-#[derive(Clone, Copy)]
-struct Candidates<'a> {
-    ids: &'a [u32],
-    weights: &'a [f32],
+    /// Draws one of the tokens in play.
+    fn draw_one(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
+        let cut = self.cut(logits, sequence.uniform());
+        cut.map(key_id).ok_or_else(|| failed("every token has probability zero"))
+    }
+
+    /// Key of the token at which the weights, added up best token first, reach `share` of the total.
+    fn cut(&mut self, logits: &[f32], share: f64) -> Option<u64> {
+        let total = sum(&self.weights);
+        let spare = (1.0 - share) * total;
+        // Tokens below this weight cannot add up to more than what is left behind the cut, so none of them is before it:
+        // what has to be searched shrinks from the vocabulary to a few hundred.
+        self.keep_weights(logits, spare / self.weights.len() as f64);
+        self.narrow.cut(&self.keys, &self.weights, total - spare)
+    }
 }
 
 fn failed(problem: impl ToString) -> Error {

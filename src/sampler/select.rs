@@ -1,7 +1,5 @@
 //! Partial selection in the total order of tokens: (logit descending, id ascending).
 
-use super::Candidates;
-
 /// Tokens looked at together when searching for the best.
 const CHUNK: usize = 64;
 
@@ -17,7 +15,7 @@ pub(super) fn key_id(key: u64) -> u32 {
     !(key as u32)
 }
 
-fn key_logit(key: u64) -> f32 {
+pub(super) fn key_logit(key: u64) -> f32 {
     let ordered = (key >> 32) as u32;
     f32::from_bits(if ordered >> 31 == 1 { ordered & !(1 << 31) } else { !ordered })
 }
@@ -68,21 +66,20 @@ pub(super) struct NarrowScratch {
 }
 
 impl NarrowScratch {
-    /// Logits of the tokens `ids`.
-    pub(super) fn logits_of(&mut self, ids: &[u32], logits: &[f32]) -> &[f32] {
+    /// Logits of the tokens named by `keys`.
+    pub(super) fn logits_of(&mut self, keys: &[u64]) -> &[f32] {
         self.logits.clear();
-        self.logits.extend(ids.iter().map(|&id| logits[id as usize]));
+        self.logits.extend(keys.iter().map(|&key| key_logit(key)));
         &self.logits
     }
 
-    /// Key of the last token of the smallest best-first prefix of the candidates whose weights reach `mass`.
+    /// Key of the last token of the smallest best-first prefix whose weights reach `mass`.
     ///
-    /// Quickselect by weight: halve the candidates, and go on in the half in which the running sum crosses `mass`.
-    /// Linear in the number of candidates on average.
-    pub(super) fn top_p_cut(&mut self, candidates: Candidates<'_>, logits: &[f32], mass: f64) -> u64 {
+    /// Quickselect by weight: halve the tokens, and go on in the half in which the running sum crosses `mass`. Linear in
+    /// their number on average.
+    pub(super) fn cut(&mut self, keys: &[u64], weights: &[f32], mass: f64) -> Option<u64> {
         self.weighted.clear();
-        let pairs = candidates.ids.iter().zip(candidates.weights);
-        self.weighted.extend(pairs.map(|(&id, &weight)| (key(logits[id as usize], id), weight)));
+        self.weighted.extend(keys.iter().copied().zip(weights.iter().copied()));
         let mut missing = mass;
         let mut slice = &mut self.weighted[..];
         while slice.len() > 1 {
@@ -97,6 +94,6 @@ impl NarrowScratch {
                 slice = worse;
             }
         }
-        slice.first().map_or(0, |&(key, _)| key)
+        slice.first().map(|&(key, _)| key)
     }
 }

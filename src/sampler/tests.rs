@@ -1,5 +1,6 @@
 //! Expected values come from a float64 reference that sorts the whole vocabulary.
 
+mod candidates;
 mod draws;
 mod edges;
 mod filters;

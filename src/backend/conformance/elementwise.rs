@@ -1,6 +1,6 @@
 //! Norms, gated activation, gather, embedding scale, angles.
 
-use super::{Random, assert_close, fill, matrix, vector};
+use super::{Random, assert_close, fill, matrix, rows_batch, vector};
 use crate::backend::{Activation, Backend, Loader, RopeKind, RopeSpec};
 use crate::batch::Batch;
 
@@ -29,25 +29,18 @@ fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
 
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64) {
     let mut random = Random(seed);
-    let (x, residual, w) = (random.values(rows * cols), random.values(rows * cols), random.values(cols));
+    let (x, w) = (random.values(rows * cols), random.values(cols));
     let eps = 1e-5;
-    let (x_table, residual_table) = (matrix(&mut loader, &x, cols), matrix(&mut loader, &residual, cols));
+    let table = matrix(&mut loader, &x, cols);
     let weight = vector(&mut loader, &w);
-    let [mut a, mut b, mut out] = [(); 3].map(|()| loader.alloc_buffer(rows, cols).unwrap());
+    let [mut input, mut out] = [(); 2].map(|()| loader.alloc_buffer(rows, cols).unwrap());
     let mut backend = loader.finish().unwrap();
-    fill(&mut backend, &x_table, rows, &mut a);
-    fill(&mut backend, &residual_table, rows, &mut b);
+    fill(&mut backend, &table, rows, &mut input);
     let what = format!("rms_norm of {rows} rows of {cols}");
 
-    backend.rms_norm(&a, &weight, eps, rows, &mut out).unwrap();
+    backend.rms_norm(&input, &weight, eps, rows, &mut out).unwrap();
     let expected = rms_norm_reference(&x, &w, eps);
     assert_close(&what, backend.to_host(&out, rows, cols).unwrap(), &expected, 1e-6, 1e-30);
-
-    backend.add_rms_norm(&mut b, &a, &weight, eps, rows, &mut out).unwrap();
-    let sum: Vec<f32> = x.iter().zip(&residual).map(|(x, r)| x + r).collect();
-    assert_eq!(backend.to_host(&b, rows, cols).unwrap(), sum, "residual of {what}");
-    let expected = rms_norm_reference(&sum, &w, eps);
-    assert_close(&format!("add_{what}"), backend.to_host(&out, rows, cols).unwrap(), &expected, 1e-6, 1e-30);
 }
 
 fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64) {
@@ -73,6 +66,7 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64) {
     let mut random = Random(seed);
     let x = random.values(rows * cols);
     let indices: Vec<u32> = (0..rows).map(|_| (random.next() % rows as u64) as u32).collect();
+    let batch = Batch { logits_indices: indices.clone(), ..rows_batch(indices.clone()) };
     let table = matrix(&mut loader, &x, cols);
     let [mut input, mut out] = [(); 2].map(|()| loader.alloc_buffer(rows, cols).unwrap());
     let mut backend = loader.finish().unwrap();
@@ -81,13 +75,14 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64) {
     };
 
     fill(&mut backend, &table, rows, &mut input);
-    backend.gather_rows(&input, &indices, cols, &mut out).unwrap();
+    backend.begin_step(&batch).unwrap();
+    backend.gather_rows(&input, &batch, cols, &mut out).unwrap();
     assert_eq!(backend.to_host(&out, rows, cols).unwrap(), expected(1.0), "gather {rows} rows of {cols}");
 
-    let batch = Batch { token_ids: indices.clone(), ..Batch::default() };
     backend.embed(&table, &batch, 3.5, &mut out).unwrap();
     assert_eq!(backend.to_host(&out, rows, cols).unwrap(), expected(3.5), "embed {rows} rows of {cols}");
-    let unknown = Batch { token_ids: vec![rows as u32], ..Batch::default() };
+    let unknown = rows_batch(vec![rows as u32]);
+    backend.begin_step(&unknown).unwrap();
     assert!(backend.embed(&table, &unknown, 1.0, &mut out).is_err());
 }
 
@@ -98,7 +93,8 @@ fn angles<L: Loader>(mut loader: L) {
     let spec = RopeSpec { kind: RopeKind::Norm, inv_freq: inv_freq.clone(), magnitude: 1.25 };
     let mut out = loader.alloc_buffer(positions.len(), 2 * inv_freq.len()).unwrap();
     let mut backend = loader.finish().unwrap();
-    let batch = Batch { token_ids: vec![0; positions.len()], positions: positions.to_vec(), ..Batch::default() };
+    let batch = Batch { positions: positions.to_vec(), context_lens: vec![131_072], ..rows_batch(vec![0; 6]) };
+    backend.begin_step(&batch).unwrap();
     backend.rope_angles(&spec, &batch, &mut out).unwrap();
     let mut expected = Vec::new();
     for position in positions {

@@ -3,6 +3,7 @@
 
 mod attention;
 mod elementwise;
+mod fused;
 mod invariance;
 mod rope;
 
@@ -18,6 +19,7 @@ pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 /// Runs all cases; `loader` makes a fresh loader for steps of up to the given rows.
 pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy) {
     elementwise::check(loader);
+    fused::check(loader);
     rope::check(loader);
     attention::check(loader);
     invariance::check(loader);
@@ -64,16 +66,31 @@ pub(crate) fn vector<L: Loader>(loader: &mut L, values: &[f32]) -> <L::Backend a
 
 /// Uploads f32 values as a matrix.
 pub(crate) fn matrix<L: Loader>(loader: &mut L, values: &[f32], cols: usize) -> <L::Backend as Backend>::Matrix {
-    let data = bytes_of(values);
-    let rows = values.len() / cols;
-    let weight = TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data: &data };
-    loader.upload_matrix(&[LinearPart { weight, bias: None }]).unwrap()
+    stack(loader, &[values], cols)
+}
+
+/// The same of several, stacked.
+pub(crate) fn stack<L: Loader>(loader: &mut L, parts: &[&[f32]], cols: usize) -> <L::Backend as Backend>::Matrix {
+    let data: Vec<_> = parts.iter().map(|values| bytes_of(values)).collect();
+    let parts = data.iter().map(|data| {
+        let rows = data.len() / size_of::<f32>() / cols;
+        LinearPart { weight: TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data }, bias: None }
+    });
+    loader.upload_matrix(&parts.collect::<Vec<_>>()).unwrap()
 }
 
 /// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.
 pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) {
-    let batch = Batch { token_ids: (0..rows as u32).collect(), ..Batch::default() };
+    let batch = rows_batch((0..rows as u32).collect());
+    backend.begin_step(&batch).unwrap();
     backend.embed(table, &batch, 1.0, buffer).unwrap();
+}
+
+/// One sequence of these tokens, without a cache.
+pub(crate) fn rows_batch(token_ids: Vec<u32>) -> Batch {
+    let n = token_ids.len() as u32;
+    let (positions, cu_seqlens_q, context_lens) = ((0..n).collect(), vec![0, n], vec![n]);
+    Batch { token_ids, positions, cu_seqlens_q, context_lens, ..Batch::default() }
 }
 
 /// RoPE that rotates nothing, for cases about attention alone.

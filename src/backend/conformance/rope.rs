@@ -58,8 +58,8 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
 
     let piece = Piece { first_row: 0, blocks: (0..num_blocks as u32).collect(), cached: 0, new: tokens };
     let batch = batch_of(&[piece], 16, None);
-    backend.begin_step(&batch).unwrap();
     fill(&mut backend, &table, tokens, &mut qkv);
+    backend.begin_step(&batch).unwrap();
     backend.rope_angles(&rope, &batch, &mut angles).unwrap();
     let (q_norm, k_norm) = weights.as_ref().map_or((None, None), |(q, k)| (Some(q), Some(k)));
     backend.rope_and_store_kv(&mut qkv, layout, q_norm, k_norm, eps, &rope, &angles, &batch, 0, &mut kv).unwrap();

@@ -2,7 +2,7 @@
 
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd};
-use super::split::{for_rows, for_rows_of_two};
+use super::split::for_rows;
 
 /// `out = x / rms(x) * weight`, rows of `weight.len()`.
 pub(super) fn rms_norm(pool: &ThreadPool, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -10,27 +10,6 @@ pub(super) fn rms_norm(pool: &ThreadPool, isa: Isa, x: &[f32], weight: &[f32], e
     for_rows(pool, out, cols, |first, out| {
         let start = first * cols;
         out.copy_from_slice(&x[start..start + out.len()]);
-        isa.run(NormRows { rows: out, weight, eps });
-    });
-}
-
-/// `residual += x; out = rms_norm(residual)`.
-pub(super) fn add_rms_norm(
-    pool: &ThreadPool,
-    isa: Isa,
-    residual: &mut [f32],
-    x: &[f32],
-    weight: &[f32],
-    eps: f32,
-    out: &mut [f32],
-) {
-    let cols = weight.len();
-    for_rows_of_two(pool, residual, out, cols, |first, residual, out| {
-        let start = first * cols;
-        for ((residual, x), out) in residual.iter_mut().zip(&x[start..]).zip(out.iter_mut()) {
-            *residual += x;
-            *out = *residual;
-        }
         isa.run(NormRows { rows: out, weight, eps });
     });
 }

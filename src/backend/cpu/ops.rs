@@ -3,7 +3,7 @@
 use super::activation;
 use super::attention::{Attention, Unit};
 use super::kv::{KvLayer, KvPool};
-use super::linear::{LinearScratch, PackedMatrix};
+use super::linear::{LinearScratch, PackedMatrix, Store};
 use super::norm;
 use super::pool::ThreadPool;
 use super::rope::{self, RopeAndStore};
@@ -102,26 +102,23 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn add_rms_norm(
-        &mut self,
-        residual: &mut Storage<f32>,
-        x: &Storage<f32>,
-        weight: &Storage<f32>,
-        eps: f32,
-        rows: usize,
-        out: &mut Storage<f32>,
-    ) -> Result<()> {
-        let residual = rows_of_mut("the residual", residual, rows, weight.len())?;
-        let x = rows_of("add_rms_norm's input", x, rows, weight.len())?;
-        let out = rows_of_mut("add_rms_norm's output", out, rows, weight.len())?;
-        norm::add_rms_norm(&self.pool, self.isa, residual, x, weight, eps, out);
-        Ok(())
-    }
-
     fn linear(&mut self, matrix: &PackedMatrix, x: &Storage<f32>, rows: usize, out: &mut Storage<f32>) -> Result<()> {
         let x = rows_of("linear's input", x, rows, matrix.cols())?;
         let out = rows_of_mut("linear's output", out, rows, matrix.rows())?;
-        matrix.multiply(x, rows, out, &mut self.linear_scratch, &self.pool);
+        matrix.multiply(x, rows, out, Store::Assign, &mut self.linear_scratch, &self.pool);
+        Ok(())
+    }
+
+    fn linear_add(
+        &mut self,
+        matrix: &PackedMatrix,
+        x: &Storage<f32>,
+        rows: usize,
+        residual: &mut Storage<f32>,
+    ) -> Result<()> {
+        let x = rows_of("linear's input", x, rows, matrix.cols())?;
+        let residual = rows_of_mut("the residual", residual, rows, matrix.rows())?;
+        matrix.multiply(x, rows, residual, Store::Add, &mut self.linear_scratch, &self.pool);
         Ok(())
     }
 
@@ -203,7 +200,8 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn gather_rows(&mut self, x: &Storage<f32>, indices: &[u32], cols: usize, out: &mut Storage<f32>) -> Result<()> {
+    fn gather_rows(&mut self, x: &Storage<f32>, batch: &Batch, cols: usize, out: &mut Storage<f32>) -> Result<()> {
+        let indices = &batch.logits_indices;
         let needed = indices.iter().max().map_or(0, |&index| index as usize + 1);
         let x = rows_of("gather_rows' input", x, needed, cols)?;
         let out = rows_of_mut("gather_rows' output", out, indices.len(), cols)?;

@@ -49,27 +49,15 @@ impl<'a, T> Split<'a, T> {
 
 /// Rows `0..rows` in chunks of some, on the team: `job(first row, rows of data)` with rows of `cols`.
 pub(super) fn for_rows<T: Send>(pool: &ThreadPool, data: &mut [T], cols: usize, job: impl Fn(usize, &mut [T]) + Sync) {
-    for_rows_of_two(pool, data, &mut [(); 0], cols, |row, data, _| job(row, data));
-}
-
-/// As `for_rows` over two slices of the same shape, or an empty second one.
-pub(super) fn for_rows_of_two<T: Send, U: Send>(
-    pool: &ThreadPool,
-    first: &mut [T],
-    second: &mut [U],
-    cols: usize,
-    job: impl Fn(usize, &mut [T], &mut [U]) + Sync,
-) {
-    let rows = first.len().checked_div(cols).unwrap_or(0);
+    let rows = data.len().checked_div(cols).unwrap_or(0);
     let fewest = MIN_CHUNK_ELEMENTS.div_ceil(cols.max(1));
     // Some more chunks than threads, so that a late thread costs little.
     let rows_per_chunk = rows.div_ceil(4 * pool.num_threads()).max(fewest);
-    let (first, second) = (Split::new(first), Split::new(second));
+    let data = Split::new(data);
     pool.run(rows.div_ceil(rows_per_chunk), &|chunk| {
         let start = chunk * rows_per_chunk;
         let part = start * cols..(start + rows_per_chunk).min(rows) * cols;
-        let part_of_second = part.start.min(second.len)..part.end.min(second.len);
         // SAFETY: chunks have disjoint rows, and the pool runs each chunk once.
-        unsafe { job(start, first.part(part), second.part(part_of_second)) }
+        unsafe { job(start, data.part(part)) }
     });
 }

@@ -5,7 +5,7 @@ use super::{CpuLoader, Isa};
 use crate::Error;
 use crate::backend::conformance::{self, AttentionRig, Piece, Random, batch_of, matrix, vector};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout};
-use crate::batch::{BlockCopy, NULL_BLOCK};
+use crate::batch::{Batch, BlockCopy, NULL_BLOCK};
 use crate::config::KvCacheDtype;
 
 fn loader(rows: usize) -> CpuLoader {
@@ -190,6 +190,7 @@ fn buffers_too_small_are_errors() {
     assert!(backend.rms_norm(&x, &weight, 1e-5, 3, &mut out).is_ok());
     assert!(matches!(backend.rms_norm(&x, &weight, 1e-5, 4, &mut out), Err(Error::Internal { .. })));
     assert!(backend.to_host(&out, usize::MAX, 10).is_err());
-    assert!(backend.gather_rows(&x, &[3], 10, &mut out).is_err());
+    let beyond = Batch { logits_indices: vec![3], ..Batch::default() };
+    assert!(backend.gather_rows(&x, &beyond, 10, &mut out).is_err());
     assert!(backend.describe().contains(Isa::detect().name()));
 }

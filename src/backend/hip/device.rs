@@ -39,8 +39,7 @@ impl Device {
     }
 
     pub(super) fn with_driver(driver: Box<dyn Driver>) -> Self {
-        let properties = driver.properties();
-        let label = format!("hip:{} ({}, {})", properties.index, properties.name, properties.arch);
+        let label = driver.properties().label();
         let inner = Inner {
             driver,
             label,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -9,9 +10,9 @@ use super::compile::plan::{KernelType, Unit};
 use super::compile::{Compiler, Origin};
 use super::device::Device;
 use super::module::{Function, Module};
+use crate::Result;
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::GgmlType;
-use crate::{Error, Result};
 
 /// Head sizes that attention is compiled for; a smaller head uses the next one.
 pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
@@ -163,10 +164,22 @@ impl Kernels {
 
     /// Loads units, compiling several at once where they have to be compiled on this machine.
     pub fn prepare(&self, units: &[Unit]) -> Result<()> {
-        for &unit in units {
-            self.load(unit)?;
-        }
-        Ok(())
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(units.len());
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    while let Some(&unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(error) = self.load(unit) {
+                            // What is not begun yet is left.
+                            next.store(units.len(), Ordering::Relaxed);
+                            failure.lock().get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        failure.into_inner().map_or(Ok(()), Err)
     }
 
     /// A kernel, ready to launch.

@@ -1,24 +1,44 @@
-//! The HIP backend. This half is the layer over the driver: a device with its memory, streams, events, graphs and
-//! kernels, on either platform of HIP, opened at run time.
+//! The HIP backend. One half is the layer over the driver: a device with its memory, streams, events, graphs and kernels,
+//! on either platform of HIP, opened at run time. The other is the engine's: loader, ops, recorded steps.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
+mod args;
+mod backend;
 pub mod blas;
+mod buffer;
 mod compile;
+mod describe;
 mod device;
 mod driver;
+mod functions;
 mod graph;
+mod graphs;
 mod kernels;
+mod loader;
 mod memory;
 mod module;
+mod ops;
+#[cfg(test)]
+mod ownership_tests;
+mod self_test;
+mod step;
 mod stream;
 mod sys;
+#[cfg(test)]
+mod tests;
+mod tuning;
+mod upload;
 
+pub use backend::HipBackend;
+pub use buffer::{Buffer, KvLayer, Matrix, Vector};
 pub use compile::Origin;
 pub use compile::plan::{KernelType, Unit};
 pub use device::Device;
 pub use driver::{DeviceProperties, MemoryInfo};
 pub use graph::Graph;
 pub use kernels::{HEAD_SIZES, KernelId, Kernels, MATMUL_ROWS};
+pub use loader::HipLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
+pub use step::StepLimits;
 pub use stream::{Event, Stream};

@@ -55,7 +55,7 @@ impl Module {
             .call(|driver| unsafe { driver.function(self.handle, &symbol) })
             .map_err(|error| in_context(error, name))?;
         // Drivers have answered "success" and a null pointer; launching that would crash.
-        if handle.is_null() {
+        if handle == FunctionHandle::NULL {
             return Err(problem(format!("kernel {name}: found, but as a null pointer")));
         }
         // SAFETY: the handle is the module's.

@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
-use crate::engine::{Executor, Logits};
+use crate::engine::Executor;
+use crate::selection::{DeviceRows, NO_TOKEN, Selected, Selection, Wanted};
 use crate::{Error, Result};
 
 /// Logits of the token after a sequence, from the whole sequence.
@@ -46,6 +47,12 @@ pub struct Script {
     pub steps: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
+    /// Gives what is wanted of a row, and no more.
+    pub selects: AtomicBool,
+    /// Whole rows that were wanted.
+    pub rows_wanted: AtomicU64,
+    /// What happens when a row is fetched.
+    pub fetch_fault: Mutex<Option<Fault>>,
 }
 
 impl Script {
@@ -142,7 +149,8 @@ impl Fake {
 }
 
 impl Executor for Fake {
-    fn forward(&mut self, batch: &Batch) -> Result<Logits<'_>> {
+    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
+        assert_eq!(wanted.len(), batch.logits_indices.len());
         self.script.pass_gate();
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
@@ -159,7 +167,7 @@ impl Executor for Fake {
             }
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
             Some(Fault::Dead) => return Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
-            Some(Fault::WrongShape) => return Ok(Logits { values: &[1.0], vocab_size: self.vocab_size }),
+            Some(Fault::WrongShape) => return Ok(Selection::of_rows(&[1.0], self.vocab_size)),
             None => {}
         }
         self.values.clear();
@@ -171,7 +179,14 @@ impl Executor for Fake {
                 self.values.extend((self.rule)(&content[..len]));
             }
         }
-        Ok(Logits { values: &self.values, vocab_size: self.vocab_size })
+        if !self.script.selects.load(Ordering::SeqCst) {
+            return Ok(Selection::of_rows(&self.values, self.vocab_size));
+        }
+        let whole = wanted.iter().filter(|&&wanted| wanted == Wanted::Row).count();
+        self.script.rows_wanted.fetch_add(whole as u64, Ordering::SeqCst);
+        let rows = self.values.chunks(self.vocab_size).zip(wanted).map(|(row, &wanted)| FakeRow::new(row, wanted));
+        let rows = FakeRows { rows: rows.collect(), script: &self.script };
+        Ok(Selection::on_device(Box::new(rows), wanted.len(), self.vocab_size))
     }
 
     fn vocab_size(&self) -> usize {
@@ -188,6 +203,52 @@ impl Executor for Fake {
 
     fn describe(&self) -> String {
         "fake device".into()
+    }
+}
+
+/// A row on a device, with what was selected of it.
+struct FakeRow<'a> {
+    row: &'a [f32],
+    wanted: Wanted,
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+    log_sum_exp: f32,
+}
+
+impl<'a> FakeRow<'a> {
+    fn new(row: &'a [f32], wanted: Wanted) -> Self {
+        let mut ids: Vec<u32> = (0..row.len() as u32).collect();
+        ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
+        let logits = ids.iter().map(|&id| row[id as usize]).collect();
+        let log_sum_exp = row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln() as f32;
+        Self { row, wanted, ids, logits, log_sum_exp }
+    }
+}
+
+struct FakeRows<'a> {
+    rows: Vec<FakeRow<'a>>,
+    script: &'a Script,
+}
+
+impl DeviceRows for FakeRows<'_> {
+    fn row(&self, row: usize) -> Selected<'_> {
+        let FakeRow { row, wanted, ids, logits, log_sum_exp } = &self.rows[row];
+        let (log_sum_exp, nan) = (*log_sum_exp, log_sum_exp.is_nan());
+        match *wanted {
+            Wanted::Argmax => {
+                Selected::Argmax { token: if nan { NO_TOKEN } else { ids[0] }, logit: logits[0], log_sum_exp }
+            }
+            Wanted::Top(k) => Selected::Top { ids: &ids[..k as usize], logits: &logits[..k as usize], log_sum_exp },
+            Wanted::Row => Selected::Row(row),
+        }
+    }
+
+    fn fetch(&mut self, row: usize) -> Result<&[f32]> {
+        match *self.script.fetch_fault.lock() {
+            None => Ok(self.rows[row].row),
+            Some(Fault::Dead) => Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
+            Some(fault) => Err(Error::Device { device: "fake".into(), problem: format!("scripted {fault:?}") }),
+        }
     }
 }
 

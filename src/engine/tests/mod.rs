@@ -8,6 +8,7 @@ mod forks;
 mod handle;
 mod lifecycle;
 mod logprobs;
+mod selection;
 mod stress;
 mod support;
 mod text;

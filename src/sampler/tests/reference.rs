@@ -63,15 +63,17 @@ impl Reference<'_> {
     }
 }
 
-/// Which token the inverse transform gives for `u`, and how far `u` is from where that changes.
+/// Which token the inverse transform gives for `u`, most likely token first, and how far `u` is from where that changes.
 pub fn inverse(distribution: &[f64], u: f64) -> (u32, f64) {
+    let mut order: Vec<usize> = (0..distribution.len()).filter(|&token| distribution[token] > 0.0).collect();
+    order.sort_by(|&a, &b| distribution[b].total_cmp(&distribution[a]).then(a.cmp(&b)));
     let mut before = 0.0;
-    for (token, &p) in distribution.iter().enumerate() {
-        if p > 0.0 && u < before + p {
+    for &token in &order {
+        let p = distribution[token];
+        if u < before + p {
             return (token as u32, (u - before).min(before + p - u));
         }
         before += p;
     }
-    let last = distribution.iter().rposition(|&p| p > 0.0).unwrap();
-    (last as u32, 0.0)
+    (order[order.len() - 1] as u32, 0.0)
 }

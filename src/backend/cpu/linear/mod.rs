@@ -38,6 +38,13 @@ use q8::{BLOCK, GROUP, padded_group};
 /// Chunks per thread, so that a thread that loses its core delays the others little.
 const CHUNKS_PER_THREAD: usize = 8;
 
+/// What becomes of what the output held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    Assign,
+    Add,
+}
+
 /// A stack of matrices packed for the CPU's SIMD width.
 #[derive(Debug)]
 pub struct PackedMatrix {
@@ -130,7 +137,7 @@ impl PackedMatrix {
         &self.memory[part.offset + index * part.tile_bytes..][..part.tile_bytes]
     }
 
-    /// `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`.
+    /// `out[r * rows() + o] = Σ_c W[o][c] · x[r * cols() + c] (+ bias[o])` for `r < num_rows`, or `+=` of it.
     ///
     /// # Panics
     /// When `x` or `out` is too short, or `scratch` was made for fewer columns.
@@ -139,6 +146,7 @@ impl PackedMatrix {
         x: &[f32],
         num_rows: usize,
         out: &mut [f32],
+        store: Store,
         scratch: &mut LinearScratch,
         pool: &ThreadPool,
     ) {
@@ -152,13 +160,13 @@ impl PackedMatrix {
             if self.parts.iter().any(|p| matches!(p.storage, Storage::Floats(..))) {
                 scratch.interleave(x, self.cols, pool);
             }
-            self.multiply_pass(x, out, scratch, pool);
+            self.multiply_pass(x, out, store, scratch, pool);
         }
     }
 
     /// One pass: the activations are prepared in `scratch`. Chunks are runs of tiles, and, where there are too few
     /// tiles for the threads, of groups of rows too.
-    fn multiply_pass(&self, x: &[f32], out: &mut [f32], scratch: &LinearScratch, pool: &ThreadPool) {
+    fn multiply_pass(&self, x: &[f32], out: &mut [f32], store: Store, scratch: &LinearScratch, pool: &ThreadPool) {
         let num_groups = x.len().div_ceil(GROUP * self.cols);
         let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
         let tiles_per_chunk = (self.num_tiles / wanted).max(1);
@@ -171,7 +179,7 @@ impl PackedMatrix {
             let first_group = chunk % group_chunks * groups_per_chunk;
             let groups = first_group..num_groups.min(first_group + groups_per_chunk);
             for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
-                self.multiply_tile(tile, groups.clone(), x, &out, scratch);
+                self.multiply_tile(tile, groups.clone(), x, &out, store, scratch);
             }
         });
     }
@@ -183,6 +191,7 @@ impl PackedMatrix {
         groups: std::ops::Range<usize>,
         x: &[f32],
         out: &Split<'_, f32>,
+        store: Store,
         scratch: &LinearScratch,
     ) {
         let Some(part) = self.parts.iter().find(|p| {
@@ -213,7 +222,8 @@ impl PackedMatrix {
                             let sum = bias.map_or(sum, |b| sum + b[lane]);
                             let at = (first + r) * self.rows + first_out + lane;
                             // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
-                            unsafe { out.part(at..at + 1)[0] = sum };
+                            let out = unsafe { &mut out.part(at..at + 1)[0] };
+                            *out = if store == Store::Add { *out + sum } else { sum };
                         },
                     );
                 }
@@ -236,6 +246,7 @@ impl PackedMatrix {
                 rows,
                 out: out.pointer(index * GROUP * self.rows + first_out),
                 out_stride: self.rows,
+                add: store == Store::Add,
                 lanes,
                 bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
             };

@@ -1,4 +1,4 @@
-//! What is compiled: the units of the kernels' sources, and the targets of the code objects that are embedded. The build
+//! What is compiled: the units of the kernels' sources, and the generic targets. The build
 //! script includes this file, so it uses nothing of the crate.
 
 /// Types whose kernels work on the file's own quantised blocks, as kernels/ spells them.
@@ -65,12 +65,6 @@ impl Unit {
     }
 }
 
-/// GPUs with code objects of their own.
-pub const EXACT_TARGETS: [&str; 12] = [
-    "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1151", "gfx1200",
-    "gfx1201",
-];
-
 /// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
 pub const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
@@ -79,8 +73,3 @@ pub const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
     ("gfx11-generic", &["gfx1100", "gfx1101", "gfx1102", "gfx1103", "gfx1150", "gfx1151", "gfx1152", "gfx1153"]),
     ("gfx12-generic", &["gfx1200", "gfx1201"]),
 ];
-
-/// The generic target that covers a GPU.
-pub fn generic_target(arch: &str) -> Option<&'static str> {
-    GENERIC_TARGETS.iter().find(|(_, covered)| covered.contains(&arch)).map(|(target, _)| *target)
-}

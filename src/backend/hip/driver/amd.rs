@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use super::error::{NOT_READY, SUCCESS};
 use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
-use super::{check_index, open_library, version_text};
+use super::{check_index, open_library, version_of};
 use crate::backend::hip::sys::hip::{self, Hip};
 use crate::backend::hip::sys::{
     EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
@@ -43,12 +43,17 @@ pub(super) fn open(options: &HipOptions) -> Result<Amd, String> {
         call!(hip, hipRuntimeGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
         call!(hip, hipSetDevice(device)).map_err(|e| e.to_string())?;
     }
-    let driver = format!("{name}, HIP {}", version_text(version, 10_000_000, 100_000));
-    let properties = read_properties(&hip, device, driver)?;
+    let driver_version = version_of(version, 10_000_000, 100_000);
+    let properties = read_properties(&hip, device, &name, driver_version)?;
     Ok(Amd { hip, device, properties })
 }
 
-fn read_properties(hip: &Hip, device: c_int, driver: String) -> Result<DeviceProperties, String> {
+fn read_properties(
+    hip: &Hip,
+    device: c_int,
+    library: &str,
+    driver_version: (u32, u32),
+) -> Result<DeviceProperties, String> {
     let attribute = |attribute| {
         let mut value = 0;
         // SAFETY: `value` outlives the call.
@@ -69,7 +74,8 @@ fn read_properties(hip: &Hip, device: c_int, driver: String) -> Result<DevicePro
         index: device.unsigned_abs(),
         name: text(&name.map(|c| c as u8)),
         arch: read_arch(hip, device, warp_size, multiprocessors)?,
-        driver,
+        driver: format!("{library}, HIP {}.{}", driver_version.0, driver_version.1),
+        driver_version,
         warp_size,
         multiprocessors,
         max_threads_per_block: attribute(hip::ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,

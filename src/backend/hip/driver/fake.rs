@@ -51,6 +51,7 @@ pub fn properties() -> DeviceProperties {
         name: "fake".into(),
         arch: "gfx1100".into(),
         driver: "memory".into(),
+        driver_version: (6, 4),
         warp_size: 32,
         multiprocessors: 4,
         max_threads_per_block: 1024,

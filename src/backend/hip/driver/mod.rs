@@ -32,6 +32,8 @@ pub struct DeviceProperties {
     pub arch: String,
     /// The driver's library and its version.
     pub driver: String,
+    /// Major and minor version of HIP or CUDA that the driver is of.
+    pub driver_version: (u32, u32),
     pub warp_size: u32,
     pub multiprocessors: u32,
     pub max_threads_per_block: u32,
@@ -39,6 +41,13 @@ pub struct DeviceProperties {
     pub max_shared_per_block: u32,
     pub l2_bytes: u64,
     pub total_memory: u64,
+}
+
+impl DeviceProperties {
+    /// How messages call the device.
+    pub fn label(&self) -> String {
+        format!("hip:{} ({}, {})", self.index, self.name, self.arch)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,6 +197,8 @@ fn check_index(index: u32, count: i32) -> std::result::Result<(), String> {
     }
 }
 
-fn version_text(version: i32, major: i32, minor: i32) -> String {
-    format!("{}.{}", version / major, version % major / minor)
+/// Major and minor from the driver's one number.
+fn version_of(number: i32, major: u32, minor: u32) -> (u32, u32) {
+    let number = number.unsigned_abs();
+    (number / major, number % major / minor)
 }

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use super::error::{NOT_READY, SUCCESS};
 use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
-use super::{check_index, open_library, version_text};
+use super::{check_index, open_library, version_of};
 use crate::backend::hip::sys::cuda::{self, Cuda};
 use crate::backend::hip::sys::{
     ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
@@ -45,8 +45,10 @@ pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
         call!(cuda, cuDriverGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
         call!(cuda, cuDeviceGet(&raw mut device, index)).map_err(|e| e.to_string())?;
     }
-    let driver = format!("{name}, CUDA {}", version_text(version, 1000, 10));
-    let properties = read_properties(&cuda, device, options.device_index, driver)?;
+    let driver_version = version_of(version, 1000, 10);
+    let driver = format!("{name}, CUDA {}.{}", driver_version.0, driver_version.1);
+    let properties =
+        DeviceProperties { index: options.device_index, driver, driver_version, ..read_properties(&cuda, device)? };
     let mut context = ContextHandle::NULL;
     // SAFETY: `context` outlives the call.
     unsafe { call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context, device)) }.map_err(|e| e.to_string())?;
@@ -57,8 +59,8 @@ pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
     Ok(opened)
 }
 
-/// All but the size of the memory, which needs a context.
-fn read_properties(cuda: &Cuda, device: c_int, index: u32, driver: String) -> Result<DeviceProperties, String> {
+/// What attributes say. The rest is left empty: the size of the memory needs a context.
+fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, String> {
     let attribute = |attribute| {
         let mut value = 0;
         // SAFETY: `value` outlives the call.
@@ -75,10 +77,11 @@ fn read_properties(cuda: &Cuda, device: c_int, index: u32, driver: String) -> Re
     let minor = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
     Ok(DeviceProperties {
         platform: Platform::Nvidia,
-        index,
+        index: 0,
         name,
         arch: format!("sm_{major}{minor}"),
-        driver,
+        driver: String::new(),
+        driver_version: (0, 0),
         warp_size: attribute(cuda::ATTRIBUTE_WARP_SIZE)?,
         multiprocessors: attribute(cuda::ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         max_threads_per_block: attribute(cuda::ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,

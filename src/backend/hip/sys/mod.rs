@@ -29,10 +29,6 @@ macro_rules! handles {
 
         impl $name {
             pub const NULL: Self = Self(std::ptr::null_mut());
-
-            pub fn is_null(self) -> bool {
-                self.0.is_null()
-            }
         }
     )*};
 }

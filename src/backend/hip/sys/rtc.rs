@@ -1,4 +1,5 @@
-//! hipRTC and NVRTC: two libraries with the same functions under two prefixes.
+//! hipRTC and NVRTC: two libraries with the same functions under two prefixes. Each program lives in a process that ends with it, so
+//! none is destroyed.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,11 +8,9 @@ use super::{ProgramHandle, Status, api};
 api! {
     Hiprtc {
         fn hiprtcVersion(*mut c_int, *mut c_int) -> Status;
-        fn hiprtcGetErrorString(Status) -> *const c_char;
         fn hiprtcCreateProgram(
             *mut ProgramHandle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
         ) -> Status;
-        fn hiprtcDestroyProgram(*mut ProgramHandle) -> Status;
         fn hiprtcCompileProgram(ProgramHandle, c_int, *const *const c_char) -> Status;
         fn hiprtcGetProgramLogSize(ProgramHandle, *mut usize) -> Status;
         fn hiprtcGetProgramLog(ProgramHandle, *mut u8) -> Status;
@@ -23,11 +22,9 @@ api! {
 api! {
     Nvrtc {
         fn nvrtcVersion(*mut c_int, *mut c_int) -> Status;
-        fn nvrtcGetErrorString(Status) -> *const c_char;
         fn nvrtcCreateProgram(
             *mut ProgramHandle, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char,
         ) -> Status;
-        fn nvrtcDestroyProgram(*mut ProgramHandle) -> Status;
         fn nvrtcCompileProgram(ProgramHandle, c_int, *const *const c_char) -> Status;
         fn nvrtcGetProgramLogSize(ProgramHandle, *mut usize) -> Status;
         fn nvrtcGetProgramLog(ProgramHandle, *mut u8) -> Status;

@@ -23,7 +23,7 @@ use crate::quant::GgmlType;
 use float::Element;
 
 /// One call of a micro-kernel: `out[r * out_stride + lane] = Σ w[lane] · x[r] (+ bias[lane])` for `r < rows` and
-/// `lane < lanes`.
+/// `lane < lanes`, or `+=` of it.
 pub(super) struct TileArgs {
     /// The tile's code planes (block formats), or its elements column by column (float formats).
     pub weights: *const u8,
@@ -39,6 +39,7 @@ pub(super) struct TileArgs {
     pub rows: usize,
     pub out: *mut f32,
     pub out_stride: usize,
+    pub add: bool,
     /// Outputs to write, at most 16.
     pub lanes: usize,
     /// 16 f32, or null.
@@ -74,10 +75,13 @@ impl TileArgs {
                 let acc = if self.bias.is_null() { acc } else { L::add(acc, L::load_f32(self.bias.cast())) };
                 let out = self.out.add((first + r) * self.out_stride);
                 if self.lanes == 16 {
-                    L::store(out, acc);
+                    L::store(out, if self.add { L::add(L::load_f32(out.cast()), acc) } else { acc });
                 } else {
                     let mut all = [0.0f32; 16];
                     L::store(all.as_mut_ptr(), acc);
+                    if self.add {
+                        (0..self.lanes).for_each(|lane| all[lane] += *out.add(lane));
+                    }
                     out.copy_from_nonoverlapping(all.as_ptr(), self.lanes);
                 }
             }

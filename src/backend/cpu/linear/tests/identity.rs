@@ -36,13 +36,34 @@ fn rows_do_not_depend_on_the_batch() {
             let mut scratch = LinearScratch::new(40, cols).unwrap();
             let mut alone = vec![0.0; 40 * rows];
             for (x, out) in x.chunks(cols).zip(alone.chunks_mut(rows)) {
-                packed.multiply(x, 1, out, &mut scratch, &pool);
+                packed.multiply(x, 1, out, Store::Assign, &mut scratch, &pool);
             }
             for n in 2..=40 {
                 let mut out = vec![f32::NAN; n * rows];
-                packed.multiply(&x, n, &mut out, &mut scratch, &pool);
+                packed.multiply(&x, n, &mut out, Store::Assign, &mut scratch, &pool);
                 assert_eq!(bits(&out), bits(&alone[..n * rows]), "{ggml_type:?} {isa:?} {n} rows");
             }
+        }
+    }
+}
+
+/// Adding to a residual is the product, then one sum.
+#[test]
+fn adding_is_the_sum_of_output_and_product() {
+    let (rows, cols, n) = (33, 256, 21);
+    let mut random = Random(7);
+    let (x, residual) = (random.values(n * cols), random.values(n * rows));
+    let pool = ThreadPool::new(2).unwrap();
+    for ggml_type in types() {
+        let raw = matrix(ggml_type, rows, cols);
+        for isa in Isa::available() {
+            let parts = [part(view(ggml_type, rows, cols, &raw))];
+            let product = multiply(isa, &parts, &x, n);
+            let expected: Vec<f32> = residual.iter().zip(&product).map(|(r, y)| r + y).collect();
+            let packed = PackedMatrix::pack(isa, &parts, &pool).unwrap();
+            let mut out = residual.clone();
+            packed.multiply(&x, n, &mut out, Store::Add, &mut LinearScratch::new(n, cols).unwrap(), &pool);
+            assert_eq!(bits(&out), bits(&expected), "{ggml_type:?} {isa:?}");
         }
     }
 }
@@ -64,7 +85,7 @@ fn passes_and_threads_do_not_change_bits() {
             let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool).unwrap();
             let mut scratch = LinearScratch::new(max_rows, cols).unwrap();
             let mut out = vec![f32::NAN; n * rows];
-            packed.multiply(&x, n, &mut out, &mut scratch, &pool);
+            packed.multiply(&x, n, &mut out, Store::Assign, &mut scratch, &pool);
             assert_eq!(bits(&out), bits(&expected), "{ggml_type:?} {threads} threads, {max_rows} rows");
         }
     }

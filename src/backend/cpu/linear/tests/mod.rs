@@ -4,7 +4,7 @@ mod golden;
 mod identity;
 mod values;
 
-use super::{LinearScratch, PackedMatrix};
+use super::{LinearScratch, PackedMatrix, Store};
 use crate::backend::LinearPart;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
@@ -70,7 +70,7 @@ fn multiply(isa: Isa, parts: &[LinearPart<'_>], x: &[f32], num_rows: usize) -> V
     let packed = PackedMatrix::pack(isa, parts, &pool).unwrap();
     let mut scratch = LinearScratch::new(num_rows, packed.cols()).unwrap();
     let mut out = vec![f32::NAN; num_rows * packed.rows()];
-    packed.multiply(x, num_rows, &mut out, &mut scratch, &pool);
+    packed.multiply(x, num_rows, &mut out, Store::Assign, &mut scratch, &pool);
     out
 }
 

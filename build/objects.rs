@@ -1,0 +1,88 @@
+//! Code objects, compiled in parallel and kept: an object is compiled again only if its source, a header that it
+//! includes, its options or the compiler changed.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use crate::clang::Clang;
+use crate::embed::Sources;
+use crate::plan::Unit;
+
+/// What no build used for so long is deleted.
+const KEPT: Duration = Duration::from_secs(3 * 24 * 3600);
+
+pub struct Object {
+    pub unit: Unit,
+    pub target: &'static str,
+    pub path: PathBuf,
+}
+
+/// Compiles what is not there yet; the result is ordered by target, then by unit as in the plan.
+pub fn compile(
+    clang: &Clang,
+    sources: &Sources,
+    targets: &[&'static str],
+    directory: &Path,
+) -> Result<Vec<Object>, String> {
+    let units: Vec<Unit> = Unit::all().into_iter().filter(|unit| sources.contains(unit.file)).collect();
+    let mut objects = Vec::new();
+    for &target in targets {
+        for &unit in &units {
+            let mut hash = DefaultHasher::new();
+            (&clang.version, Clang::options(target), unit.defines(), sources.closure(unit.file)).hash(&mut hash);
+            let path = directory.join(format!("{}.{target}.{:016x}.co", unit.name(), hash.finish()));
+            objects.push(Object { unit, target, path });
+        }
+    }
+    let missing: Vec<&Object> = objects.iter().filter(|object| !object.path.exists()).collect();
+    in_parallel(&missing, |object| {
+        let unfinished = object.path.with_extension(format!("{}.unfinished", std::process::id()));
+        clang.compile(&sources.path(object.unit.file), object.target, &object.unit.defines(), &unfinished)?;
+        fs::rename(&unfinished, &object.path).map_err(|e| format!("renaming {}: {e}", unfinished.display()))
+    })?;
+    Ok(objects)
+}
+
+/// A table of the objects of this build, for reports over them: target, unit, file.
+pub fn write_list(objects: &[Object], path: &Path) -> Result<(), String> {
+    let line = |object: &Object| format!("{}\t{}\t{}\n", object.target, object.unit.name(), object.path.display());
+    crate::write(path, objects.iter().map(line).collect::<String>().as_bytes())
+}
+
+/// Runs `work` on as many threads as cargo allows, and gives the first error.
+fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + Sync) -> Result<(), String> {
+    let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
+    let threads = jobs.unwrap_or(1).clamp(1, items.len().max(1));
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if let Err(problem) = work(item) {
+                        next.store(items.len(), Ordering::Relaxed);
+                        failure.lock().unwrap().get_or_insert(problem);
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().unwrap().map_or(Ok(()), Err)
+}
+
+/// Deletes what no build used for long. Failures do not matter: another build may be deleting the same files.
+pub fn delete_unused<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) {
+    let now = SystemTime::now();
+    for path in used {
+        let _ = fs::File::options().append(true).open(path).and_then(|file| file.set_modified(now));
+    }
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|then| now.duration_since(then).ok());
+        if age.is_some_and(|age| age > KEPT) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}

@@ -1,0 +1,305 @@
+// What the attention kernels share: rows of the paged cache, scores, stores of the output, and attention of a few queries
+// in f32 on the vector units (decode, and prefill over an f32 cache).
+#pragma once
+#include "gpu.h"
+#include "args.h"
+#include "activation.h"
+
+// DEV of a member function.
+#if GPU_AMD
+  #define MEMBER __attribute__((device)) inline __attribute__((always_inline))
+#elif GPU_NV
+  #define MEMBER __device__ __forceinline__
+#else
+  #define MEMBER inline __attribute__((always_inline))
+#endif
+
+// The arguments, read anew. Else the compiler reads all of them at the start and keeps what a kernel's end needs in scalar
+// registers through its loops, of which there are too few then.
+#if GPU_AMD
+DEV const AttentionArgs& reload(const AttentionArgs&) {
+  auto p = (const __attribute__((address_space(4))) AttentionArgs*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(p));              // whatever it points to, it is not what was read before
+  return *(const AttentionArgs*)p;
+}
+#else
+DEV const AttentionArgs& reload(const AttentionArgs& a) { return a; }
+#endif
+
+// Scores are kept in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum that
+// no key has touched stays subtractable. MASKED is below NOTHING: its weight is 0, also when all keys are masked.
+#define NOTHING (-1e30f)
+#define MASKED bits_f32(0xff800000u)
+
+DEV u32 min_(u32 x, u32 y) { return x < y ? x : y; }
+DEV u32 max_(u32 x, u32 y) { return x > y ? x : y; }
+DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
+
+// ------------------------------------------------------------------------------------------------ keys
+// Keys first .. end of a sequence, for one kv head. Outside of them nothing may be read: blocks that a sliding window has
+// left behind have no valid number, and slots that were never written may hold NaN.
+template <class T> struct Keys {
+  const T* k;              // the cache from this kv head of block 0 on
+  const T* v;
+  const u32* table;
+  u32 first, end;
+  u32 block_size, head_dim;
+  u64 block_stride;        // elements
+  bool aligned;            // every row of the cache begins at a multiple of 16 bytes
+};
+
+// Keys that a token at `position` sees.
+DEV u32 first_key(u32 position, u32 window) { return window && position >= window ? position + 1 - window : 0; }
+
+template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32 kv_head, u32 first, u32 end) {
+  const u64 head_stride = (u64)a.block_size * a.head_dim;
+  return {(const T*)a.k_cache + kv_head * head_stride,
+          (const T*)a.v_cache + kv_head * head_stride,
+          a.block_tables + a.block_start[sequence],
+          first,
+          end,
+          a.block_size,
+          a.head_dim,
+          a.num_kv_heads * head_stride,
+          a.head_dim * sizeof(T) % 16 == 0};
+}
+
+// ------------------------------------------------------------------------------------------------ eight elements
+DEV float as_f32(f16 x) { return h2f(x); }
+DEV float as_f32(float x) { return x; }
+
+// Eight elements of a row of the cache as they lie there.
+template <class T> struct Eight;
+template <> struct Eight<f16> {
+  v4 words;
+  MEMBER void load(const f16* p) { words = ld16(p); }
+  MEMBER void set(const f16* x) {
+    words = {x[0] | (u32)x[1] << 16, x[2] | (u32)x[3] << 16, x[4] | (u32)x[5] << 16, x[6] | (u32)x[7] << 16};
+  }
+  MEMBER void unpack(float* x) const {
+    const u32 w[4] = {words.x, words.y, words.z, words.w};
+    for (int i = 0; i < 4; i++) { x[2 * i] = lo_h(w[i]); x[2 * i + 1] = hi_h(w[i]); }
+  }
+};
+template <> struct Eight<float> {
+  v4 low, high;
+  MEMBER void load(const float* p) { low = ld16(p); high = ld16(p + 4); }
+  MEMBER void set(const float* x) {
+    low = {f32_bits(x[0]), f32_bits(x[1]), f32_bits(x[2]), f32_bits(x[3])};
+    high = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
+  }
+  MEMBER void unpack(float* x) const {
+    const u32 w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
+  }
+};
+// The slow way, for rows that are no multiple of 16 bytes: elements column .. column + 8, zero from `cols` on.
+template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
+  T x[8];
+  #pragma unroll
+  for (u32 i = 0; i < 8; i++) {
+    const bool in = column + i < cols;
+    x[i] = row[in ? column + i : 0];
+    x[i] = in ? x[i] : (T)0;
+  }
+  eight.set(x);
+}
+
+// ------------------------------------------------------------------------------------------------ output
+// Eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
+DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const float* x) {
+  const u32 cols = a.num_heads * a.head_dim, c = head * a.head_dim + column;
+  if (a.head_dim % 8) {
+    #pragma unroll
+    for (u32 i = 0; i < 8; i++)
+      if (column + i < a.head_dim) store_activation(a.out, a.format_out, n, c + i, cols, x[i]);
+    return;
+  }
+  if (column >= a.head_dim) return;
+  if (a.format_out == FORMAT_F32) {
+    v4* out = (v4*)((float*)a.out + (u64)n * cols + c);
+    out[0] = {f32_bits(x[0]), f32_bits(x[1]), f32_bits(x[2]), f32_bits(x[3])};
+    out[1] = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
+    return;
+  }
+  u32 h[8];
+  #pragma unroll
+  for (u32 i = 0; i < 8; i++) h[i] = is_bf16(a.format_out) ? f2bf(x[i]) : f2h_sat(x[i]);
+  const u32 super_blocks = (cols + 255) >> 8;
+  u64 at = (u64)n * super_blocks * 256 + c;
+  // Tiled, eight aligned columns lie together as well, but of every four the inner two change places.
+  if (a.format_out >= FORMAT_F16_TILED) {
+    at = activation_index(n, c, super_blocks);
+    swap(h[1], h[2]);
+    swap(h[5], h[6]);
+  }
+  const v4 words = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
+  *(v4*)((u16*)a.out + at) = words;
+}
+
+// Zeros to the columns behind the last head, which all formats but F32 have. For all threads of a block.
+DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
+  if (a.format_out == FORMAT_F32) return;
+  const u32 cols = a.num_heads * a.head_dim, padded = (cols + 255) & ~255u;
+  for (u32 c = cols + (u32)tid_x(); c < padded; c += threads) store_activation(a.out, a.format_out, n, c, cols, 0.f);
+}
+
+// ------------------------------------------------------------------------------------------------ a few queries in f32
+// cap * tanh(score / cap); tanh through exp2, whose infinity and zero give 1 and -1.
+DEV float soft_cap(float score, float cap) {
+  return cap - 2.f * cap * fast_rcp(1.f + fast_exp2(score * fast_rcp(cap) * (2.f * LOG2E)));
+}
+
+// A group of 32 lanes attends with QUERIES queries at once. D / 8 lanes share a key, eight elements each, so that the
+// group works on 256 / D runs of consecutive keys side by side, each with its own maximum and sums.
+template <class T, u32 D, u32 QUERIES> struct FewQueries {
+  static constexpr u32 LANES = D / 8, RUNS = 32 / LANES;
+
+  float q[QUERIES][8], values[QUERIES][8], top[QUERIES], sum[QUERIES];
+  u32 first[QUERIES], end[QUERIES];      // keys of each query
+
+  // First of this lane's eight columns.
+  MEMBER static u32 column() { return ((u32)tid_x() % LANES) * 8; }
+
+  // Query `i` := `row`, which sees keys first .. end.
+  MEMBER void set_query(u32 i, const float* row, u32 head_dim, float factor, u32 first_, u32 end_) {
+    for (u32 j = 0; j < 8; j++) {
+      const u32 c = column() + j;
+      const float x = row[c < head_dim ? c : 0];
+      q[i][j] = c < head_dim ? x * factor : 0.f;
+      values[i][j] = 0;
+    }
+    top[i] = NOTHING;
+    sum[i] = 0;
+    first[i] = first_;
+    end[i] = end_;
+  }
+
+  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys.
+  MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+    if (keys.first >= keys.end) return;
+    if (keys.aligned) walk<4, true>(keys, worker, workers, softcap);
+    else walk<1, false>(keys, worker, workers, softcap);
+  }
+
+  // In runs of KEYS keys, which lie within one block. The bounds of the loop are the same for all groups of a block,
+  // because two of them may make up a wave.
+  template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+    const u32 stride = workers * RUNS * KEYS, start = keys.first & ~(KEYS - 1);
+    u32 key = start + (worker * RUNS + ((u32)tid_x() & 31) / LANES) * KEYS;
+    u32 block = key / keys.block_size, slot = key % keys.block_size;
+    const u32 step_blocks = stride / keys.block_size, step_slots = stride % keys.block_size;
+    const u32 last_block = (keys.end - 1) / keys.block_size, last_slot = (keys.end - 1) % keys.block_size;
+    u32 page = keys.table[min_(block, last_block)];
+    for (u32 base = start; base < keys.end; base += stride) {
+      block += step_blocks;
+      const u32 slot_now = slot, page_now = page;
+      slot += step_slots;
+      if (slot >= keys.block_size) { slot -= keys.block_size; block++; }
+      page = keys.table[min_(block, last_block)];      // asked for before the keys of this turn
+      run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
+      key += stride;
+    }
+  }
+
+  template <u32 KEYS, bool ALIGNED>
+  MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
+    // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
+    const u64 base = page * keys.block_stride;
+    Eight<T> k[KEYS], v[KEYS];
+    u64 at[KEYS];
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      const u32 valid = key >= keys.end ? last_slot
+                                        : slot + min_(max_(u, keys.first > key ? keys.first - key : 0), keys.end - 1 - key);
+      at[u] = base + (u64)valid * keys.head_dim;
+    }
+    const u32 c = column() < keys.head_dim ? column() : 0;            // lanes beyond the head have q = 0
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      if (ALIGNED) k[u].load(keys.k + at[u] + c);
+      else load_unaligned(k[u], keys.k + at[u], column(), keys.head_dim);
+    }
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      if (ALIGNED) v[u].load(keys.v + at[u] + c);
+      else load_unaligned(v[u], keys.v + at[u], column(), keys.head_dim);
+    }
+    loads_first();
+
+    float score[QUERIES][KEYS];
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      float x[8];
+      k[u].unpack(x);
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++) {
+        float s = q[i][0] * x[0];
+        #pragma unroll
+        for (u32 j = 1; j < 8; j++) s = fma_(q[i][j], x[j], s);
+        score[i][u] = s;
+      }
+    }
+    #pragma unroll
+    for (u32 i = 0; i < QUERIES; i++) {
+      float highest = top[i];
+      #pragma unroll
+      for (u32 u = 0; u < KEYS; u++) {
+        float s = score[i][u];
+        for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
+        if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
+        s = key + u >= first[i] && key + u < end[i] ? s : MASKED;
+        highest = fmax_(highest, s);
+        score[i][u] = s;
+      }
+      rescale(i, highest);
+      #pragma unroll
+      for (u32 u = 0; u < KEYS; u++) {
+        score[i][u] = fast_exp2(score[i][u] - highest);
+        sum[i] += score[i][u];
+      }
+    }
+    #pragma unroll
+    for (u32 u = 0; u < KEYS; u++) {
+      float x[8];
+      v[u].unpack(x);
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++)
+        #pragma unroll
+        for (u32 j = 0; j < 8; j++) values[i][j] = fma_(score[i][u], x[j], values[i][j]);
+    }
+  }
+
+  MEMBER void rescale(u32 i, float highest) {
+    const float factor = fast_exp2(top[i] - highest);
+    top[i] = highest;
+    sum[i] *= factor;
+    #pragma unroll
+    for (u32 j = 0; j < 8; j++) values[i][j] *= factor;
+  }
+
+  // Adds up the runs of the group: each then holds the result.
+  MEMBER void merge_runs() {
+    for (u32 m = LANES; m < 32; m *= 2)
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++) {
+        rescale(i, fmax_(top[i], shfl_xor(top[i], (int)m)));
+        sum[i] += shfl_xor(sum[i], (int)m);
+        #pragma unroll
+        for (u32 j = 0; j < 8; j++) values[i][j] += shfl_xor(values[i][j], (int)m);
+      }
+  }
+};
+
+// Factor on q·k before the softmax; with a cap, the cap's result is brought to log2 later.
+DEV float query_factor(const AttentionArgs& a) { return a.softcap != 0.f ? a.scale : a.scale * LOG2E; }
+
+// Of weights relative to `top` with sum `sum`: the factor that makes them a softmax. A sink is one more key without a
+// value. A row that saw no key gives zeros.
+DEV float softmax_factor(const AttentionArgs& a, u32 head, float top, float sum) {
+  if (sum == 0.f) return 0.f;
+  if (!a.sinks) return 1.f / sum;
+  const float sink = a.sinks[head] * LOG2E, highest = fmax_(top, sink);
+  const float factor = fast_exp2(top - highest);
+  return factor / (sum * factor + fast_exp2(sink - highest));
+}

@@ -1,0 +1,175 @@
+// Attention of one token per sequence over the paged cache, the context split over the grid (flash decoding).
+//
+// A block attends with all query heads of one kv head to one split of the keys, so that K and V are read once for them.
+// Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
+// split may turn out empty.
+#include "attention.h"
+
+constexpr u32 THREADS = 128, GROUPS = THREADS / 32;
+constexpr u32 QUERIES = 4;               // of a group at once
+
+// Results of the groups of a block: values relative to exp2(top), and the sum of the weights.
+template <u32 D> struct GroupResults {
+  float values[GROUPS][QUERIES][D], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
+  bool last;
+};
+
+// What a block works at: an item's token and the query heads of one kv head, which go in chunks of QUERIES. Up to four
+// chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
+struct Work {
+  u32 item, kv_head, split;
+  u32 sequence, row;
+  u32 heads, chunks, side_by_side;
+};
+
+DEV Work work_of(const AttentionArgs& a) {
+  Work w;
+  w.item = (u32)bid_x();
+  w.kv_head = (u32)bid_y();
+  w.split = (u32)bid_z();
+  w.sequence = a.items[w.item];
+  w.row = a.q_start[w.sequence];
+  w.heads = a.num_heads / a.num_kv_heads;
+  w.chunks = (w.heads + QUERIES - 1) / QUERIES;
+  w.side_by_side = w.chunks == 1 ? 1 : w.chunks == 2 ? 2 : GROUPS;
+  return w;
+}
+
+// The split's share of the blocks that the token sees.
+template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
+  const u32 context = a.context_lens[w.sequence], first = context ? first_key(context - 1, a.window) : 0;
+  const u32 first_block = first / a.block_size, num_blocks = (context + a.block_size - 1) / a.block_size - first_block;
+  const u32 share = (num_blocks + a.splits - 1) / a.splits, block = first_block + w.split * share;
+  return keys_of<T>(a, w.sequence, w.kv_head, max_(first, block * a.block_size), min_(context, (block + share) * a.block_size));
+}
+
+// This group's part of the chunks from `chunk` on.
+template <class T, u32 D> DEV void attend(const AttentionArgs& a, const Work& w, const Keys<T>& keys, u32 chunk,
+                                          GroupResults<D>& results) {
+  using Queries = FewQueries<T, D, QUERIES>;
+  const u32 group = (u32)tid_x() >> 5;
+  const float* q = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  Queries queries;
+  #pragma unroll
+  for (u32 i = 0; i < QUERIES; i++) {
+    // Places beyond the last head compute it again; nobody reads them.
+    const u32 head = w.kv_head * w.heads + min_((chunk + group % w.side_by_side) * QUERIES + i, w.heads - 1);
+    queries.set_query(i, q + head * a.head_dim, a.head_dim, query_factor(a), keys.first, keys.end);
+  }
+  queries.attend(keys, group / w.side_by_side, GROUPS / w.side_by_side, a.softcap);
+  queries.merge_runs();
+  if (((u32)tid_x() & 31) >= Queries::LANES) return;
+  #pragma unroll
+  for (u32 i = 0; i < QUERIES; i++) {
+    #pragma unroll
+    for (u32 j = 0; j < 8; j++) results.values[group][i][Queries::column() + j] = queries.values[i][j];
+    results.top[group][i] = queries.top[i];
+    results.sum[group][i] = queries.sum[i];
+  }
+}
+
+// Result number `split` of a head of an item.
+DEV float* partial_of(const AttentionArgs& a, u32 item, u32 head, u32 split) {
+  return a.partial + (((u64)item * a.num_heads + head) * a.splits + split) * (a.head_dim + 2);
+}
+
+// One result from several, each of which is (value, top, sum) relative to exp2(top).
+struct Merged {
+  float top = NOTHING, sum = 0, value = 0;
+  MEMBER void add(float value_, float top_, float sum_) {
+    const float factor = fast_exp2(top_ - top);
+    sum = fma_(sum_, factor, sum);
+    value = fma_(value_, factor, value);
+  }
+};
+
+DEV void store(const AttentionArgs& a, u32 row, u32 head, u32 column, const Merged& x) {
+  store_activation(a.out, a.format_out, row, head * a.head_dim + column, a.num_heads * a.head_dim,
+                   x.value * softmax_factor(a, head, x.top, x.sum));
+}
+
+// The groups that shared the keys of a head become one result, of the item or of the split.
+template <u32 D> DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
+  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D; i += THREADS) {
+    const u32 place = i / D, query = place % QUERIES, column = i % D, in_kv_head = chunk * QUERIES + place;
+    if (in_kv_head >= w.heads || column >= a.head_dim) continue;
+    const u32 head = w.kv_head * w.heads + in_kv_head, first = place / QUERIES;
+    Merged merged;
+    for (u32 g = first; g < GROUPS; g += w.side_by_side) merged.top = fmax_(merged.top, results.top[g][query]);
+    for (u32 g = first; g < GROUPS; g += w.side_by_side)
+      merged.add(results.values[g][query][column], results.top[g][query], results.sum[g][query]);
+    if (a.splits == 1) {
+      store(a, w.row, head, column, merged);
+      continue;
+    }
+    float* partial = partial_of(a, w.item, head, w.split);
+    partial[column] = merged.value;
+    if (column == 0) {
+      partial[a.head_dim] = merged.top;
+      partial[a.head_dim + 1] = merged.sum;
+    }
+  }
+}
+
+// Whether this block is the last of its item and kv head to get here. All partial results are then visible to it: each
+// thread's stores are released before the count, and acquired after it, at the scope of the whole device.
+DEV bool last_to_arrive(const AttentionArgs& a, const Work& w, bool& last) {
+  device_fence();
+  block_sync_all();
+  if (tid_x() == 0) {
+    u32* counter = a.counters + (u64)w.item * a.num_kv_heads + w.kv_head;
+    last = add_release(counter, 1) == a.splits - 1;
+    if (last) *counter = 0;                            // for the next launch; nobody else comes
+  }
+  block_sync_all();
+  device_fence();
+  return last;
+}
+
+// Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
+template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
+  const u32 stride = a.head_dim + 2;
+  for (u32 i = (u32)tid_x(); i < w.heads * D; i += THREADS) {
+    const u32 head = w.kv_head * w.heads + i / D, column = i % D;
+    if (column >= a.head_dim) continue;
+    const float* partial = partial_of(a, w.item, head, 0);
+    Merged merged;
+    for (u32 split = 0; split < a.splits; split++)
+      merged.top = fmax_(merged.top, partial[split * stride + a.head_dim]);
+    for (u32 split = 0; split < a.splits; split++) {
+      const float* x = partial + split * stride;
+      merged.add(x[column], x[a.head_dim], x[a.head_dim + 1]);
+    }
+    store(a, w.row, head, column, merged);
+  }
+}
+
+template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
+  SHARED GroupResults<D> results;
+  const Work w = work_of(a);
+  const Keys<T> keys = keys_of_split<T>(a, w);
+  for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
+    attend(a, w, keys, chunk, results);
+    block_sync();
+    combine_groups(reload(a), w, chunk, results);
+    block_sync();                                      // before the next chunks overwrite the results
+  }
+  const AttentionArgs& end = reload(a);
+  if (end.splits > 1) {
+    if (!last_to_arrive(end, w, results.last)) return;
+    combine_splits<D>(end, w);
+  }
+  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, THREADS);
+}
+
+#define ATTENTION_DECODE(type, suffix, D)                                       \
+  KERNEL(THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {            \
+    pdl_wait();                                                                 \
+    attention_decode<type, D>(a);                                               \
+  }
+ATTENTION_DECODE(f16, f16, 64)
+ATTENTION_DECODE(f16, f16, 128)
+ATTENTION_DECODE(f16, f16, 256)
+ATTENTION_DECODE(float, f32, 64)
+ATTENTION_DECODE(float, f32, 128)
+ATTENTION_DECODE(float, f32, 256)

@@ -1,0 +1,224 @@
+// Prefill over an f16 cache on AMD (and on the CPU, for tests): every product is a 16x16x16 tile whose operands lie in LDS.
+// K and V of a tile take turns in one buffer; whichever is next is on its way into registers meanwhile.
+#pragma once
+#include "attention_prefill.h"
+
+// `x`, of which the compiler is told nothing: what is computed from it is computed where it stands, instead of once for all
+// turns of a loop, where it would take up (and, with the widest heads, spill) registers.
+DEV u32 recomputed(int x) {
+#if GPU_AMD
+  asm volatile("" : "+v"(x));
+#endif
+  return (u32)x;
+}
+
+template <u32 D> struct PrefillLds {
+  static constexpr u32 KEYS = 32;
+  // Strides are multiples of 16 bytes, so that operands are read in whole words.
+  static constexpr u32 K_STRIDE = D + 8, V_STRIDE = KEYS + 8;
+  static constexpr u32 K_SIZE = KEYS * K_STRIDE, V_SIZE = D * V_STRIDE;
+  alignas(16) f16 q[PREFILL_ROWS * K_STRIDE];
+  f16 kv[K_SIZE > V_SIZE ? K_SIZE : V_SIZE];             // K: [key][column], or V transposed: [column][key]
+  f16 weights[PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
+};
+
+// A thread's share of a K or V tile, on its way from the cache to LDS; zeros outside of the keys and of the head, since
+// 0 * NaN is NaN.
+template <u32 D> struct Staged {
+  using Lds = PrefillLds<D>;
+  static constexpr u32 COUNT = Lds::KEYS * D / 8 / PREFILL_THREADS;
+  Eight<f16> eights[COUNT];
+
+  // K: neighbouring threads have neighbouring columns of a key.
+  MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * PREFILL_THREADS) / (D / 8); }
+  MEMBER static u32 k_column(u32 thread, u32 i) { return (thread + i * PREFILL_THREADS) % (D / 8) * 8; }
+  // V: two consecutive keys of the same columns, which will be the halves of a word; neighbouring threads have
+  // neighbouring pairs of keys, for the sake of the banks.
+  MEMBER static u32 v_row(u32 thread, u32 i) { return (thread + i / 2 * PREFILL_THREADS) % (Lds::KEYS / 2) * 2 + i % 2; }
+  MEMBER static u32 v_column(u32 thread, u32 i) { return (thread + i / 2 * PREFILL_THREADS) / (Lds::KEYS / 2) * 8; }
+
+  MEMBER void load_k(const Keys<f16>& keys, const Runs<Lds::KEYS>& runs, u32 key) {
+    const u32 t = recomputed(tid_x());
+    #pragma unroll
+    for (u32 i = 0; i < COUNT; i++) load(eights[i], keys, keys.k, runs, key, k_row(t, i), k_column(t, i));
+    loads_first();
+  }
+  MEMBER void load_v(const Keys<f16>& keys, const Runs<Lds::KEYS>& runs, u32 key) {
+    const u32 t = recomputed(tid_x());
+    #pragma unroll
+    for (u32 i = 0; i < COUNT; i++) load(eights[i], keys, keys.v, runs, key, v_row(t, i), v_column(t, i));
+    loads_first();
+  }
+  MEMBER static void load(Eight<f16>& eight, const Keys<f16>& keys, const f16* cache, const Runs<Lds::KEYS>& runs,
+                          u32 key, u32 row, u32 column) {
+    // No branch: lanes without an element read the head's first one.
+    const bool valid = key + row >= keys.first && key + row < keys.end && column < keys.head_dim;
+    const u64 low = runs.at[0], high = runs.at[1];
+    const u64 at = valid ? (row < 16 ? low : high) + row % 16 * keys.head_dim + column : 0;
+    const v4 words = ld16(cache + at);
+    eight.words = {valid ? words.x : 0, valid ? words.y : 0, valid ? words.z : 0, valid ? words.w : 0};
+  }
+
+  MEMBER void store_k(Lds& lds) const {
+    const u32 t = recomputed(tid_x());
+    #pragma unroll
+    for (u32 i = 0; i < COUNT; i++) *(v4*)&lds.kv[k_row(t, i) * Lds::K_STRIDE + k_column(t, i)] = eights[i].words;
+  }
+  MEMBER void store_v(Lds& lds) const {
+    const u32 t = recomputed(tid_x());
+    #pragma unroll
+    for (u32 i = 0; i < COUNT; i += 2) {
+      const v4 x = eights[i].words, y = eights[i + 1].words;
+      const u32 even[4] = {x.x, x.y, x.z, x.w}, odd[4] = {y.x, y.y, y.z, y.w};
+      u32* at = (u32*)&lds.kv[v_column(t, i) * Lds::V_STRIDE + v_row(t, i)];
+      #pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        at[2 * j * (Lds::V_STRIDE / 2)] = (even[j] & 0xffff) | odd[j] << 16;
+        at[(2 * j + 1) * (Lds::V_STRIDE / 2)] = even[j] >> 16 | (odd[j] & 0xffff0000);
+      }
+    }
+  }
+};
+
+// Sixteen rows of a wave. A lane has one column (key or output) of every 16 and MMA_ACC rows of them, the same ones as
+// the other 15 lanes of its run of 16.
+template <u32 D> struct Rows {
+  using Lds = PrefillLds<D>;
+  static constexpr u32 KEY_TILES = Lds::KEYS / 16;
+  float values[D / 16][MMA_ACC], top[MMA_ACC], sum[MMA_ACC];
+  u32 first_row;           // of the block
+
+  MEMBER void start(u32 row) {
+    first_row = row;
+    for (u32 i = 0; i < MMA_ACC; i++) { top[i] = NOTHING; sum[i] = 0; }
+    for (u32 d = 0; d < D / 16; d++)
+      for (u32 i = 0; i < MMA_ACC; i++) values[d][i] = 0;
+  }
+
+  // Scores of the tile of keys from `key` on, their softmax so far, and the weights to LDS.
+  MEMBER void scores(const AttentionArgs& a, const RowTile& tile, Lds& lds, u32 key) {
+    float score[KEY_TILES][MMA_ACC] = {};
+    #pragma unroll 1                                     // unrolled whole, the operands of all turns fill the registers
+    for (u32 d = 0; d < D / 16; d++)
+      #pragma unroll
+      for (u32 n = 0; n < KEY_TILES; n++)
+        mma_16x16x16(score[n], lds.q + first_row * Lds::K_STRIDE + 16 * d, Lds::K_STRIDE,
+                     lds.kv + 16 * n * Lds::K_STRIDE + 16 * d, Lds::K_STRIDE);
+    const int lane = (int)recomputed(lane_id());
+    #pragma unroll
+    for (u32 i = 0; i < MMA_ACC; i++) {
+      const u32 row = first_row + (u32)mma_row(lane, (int)i), r = min_(row, tile.rows - 1);
+      const u32 column = (u32)mma_col(lane, (int)i), first = tile.first_key(r), end = tile.end_key(r);
+      float highest = top[i];
+      #pragma unroll
+      for (u32 n = 0; n < KEY_TILES; n++) {
+        float s = score[n][i] * (a.softcap != 0.f ? a.scale : a.scale * LOG2E);
+        if (a.softcap != 0.f) s = soft_cap(s, a.softcap) * LOG2E;
+        const u32 at = key + 16 * n + column;
+        score[n][i] = at >= first && at < end ? s : MASKED;
+        highest = fmax_(highest, score[n][i]);
+      }
+      for (int m = 8; m; m >>= 1) highest = fmax_(highest, shfl_xor(highest, m));
+      const float factor = fast_exp2(top[i] - highest);
+      top[i] = highest;
+      sum[i] *= factor;
+      #pragma unroll
+      for (u32 d = 0; d < D / 16; d++) values[d][i] *= factor;
+      #pragma unroll
+      for (u32 n = 0; n < KEY_TILES; n++) {
+        const float weight = fast_exp2(score[n][i] - highest);
+        sum[i] += weight;                                // of this lane; the others' are added at the end
+        lds.weights[row * Lds::V_STRIDE + 16 * n + column] = f2h(weight);
+      }
+    }
+  }
+
+  MEMBER void add_values(Lds& lds) {
+    #pragma unroll 1
+    for (u32 n = 0; n < KEY_TILES; n++)
+      #pragma unroll
+      for (u32 d = 0; d < D / 16; d++) {
+        if (D == 256 && d % 2 == 0) loads_first();
+        mma_16x16x16(values[d], lds.weights + first_row * Lds::V_STRIDE + 16 * n, Lds::V_STRIDE,
+                     lds.kv + 16 * d * Lds::V_STRIDE + 16 * n, Lds::V_STRIDE);
+      }
+  }
+
+  // Through the place of the wave's rows of q, half of the columns at a time, to have whole words of neighbouring columns.
+  MEMBER void store(const AttentionArgs& a, const RowTile& tile, Lds& lds) {
+    constexpr u32 STRIDE = Lds::K_STRIDE / 2, EIGHTS = D / 2 / 8;
+    float* out = (float*)(lds.q + first_row * Lds::K_STRIDE);
+    #pragma unroll
+    for (u32 i = 0; i < MMA_ACC; i++) {
+      for (int m = 8; m; m >>= 1) sum[i] += shfl_xor(sum[i], m);
+      sum[i] = softmax_factor(a, tile.head, top[i], sum[i]);
+    }
+    #pragma unroll
+    for (u32 half = 0; half < 2; half++) {
+      warp_sync();
+      #pragma unroll
+      for (u32 d = 0; d < D / 32; d++)
+        #pragma unroll
+        for (u32 i = 0; i < MMA_ACC; i++)
+          out[(u32)mma_row(lane_id(), (int)i) * STRIDE + 16 * d + (u32)mma_col(lane_id(), (int)i)] =
+              values[half * D / 32 + d][i] * sum[i];
+      warp_sync();
+      for (u32 j = (u32)lane_id(); j < 16 * EIGHTS; j += WARP) {
+        const u32 row = first_row + j / EIGHTS, column = j % EIGHTS * 8;
+        if (row < tile.rows)
+          store_eight(a, tile.row + row, tile.head, half * D / 2 + column, out + j / EIGHTS * STRIDE + column);
+      }
+    }
+  }
+};
+
+template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
+  using Lds = PrefillLds<D>;
+  // The widest heads leave no registers for what is on its way.
+  constexpr bool AHEAD = D < 256;
+  constexpr u32 KEYS = Lds::KEYS, ROW_TILES = PREFILL_ROWS / 16 / (PREFILL_THREADS / WARP);
+  SHARED Lds lds;
+  const RowTile tile = row_tile(a);
+  const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, tile.first_key(0), tile.end_key(tile.rows - 1));
+
+  const float* q = a.qkv + (u64)tile.head * a.head_dim;
+  for (u32 i = (u32)tid_x(); i < PREFILL_ROWS * D; i += PREFILL_THREADS) {
+    const u32 row = i / D, column = i % D;               // rows beyond the last repeat it; nobody stores them
+    const u64 at = (tile.row + min_(row, tile.rows - 1)) * (u64)((a.num_heads + 2 * a.num_kv_heads) * a.head_dim) + column;
+    lds.q[row * Lds::K_STRIDE + column] = column < a.head_dim ? f2h_sat(q[at]) : (f16)0;
+  }
+
+  Rows<D> rows[ROW_TILES];
+  #pragma unroll
+  for (u32 i = 0; i < ROW_TILES; i++) rows[i].start(((u32)tid_x() / WARP * ROW_TILES + i) * 16);
+  Runs<KEYS> runs = {};
+  Staged<D> staged;
+  u32 key = keys.first / KEYS * KEYS;
+  if (keys.first < keys.end) {
+    runs.start(keys, key);
+    runs.next(keys, key);
+    if (AHEAD) staged.load_k(keys, runs, key);
+  }
+  for (; key < keys.end; key += KEYS) {
+    if (!AHEAD) staged.load_k(keys, runs, key);
+    staged.store_k(lds);
+    block_sync();                                        // q and K are there
+    if (AHEAD) staged.load_v(keys, runs, key);
+    #pragma unroll
+    for (u32 i = 0; i < ROW_TILES; i++) rows[i].scores(a, tile, lds, key);
+    block_sync();                                        // K has been read; the weights are there
+    if (!AHEAD) staged.load_v(keys, runs, key);
+    staged.store_v(lds);
+    block_sync();                                        // V is there
+    if (key + KEYS < keys.end) {
+      runs.next(keys, key + KEYS);
+      if (AHEAD) staged.load_k(keys, runs, key + KEYS);
+    }
+    #pragma unroll
+    for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
+    block_sync();                                        // V has been read
+  }
+  block_sync();                                          // all of q is written and read: its place is free
+  #pragma unroll
+  for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(reload(a), tile, lds);
+}

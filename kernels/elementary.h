@@ -1,0 +1,54 @@
+// exp and log to the last bits, without a math library: additions, multiplications and fmas alone, so that every
+// target computes the same bits. The fast_* functions of gpu.h lose up to 1e-5 far from zero.
+#pragma once
+#include "gpu.h"
+
+#define F32_INFINITY bits_f32(0x7f800000u)
+
+// 2^n for n in -126 .. 127.
+DEV float exp2_int(i32 n) { return bits_f32((u32)(n + 127) << 23); }
+
+// e^x within 2 units in the last place; results below 2^-126 may be 0 (targets differ in their subnormals).
+// e^x = 2^n e^r with n = round(x / ln 2), |r| <= ln 2 / 2; the series of e^r ends where the rest is below 6e-9.
+DEV float exp_accurate(float x) {
+  // Beyond these the result is 0 or infinite anyway, and n / 2 stays an exponent. A NaN becomes 0.
+  const float clamped = x > -104.f ? (x < 89.f ? x : 89.f) : -104.f;
+  const float n = rint_(clamped * LOG2E);
+  // ln 2 in two parts: the first has few enough bits for n times it to be exact.
+  const float r = fma_(n, 2.12194440e-4f, fma_(n, -0.693359375f, clamped));
+  float p = 1.f / 5040.f;
+  p = fma_(p, r, 1.f / 720.f);
+  p = fma_(p, r, 1.f / 120.f);
+  p = fma_(p, r, 1.f / 24.f);
+  p = fma_(p, r, 1.f / 6.f);
+  p = fma_(p, r, 0.5f);
+  p = fma_(p, r, 1.f);
+  p = fma_(p, r, 1.f);
+  const i32 exponent = (i32)n, half = exponent >> 1;
+  return p * exp2_int(half) * exp2_int(exponent - half);
+}
+
+// ln x within 2 units in the last place, for finite x >= 2^-126.
+// x = 2^e m with m near 1; ln m = 2 atanh(s), s = (m - 1) / (m + 1), whose series is short because |s| < 0.172.
+DEV float log_accurate(float x) {
+  const u32 bits = f32_bits(x);
+  i32 e = (i32)(bits >> 23) - 127;
+  float m = bits_f32((bits & 0x007fffffu) | 0x3f800000u);
+  if (m > 1.41421356f) { m *= 0.5f; e++; }
+  const float s = (m - 1.f) / (m + 1.f), z = s * s;
+  float series = 1.f / 9.f;
+  series = fma_(series, z, 1.f / 7.f);
+  series = fma_(series, z, 1.f / 5.f);
+  series = fma_(series, z, 1.f / 3.f);
+  const float ln_m = fma_(2.f * s * z, series, 2.f * s);
+  return fma_((float)e, 0.693359375f, fma_((float)e, -2.12194440e-4f, ln_m));
+}
+
+// x / (1 + e^-x); 0 for -infinity's neighbourhood, x for large x. NaN stays NaN.
+DEV float silu(float x) { return x / (1.f + exp_accurate(-x)); }
+
+// 1 / sqrt(x) for normal x: the device's estimate and one Newton step.
+DEV float rsqrt_accurate(float x) {
+  const float y = fast_rsqrt(x);
+  return fma_(0.5f * y, fma_(-(x * y), y, 1.f), y);
+}

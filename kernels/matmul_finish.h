@@ -1,0 +1,100 @@
+// From the sums of the waves to the output: over the groups that share a tile, over the splits, bias, residual, store.
+#pragma once
+#include "matmul_shape.h"
+
+DEV v4 pack_floats(const float* f) {
+  v4 v;
+  v.x = f32_bits(f[0]); v.y = f32_bits(f[1]); v.z = f32_bits(f[2]); v.w = f32_bits(f[3]);
+  return v;
+}
+DEV void add_floats(float* f, const v4& v) {
+  f[0] += bits_f32(v.x); f[1] += bits_f32(v.y); f[2] += bits_f32(v.z); f[3] += bits_f32(v.w);
+}
+
+// The sums of the waves with kw = 1 are added to those with kw = 0.
+template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  if constexpr (S::KW == 2) {
+    SHARED __attribute__((aligned(16))) float other[S::SUMS];
+    float* v = &sums.v[0][0][0];
+    v4* mine = (v4*)other + at.row_wave * S::QUADS * WARP + lane_id();
+    if (at.kw == 1)
+      #pragma unroll
+      for (int q = 0; q < S::QUADS; q++) mine[q * WARP] = pack_floats(v + 4 * q);
+    block_sync();
+    if (at.kw == 0)
+      #pragma unroll
+      for (int q = 0; q < S::QUADS; q++) add_floats(v + 4 * q, mine[q * WARP]);
+  }
+}
+
+// Counts the blocks that have stored their partial sums. True in the last one, for all its threads; it then sees the sums
+// of all.
+DEV bool last_to_arrive(u32* counter, u32 blocks) {
+  SHARED u32 before;
+  device_fence();                      // the stores of every thread come before ...
+  block_sync();
+  if (tid_x() == 0) before = add_release(counter, 1);      // ... the arrival of the block
+  block_sync();
+  if (before != blocks - 1) return false;
+  device_fence();                      // nothing is read ahead of the last arrival
+  if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
+  return true;
+}
+
+// Adds the sums of all splits, in order of the splits whichever block arrives last. False in all blocks but that one.
+template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  const u32 grid_x = ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES;
+  const u32 block = at.by * grid_x + at.bx;
+  float* v = &sums.v[0][0][0];
+  v4* partial = (v4*)a.partial + (u64)block * a.splits * (S::SUMS / 4) + at.row_wave * S::QUADS * WARP + lane_id();
+  if (at.kw == 0) {
+    v4* mine = partial + (u64)bid_z() * (S::SUMS / 4);
+    #pragma unroll
+    for (int q = 0; q < S::QUADS; q++) mine[q * WARP] = pack_floats(v + 4 * q);
+  }
+  if (!last_to_arrive(a.counters + block, a.splits)) return false;
+  if (at.kw == 0) {
+    #pragma unroll
+    for (int q = 0; q < 4 * S::QUADS; q++) v[q] = 0.f;
+    for (u32 z = 0; z < a.splits; z++)
+      #pragma unroll
+      for (int q = 0; q < S::QUADS; q++) add_floats(v + 4 * q, partial[z * (S::SUMS / 4) + q * WARP]);
+  }
+  return true;
+}
+
+template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  const int lane = lane_id();
+  const u32 columns = a.rows - at.by * N < N ? a.rows - at.by * N : N;      // activation rows of this block
+  float* out = a.out + (u64)at.by * N * a.out_stride;
+  #pragma unroll
+  for (int m = 0; m < S::WAVE_TILES; m++) {
+    #pragma unroll
+    for (int i = 0; i < S::ACC; i++) {
+      const u32 row = (at.first_tile + m) * 16 + mma_row(lane, i);
+      if (row >= a.out_rows) continue;
+      const float bias = a.bias ? a.bias[row] : 0.f;
+      float add[S::NT];                // all loads before the first store: the compiler cannot know that they differ
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++) {
+        const u32 column = n * S::COLS + mma_col(lane, i);
+        add[n] = bias;
+        if ((a.flags & LINEAR_ADD) && column < columns) add[n] += out[(u64)column * a.out_stride + row];
+      }
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++) {
+        const u32 column = n * S::COLS + mma_col(lane, i);
+        if (column < columns) out[(u64)column * a.out_stride + row] = sums.v[m][n][i] + add[n];
+      }
+    }
+  }
+}
+
+template <int N> DEV void finish(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+  add_groups(sums, at);
+  if (a.splits > 1 && !add_splits(sums, a, at)) return;
+  if (at.kw == 0) store_sums(sums, a, at);
+}

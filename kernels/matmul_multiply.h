@@ -1,0 +1,155 @@
+// Products of weight tiles and activations in the accumulators of a wave.
+#pragma once
+#include "matmul_shape.h"
+#include "activation.h"
+#include "quant.h"
+
+// The weights that a lane works on at a time: a piece of each of its group's tiles, the next piece on its way from memory
+// while this one is multiplied. Two whole tiles of a 16-bit type do not fit the registers: its pieces are quarters.
+template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS_BF16 = false; };
+template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
+template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
+using Piece = MatmulPiece<Tile>::Type;
+constexpr bool MATMUL_BF16 = MatmulPiece<Tile>::IS_BF16;
+
+template <int N> struct MatmulWeights {
+  static constexpr int TILES = MatmulShape<N>::GROUP_TILES;
+  Piece tile[TILES];
+  MEM void load(const u8* const* rows, u32 piece, int lane32) {
+    #pragma unroll
+    for (int m = 0; m < TILES; m++) tile[m].load(rows[m] + (u64)piece * Piece::BYTES, lane32);
+  }
+  MEM void prepare() {
+    #pragma unroll
+    for (int m = 0; m < TILES; m++) tile[m].prepare();
+  }
+};
+
+#if GPU_NV
+// A fragment of a tile is an operand of mma.m16n8k16 as it is; the activations lie in memory as the other operand wants
+// them (activation_index), so nothing goes through shared memory.
+template <int N> struct MatmulActivations {
+  typedef MatmulShape<N> S;
+  const u16* x;
+  MEM MatmulActivations(const MatmulArgs& a, const MatmulPlace<N>& at) {
+    const u32 super_blocks = (a.cols + 255) / 256, row = at.by * N;
+    x = a.x + activation_index(row, 0, super_blocks) + lane_id() * 8;
+  }
+  // Columns 64t + 16j + (0..15), t = 0..3, of super-block sb; they are group `piece_j` of the piece in `weights`.
+  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<N>& weights, u32 sb, int j, int piece_j) const {
+    const u16* group = x + ((u64)sb * 4 + j) * 4096;
+    #pragma unroll
+    for (int h = 0; h < 2; h++) {
+      v4 b[S::NT];
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++) b[n] = ld16(group + h * 2048 + n * 256);
+      #pragma unroll
+      for (int m = 0; m < S::WAVE_TILES; m++)
+        #pragma unroll
+        for (int i = 0; i < 2; i++) {
+          u32 w[4];
+          weights.tile[m].fragment(piece_j, 2 * h + i, w);
+          #pragma unroll
+          for (int n = 0; n < S::NT; n++)
+            mma_16x8x16<MATMUL_BF16>(sums.v[m][n], w, i ? b[n].z : b[n].x, i ? b[n].w : b[n].y);
+        }
+    }
+  }
+};
+#else
+// Fragments go through LDS, where every lane finds its part of an operand whatever the matrix unit wants. A wave writes
+// and reads its own tiles only: no block barrier. Activations are rows in memory, in the order of columns of fragments.
+template <int N> struct MatmulActivations {
+  typedef MatmulShape<N> S;
+  static constexpr int STRIDE = 64 + 8;      // 16 bytes more than the columns: eight rows then lie in different banks
+  const u16* x;
+  u32 stride;
+  u16* wave_tiles;         // [WAVE_TILES][16][STRIDE]
+  MEM MatmulActivations(const MatmulArgs& a, const MatmulPlace<N>& at) {
+    SHARED __attribute__((aligned(16))) u16 tiles[S::TILES * S::KW * 16 * STRIDE];
+    stride = (a.cols + 255) / 256 * 256;
+    x = a.x + (u64)at.by * N * stride;
+    wave_tiles = tiles + (tid_x() / WARP) * S::WAVE_TILES * 16 * STRIDE;
+  }
+  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<N>& weights, u32 sb, int j, int piece_j) const {
+    const int lane = lane_id(), g = (lane & 31) >> 2, t = lane & 3;
+    warp_sync();                       // the wave has read the columns before
+    #pragma unroll
+    for (int m = 0; m < S::GROUP_TILES; m++) {
+      u16* row = wave_tiles + (((lane >> 5) * S::GROUP_TILES + m) * 16 + g) * STRIDE + 16 * t;
+      #pragma unroll
+      for (int h = 0; h < 2; h++) {
+        u32 w[2][4];
+        weights.tile[m].fragment(piece_j, 2 * h, w[0]);
+        weights.tile[m].fragment(piece_j, 2 * h + 1, w[1]);
+        #pragma unroll
+        for (int r = 0; r < 2; r++) {                                // rows g and g + 8
+          v4 v;
+          v.x = w[0][r]; v.y = w[0][2 + r]; v.z = w[1][r]; v.w = w[1][2 + r];
+          *(v4*)(row + r * 8 * STRIDE + 8 * h) = v;
+        }
+      }
+    }
+    warp_sync();
+    const u16* columns = x + (u64)sb * 256 + 16 * j;
+    #pragma unroll 1                   // no register is indexed by k, and unrolled loads of activations crowd the registers
+    for (int k = 0; k < 4; k++) {
+      MmaB b[S::NT];
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++)
+        mma_load<N < 16 ? N : 16>(b[n], columns + n * 16 * stride + 64 * k, stride);
+      #pragma unroll
+      for (int m = 0; m < S::WAVE_TILES; m++) {
+        MmaA w;
+        mma_load(w, wave_tiles + m * 16 * STRIDE + 16 * k, STRIDE);
+        #pragma unroll
+        for (int n = 0; n < S::NT; n++) mma<MATMUL_BF16>(sums.v[m][n], w, b[n]);
+      }
+    }
+  }
+};
+#endif
+
+// The super-blocks of this block's split that belong to this wave.
+template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+  typedef MatmulShape<N> S;
+  constexpr int PIECES = 256 / Piece::COLS, GROUPS = Piece::COLS / 64;      // pieces of a tile, groups of columns of a piece
+  const u32 super_blocks = (a.cols + 255) / 256, tiles = (a.out_rows + 15) / 16;
+  const u32 first = (u64)super_blocks * bid_z() / a.splits + at.kw;
+  const u32 last = (u64)super_blocks * (bid_z() + 1) / a.splits;
+  const int lane32 = tid_x() & 31;
+  const u8* rows[S::GROUP_TILES];
+  #pragma unroll
+  for (int m = 0; m < S::GROUP_TILES; m++) {
+    const u32 tile = at.first_tile + (lane_id() >> 5) * S::GROUP_TILES + m;
+    // a tile beyond the matrix is multiplied as the last one and not stored
+    rows[m] = a.weights + (u64)(tile < tiles ? tile : tiles - 1) * super_blocks * PIECES * Piece::BYTES;
+  }
+  #pragma unroll
+  for (int i = 0; i < 4 * S::QUADS; i++) (&sums.v[0][0][0])[i] = 0.f;
+
+  // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep the
+  // matrix units busy long enough and the registers of the used half are needed.
+  constexpr int LOAD_AT = N >= 64 ? GROUPS / 2 : 0;
+  MatmulWeights<N> weights, next;
+  if (first < last) weights.load(rows, first * PIECES, lane32);
+  pdl_wait();                          // weights depend on no kernel before, activations do
+  const MatmulActivations<N> activations(a, at);
+  for (u32 sb = first; sb < last; sb += S::KW) {
+    #pragma unroll 1
+    for (int p = 0; p < PIECES; p++) {
+      weights.prepare();
+      #pragma unroll
+      for (int g = 0; g < GROUPS; g++) {
+        if (g == LOAD_AT) {
+          if (p + 1 < PIECES) next.load(rows, sb * PIECES + p + 1, lane32);
+          else if (sb + S::KW < last) next.load(rows, (sb + S::KW) * PIECES, lane32);
+          loads_first();
+        }
+        activations.multiply(sums, weights, sb, p * GROUPS + g, g);
+      }
+      weights = next;
+    }
+  }
+  pdl_launch();
+}

@@ -1,0 +1,50 @@
+// Who computes what in a block of matmul_*_n<N>.
+#pragma once
+#include "mma.h"
+#include "args.h"
+
+// KW groups of 32 lanes share a tile, each with every KW-th super-block of 256 columns.
+template <int N> struct MatmulBlock;
+template <> struct MatmulBlock<8>  { static constexpr int THREADS = MATMUL_THREADS_N8,  TILES = MATMUL_TILES_N8,  KW = 2; };
+template <> struct MatmulBlock<16> { static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 2; };
+template <> struct MatmulBlock<32> { static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = 1; };
+template <> struct MatmulBlock<64> { static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = 1; };
+
+// Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP = 64
+// two groups, with neighbouring tiles, make a wave.
+template <int N> struct MatmulShape {
+  static constexpr int THREADS = MatmulBlock<N>::THREADS, TILES = MatmulBlock<N>::TILES, KW = MatmulBlock<N>::KW;
+  static constexpr int GROUP_TILES = TILES * KW * 32 / THREADS;
+  static constexpr int WAVE_TILES = TILES * KW * WARP / THREADS;
+  static constexpr int ROW_WAVES = TILES / WAVE_TILES;               // waves that divide the tiles of a block among them
+#if GPU_NV
+  static constexpr int COLS = 8, ACC = 4;                            // a product: 16 weight rows x COLS activation rows
+#else
+  static constexpr int COLS = 16, ACC = MMA_ACC;
+#endif
+  static constexpr int NT = N < COLS ? 1 : N / COLS;                 // products side by side
+  static constexpr int QUADS = WAVE_TILES * NT * ACC / 4;            // accumulators of a lane, in fours
+  static constexpr int SUMS = TILES * 16 * NT * COLS;                // of a block
+  static_assert(SUMS == TILES * 16 * (N < COLS ? COLS : N), "args.h says what the host allocates for partial sums");
+};
+
+// Element i of v[m][n] is row mma_row(lane, i) of the wave's tile m and activation row COLS * n + mma_col(lane, i).
+template <int N> struct MatmulSums {
+  typedef MatmulShape<N> S;
+  float v[S::WAVE_TILES][S::NT][S::ACC];
+};
+
+template <int N> struct MatmulPlace {
+  typedef MatmulShape<N> S;
+  u32 bx, by;              // block of tiles, block of activation rows
+  u32 kw, row_wave;        // of the wave
+  u32 first_tile;          // of the wave
+  MEM explicit MatmulPlace(const MatmulArgs&) {
+    const u32 wave = (u32)tid_x() / WARP;
+    bx = (u32)bid_x();
+    by = (u32)bid_y();
+    kw = wave / S::ROW_WAVES;
+    row_wave = wave % S::ROW_WAVES;
+    first_tile = bx * S::TILES + row_wave * S::WAVE_TILES;
+  }
+};

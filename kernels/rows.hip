@@ -1,0 +1,156 @@
+// Kernels that take activations row by row. A thread always works on whole groups of four columns, loaded at once where
+// the address allows it: which elements it gets, and so the order of a sum, does not depend on where a row lies.
+#include "activation.h"
+#include "elementary.h"
+
+constexpr u32 THREADS = 256;
+
+struct Four { float v[4]; };
+
+DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
+
+// Elements 0 .. 4 of an unpadded row's rest; zeros from `valid` on.
+DEV Four load_four(const float* p, u32 valid) {
+  Four f;
+  if (valid >= 4 && is_aligned(p, 16)) {
+    const v4 w = ld16(p);
+    f.v[0] = bits_f32(w.x); f.v[1] = bits_f32(w.y); f.v[2] = bits_f32(w.z); f.v[3] = bits_f32(w.w);
+  } else {
+    for (u32 i = 0; i < 4; i++) f.v[i] = i < valid ? p[i] : 0.f;
+  }
+  return f;
+}
+DEV Four load_four(const u16* p, u32 valid, bool bf16) {
+  u16 half[4];
+  if (valid >= 4 && is_aligned(p, 8)) {
+    const v2 w = ld8(p);
+    half[0] = (u16)w.x; half[1] = (u16)(w.x >> 16); half[2] = (u16)w.y; half[3] = (u16)(w.y >> 16);
+  } else {
+    for (u32 i = 0; i < 4; i++) half[i] = i < valid ? p[i] : (u16)0;
+  }
+  Four f;
+  for (u32 i = 0; i < 4; i++) f.v[i] = bf16 ? bf2f(half[i]) : h2f(half[i]);
+  return f;
+}
+
+// Columns c .. c + 4 (c a multiple of 4, below cols) of row n of an activation buffer; zeros from cols on.
+DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
+  const u32 super_blocks = (cols + 255) >> 8;
+  if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols + c, cols - c);
+  if (format < FORMAT_F16_TILED) {
+    return load_four((const u16*)x + (u64)n * super_blocks * 256 + c, cols - c, is_bf16(format));
+  }
+  // Four columns lie together, the middle two swapped; the padding behind `cols` is there to be read, and zero.
+  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 4, is_bf16(format));
+  return Four{{f.v[0], f.v[2], f.v[1], f.v[3]}};
+}
+
+// The counterpart: values of columns that are not there are zero, and fill the padding of the padded formats.
+DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const Four& f) {
+  if (format == FORMAT_F32) {
+    float* p = (float*)out + (u64)n * cols + c;
+    if (cols - c >= 4 && is_aligned(p, 16)) {
+      v4 w;
+      w.x = f32_bits(f.v[0]); w.y = f32_bits(f.v[1]); w.z = f32_bits(f.v[2]); w.w = f32_bits(f.v[3]);
+      *(v4*)p = w;
+    } else {
+      for (u32 i = 0; i < 4; i++) {
+        if (c + i < cols) p[i] = f.v[i];
+      }
+    }
+    return;
+  }
+  u32 half[4];
+  for (u32 i = 0; i < 4; i++) half[i] = is_bf16(format) ? f2bf(f.v[i]) : f2h_sat(f.v[i]);
+  const u32 super_blocks = (cols + 255) >> 8;
+  const bool tiled = format >= FORMAT_F16_TILED;
+  const u64 at = tiled ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
+  v2 w;
+  w.x = half[0] | (tiled ? half[2] : half[1]) << 16;
+  w.y = (tiled ? half[1] : half[2]) | half[3] << 16;
+  *(v2*)((u16*)out + at) = w;
+}
+
+// Columns to store of a row of `cols`.
+DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
+
+// Sum over the block, in one order, to every thread.
+DEV float block_sum(float v) {
+  SHARED float waves[THREADS / WARP];
+  v = warp_sum(v);
+  if (lane_id() == 0) waves[tid_x() / WARP] = v;
+  block_sync();
+  float sum = 0.f;
+  for (u32 i = 0; i < THREADS / WARP; i++) sum += waves[i];
+  return sum;
+}
+
+// Grid: rows.
+KERNEL(256, prepare, PrepareArgs) {
+  pdl_wait();
+  const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x(), stride = 4 * THREADS;
+  float scale = 1.f;
+  if (a.norm) {
+    float squares = 0.f;
+    for (u32 c = first; c < a.cols; c += stride) {
+      const Four x = load_activations(a.x, a.format_in, row, c, a.cols);
+      for (u32 i = 0; i < 4; i++) squares = fma_(x.v[i], x.v[i], squares);
+    }
+    scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
+  }
+  const u32 end = stored_cols(a.format_out, a.cols);
+  for (u32 c = first; c < end; c += stride) {
+    Four y{};
+    if (c < a.cols) {
+      y = load_activations(a.x, a.format_in, row, c, a.cols);
+      if (a.norm) {
+        const Four weight = load_four(a.norm + c, a.cols - c);
+        for (u32 i = 0; i < 4; i++) y.v[i] = y.v[i] * scale * weight.v[i];
+      }
+    }
+    store_activations(a.out, a.format_out, row, c, a.cols, y);
+  }
+}
+
+// Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
+KERNEL(256, gated_activation, GatedArgs) {
+  pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= stored_cols(a.format_out, a.cols)) return;
+  Four y{};
+  if (c < a.cols) {
+    const u64 at = (u64)row * 2 * a.cols + c;
+    const u32 valid = a.cols - c;
+    Four gate, up;
+    if (a.format_in == FORMAT_F32) {
+      gate = load_four((const float*)a.gate_up + at, valid);
+      up = load_four((const float*)a.gate_up + at + a.cols, valid);
+    } else {
+      gate = load_four((const u16*)a.gate_up + at, valid, is_bf16(a.format_in));
+      up = load_four((const u16*)a.gate_up + at + a.cols, valid, is_bf16(a.format_in));
+    }
+    for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];
+  }
+  store_activations(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: rows of the result.
+KERNEL(256, gather_rows, GatherArgs) {
+  pdl_wait();
+  const u32 row = (u32)bid_x(), from = a.indices[row];
+  for (u32 c = 4 * (u32)tid_x(); c < a.cols; c += 4 * THREADS) {
+    store_activations(a.out, FORMAT_F32, row, c, a.cols, load_activations(a.x, a.format_in, from, c, a.cols));
+  }
+}
+
+// Grid: (block_bytes / 4096 rounded up, pairs): 16 bytes of K and of V a thread.
+KERNEL(256, copy_blocks, CopyBlocksArgs) {
+  pdl_wait();
+  const u32 offset = 16 * ((u32)bid_x() * THREADS + (u32)tid_x()), pair = (u32)bid_y();
+  if (pair >= a.num_pairs || offset >= a.block_bytes) return;
+  const u64 from = (u64)a.pairs[2 * pair] * a.block_bytes + offset;
+  const u64 to = (u64)a.pairs[2 * pair + 1] * a.block_bytes + offset;
+  const v4 k = ld16(a.k_cache + from), v = ld16(a.v_cache + from);
+  *(v4*)(a.k_cache + to) = k;
+  *(v4*)(a.v_cache + to) = v;
+}

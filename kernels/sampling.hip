@@ -1,0 +1,251 @@
+// What sampling needs of a row of logits, one block of 1024 threads a row. Both kernels read the row once for its
+// maximum and its log-sum-exp; top_k reads it a second time, for the candidates.
+#include "gpu.h"
+#include "args.h"
+#include "elementary.h"
+
+constexpr u32 THREADS = 1024;
+constexpr u32 WAVES = THREADS / WARP;
+// Logits that a thread loads at a time: four groups of four neighbours, so that four loads are in flight.
+constexpr u32 PER_THREAD = 16;
+constexpr u32 CHUNK = THREADS * PER_THREAD;
+// Candidates of top_k in LDS.
+constexpr u32 CAPACITY = 2 * THREADS;
+
+// A chunk is held in registers, which have no index at run time: loops over it must be unrolled.
+#if GPU_CPU
+  #define UNROLL
+#else
+  #define UNROLL _Pragma("unroll")
+#endif
+
+// A token's place in the order (logit descending, id ascending): the larger key is the better token, no two are equal,
+// and none is 0. -0 and 0 are the same logit.
+DEV u32 ordered(float logit) {
+  const u32 bits = f32_bits(logit);
+  return bits == 0x80000000u ? bits : bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+DEV u64 token_key(float logit, u32 id) { return (u64)ordered(logit) << 32 | (u32)~id; }
+DEV u32 key_id(u64 key) { return ~(u32)key; }
+DEV float key_logit(u64 key) {
+  const u32 bits = (u32)(key >> 32);
+  return bits_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
+}
+
+DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
+
+struct Row {
+  const float* logits;
+  u32 cols;
+  bool aligned;           // to 16 bytes
+};
+DEV Row row_of(const float* logits, u32 row, u32 cols) {
+  const float* p = logits + (u64)row * cols;
+  return Row{p, cols, ((u64)p & 15) == 0};
+}
+
+// Id of this thread's i-th logit of the chunk at `start`; ascends with i.
+DEV u32 token_id(u32 start, u32 i) { return start + (i >> 2) * (4 * THREADS) + 4 * (u32)tid_x() + (i & 3); }
+
+// This thread's logits of a chunk; -infinity beyond the row.
+DEV void load_chunk(const Row& row, u32 start, float* v) {
+  const bool whole = row.aligned && row.cols - start >= CHUNK;
+  UNROLL
+  for (u32 i = 0; i < PER_THREAD; i += 4) {
+    const u32 id = token_id(start, i);
+    const float* p = row.logits + id;
+    if (whole) {
+      const v4 w = ld16(p);
+      v[i] = bits_f32(w.x); v[i + 1] = bits_f32(w.y); v[i + 2] = bits_f32(w.z); v[i + 3] = bits_f32(w.w);
+    } else {
+      for (u32 j = 0; j < 4; j++) v[i + j] = id + j < row.cols ? p[j] : -F32_INFINITY;
+    }
+  }
+}
+
+// One thread's part of a row.
+struct Part {
+  float max;
+  u32 best;               // first id that has it
+  float sum, lost;        // sum of exp(logit - max), and what its rounding lost (Kahan)
+  bool nan;
+};
+
+DEV Part scan(const Row& row) {
+  Part p{-F32_INFINITY, 4 * (u32)tid_x(), 0.f, 0.f, false};
+  for (u32 start = 0; start < row.cols; start += CHUNK) {
+    float v[PER_THREAD];
+    load_chunk(row, start, v);
+    const float before = p.max;
+    UNROLL
+    for (u32 i = 0; i < PER_THREAD; i++) {
+      p.nan |= v[i] != v[i];
+      if (v[i] > p.max) { p.max = v[i]; p.best = token_id(start, i); }
+    }
+    if (!is_finite(p.max)) continue;     // all -infinity so far, or a +infinity that leaves no sum
+    if (p.max > before) {
+      const float scale = exp_accurate(before - p.max);
+      p.sum *= scale;
+      p.lost *= scale;
+    }
+    UNROLL
+    for (u32 i = 0; i < PER_THREAD; i += 4) {
+      const float term = (exp_accurate(v[i] - p.max) + exp_accurate(v[i + 1] - p.max)) +
+                         (exp_accurate(v[i + 2] - p.max) + exp_accurate(v[i + 3] - p.max)) - p.lost;
+      const float sum = p.sum + term;
+      p.lost = (sum - p.sum) - term;
+      p.sum = sum;
+    }
+  }
+  return p;
+}
+
+// Key of the best token that this thread saw, 0 if it saw none.
+DEV u64 best_key(const Row& row, const Part& p) {
+  return 4 * (u32)tid_x() < row.cols ? token_key(p.max, p.best) : 0;
+}
+
+DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
+
+struct Whole {
+  u64 best;               // key of the best token
+  float log_sum_exp;      // NaN if the row holds one
+  bool nan;
+};
+
+// Puts the threads' parts together; every thread gets the result.
+DEV Whole combine(const Row& row, const Part& p) {
+  SHARED u64 bests[WAVES];
+  SHARED float sums[WAVES];
+  SHARED u32 nans[WAVES];
+  u64 best = best_key(row, p);
+  u32 nan = p.nan;
+  for (int m = WARP / 2; m; m >>= 1) {
+    const u32 high = shfl_xor_u32((u32)(best >> 32), m), low = shfl_xor_u32((u32)best, m);
+    best = max_u64(best, (u64)high << 32 | low);
+    nan |= shfl_xor_u32(nan, m);
+  }
+  const u32 wave = (u32)tid_x() / WARP;
+  if (lane_id() == 0) { bests[wave] = best; nans[wave] = nan; }
+  block_sync();
+  for (u32 i = 0; i < WAVES; i++) { best = max_u64(best, bests[i]); nan |= nans[i]; }
+  const float max = key_logit(best);
+  const float sum = warp_sum(is_finite(max) && is_finite(p.max) ? p.sum * exp_accurate(p.max - max) : 0.f);
+  if (lane_id() == 0) sums[wave] = sum;
+  block_sync();
+  float total = 0.f;
+  for (u32 i = 0; i < WAVES; i++) total += sums[i];
+  const float log_sum_exp = nan ? bits_f32(0x7fc00000u) : is_finite(max) ? max + log_accurate(total) : max;
+  return Whole{best, log_sum_exp, nan != 0};
+}
+
+// Sorts keys[0 .. n) in descending order: a bitonic network; n is a power of two, at most CAPACITY. What was written to
+// `keys` before is seen, and every thread may read the result.
+DEV void sort_descending(u64* keys, u32 n) {
+  for (u32 size = 2; size <= n; size *= 2) {
+    for (u32 stride = size / 2; stride; stride /= 2) {
+      block_sync();
+      const u32 t = (u32)tid_x();
+      if (t < n / 2) {
+        const u32 i = 2 * t - (t & (stride - 1)), j = i + stride;
+        const bool ascending = (i & size) != 0;
+        const u64 x = keys[i], y = keys[j];
+        if ((x < y) != ascending) { keys[i] = y; keys[j] = x; }
+      }
+    }
+  }
+  block_sync();
+}
+
+// Sorts the first `count` of the buffer.
+DEV void sort_candidates(u64* keys, u32 count) {
+  u32 size = 2;
+  while (size < count) size *= 2;
+  for (u32 i = count + (u32)tid_x(); i < size; i += THREADS) keys[i] = 0;
+  sort_descending(keys, size);
+}
+
+// All tokens whose key is at least `floor`, in any order; the buffer is full when there are more. Their number.
+DEV u32 collect(const Row& row, u64 floor, u64* keys, u32* count) {
+  const u32 least = (u32)(floor >> 32);
+  for (u32 start = 0; start < row.cols; start += CHUNK) {
+    float v[PER_THREAD];
+    load_chunk(row, start, v);
+    UNROLL
+    for (u32 i = 0; i < PER_THREAD; i++) {
+      const u32 id = token_id(start, i);
+      if (ordered(v[i]) < least || id >= row.cols) continue;
+      const u64 key = token_key(v[i], id);
+      if (key < floor) continue;
+      const u32 at = atomic_add_u32(count, 1);
+      if (at < CAPACITY) keys[at] = key;
+    }
+  }
+  block_sync();
+  return *count;
+}
+
+// The same for any number of tokens: whenever another round might not fit, the k best so far are kept. Leaves at least
+// k tokens in the buffer. `count` is 0. Their number.
+DEV u32 collect_thinning(const Row& row, u64 floor, u32 k, u64* keys, u32* count) {
+  u32 kept = 0;
+  for (u32 start = 0; start < row.cols; start += THREADS) {
+    const u32 id = start + (u32)tid_x();
+    const u64 key = id < row.cols ? token_key(row.logits[id], id) : 0;
+    if (id < row.cols && key >= floor) keys[atomic_add_u32(count, 1)] = key;
+    block_sync();
+    kept = *count;
+    block_sync();
+    if (kept > CAPACITY - THREADS) {
+      sort_candidates(keys, kept);
+      floor = keys[k - 1];
+      if (tid_x() == 0) *count = k;
+      kept = k;
+      block_sync();
+    }
+  }
+  return kept;
+}
+
+// Grid: rows.
+KERNEL(1024, argmax, ArgmaxArgs) {
+  pdl_wait();
+  const u32 r = (u32)bid_x();
+  const Row row = row_of(a.logits, r, a.cols);
+  const Whole whole = combine(row, scan(row));
+  if (tid_x() == 0) {
+    a.tokens[r] = whole.nan ? ~0u : key_id(whole.best);
+    a.values[2 * r] = key_logit(whole.best);
+    a.values[2 * r + 1] = whole.log_sum_exp;
+  }
+}
+
+// Grid: rows. Each thread's best token is known from the first pass, and the k-th best of those is a floor: k tokens at
+// least reach it, and hardly more do, since the threads' shares of a row are alike. Only what reaches the floor is
+// looked at again.
+KERNEL(1024, top_k, TopKArgs) {
+  pdl_wait();
+  SHARED u64 keys[CAPACITY];
+  SHARED u32 count;
+  const u32 r = (u32)bid_x(), t = (u32)tid_x();
+  const Row row = row_of(a.logits, r, a.cols);
+  const Part part = scan(row);
+  const Whole whole = combine(row, part);
+  if (t == 0) { a.log_sum_exp[r] = whole.log_sum_exp; count = 0; }
+  keys[t] = best_key(row, part);
+  sort_descending(keys, THREADS);
+  const u64 floor = keys[a.k - 1];
+  block_sync();                          // `keys` gets its next content
+  u32 candidates = collect(row, floor, keys, &count);
+  if (candidates > CAPACITY) {           // the large logits lie in few threads' shares
+    block_sync();
+    if (t == 0) count = 0;
+    block_sync();
+    candidates = collect_thinning(row, floor, a.k, keys, &count);
+  }
+  sort_candidates(keys, candidates);
+  if (t < a.k) {
+    a.ids[(u64)r * a.k + t] = key_id(keys[t]);
+    a.values[(u64)r * a.k + t] = key_logit(keys[t]);
+  }
+}

@@ -1,0 +1,82 @@
+//! Ops that are fused where the device can: a decoder's half layers, over f32 weights, against f64.
+
+use super::{Random, assert_close, fill, matrix, stack, vector};
+use crate::backend::{Activation, Backend, Loader};
+
+/// `(rows, inputs, outputs)`.
+const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
+const EPS: f32 = 1e-5;
+
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+    for (seed, (rows, inputs, outputs)) in SHAPES.into_iter().enumerate() {
+        half_layer(loader(rows), rows, inputs, outputs, seed as u64);
+    }
+}
+
+fn half_layer<L: Loader>(mut loader: L, rows: usize, inputs: usize, outputs: usize, seed: u64) {
+    let mut random = Random(seed);
+    let (x, norm) = (random.values(rows * inputs), random.values(inputs));
+    let (gate_up, down) = (random.values(2 * outputs * inputs), random.values(inputs * outputs));
+    let table = matrix(&mut loader, &x, inputs);
+    let (gate, up) = gate_up.split_at(outputs * inputs);
+    let gate_up_matrix = stack(&mut loader, &[gate, up], inputs);
+    let down_matrix = matrix(&mut loader, &down, outputs);
+    let norm_vector = vector(&mut loader, &norm);
+    let [mut residual, mut normed] = [(); 2].map(|()| loader.alloc_buffer(rows, inputs).unwrap());
+    let mut products = loader.alloc_buffer(rows, 2 * outputs).unwrap();
+    let mut gated = loader.alloc_buffer(rows, outputs).unwrap();
+    let mut backend = loader.finish().unwrap();
+    let what = format!("{rows} rows, {inputs} inputs, {outputs} outputs");
+
+    let x64: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    let normed64 = rms_norm(&x64, &norm);
+    let products64 = multiply(&gate_up, &normed64, inputs);
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let gated64: Vec<f64> = products64
+        .chunks(2 * outputs)
+        .flat_map(|row| row[..outputs].iter().zip(&row[outputs..]).map(|(&g, &u)| silu(g) * u))
+        .collect();
+    let sums64: Vec<f64> = multiply(&down, &gated64, outputs).iter().zip(&x64).map(|(y, x)| y + x).collect();
+
+    fill(&mut backend, &table, rows, &mut residual);
+    backend.norm_linear(&residual, &norm_vector, EPS, &gate_up_matrix, rows, &mut normed, &mut products).unwrap();
+    let got = backend.to_host(&products, rows, 2 * outputs).unwrap();
+    assert_close(&format!("norm_linear of {what}"), got, &products64, 1e-5, 1e-5);
+
+    let (norm, silu) = (&norm_vector, Activation::Silu);
+    backend
+        .norm_gated_linear(
+            &residual,
+            norm,
+            EPS,
+            &gate_up_matrix,
+            silu,
+            rows,
+            outputs,
+            &mut normed,
+            &mut products,
+            &mut gated,
+        )
+        .unwrap();
+    let got = backend.to_host(&gated, rows, outputs).unwrap();
+    assert_close(&format!("norm_gated_linear of {what}"), got, &gated64, 1e-5, 1e-5);
+
+    backend.linear_add(&down_matrix, &gated, rows, &mut residual).unwrap();
+    let got = backend.to_host(&residual, rows, inputs).unwrap();
+    assert_close(&format!("linear_add of {what}"), got, &sums64, 1e-5, 1e-4);
+}
+
+fn rms_norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
+    x.chunks(weight.len())
+        .flat_map(|row| {
+            let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+            let rms = (mean + f64::from(EPS)).sqrt();
+            row.iter().zip(weight).map(move |(x, &w)| x / rms * f64::from(w))
+        })
+        .collect()
+}
+
+fn multiply(matrix: &[f32], x: &[f64], cols: usize) -> Vec<f64> {
+    let row = |x: &[f64], w: &[f32]| x.iter().zip(w).map(|(x, &w)| x * f64::from(w)).sum::<f64>();
+    x.chunks(cols).flat_map(|x| matrix.chunks(cols).map(move |w| row(x, w))).collect()
+}

@@ -1,0 +1,143 @@
+//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes and offsets with the C++ compiler's.
+
+use super::{DevicePtr, KernelArgs};
+
+/// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Format {
+    F32 = 0,
+    F16 = 1,
+    Bf16 = 2,
+    F16Tiled = 3,
+    Bf16Tiled = 4,
+}
+
+/// `LinearFlags`: add to the output instead of writing it.
+pub const LINEAR_ADD: u32 = 1;
+
+/// A slot that stores nothing: padding of a recorded step.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Declares the structs, and for the test their names, sizes and the offset of each field.
+macro_rules! kernel_args {
+    ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => {
+        $(
+            #[derive(Debug, Clone, Copy)]
+            #[repr(C)]
+            pub struct $name {
+                $(pub $field: $ty,)*
+            }
+            // SAFETY: repr(C), plain numbers, as in `args.h`.
+            unsafe impl KernelArgs for $name {}
+        )*
+
+        #[cfg(test)]
+        pub(super) fn layouts() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
+            vec![$((
+                stringify!($name),
+                size_of::<$name>(),
+                vec![$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+            ),)*]
+        }
+    };
+}
+
+kernel_args! {
+    RepackArgs { raw: DevicePtr, out: DevicePtr, out_rows: u32, cols: u32 }
+    EmbedArgs { table: DevicePtr, token_ids: DevicePtr, out: DevicePtr, rows: u32, cols: u32, scale: f32 }
+    DequantizeArgs { weights: DevicePtr, out: DevicePtr, num_tiles: u32, cols: u32 }
+    GemvArgs {
+        weights: DevicePtr,
+        weights_up: DevicePtr,
+        x: DevicePtr,
+        norm: DevicePtr,
+        bias: DevicePtr,
+        out: DevicePtr,
+        out_rows: u32,
+        cols: u32,
+        rows: u32,
+        x_stride: u32,
+        out_stride: u32,
+        flags: u32,
+        grid_x: u32,
+        eps: f32,
+    }
+    MatmulArgs {
+        weights: DevicePtr,
+        x: DevicePtr,
+        bias: DevicePtr,
+        out: DevicePtr,
+        partial: DevicePtr,
+        counters: DevicePtr,
+        out_rows: u32,
+        cols: u32,
+        rows: u32,
+        out_stride: u32,
+        splits: u32,
+        flags: u32,
+    }
+    PrepareArgs {
+        x: DevicePtr,
+        norm: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        cols: u32,
+        format_in: Format,
+        format_out: Format,
+        eps: f32,
+    }
+    GatedArgs { gate_up: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format, format_out: Format }
+    GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
+    CopyBlocksArgs { k_cache: DevicePtr, v_cache: DevicePtr, pairs: DevicePtr, num_pairs: u32, block_bytes: u32 }
+    RopeAnglesArgs {
+        positions: DevicePtr,
+        inv_freq: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        num_pairs: u32,
+        magnitude: f32,
+    }
+    RopeStoreArgs {
+        qkv: DevicePtr,
+        q_norm: DevicePtr,
+        k_norm: DevicePtr,
+        angles: DevicePtr,
+        slot_mapping: DevicePtr,
+        k_cache: DevicePtr,
+        v_cache: DevicePtr,
+        rows: u32,
+        num_heads: u32,
+        num_kv_heads: u32,
+        head_dim: u32,
+        block_size: u32,
+        num_pairs: u32,
+        neox: u32,
+        eps: f32,
+    }
+    AttentionArgs {
+        qkv: DevicePtr,
+        k_cache: DevicePtr,
+        v_cache: DevicePtr,
+        out: DevicePtr,
+        partial: DevicePtr,
+        counters: DevicePtr,
+        items: DevicePtr,
+        q_start: DevicePtr,
+        context_lens: DevicePtr,
+        block_start: DevicePtr,
+        block_tables: DevicePtr,
+        sinks: DevicePtr,
+        num_heads: u32,
+        num_kv_heads: u32,
+        head_dim: u32,
+        block_size: u32,
+        splits: u32,
+        window: u32,
+        format_out: Format,
+        scale: f32,
+        softcap: f32,
+    }
+    ArgmaxArgs { logits: DevicePtr, tokens: DevicePtr, values: DevicePtr, rows: u32, cols: u32 }
+    TopKArgs { logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sum_exp: DevicePtr, rows: u32, cols: u32, k: u32 }
+}

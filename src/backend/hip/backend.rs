@@ -1,0 +1,291 @@
+//! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
+#![deny(clippy::missing_trait_methods)] // a fused op that falls back to its parts must say so here
+
+use super::args::Format;
+use super::buffer::{Buffer, KvLayer, Matrix, Vector};
+use super::functions::Functions;
+use super::graphs::Graphs;
+use super::step::StepInputs;
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
+use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec};
+use crate::batch::Batch;
+use crate::config::HipOptions;
+use crate::quant::GgmlType;
+use crate::{Error, Result};
+
+/// Bytes of results that come to the host at once.
+const READBACK_BYTES: usize = 4 << 20;
+/// Rotated pairs of a head at most: heads have up to 256 elements.
+pub(super) const MAX_PAIRS: usize = 128;
+
+/// Computes on a GPU; made by [`super::HipLoader`].
+pub struct HipBackend {
+    pub(super) device: Device,
+    pub(super) options: HipOptions,
+    pub(super) stream: Stream,
+    pub(super) functions: Functions,
+    pub(super) inputs: StepInputs,
+    pub(super) graphs: Graphs,
+    /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
+    pub(super) partial: DevicePtr,
+    pub(super) counters: DevicePtr,
+    /// Rows on their way from one format to another.
+    pub(super) conversion: Buffer,
+    /// What all matrices take on the matrix units, if they agree.
+    pub(super) common: Option<Format>,
+    /// The frequencies that `rope_angles` was last given, and where the device has them.
+    pub(super) rope: Option<RopeSpec>,
+    pub(super) inv_freq: DeviceBuffer,
+    readback: HostBuffer,
+    host: Vec<f32>,
+    /// Behind every address: freed with the backend.
+    _allocations: Vec<DeviceBuffer>,
+    ledger: MemoryLedger,
+    kernels: Kernels,
+    types: Vec<(KernelType, GgmlType)>,
+}
+
+/// What the loader hands over.
+pub(super) struct Parts {
+    pub device: Device,
+    pub options: HipOptions,
+    pub stream: Stream,
+    pub functions: Functions,
+    pub inputs: StepInputs,
+    pub partial: DevicePtr,
+    pub counters: DevicePtr,
+    pub conversion: Buffer,
+    pub common: Option<Format>,
+    pub allocations: Vec<DeviceBuffer>,
+    pub ledger: MemoryLedger,
+    pub kernels: Kernels,
+    pub types: Vec<(KernelType, GgmlType)>,
+}
+
+impl HipBackend {
+    pub(super) fn new(parts: Parts) -> Result<Self> {
+        let inv_freq = DeviceBuffer::new(&parts.device, 4 * MAX_PAIRS as u64)?;
+        let readback = HostBuffer::new(&parts.device, READBACK_BYTES)?;
+        let mut ledger = parts.ledger;
+        ledger.other += inv_freq.bytes();
+        Ok(Self {
+            graphs: Graphs::new(parts.inputs.most_decodes()),
+            device: parts.device,
+            options: parts.options,
+            stream: parts.stream,
+            functions: parts.functions,
+            inputs: parts.inputs,
+            partial: parts.partial,
+            counters: parts.counters,
+            conversion: parts.conversion,
+            common: parts.common,
+            rope: None,
+            inv_freq,
+            readback,
+            host: Vec::new(),
+            _allocations: parts.allocations,
+            ledger,
+            kernels: parts.kernels,
+            types: parts.types,
+        })
+    }
+
+    pub(super) fn multiprocessors(&self) -> u32 {
+        self.device.properties().multiprocessors
+    }
+
+    /// Rows of tokens that the ops of this step compute: those of the batch, or of the recording that it is part of.
+    pub(super) fn rows(&self, batch: &Batch) -> Result<usize> {
+        let tokens = batch.num_tokens();
+        if tokens != self.inputs.shape.tokens {
+            return Err(Error::internal(format!(
+                "an op on a batch of {tokens} tokens, the step began with {}",
+                self.inputs.shape.tokens
+            )));
+        }
+        Ok(self.graphs.recording().unwrap_or(tokens))
+    }
+
+    /// Brings `bytes` of device memory to the host, piece by piece, and shows each piece to `take`.
+    pub(super) fn read(&mut self, from: DevicePtr, bytes: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = (bytes - done).min(READBACK_BYTES);
+            let to = &mut self.readback.as_mut_slice()[..piece];
+            // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as long
+            // as the backend lives.
+            unsafe { self.stream.copy_to_host(to, from.offset(done as u64))? };
+            self.stream.synchronize()?;
+            take(&self.readback.as_slice()[..piece]);
+            done += piece;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HipBackend {
+    fn drop(&mut self) {
+        // Memory and modules go next: nothing may still run on them. A device that cannot be waited for is lost, which was
+        // logged when it happened.
+        let _ = self.stream.synchronize();
+    }
+}
+
+impl Backend for HipBackend {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type KvLayer = KvLayer;
+
+    fn begin_step(&mut self, batch: &Batch) -> Result<()> {
+        self.device.check()?;
+        self.graphs.abandon(&self.stream);
+        let most = self.inputs.most_decodes();
+        self.inputs.begin(batch, |rows| super::tuning::bucket(rows, most).unwrap_or(rows), &self.stream)
+    }
+
+    fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {
+        let tokens = self.rows(batch)?;
+        // What the first steps set up once (frequencies) must not become part of a recording.
+        if !self.inputs.shape.pure_decode || self.rope.is_none() {
+            return Ok(Plan::Run { rows: tokens });
+        }
+        self.graphs.begin(tokens, &self.stream)
+    }
+
+    fn end_ops(&mut self) -> Result<()> {
+        self.graphs.end(&self.stream)
+    }
+
+    fn embed(&mut self, table: &Matrix, batch: &Batch, scale: f32, out: &mut Buffer) -> Result<()> {
+        self.embed_rows(table, batch, scale, out)
+    }
+
+    fn rms_norm(&mut self, x: &Buffer, weight: &Vector, eps: f32, rows: usize, out: &mut Buffer) -> Result<()> {
+        self.prepare(x, Some((weight, eps)), rows, weight.len, out, Format::F32)
+    }
+
+    fn linear(&mut self, matrix: &Matrix, x: &Buffer, rows: usize, out: &mut Buffer) -> Result<()> {
+        self.multiply(matrix, x, rows, out, 0)
+    }
+
+    fn linear_add(&mut self, matrix: &Matrix, x: &Buffer, rows: usize, residual: &mut Buffer) -> Result<()> {
+        self.multiply(matrix, x, rows, residual, super::args::LINEAR_ADD)
+    }
+
+    fn norm_linear(
+        &mut self,
+        x: &Buffer,
+        norm: &Vector,
+        eps: f32,
+        matrix: &Matrix,
+        rows: usize,
+        normed: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        self.norm_multiply(x, norm, eps, matrix, rows, normed, out)
+    }
+
+    fn norm_gated_linear(
+        &mut self,
+        x: &Buffer,
+        norm: &Vector,
+        eps: f32,
+        gate_up: &Matrix,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        normed: &mut Buffer,
+        products: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        if let Some(pair) = self.gated_gemv_of(gate_up, activation, rows) {
+            return self.gated_gemv(x, norm, eps, gate_up, pair, rows, out);
+        }
+        self.norm_multiply(x, norm, eps, gate_up, rows, normed, products)?;
+        self.gated_activation(products, activation, rows, cols, out)
+    }
+
+    fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {
+        self.angles(spec, batch, out)
+    }
+
+    fn rope_and_store_kv(
+        &mut self,
+        qkv: &mut Buffer,
+        layout: QkvLayout,
+        q_norm: Option<&Vector>,
+        k_norm: Option<&Vector>,
+        eps: f32,
+        rope: &RopeSpec,
+        angles: &Buffer,
+        batch: &Batch,
+        group: usize,
+        kv: &mut KvLayer,
+    ) -> Result<()> {
+        self.rope_store(qkv, layout, [q_norm, k_norm], eps, rope, angles, batch, group, kv)
+    }
+
+    fn attention(
+        &mut self,
+        qkv: &Buffer,
+        layout: QkvLayout,
+        args: AttentionArgs,
+        batch: &Batch,
+        group: usize,
+        kv: &KvLayer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        self.attend(qkv, layout, args, batch, group, kv, out)
+    }
+
+    fn gated_activation(
+        &mut self,
+        gate_up: &Buffer,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        self.activate(gate_up, activation, rows, cols, out)
+    }
+
+    fn gather_rows(&mut self, x: &Buffer, batch: &Batch, cols: usize, out: &mut Buffer) -> Result<()> {
+        self.gather(x, batch, cols, out)
+    }
+
+    fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut KvLayer) -> Result<()> {
+        self.copy_kv_blocks(batch, group, kv)
+    }
+
+    fn to_host<'a>(&'a mut self, buffer: &'a Buffer, rows: usize, cols: usize) -> Result<&'a [f32]> {
+        let mut from = buffer.read("the buffer to read", rows, cols)?;
+        if !buffer.format.is_f32() {
+            let mut conversion = self.take_conversion();
+            let converted = self.prepare(buffer, None, rows, cols, &mut conversion, Format::F32);
+            from = conversion.ptr;
+            self.conversion = conversion;
+            converted?;
+        }
+        let mut host = std::mem::take(&mut self.host);
+        host.clear();
+        let read = self.read(from, 4 * rows * cols, |bytes| {
+            host.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_ne_bytes(x)));
+        });
+        self.host = host;
+        read?;
+        Ok(&self.host)
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        self.ledger
+    }
+
+    fn device_allocations(&self) -> u64 {
+        self.device.allocations()
+    }
+
+    fn describe(&self) -> String {
+        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options)
+    }
+}

@@ -1,0 +1,159 @@
+//! What the backend's ops compute on: addresses in the engine's allocations, with their shapes. None of them owns memory:
+//! the backend that they were made for does.
+
+use super::args::Format;
+use super::{DevicePtr, KernelType};
+use crate::backend::KvLayerSpec;
+use crate::{Error, Result};
+
+/// Weights are stored in tiles of 16 rows x 256 columns.
+pub const TILE_ROWS: usize = 16;
+pub const TILE_COLS: usize = 256;
+
+/// `matmul` reads whole groups of this many activation rows; what the last ones hold is of no account.
+const ROW_GROUP: usize = 64;
+
+impl Format {
+    pub fn is_f32(self) -> bool {
+        self == Self::F32
+    }
+
+    /// Bytes of `rows` rows, padding included.
+    pub fn bytes(self, rows: usize, cols: usize) -> u64 {
+        let padded = cols.next_multiple_of(TILE_COLS) as u64;
+        match self {
+            Self::F32 => 4 * rows as u64 * cols as u64,
+            Self::F16 | Self::Bf16 => 2 * rows as u64 * padded,
+            Self::F16Tiled | Self::Bf16Tiled => 2 * rows.next_multiple_of(ROW_GROUP) as u64 * padded,
+        }
+    }
+
+    /// Bytes that hold `rows` rows in any format.
+    pub fn most_bytes(rows: usize, cols: usize) -> u64 {
+        Self::F32.bytes(rows, cols).max(Self::F16Tiled.bytes(rows, cols))
+    }
+}
+
+/// Activations. Who writes them chooses the format that their reader wants.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(super) ptr: DevicePtr,
+    pub(super) bytes: u64,
+    pub(super) format: Format,
+}
+
+impl Buffer {
+    /// The address, for `rows` rows that are to be read.
+    ///
+    /// # Errors
+    /// `Error::Internal` if the buffer has no such room.
+    pub(super) fn read(&self, what: &str, rows: usize, cols: usize) -> Result<DevicePtr> {
+        self.check(what, rows, cols, self.format)?;
+        Ok(self.ptr)
+    }
+
+    /// The same, for rows that must be f32.
+    pub(super) fn read_f32(&self, what: &str, rows: usize, cols: usize) -> Result<DevicePtr> {
+        if !self.format.is_f32() {
+            return Err(Error::internal(format!("{what} is in format {:?}, f32 is needed", self.format)));
+        }
+        self.read(what, rows, cols)
+    }
+
+    /// The address, for `rows` rows that will be written in `format`.
+    pub(super) fn write(&mut self, what: &str, rows: usize, cols: usize, format: Format) -> Result<DevicePtr> {
+        self.check(what, rows, cols, format)?;
+        self.format = format;
+        Ok(self.ptr)
+    }
+
+    fn check(&self, what: &str, rows: usize, cols: usize, format: Format) -> Result<()> {
+        let needed = format.bytes(rows, cols);
+        if needed <= self.bytes {
+            return Ok(());
+        }
+        Err(Error::internal(format!(
+            "{what} has {} bytes, {rows} rows of {cols} in {format:?} take {needed}",
+            self.bytes
+        )))
+    }
+}
+
+/// A stack of matrices in tiles.
+#[derive(Debug)]
+pub struct Matrix {
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    /// Runs of outputs whose tiles are of one type and follow each other.
+    pub(super) segments: Vec<Segment>,
+    /// Gate and up of a gated feed-forward: two parts of one type and shape, without bias.
+    pub(super) pair: Option<[DevicePtr; 2]>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Segment {
+    pub ty: KernelType,
+    pub first_row: usize,
+    pub rows: usize,
+    pub tiles: DevicePtr,
+    /// Null where the stack has none.
+    pub bias: DevicePtr,
+}
+
+/// Norm weights, f32.
+#[derive(Debug)]
+pub struct Vector {
+    pub(super) ptr: DevicePtr,
+    pub(super) len: usize,
+}
+
+/// One layer's K and V, `[num_blocks][num_kv_heads][block_size][head_dim]` each.
+#[derive(Debug)]
+pub struct KvLayer {
+    pub(super) spec: KvLayerSpec,
+    pub(super) k: DevicePtr,
+    pub(super) v: DevicePtr,
+}
+
+impl KernelType {
+    /// Bytes of a tile: those of its 16 x 256 weights in the file.
+    pub fn tile_bytes(self) -> u64 {
+        // Bytes of 256 weights.
+        let row = match self {
+            Self::F32 => 1024,
+            Self::F16 | Self::Bf16 => 512,
+            Self::Q4_0 | Self::Iq4Nl | Self::Q4K => 144,
+            Self::Q4_1 => 160,
+            Self::Q5_0 | Self::Q5K => 176,
+            Self::Q5_1 => 192,
+            Self::Q8_0 => 272,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Q6K => 210,
+            Self::Iq4Xs | Self::Mxfp4 => 136,
+        };
+        TILE_ROWS as u64 * row
+    }
+
+    /// Bytes of a matrix in tiles.
+    pub fn matrix_bytes(self, rows: usize, cols: usize) -> u64 {
+        self.tile_bytes() * rows.div_ceil(TILE_ROWS) as u64 * cols.div_ceil(TILE_COLS) as u64
+    }
+
+    /// What its matrix kernels take as activations; F32 has none, its products are made in f32.
+    pub fn matmul_format(self) -> Option<Format> {
+        match self {
+            Self::F32 => None,
+            Self::Bf16 => Some(Format::Bf16Tiled),
+            _ => Some(Format::F16Tiled),
+        }
+    }
+}
+
+/// A count as kernels take it.
+///
+/// # Errors
+/// `Error::Internal` beyond 32 bits.
+pub(super) fn count(n: usize) -> Result<u32> {
+    u32::try_from(n).map_err(|_| Error::internal(format!("{n} does not fit 32 bits")))
+}

@@ -1,0 +1,62 @@
+//! What the build script put into the library: the kernels' sources, and code objects of the targets that it compiled.
+
+use std::io::Read;
+
+use super::plan::{GENERIC_TARGETS, Unit};
+use crate::{Error, Result};
+
+/// The code objects of one target, compressed as one.
+pub struct Target {
+    pub name: &'static str,
+    xz: &'static [u8],
+    /// Name and size of each, in the order in which they lie.
+    objects: &'static [(&'static str, usize)],
+}
+
+// SOURCES (name and text of every file of kernels/), COMPILER (of the code objects), TARGETS.
+include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
+
+/// The target whose code runs on a GPU: its own, else that of its family.
+pub fn target_for(arch: &str) -> Option<&'static Target> {
+    let named = |name: &str| TARGETS.iter().find(|target| target.name == name);
+    named(arch).or_else(|| named(generic_target(arch)?))
+}
+
+/// The target of the family that a GPU belongs to.
+fn generic_target(arch: &str) -> Option<&'static str> {
+    GENERIC_TARGETS.iter().find(|(_, covered)| covered.contains(&arch)).map(|(target, _)| *target)
+}
+
+impl Target {
+    pub fn has(&self, unit: Unit) -> bool {
+        let name = unit.name();
+        self.objects.iter().any(|(object, _)| *object == name)
+    }
+
+    /// All code objects.
+    pub fn unpack(&self) -> Result<Unpacked> {
+        let mut bytes = Vec::with_capacity(self.objects.iter().map(|(_, size)| size).sum());
+        liblzma::read::XzDecoder::new(self.xz)
+            .read_to_end(&mut bytes)
+            .map_err(|e| Error::internal(format!("code objects for {}: {e}", self.name)))?;
+        Ok(Unpacked { bytes, objects: self.objects })
+    }
+}
+
+pub struct Unpacked {
+    bytes: Vec<u8>,
+    objects: &'static [(&'static str, usize)],
+}
+
+impl Unpacked {
+    pub fn object(&self, unit: Unit) -> Option<&[u8]> {
+        let (name, mut start) = (unit.name(), 0);
+        for (object, size) in self.objects {
+            if *object == name {
+                return self.bytes.get(start..start + size);
+            }
+            start += size;
+        }
+        None
+    }
+}

@@ -1,0 +1,239 @@
+//! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
+
+use std::ffi::{CString, c_char, c_int};
+use std::path::Path;
+use std::time::Duration;
+
+use libloading::Library;
+
+use super::cache::Key;
+use super::child;
+use super::embedded::SOURCES;
+use super::plan::Unit;
+use crate::backend::hip::driver::DeviceProperties;
+use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
+use crate::backend::hip::sys::{ProgramHandle, Status};
+use crate::config::{HipOptions, Platform};
+
+/// A unit takes seconds; a compiler that hangs must not hang the engine.
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// Where CUDA's installer puts it.
+const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
+
+pub struct RuntimeCompiler {
+    library: Api,
+    name: String,
+    target: Vec<String>,
+}
+
+/// One unit, ready to be compiled.
+pub struct Job {
+    pub key: Key,
+    unit: Unit,
+    options: Vec<String>,
+}
+
+enum Api {
+    Hiprtc(Hiprtc),
+    Nvrtc(Nvrtc),
+}
+
+/// Calls the function of either library by its common name.
+macro_rules! rtc {
+    ($api:expr, $hip:ident | $nv:ident ($($argument:expr),*)) => {
+        match $api {
+            Api::Hiprtc(api) => (api.$hip)($($argument),*),
+            Api::Nvrtc(api) => (api.$nv)($($argument),*),
+        }
+    };
+}
+
+impl RuntimeCompiler {
+    /// The first compiler found that fits the driver.
+    pub fn open(properties: &DeviceProperties, options: &HipOptions) -> Result<Self, String> {
+        let candidates = candidates(properties, options);
+        let mut problem = None;
+        for path in &candidates {
+            // SAFETY: the initialisers of a compiler that was installed to be used like this.
+            let Ok(library) = (unsafe { Library::new(path) }) else { continue };
+            match Self::load(properties, path, library) {
+                Ok(compiler) => return Ok(compiler),
+                Err(why) => problem = problem.or(Some(why)),
+            }
+        }
+        Err(problem.unwrap_or_else(|| format!("none of {} opens", candidates.join(", "))))
+    }
+
+    fn load(properties: &DeviceProperties, path: &str, library: Library) -> Result<Self, String> {
+        // SAFETY: a library with all of these functions is of the kind whose headers they are from.
+        let (library, kind) = unsafe {
+            match properties.platform {
+                Platform::Amd => (Api::Hiprtc(Hiprtc::load(library).map_err(|e| format!("{path}: {e}"))?), "hipRTC"),
+                Platform::Nvidia => (Api::Nvrtc(Nvrtc::load(library).map_err(|e| format!("{path}: {e}"))?), "NVRTC"),
+            }
+        };
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both numbers outlive the call.
+        let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
+        if status != Status(0) {
+            return Err(format!("{path}: asked for its version, it answers {}", status.0));
+        }
+        // hipRTC's own number stays the same over releases that compile differently: the driver's tells them apart.
+        let name = match properties.platform {
+            Platform::Amd => format!("{kind} {major}.{minor} ({path}) of {}", properties.driver),
+            Platform::Nvidia => format!("{kind} {major}.{minor} ({path})"),
+        };
+        Ok(Self { library, name, target: target_options(properties) })
+    }
+
+    /// Library, version and, on AMD, the driver's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn job(&self, unit: Unit) -> Job {
+        let options: Vec<String> = self.target.iter().cloned().chain(unit.defines()).collect();
+        let mut hash = blake3::Hasher::new();
+        let mut add = |text: &str| {
+            // With its length: else two texts could be cut differently and be the same.
+            hash.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        };
+        add(&self.name);
+        add(unit.file);
+        options.iter().for_each(|option| add(option));
+        for (name, text) in sources_of(unit) {
+            add(name);
+            add(text);
+        }
+        Job { key: hash.finalize(), unit, options }
+    }
+
+    /// # Errors
+    /// The compiler's messages, or how its process ended.
+    pub fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
+        let text = |name: &str| CString::new(name).map_err(|e| e.to_string());
+        let mut headers = Vec::new();
+        let mut main = None;
+        for (name, source) in sources_of(job.unit) {
+            match name == job.unit.file {
+                true => main = Some((text(name)?, text(source)?)),
+                false => headers.push((text(name)?, text(source)?)),
+            }
+        }
+        let (name, source) = main.ok_or_else(|| format!("this build has no {}", job.unit.file))?;
+        let options = job.options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
+        child::run(TIMEOUT, || self.compile_here(&name, &source, &headers, &options))
+    }
+
+    fn compile_here(
+        &self,
+        name: &CString,
+        source: &CString,
+        headers: &[(CString, CString)],
+        options: &[CString],
+    ) -> Result<Vec<u8>, String> {
+        let pointers = |texts: &mut dyn Iterator<Item = &CString>| -> Vec<*const c_char> {
+            texts.map(|text| text.as_ptr()).collect()
+        };
+        let header_names = pointers(&mut headers.iter().map(|(name, _)| name));
+        let header_texts = pointers(&mut headers.iter().map(|(_, text)| text));
+        let options = pointers(&mut options.iter());
+        let mut program = ProgramHandle::NULL;
+        let api = &self.library;
+        // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive
+        // the program. The program is not destroyed: the process that it lives in ends with it.
+        unsafe {
+            ok(
+                "creating the program",
+                rtc!(
+                    api,
+                    hiprtcCreateProgram
+                        | nvrtcCreateProgram(
+                            &raw mut program,
+                            source.as_ptr(),
+                            name.as_ptr(),
+                            headers.len() as c_int,
+                            header_texts.as_ptr(),
+                            header_names.as_ptr()
+                        )
+                ),
+            )?;
+            let count = options.len() as c_int;
+            let status = rtc!(api, hiprtcCompileProgram | nvrtcCompileProgram(program, count, options.as_ptr()));
+            if status != Status(0) {
+                let log = read(
+                    |size| rtc!(api, hiprtcGetProgramLogSize | nvrtcGetProgramLogSize(program, size)),
+                    |bytes| rtc!(api, hiprtcGetProgramLog | nvrtcGetProgramLog(program, bytes)),
+                )?;
+                let log = String::from_utf8_lossy(&log);
+                return Err(format!("status {}, {}", status.0, log.trim_end_matches('\0').trim()));
+            }
+            read(
+                |size| rtc!(api, hiprtcGetCodeSize | nvrtcGetCUBINSize(program, size)),
+                |bytes| rtc!(api, hiprtcGetCode | nvrtcGetCUBIN(program, bytes)),
+            )
+        }
+    }
+}
+
+/// Reads what is asked for in two calls: its size, then its bytes.
+fn read(size: impl FnOnce(*mut usize) -> Status, fill: impl FnOnce(*mut u8) -> Status) -> Result<Vec<u8>, String> {
+    let mut bytes = 0;
+    ok("asking for a size", size(&raw mut bytes))?;
+    let mut buffer = vec![0; bytes];
+    ok("asking for the result", fill(buffer.as_mut_ptr()))?;
+    Ok(buffer)
+}
+
+fn ok(what: &str, status: Status) -> Result<(), String> {
+    if status == Status(0) { Ok(()) } else { Err(format!("{what} failed with status {}", status.0)) }
+}
+
+/// The unit's file and all headers.
+fn sources_of(unit: Unit) -> impl Iterator<Item = (&'static str, &'static str)> {
+    SOURCES.iter().copied().filter(move |(name, _)| *name == unit.file || name.ends_with(".h"))
+}
+
+fn target_options(properties: &DeviceProperties) -> Vec<String> {
+    let arch = &properties.arch;
+    match properties.platform {
+        Platform::Amd => {
+            vec![format!("--offload-arch={arch}"), "-O3".into(), "-std=c++17".into(), "-ffp-contract=on".into()]
+        }
+        Platform::Nvidia => {
+            vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-default-device".into()]
+        }
+    }
+}
+
+/// Libraries to try, in this order. The driver's own generation first: code of a newer compiler may not load.
+fn candidates(properties: &DeviceProperties, options: &HipOptions) -> Vec<String> {
+    if let (Platform::Amd, Some(library)) = (properties.platform, &options.library) {
+        return vec![library.to_string_lossy().into_owned()];
+    }
+    let major = properties.driver_version.0;
+    let majors = |newest: u32, oldest: u32| {
+        let mut all: Vec<u32> = (oldest..=newest).rev().collect();
+        all.sort_by_key(|&version| (version > major, version.abs_diff(major)));
+        all
+    };
+    match properties.platform {
+        // Up to ROCm 5 hipRTC was a part of libamdhip64.
+        Platform::Amd => {
+            let own = majors(7, 6).into_iter().map(|version| format!("libhiprtc.so.{version}"));
+            let part = majors(7, 5).into_iter().map(|version| format!("libamdhip64.so.{version}"));
+            own.chain(part).chain(["libamdhip64.so".to_string()]).collect()
+        }
+        Platform::Nvidia => {
+            let names = majors(13, 11).into_iter().map(|version| format!("libnvrtc.so.{version}"));
+            let names: Vec<String> = names.chain(["libnvrtc.so".to_string()]).collect();
+            let mut all = names.clone();
+            for home in options.cuda_home.as_deref().into_iter().chain([Path::new(CUDA_DEFAULT_HOME)]) {
+                for directory in ["lib64", "lib"] {
+                    all.extend(names.iter().map(|name| home.join(directory).join(name).to_string_lossy().into_owned()));
+                }
+            }
+            all
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
+
+use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
+use crate::config::HipOptions;
+use crate::quant::GgmlType;
+
+/// One sentence per matter, in a line.
+pub fn describe(
+    properties: &DeviceProperties,
+    kernels: &Kernels,
+    types: &[(KernelType, GgmlType)],
+    options: &HipOptions,
+) -> String {
+    let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
+    let origin = kernels.origin(Unit { file: "rows.hip", ty: None }).map_or_else(String::new, |o| origin(&o));
+    format!(
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}{}",
+        properties.name,
+        properties.arch,
+        properties.driver,
+        properties.multiprocessors,
+        types.join(", "),
+        if options.batch_invariant { "; batch-invariant" } else { "" },
+    )
+}
+
+fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {
+    let unit = |file| kernels.origin(Unit { file, ty: Some(ty) }).map_or_else(String::new, |o| origin(&o));
+    let as_what = match KernelType::of(file_type) {
+        Some(_) => String::new(),
+        None => format!(" dequantised to {} at load, slower", ty.name()),
+    };
+    let matmul = match ty.matmul_format() {
+        Some(_) => format!("matmul {}", unit("matmul.hip")),
+        None => "gemv for any rows, slow".to_owned(),
+    };
+    format!("{}{as_what} (gemv {}, {matmul})", file_type.name(), unit("gemv.hip"))
+}
+
+fn origin(origin: &Origin) -> String {
+    match origin {
+        Origin::Embedded { target } | Origin::Generic { target } => format!("embedded for {target}"),
+        Origin::Compiled { compiler, seconds } => format!("compiled here by {compiler} in {seconds:.1} s"),
+        Origin::Cached { compiler } => format!("compiled earlier by {compiler}"),
+    }
+}

@@ -1,0 +1,115 @@
+//! The kernels that an engine launches, looked up once: nothing is compiled or loaded while it serves.
+
+use super::{Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit};
+use crate::config::KvCacheDtype;
+use crate::{Error, Result};
+
+/// Kernels that every model uses.
+pub struct Functions {
+    pub prepare: Function,
+    pub gated_activation: Function,
+    pub gather_rows: Function,
+    pub copy_blocks: Function,
+    pub rope_angles: Function,
+    pub cache: Option<CacheFunctions>,
+    typed: Vec<(KernelType, TypeFunctions)>,
+}
+
+/// Kernels of one element type of the cache and head size.
+pub struct CacheFunctions {
+    pub rope_store: Function,
+    pub decode: Function,
+    pub prefill: Function,
+}
+
+/// Kernels of one tensor type.
+pub struct TypeFunctions {
+    pub embed: Function,
+    pub gemv: Function,
+    /// By rows of a block, as in `MATMUL_ROWS`; empty for F32.
+    matmul: Vec<Function>,
+}
+
+/// The smallest head size of the attention kernels that holds `head_dim`.
+///
+/// # Errors
+/// `Error::Device` beyond the largest.
+pub fn head_size(head_dim: usize) -> Result<u32> {
+    HEAD_SIZES.into_iter().find(|&size| head_dim <= size as usize).ok_or_else(|| Error::Device {
+        device: "hip".to_owned(),
+        problem: format!("attention heads have {head_dim} elements, the kernels take at most 256; use device=\"cpu\""),
+    })
+}
+
+/// The units that a model with tensors of `types` needs.
+pub fn units(types: &[KernelType]) -> Vec<Unit> {
+    let mut units: Vec<Unit> = KernelId::all()
+        .into_iter()
+        .map(|kernel| kernel.unit)
+        .filter(|unit| unit.ty.is_none_or(|ty| types.contains(&ty)))
+        .filter(|unit| (unit.ty, unit.file) != (Some(KernelType::F32), "matmul.hip"))
+        .collect();
+    units.sort_unstable_by_key(|unit| unit.name());
+    units.dedup();
+    units
+}
+
+impl Functions {
+    /// `cache`: element type and head size of the KV cache, where there is one.
+    pub fn load(kernels: &Kernels, types: &[KernelType], cache: Option<(KvCacheDtype, usize)>) -> Result<Self> {
+        let get = |kernel: KernelId| kernels.function(&kernel);
+        let cache = match cache {
+            Some((dtype, head_dim)) => {
+                let size = head_size(head_dim)?;
+                Some(CacheFunctions {
+                    rope_store: get(KernelId::rope_store(dtype))?,
+                    decode: get(KernelId::attention_decode(dtype, size))?,
+                    prefill: get(KernelId::attention_prefill(dtype, size))?,
+                })
+            }
+            None => None,
+        };
+        let typed = types.iter().map(|&ty| {
+            let matmul = match ty.matmul_format() {
+                Some(_) => {
+                    MATMUL_ROWS.map(|rows| get(KernelId::matmul(ty, rows))).into_iter().collect::<Result<_>>()?
+                }
+                None => Vec::new(),
+            };
+            Ok((ty, TypeFunctions { embed: get(KernelId::embed(ty))?, gemv: get(KernelId::gemv(ty))?, matmul }))
+        });
+        Ok(Self {
+            prepare: get(KernelId::prepare())?,
+            gated_activation: get(KernelId::gated_activation())?,
+            gather_rows: get(KernelId::gather_rows())?,
+            copy_blocks: get(KernelId::copy_blocks())?,
+            rope_angles: get(KernelId::rope_angles())?,
+            cache,
+            typed: typed.collect::<Result<_>>()?,
+        })
+    }
+
+    pub fn of(&self, ty: KernelType) -> Result<&TypeFunctions> {
+        let found = self.typed.iter().find(|(known, _)| *known == ty);
+        found
+            .map(|(_, functions)| functions)
+            .ok_or_else(|| Error::internal(format!("kernels of {} were not loaded with the model", ty.name())))
+    }
+
+    pub fn cache(&self) -> Result<&CacheFunctions> {
+        self.cache.as_ref().ok_or_else(|| Error::internal("attention in an engine without a KV cache"))
+    }
+
+    /// The tensor types that kernels are loaded for.
+    pub fn types(&self) -> impl Iterator<Item = KernelType> {
+        self.typed.iter().map(|(ty, _)| *ty)
+    }
+}
+
+impl TypeFunctions {
+    /// The matrix kernel with `n` rows a block.
+    pub fn matmul(&self, n: u32) -> Result<&Function> {
+        let index = MATMUL_ROWS.iter().position(|&rows| rows == n);
+        index.and_then(|i| self.matmul.get(i)).ok_or_else(|| Error::internal(format!("no matmul of {n} rows a block")))
+    }
+}

@@ -1,0 +1,428 @@
+//! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is free.
+
+use super::args::Format;
+use super::backend::{HipBackend, Parts};
+use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
+use super::functions::{self, Functions};
+use super::self_test::Sample;
+use super::step::{self, StepInputs, StepLimits};
+use super::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
+use super::upload::Uploader;
+use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
+use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
+use crate::config::{HipOptions, KvCacheDtype};
+use crate::quant::{self, GgmlType};
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Left free on the device, beside everything that is planned: the driver's own needs, and other programs.
+const MARGIN: u64 = 256 << 20;
+/// Allocations begin at multiples of this.
+const ALIGN: u64 = 256;
+/// Tokens of a KV block are a multiple of this.
+const KV_BLOCK: usize = 16;
+
+/// Loads an engine onto a GPU; see [`Loader`].
+pub struct HipLoader {
+    /// First, so that an abandoned load waits for its copies and kernels before their memory and code go.
+    uploader: Option<Uploader>,
+    device: Device,
+    options: HipOptions,
+    kernels: Kernels,
+    limits: StepLimits,
+    /// Everything that was allocated, kept for the backend.
+    allocations: Vec<DeviceBuffer>,
+    weights: Arena,
+    ledger: MemoryLedger,
+    /// Types on the device, each with the file's types that it holds.
+    types: Vec<(KernelType, GgmlType)>,
+    samples: Vec<Sample>,
+    /// Inputs of the widest matrix: conversions between formats need room for them.
+    max_cols: usize,
+    cache: Option<(KvCacheDtype, usize)>,
+}
+
+/// An allocation that is handed out from its start.
+#[derive(Default)]
+struct Arena {
+    start: DevicePtr,
+    bytes: u64,
+    used: u64,
+}
+
+impl Arena {
+    fn take(&mut self, bytes: u64) -> Option<DevicePtr> {
+        let at = self.used.next_multiple_of(ALIGN);
+        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes)?;
+        self.used = end;
+        Some(self.start.offset(at))
+    }
+}
+
+/// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
+fn device_type(ty: GgmlType) -> KernelType {
+    KernelType::of(ty).unwrap_or(KernelType::F16)
+}
+
+fn aligned(bytes: u64) -> u64 {
+    bytes.next_multiple_of(ALIGN)
+}
+
+/// Bytes of an upload on the device.
+fn upload_bytes(upload: &Upload<'_>) -> u64 {
+    match upload {
+        Upload::Matrix(parts) => {
+            let tiles: u64 = parts.iter().map(|p| part_bytes(&p.weight)).sum();
+            let rows: usize = parts.iter().map(|p| p.weight.rows).sum();
+            aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
+        }
+        Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
+    }
+}
+
+fn part_bytes(weight: &TensorView<'_>) -> u64 {
+    aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
+}
+
+impl HipLoader {
+    /// A loader on an opened device, for steps of at most `limits`.
+    ///
+    /// # Errors
+    /// `Error::Device`.
+    pub fn new(device: Device, options: &HipOptions, limits: StepLimits) -> Result<Self> {
+        Ok(Self {
+            kernels: Kernels::new(&device, options)?,
+            device,
+            options: options.clone(),
+            limits,
+            uploader: None,
+            allocations: Vec::new(),
+            weights: Arena::default(),
+            ledger: MemoryLedger::default(),
+            types: Vec::new(),
+            samples: Vec::new(),
+            max_cols: 1,
+            cache: None,
+        })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The one way to device memory: recorded, and checked against what is free less the margin.
+    fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DevicePtr> {
+        let available = self.device.memory_info()?.free.saturating_sub(MARGIN);
+        if bytes > available {
+            return Err(Error::OutOfMemory {
+                what: format!("{what} on {}", self.device.label()),
+                requested: bytes,
+                available,
+                advice,
+            });
+        }
+        let buffer = DeviceBuffer::new(&self.device, bytes.max(1))?;
+        let ptr = buffer.ptr();
+        self.allocations.push(buffer);
+        Ok(ptr)
+    }
+
+    /// Room for weights: of the arena, else (what nobody announced) an allocation of its own.
+    fn weights(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.ledger.weights += bytes;
+        match self.weights.take(bytes) {
+            Some(ptr) => Ok(ptr),
+            None => self.allocate(bytes, "weights", "use a smaller model, or a GPU with more memory"),
+        }
+    }
+
+    fn uploader(&mut self, largest: usize, largest_tile_row: usize) -> Result<&mut Uploader> {
+        match &mut self.uploader {
+            Some(uploader) if uploader.fits(largest_tile_row) => {}
+            slot => *slot = Some(Uploader::new(&self.device, largest, largest_tile_row)?),
+        }
+        self.uploader.as_mut().ok_or_else(|| Error::internal("an uploader that was just made is not there"))
+    }
+
+    /// Queues one matrix into `tiles`, which has room for it.
+    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<()> {
+        let (ty, decoded);
+        let data = match KernelType::of(weight.ggml_type) {
+            Some(native) => {
+                ty = native;
+                weight.data
+            }
+            None => {
+                ty = KernelType::F16;
+                decoded = to_f16(weight)?;
+                &decoded[..]
+            }
+        };
+        let row_bytes = data.len() / weight.rows.max(1);
+        let repack = self.kernels.function(&KernelId::repack(ty))?;
+        let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
+        uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes())?;
+        if !self.types.contains(&(ty, weight.ggml_type)) {
+            self.types.push((ty, weight.ggml_type));
+            self.samples.push(Sample::new(weight, ty, tiles));
+        }
+        Ok(())
+    }
+
+    /// Queues f32 values into `out`.
+    fn upload_floats(&mut self, values: &[f32], out: DevicePtr) -> Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.uploader(bytes.len(), 0)?.bytes(&bytes, out)
+    }
+
+    /// The format that the matrix kernels of all types take; `None` where they differ, or where there is none.
+    fn common_format(&self) -> Option<Format> {
+        let mut formats = self.types.iter().map(|(ty, _)| ty.matmul_format());
+        let first = formats.next()??;
+        formats.all(|format| format == Some(first)).then_some(first)
+    }
+
+    /// Rows that may have to be converted from one format to another: all, unless every matrix agrees on one; then only
+    /// those that were gathered for the logits.
+    fn conversion_rows(&self) -> usize {
+        if self.common_format().is_some() { self.limits.logits_rows } else { self.limits.tokens }
+    }
+
+    /// What `finish` will still take.
+    fn workspace_bytes(&self) -> u64 {
+        PARTIAL_BYTES
+            + 4 * NUM_COUNTERS as u64
+            + Format::most_bytes(self.conversion_rows(), self.max_cols)
+            + step::device_bytes(&self.limits, self.options.batch_invariant)
+    }
+}
+
+/// A type without kernels of its own, decoded. The nearest f16 of each value.
+fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
+    let mut row = vec![0.0; weight.cols];
+    let row_bytes = weight.data.len() / weight.rows.max(1);
+    let mut out = Vec::with_capacity(2 * weight.rows * weight.cols);
+    for data in weight.data.chunks_exact(row_bytes.max(1)) {
+        quant::dequantize(weight.ggml_type, data, &mut row)?;
+        if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
+            return Err(Error::Device {
+                device: "hip".to_owned(),
+                problem: format!(
+                    "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
+                     device=\"cpu\"",
+                    weight.name,
+                    weight.ggml_type.name()
+                ),
+            });
+        }
+        out.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
+    }
+    Ok(out)
+}
+
+impl Loader for HipLoader {
+    type Backend = HipBackend;
+
+    fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
+        let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
+        self.weights.start =
+            self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
+        (self.weights.bytes, self.weights.used) = (bytes, 0);
+        // Kernels that have to be compiled on this machine are compiled now, several at once.
+        let tensors = uploads.iter().flat_map(|upload| match upload {
+            Upload::Matrix(parts) => parts.iter().map(|part| device_type(part.weight.ggml_type)).collect(),
+            Upload::Vector(_) => Vec::new(),
+        });
+        let mut types: Vec<_> = tensors.collect();
+        types.sort_unstable_by_key(|&ty| ty as u32);
+        types.dedup();
+        self.kernels.prepare(&functions::units(&types))?;
+        let largest = uploads.iter().flat_map(|upload| match upload {
+            Upload::Matrix(parts) => parts.iter().map(|part| part.weight.data.len()).collect(),
+            Upload::Vector(_) => Vec::new(),
+        });
+        self.uploader(largest.max().unwrap_or(0), 0)?;
+        Ok(())
+    }
+
+    fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<Matrix> {
+        let cols = parts.first().map_or(0, |part| part.weight.cols);
+        let mut rows = 0;
+        for LinearPart { weight, .. } in parts {
+            let expected = weight.ggml_type.row_bytes(cols).and_then(|bytes| bytes.checked_mul(weight.rows));
+            if weight.cols != cols || expected != Some(weight.data.len()) || weight.data.is_empty() {
+                return Err(Error::internal(format!(
+                    "matrix {}: {} bytes for {} rows of {} {}, in a stack of {cols} columns",
+                    weight.name,
+                    weight.data.len(),
+                    weight.rows,
+                    weight.cols,
+                    weight.ggml_type.name()
+                )));
+            }
+            rows += weight.rows;
+        }
+        if rows == 0 {
+            return Err(Error::internal("a stack of no matrices"));
+        }
+        self.max_cols = self.max_cols.max(cols);
+
+        let bias = if parts.iter().any(|part| part.bias.is_some()) {
+            let mut values = vec![0.0; rows];
+            let mut rest = &mut values[..];
+            for part in parts {
+                let (here, after) = rest.split_at_mut(part.weight.rows);
+                if let Some(bias) = &part.bias {
+                    quant::dequantize(bias.ggml_type, bias.data, here)?;
+                }
+                rest = after;
+            }
+            let ptr = self.weights(4 * rows as u64)?;
+            self.upload_floats(&values, ptr)?;
+            Some(ptr)
+        } else {
+            None
+        };
+
+        let start = self.weights(parts.iter().map(|part| part_bytes(&part.weight)).sum())?;
+        let (mut tiles, mut first_row) = (start, 0);
+        let mut segments: Vec<Segment> = Vec::new();
+        let mut starts = Vec::new();
+        for LinearPart { weight, .. } in parts {
+            self.upload_part(weight, tiles)?;
+            let ty = device_type(weight.ggml_type);
+            let bytes = ty.matrix_bytes(weight.rows, cols);
+            match segments.last_mut() {
+                // Whole tiles of one type that follow each other are one matrix to the kernels.
+                Some(last)
+                    if last.ty == ty
+                        && last.rows.is_multiple_of(TILE_ROWS)
+                        && last.tiles.offset(ty.matrix_bytes(last.rows, cols)) == tiles =>
+                {
+                    last.rows += weight.rows;
+                }
+                _ => {
+                    let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * first_row as u64));
+                    segments.push(Segment { ty, first_row, rows: weight.rows, tiles, bias });
+                }
+            }
+            starts.push(tiles);
+            tiles = tiles.offset(aligned(bytes));
+            first_row += weight.rows;
+        }
+        let pair = match (parts, &starts[..]) {
+            ([gate, up], &[a, b])
+                if bias.is_none()
+                    && gate.weight.rows == up.weight.rows
+                    && device_type(gate.weight.ggml_type) == device_type(up.weight.ggml_type) =>
+            {
+                Some([a, b])
+            }
+            _ => None,
+        };
+        Ok(Matrix { rows, cols, segments, pair })
+    }
+
+    fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
+        let len = tensor.rows * tensor.cols;
+        let mut values = vec![0.0; len];
+        quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
+        let ptr = self.weights(aligned(4 * len as u64))?;
+        self.upload_floats(&values, ptr)?;
+        Ok(Vector { ptr, len })
+    }
+
+    fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Buffer> {
+        // Sizes from a file: checked before they are multiplied in `most_bytes`.
+        let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
+        let bytes = if fits { Format::most_bytes(rows, cols) } else { u64::MAX };
+        let ptr = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
+        self.ledger.scratch += bytes;
+        Ok(Buffer { ptr, bytes, format: Format::F32 })
+    }
+
+    fn check_block_size(&self, block_size: usize) -> Result<()> {
+        match block_size == 0 || !block_size.is_multiple_of(KV_BLOCK) {
+            true => Err(Error::invalid("block_size", block_size, format!("a multiple of {KV_BLOCK} on the GPU"))),
+            false => Ok(()),
+        }
+    }
+
+    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
+        self.alloc_kv_layers(&[spec])?.pop().ok_or_else(|| Error::internal("no KV layer"))
+    }
+
+    fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<KvLayer>> {
+        let layer_bytes = |spec: &KvLayerSpec| {
+            spec.block_bytes()
+                .and_then(|bytes| bytes.checked_mul(spec.num_blocks as u64))
+                .map(|bytes| bytes.next_multiple_of(2 * ALIGN))
+        };
+        let mut total = Some(0u64);
+        for spec in specs {
+            self.check_block_size(spec.block_size)?;
+            functions::head_size(spec.head_dim)?;
+            self.cache = Some((spec.dtype, spec.head_dim));
+            total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
+        }
+        let total = total.unwrap_or(u64::MAX);
+        let mut at = self.allocate(total, "the KV cache", "lower kv_cache_memory, max_model_len or max_num_seqs")?;
+        self.ledger.kv_cache += total;
+        Ok(specs
+            .iter()
+            .map(|&spec| {
+                let bytes = layer_bytes(&spec).unwrap_or(0);
+                let layer = KvLayer { spec, k: at, v: at.offset(bytes / 2) };
+                at = at.offset(bytes);
+                layer
+            })
+            .collect())
+    }
+
+    fn available_memory(&self) -> Result<u64> {
+        let free = self.device.memory_info()?.free;
+        // The uploader's areas are given back by `finish`.
+        Ok(free.saturating_sub(MARGIN).saturating_sub(self.workspace_bytes()))
+    }
+
+    fn finish(mut self) -> Result<HipBackend> {
+        if let Some(mut uploader) = self.uploader.take() {
+            uploader.finish()?;
+        }
+        let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
+        types.sort_unstable_by_key(|&ty| ty as u32);
+        types.dedup();
+        let functions = Functions::load(&self.kernels, &types, self.cache)?;
+        let stream = Stream::new(&self.device)?;
+        let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
+
+        let conversion = Format::most_bytes(self.conversion_rows(), self.max_cols);
+        let counters = 4 * NUM_COUNTERS as u64;
+        let advice = "lower max_num_batched_tokens or max_num_seqs";
+        let workspace = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
+        let counters_ptr = workspace.offset(PARTIAL_BYTES);
+        // SAFETY: the range was just allocated; kernels that use it come after, on the same stream.
+        unsafe { stream.fill(counters_ptr, 0, counters)? };
+        self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
+
+        let common = self.common_format();
+        let samples = self.samples;
+        let mut backend = HipBackend::new(Parts {
+            device: self.device,
+            options: self.options,
+            stream,
+            functions,
+            inputs,
+            partial: workspace,
+            counters: counters_ptr,
+            conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
+            common,
+            allocations: self.allocations,
+            ledger: self.ledger,
+            kernels: self.kernels,
+            types: self.types,
+        })?;
+        backend.self_test(&samples)?;
+        Ok(backend)
+    }
+}

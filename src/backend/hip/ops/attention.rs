@@ -1,0 +1,203 @@
+//! RoPE, the cache, and attention over it.
+
+use crate::backend::hip::DevicePtr;
+use crate::backend::hip::args::{
+    AttentionArgs as AttentionKernelArgs, CopyBlocksArgs, Format, RopeAnglesArgs, RopeStoreArgs,
+};
+use crate::backend::hip::backend::{HipBackend, MAX_PAIRS};
+use crate::backend::hip::buffer::{Buffer, KvLayer, Vector, count};
+use crate::backend::hip::tuning;
+use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec};
+use crate::batch::Batch;
+use crate::{Error, Result};
+
+/// Heads of a block of `rope_store`; `ROPE_STORE_HEADS` in `args.h`.
+const ROPE_STORE_HEADS: usize = 8;
+
+impl HipBackend {
+    pub(in super::super) fn angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {
+        let (rows, num_pairs) = (self.rows(batch)?, spec.inv_freq.len());
+        self.upload_frequencies(spec)?;
+        let args = RopeAnglesArgs {
+            positions: self.inputs.positions(),
+            inv_freq: self.inv_freq.ptr(),
+            out: out.write("the buffer of angles", rows, 2 * num_pairs, Format::F32)?,
+            rows: count(rows)?,
+            num_pairs: count(num_pairs)?,
+            magnitude: spec.magnitude,
+        };
+        let threads = rows * num_pairs;
+        if threads == 0 {
+            return Ok(());
+        }
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.functions.rope_angles, [count(threads.div_ceil(256))?, 1, 1], &args) }
+    }
+
+    /// Once per model: the first step comes with the frequencies.
+    fn upload_frequencies(&mut self, spec: &RopeSpec) -> Result<()> {
+        if self.rope.as_ref() == Some(spec) {
+            return Ok(());
+        }
+        if spec.inv_freq.len() > MAX_PAIRS {
+            return Err(Error::internal(format!("RoPE of {} pairs, at most {MAX_PAIRS}", spec.inv_freq.len())));
+        }
+        let bytes: Vec<u8> = spec.inv_freq.iter().flat_map(|x| x.to_ne_bytes()).collect();
+        // SAFETY: `bytes` lives until the stream was waited for.
+        unsafe { self.stream.copy_to_device(self.inv_freq.ptr(), &bytes)? };
+        self.stream.synchronize()?;
+        self.rope = Some(spec.clone());
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments)] // the op's
+    pub(in super::super) fn rope_store(
+        &mut self,
+        qkv: &mut Buffer,
+        layout: QkvLayout,
+        [q_norm, k_norm]: [Option<&Vector>; 2],
+        eps: f32,
+        rope: &RopeSpec,
+        angles: &Buffer,
+        batch: &Batch,
+        group: usize,
+        kv: &mut KvLayer,
+    ) -> Result<()> {
+        check_heads(layout, kv)?;
+        let num_pairs = rope.inv_freq.len();
+        if 2 * num_pairs > layout.head_dim {
+            return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
+        }
+        for norm in [q_norm, k_norm].into_iter().flatten() {
+            if norm.len != layout.head_dim {
+                return Err(Error::internal(format!("norm of {} for heads of {}", norm.len, layout.head_dim)));
+            }
+        }
+        let rows = self.rows(batch)?;
+        self.inputs.check_slots(batch, group, kv.spec)?;
+        let args = RopeStoreArgs {
+            qkv: qkv.read_f32("qkv", rows, layout.cols())?,
+            q_norm: q_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
+            k_norm: k_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
+            angles: angles.read_f32("the buffer of angles", rows, 2 * num_pairs)?,
+            slot_mapping: self.inputs.slots(),
+            k_cache: kv.k,
+            v_cache: kv.v,
+            rows: count(rows)?,
+            num_heads: count(layout.num_heads)?,
+            num_kv_heads: count(layout.num_kv_heads)?,
+            head_dim: count(layout.head_dim)?,
+            block_size: count(kv.spec.block_size)?,
+            num_pairs: count(num_pairs)?,
+            neox: u32::from(rope.kind == RopeKind::Neox),
+            eps,
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        let heads = layout.num_heads + 2 * layout.num_kv_heads;
+        let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS))?, 1];
+        // SAFETY: see `ops`; the slots were checked against the cache.
+        unsafe { self.stream.launch(&self.functions.cache()?.rope_store, grid, &args) }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the op's
+    pub(in super::super) fn attend(
+        &mut self,
+        qkv: &Buffer,
+        layout: QkvLayout,
+        args: AttentionArgs,
+        batch: &Batch,
+        group: usize,
+        kv: &KvLayer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        check_heads(layout, kv)?;
+        let rows = self.rows(batch)?;
+        self.inputs.check_tables(batch, group, kv.spec, args.window)?;
+        let format = self.attention_format(rows);
+        let (qkv, out) = (
+            qkv.read_f32("qkv", rows, layout.cols())?,
+            out.write("attention's output", rows, layout.q_cols(), format)?,
+        );
+        if args.window == Some(0) {
+            // The kernels take 0 for "no window".
+            // SAFETY: see `ops`.
+            return unsafe { self.stream.fill(out, 0, format.bytes(rows, layout.q_cols())) };
+        }
+        let (num_heads, num_kv_heads) = (count(layout.num_heads)?, count(layout.num_kv_heads)?);
+        let head_dim = count(layout.head_dim)?;
+        let shape = &self.inputs.shape;
+        let decode_items = count(self.graphs.recording().unwrap_or(shape.decode_items))?;
+        let prefill_items = count(shape.prefill_items)?;
+        let splits = match self.options.batch_invariant {
+            true => 1,
+            false => tuning::attention_splits(decode_items, num_heads, num_kv_heads, head_dim, self.multiprocessors()),
+        };
+        let mut args = AttentionKernelArgs {
+            qkv,
+            k_cache: kv.k,
+            v_cache: kv.v,
+            out,
+            partial: self.partial,
+            counters: self.counters,
+            items: self.inputs.decode_items(),
+            q_start: self.inputs.q_start(),
+            context_lens: self.inputs.context_lens(),
+            block_start: self.inputs.block_start(),
+            block_tables: self.inputs.block_tables(),
+            sinks: DevicePtr::NULL,
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            block_size: count(kv.spec.block_size)?,
+            splits,
+            window: args.window.unwrap_or(0),
+            format_out: format,
+            scale: args.scale,
+            softcap: args.softcap.unwrap_or(0.0),
+        };
+        let functions = self.functions.cache()?;
+        if decode_items > 0 {
+            // SAFETY: see `ops`; the block tables were checked against the cache.
+            unsafe { self.stream.launch(&functions.decode, [decode_items, num_kv_heads, splits], &args)? };
+        }
+        if prefill_items > 0 {
+            args.items = self.inputs.prefill_items();
+            // SAFETY: as above.
+            unsafe { self.stream.launch(&functions.prefill, [prefill_items, num_heads, 1], &args)? };
+        }
+        Ok(())
+    }
+
+    pub(in super::super) fn copy_kv_blocks(&mut self, batch: &Batch, group: usize, kv: &mut KvLayer) -> Result<()> {
+        if let Some(copy) = batch.block_copies.iter().find(|copy| copy.group as usize != group) {
+            return Err(Error::internal(format!("a copy in KV group {}, the device has group {group}", copy.group)));
+        }
+        let num_blocks = kv.spec.num_blocks as u64;
+        if let Some(copy) = batch.block_copies.iter().find(|c| u64::from(c.src.max(c.dst)) >= num_blocks) {
+            return Err(Error::internal(format!("{copy:?} is outside the pool of {num_blocks} blocks")));
+        }
+        if batch.block_copies.is_empty() {
+            return Ok(());
+        }
+        if batch.block_copies.len() != self.inputs.shape.num_copies {
+            return Err(Error::internal("copy_blocks on another batch than the step's"));
+        }
+        // Of K, and of V.
+        let bytes = kv.spec.block_bytes().unwrap_or(0) / 2;
+        let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
+        let num_pairs = count(batch.block_copies.len())?;
+        let args = CopyBlocksArgs { k_cache: kv.k, v_cache: kv.v, pairs: self.inputs.copies(), num_pairs, block_bytes };
+        // SAFETY: see `ops`; the blocks were checked.
+        unsafe { self.stream.launch(&self.functions.copy_blocks, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }
+    }
+}
+
+fn check_heads(layout: QkvLayout, kv: &KvLayer) -> Result<()> {
+    layout.validate()?;
+    if (layout.num_kv_heads, layout.head_dim) != (kv.spec.num_kv_heads, kv.spec.head_dim) {
+        return Err(Error::internal(format!("qkv of {layout:?} for a KV layer of {:?}", kv.spec)));
+    }
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
+
+use crate::backend::Activation;
+use crate::backend::hip::DevicePtr;
+use crate::backend::hip::args::{EmbedArgs, Format, GatedArgs, GatherArgs, PrepareArgs};
+use crate::backend::hip::backend::HipBackend;
+use crate::backend::hip::buffer::{Buffer, Matrix, Vector, count};
+use crate::backend::hip::tuning;
+use crate::batch::Batch;
+use crate::{Error, Result};
+
+impl HipBackend {
+    /// The format in which rows are handed to the next product.
+    fn handed_on(&self, rows: usize) -> Format {
+        tuning::activation_format(self.common, rows, self.options.batch_invariant)
+    }
+
+    /// What attention writes for the output projection.
+    pub(super) fn attention_format(&self, rows: usize) -> Format {
+        self.handed_on(rows)
+    }
+
+    pub(in super::super) fn embed_rows(
+        &mut self,
+        table: &Matrix,
+        batch: &Batch,
+        scale: f32,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        if let Some(id) = batch.token_ids.iter().find(|&&id| id as usize >= table.rows) {
+            return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows)));
+        }
+        let [segment] = &table.segments[..] else {
+            return Err(Error::internal("an embedding table of several types"));
+        };
+        let rows = self.rows(batch)?;
+        let args = EmbedArgs {
+            table: segment.tiles,
+            token_ids: self.inputs.token_ids(),
+            out: out.write("embed's output", rows, table.cols, Format::F32)?,
+            rows: count(rows)?,
+            cols: count(table.cols)?,
+            scale,
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: see `ops`; ids were checked against the table.
+        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.embed, [count(rows)?, 1, 1], &args) }
+    }
+
+    /// `out = x`, or its norm, in `format`.
+    pub(in super::super) fn prepare(
+        &self,
+        x: &Buffer,
+        norm: Option<(&Vector, f32)>,
+        rows: usize,
+        cols: usize,
+        out: &mut Buffer,
+        format: Format,
+    ) -> Result<()> {
+        if let Some((weight, _)) = norm
+            && weight.len != cols
+        {
+            return Err(Error::internal(format!("a norm of {} for rows of {cols}", weight.len)));
+        }
+        let args = PrepareArgs {
+            x: x.read("the input of a norm or conversion", rows, cols)?,
+            norm: norm.map_or(DevicePtr::NULL, |(weight, _)| weight.ptr),
+            out: out.write("the output of a norm or conversion", rows, cols, format)?,
+            rows: count(rows)?,
+            cols: count(cols)?,
+            format_in: x.format,
+            format_out: format,
+            eps: norm.map_or(0.0, |(_, eps)| eps),
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.functions.prepare, [count(rows)?, 1, 1], &args) }
+    }
+
+    /// The buffer of conversions, for a call that borrows the backend too; to be put back.
+    pub(in super::super) fn take_conversion(&mut self) -> Buffer {
+        let Buffer { ptr, bytes, format } = self.conversion;
+        Buffer { ptr, bytes, format }
+    }
+
+    /// Brings `x` into the buffer of conversions, in `format`.
+    pub(super) fn convert(&mut self, x: &Buffer, rows: usize, cols: usize, format: Format) -> Result<()> {
+        let mut conversion = self.take_conversion();
+        self.prepare(x, None, rows, cols, &mut conversion, format)?;
+        self.conversion = conversion;
+        Ok(())
+    }
+
+    pub(in super::super) fn activate(
+        &mut self,
+        gate_up: &Buffer,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        let Activation::Silu = activation;
+        let format = self.handed_on(rows);
+        let args = GatedArgs {
+            gate_up: gate_up.read_f32("gate and up", rows, 2 * cols)?,
+            out: out.write("the activation's output", rows, cols, format)?,
+            rows: count(rows)?,
+            cols: count(cols)?,
+            format_in: Format::F32,
+            format_out: format,
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        // A thread stores four columns, the padding included.
+        let stored = if format.is_f32() { cols } else { cols.next_multiple_of(256) };
+        let grid = [count(rows)?, count(stored.div_ceil(1024))?, 1];
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.functions.gated_activation, grid, &args) }
+    }
+
+    pub(in super::super) fn gather(&mut self, x: &Buffer, batch: &Batch, cols: usize, out: &mut Buffer) -> Result<()> {
+        let from = self.rows(batch)?;
+        let rows = self.graphs.recording().unwrap_or(batch.logits_indices.len());
+        if batch.logits_indices.len() != self.inputs.shape.logits_rows {
+            return Err(Error::internal("gather_rows on another batch than the step's"));
+        }
+        let needed = batch.logits_indices.iter().max().map_or(0, |&index| index as usize + 1);
+        let args = GatherArgs {
+            x: x.read("gather_rows' input", needed.max(from.min(rows)), cols)?,
+            indices: self.inputs.logits_indices(),
+            out: out.write("gather_rows' output", rows, cols, Format::F32)?,
+            rows: count(rows)?,
+            cols: count(cols)?,
+            format_in: x.format,
+        };
+        if rows == 0 {
+            return Ok(());
+        }
+        // SAFETY: see `ops`; the indices were checked against the batch's tokens.
+        unsafe { self.stream.launch(&self.functions.gather_rows, [count(rows)?, 1, 1], &args) }
+    }
+}

@@ -1,0 +1,186 @@
+//! The owning types over a driver in memory that fails on command: whatever fails, nothing stays allocated.
+
+use super::driver::fake::{self, Fake};
+use super::driver::faults::{Call, Faults, Faulty, Live};
+use super::*;
+use crate::{Error, Result};
+
+/// An illegal address in a kernel.
+const LOST: i32 = 700;
+const OUT_OF_MEMORY: i32 = 2;
+const INVALID: i32 = 1;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct NoArgs {}
+
+// SAFETY: the fake driver's kernels read nothing.
+unsafe impl KernelArgs for NoArgs {}
+
+fn faulty() -> (Device, Faults) {
+    let (driver, faults) = Faulty::new(Box::new(Fake::new()));
+    (Device::with_driver(Box::new(driver)), faults)
+}
+
+/// Everything that an engine does with the layer, once: the result is the bytes that came back.
+fn exercise(device: &Device) -> Result<Vec<u8>> {
+    let weights = DeviceBuffer::new(device, 64)?;
+    let scratch = DeviceBuffer::new(device, 32)?;
+    let mut host = HostBuffer::new(device, 16)?;
+    let (compute, copies) = (Stream::new(device)?, Stream::new(device)?);
+    let event = Event::new(device)?;
+    let module = Module::load(device, fake::IMAGE, "unit")?;
+    let kernel = module.function("kernel", 64)?;
+    host.as_mut_slice().copy_from_slice(&[7; 16]);
+    // SAFETY: everything lives to the end of this function, and the fake driver runs each call at once.
+    unsafe {
+        copies.copy_to_device(weights.ptr(), host.as_slice())?;
+        event.record(&copies)?;
+        compute.wait(&event)?;
+        compute.fill(scratch.ptr(), 1, 32)?;
+        compute.copy_on_device(scratch.range(16, 16)?, weights.ptr(), 16)?;
+        compute.launch(&kernel, [3, 1, 1], &NoArgs {})?;
+        compute.begin_capture()?;
+        let launched = compute.launch(&kernel, [3, 1, 1], &NoArgs {});
+        let graph = compute.end_capture()?;
+        launched?;
+        graph.launch(&compute)?;
+        graph.launch(&compute)?;
+        compute.copy_to_host(host.as_mut_slice(), scratch.ptr().offset(8))?;
+    }
+    event.record(&compute)?;
+    event.synchronize()?;
+    event.is_complete()?;
+    compute.synchronize()?;
+    Ok(host.as_slice().to_vec())
+}
+
+#[test]
+fn the_whole_layer_works_and_leaves_nothing() {
+    let (device, faults) = faulty();
+    assert_eq!(exercise(&device).unwrap(), [[1; 8], [7; 8]].concat());
+    assert_eq!(faults.live(), Live::default());
+    assert_eq!((device.allocations(), device.allocated_bytes()), (2, 0));
+    assert_eq!(faults.host_bytes(), 32);
+    device.check().unwrap();
+    // A second time on the same device.
+    exercise(&device).unwrap();
+    assert_eq!(device.allocations(), 4);
+    assert_eq!(faults.calls(Call::Launch), 4);
+}
+
+/// G10: each call of the driver in turn fails in each way: the failure is reported, here or at the next call, and
+/// nothing stays allocated.
+#[test]
+fn every_failure_is_reported_and_leaves_nothing() {
+    for call in Call::ALL {
+        for code in [INVALID, OUT_OF_MEMORY, LOST] {
+            for nth in 0.. {
+                let (device, faults) = faulty();
+                faults.fail(call, nth, code);
+                let result = exercise(&device);
+                if faults.disarm() {
+                    // The n-th call of this kind was not made: all of them have failed once.
+                    result.unwrap();
+                    assert!(nth > 0, "{call:?} is never called");
+                    break;
+                }
+                let error = result.and_then(|_| device.check()).expect_err("no failure is swallowed");
+                match code {
+                    LOST => assert!(matches!(error, Error::EngineDead { .. }), "{call:?} {nth}: {error}"),
+                    _ => assert!(
+                        matches!(error, Error::Device { .. } | Error::OutOfMemory { .. }),
+                        "{call:?} {nth}: {error}"
+                    ),
+                }
+                assert_eq!(faults.live(), Live::default(), "{call:?} {nth} {code}");
+                assert_eq!(device.allocated_bytes(), 0, "{call:?} {nth} {code}");
+            }
+        }
+    }
+}
+
+/// A release that failed is told once, to whoever allocates or launches next; the device is usable after it.
+#[test]
+fn a_failed_free_is_reported_at_the_next_call() {
+    let (device, faults) = faulty();
+    let buffer = DeviceBuffer::new(&device, 8).unwrap();
+    faults.fail(Call::Free, 0, INVALID);
+    drop(buffer);
+    let error = DeviceBuffer::new(&device, 8).unwrap_err().to_string();
+    assert!(error.contains("Free failed on purpose"), "{error}");
+    DeviceBuffer::new(&device, 8).unwrap();
+}
+
+/// A lost device stays lost, with the first reason.
+#[test]
+fn a_lost_device_refuses_everything() {
+    let (device, faults) = faulty();
+    let stream = Stream::new(&device).unwrap();
+    faults.fail(Call::Synchronize, 0, LOST);
+    let first = stream.synchronize().unwrap_err().to_string();
+    for result in [DeviceBuffer::new(&device, 8).map(drop), stream.begin_capture(), device.check(), device.check()] {
+        assert_eq!(result.unwrap_err().to_string(), first);
+    }
+}
+
+#[test]
+fn out_of_memory_says_how_much_there_is() {
+    let (device, _) = faulty();
+    let total = device.properties().total_memory;
+    let held = DeviceBuffer::new(&device, total - 1024).unwrap();
+    match DeviceBuffer::new(&device, 2048).unwrap_err() {
+        Error::OutOfMemory { requested: 2048, available: 1024, .. } => {}
+        other => panic!("{other}"),
+    }
+    assert_eq!(device.memory_info().unwrap().free, 1024);
+    assert_eq!(held.bytes(), total - 1024);
+}
+
+/// G7, G25: ranges of a buffer that do not lie in it are refused, also where the sum overflows.
+#[test]
+fn ranges_are_checked() {
+    let (device, _) = faulty();
+    let buffer = DeviceBuffer::new(&device, 100).unwrap();
+    assert_eq!(buffer.range(0, 100).unwrap(), buffer.ptr());
+    assert_eq!(buffer.range(100, 0).unwrap(), buffer.ptr().offset(100));
+    for (offset, bytes) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(buffer.range(offset, bytes).is_err(), "{offset} {bytes}");
+    }
+    assert!(DeviceBuffer::new(&device, 0).is_err());
+    assert!(HostBuffer::new(&device, 0).is_err());
+}
+
+/// G6, G18: a kernel that is missing, found as a null pointer, or compiled for smaller blocks is an error that names it.
+#[test]
+fn kernels_are_checked_when_they_are_looked_up() {
+    let (device, faults) = faulty();
+    let module = Module::load(&device, fake::IMAGE, "unit").unwrap();
+    for (name, threads) in [("no_such", 64), (fake::NULL_KERNEL, 64), ("kernel", fake::KERNEL_THREADS + 1)] {
+        let error = module.function(name, threads).err().unwrap().to_string();
+        assert!(error.contains(name), "{error}");
+    }
+    assert!(module.function("zero\0inside", 64).is_err());
+    assert!(Module::load(&device, b"text", "unit").is_err());
+    let kernel = module.function("kernel", fake::KERNEL_THREADS).unwrap();
+    drop(module);
+    assert_eq!(faults.live().modules, 1, "a kernel keeps its module");
+    drop(kernel);
+    assert_eq!(faults.live(), Live::default());
+}
+
+/// A graph keeps its stream until it has run.
+#[test]
+fn graphs_outlive_the_streams_they_run_on() {
+    let (device, faults) = faulty();
+    let stream = Stream::new(&device).unwrap();
+    stream.begin_capture().unwrap();
+    let graph = stream.end_capture().unwrap();
+    // SAFETY: the graph is empty.
+    unsafe { graph.launch(&stream).unwrap() };
+    drop(stream);
+    assert_eq!(faults.live(), Live { streams: 1, graphs: 1, ..Live::default() });
+    drop(graph);
+    assert_eq!(faults.live(), Live::default());
+    device.check().unwrap();
+}

@@ -1,0 +1,330 @@
+//! The integers of a step: one page-locked buffer, one copy. Each array has its place at its largest size, so that a
+//! recorded step finds the next step's values at the same addresses; the block tables, of which there may be many, come last
+//! and only as far as they are used.
+
+use super::args::NO_SLOT;
+use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
+use crate::backend::KvLayerSpec;
+use crate::backend::args::validate_batch;
+use crate::batch::{Batch, GroupTables, NULL_BLOCK};
+use crate::{Error, Result};
+
+/// Rows of a sequence that a block of the prefill kernel computes.
+const PREFILL_ROWS: usize = 64;
+
+/// The largest step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepLimits {
+    pub tokens: usize,
+    pub seqs: usize,
+    pub logits_rows: usize,
+    /// Entries of all sequences' block tables together.
+    pub table_entries: usize,
+}
+
+/// Where each array begins, in words.
+#[derive(Debug, Clone, Copy)]
+struct Layout {
+    token_ids: usize,
+    positions: usize,
+    slots: usize,
+    q_start: usize,
+    context_lens: usize,
+    block_start: usize,
+    decode_items: usize,
+    prefill_items: usize,
+    logits_indices: usize,
+    copies: usize,
+    tables: usize,
+    end: usize,
+}
+
+impl Layout {
+    /// `seqs`: sequences as attention counts them (in batch-invariant mode each token is one).
+    fn new(limits: &StepLimits, seqs: usize) -> Self {
+        let mut at = 0;
+        let mut take = |words: usize| {
+            let start = at;
+            // Every array on a line of its own.
+            at += words.next_multiple_of(32);
+            start
+        };
+        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(PREFILL_ROWS));
+        Self {
+            token_ids: take(limits.tokens),
+            positions: take(limits.tokens),
+            slots: take(limits.tokens),
+            q_start: take(seqs + 1),
+            context_lens: take(seqs),
+            block_start: take(seqs),
+            decode_items: take(seqs),
+            prefill_items: take(prefill_items),
+            logits_indices: take(limits.logits_rows),
+            copies: take(2 * limits.seqs),
+            tables: take(limits.table_entries),
+            end: take(0),
+        }
+    }
+}
+
+/// What the device was last told, and where it lies there.
+pub struct StepInputs {
+    limits: StepLimits,
+    layout: Layout,
+    /// Each token is a sequence of its own to attention: its result then comes about in one way, whatever its chunk.
+    by_token: bool,
+    device: DeviceBuffer,
+    hosts: [(HostBuffer, Event); 2],
+    next: usize,
+    pub shape: StepShape,
+}
+
+/// Sizes of the step that was begun last.
+#[derive(Debug, Clone, Default)]
+pub struct StepShape {
+    pub tokens: usize,
+    /// Sequences with one row, to the decode kernel, without padding; and tiles of the others, to the prefill kernel.
+    pub decode_items: usize,
+    pub prefill_items: usize,
+    pub logits_rows: usize,
+    pub num_copies: usize,
+    /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
+    pub pure_decode: bool,
+    /// The cache that the batch's slots, and its block tables, were checked against.
+    slots_checked: Option<KvLayerSpec>,
+    tables_checked: Option<KvLayerSpec>,
+}
+
+/// Writes words into a page-locked buffer.
+struct Words<'a>(&'a mut [[u8; 4]]);
+
+impl Words<'_> {
+    fn put(&mut self, at: usize, values: impl IntoIterator<Item = u32>) {
+        for (word, value) in self.0[at..].iter_mut().zip(values) {
+            *word = value.to_ne_bytes();
+        }
+    }
+}
+
+impl StepInputs {
+    pub fn new(device: &Device, limits: StepLimits, by_token: bool) -> Result<Self> {
+        let layout = Layout::new(&limits, if by_token { limits.tokens } else { limits.seqs });
+        let bytes = 4 * layout.end;
+        let host = || -> Result<_> { Ok((HostBuffer::new(device, bytes)?, Event::new(device)?)) };
+        Ok(Self {
+            limits,
+            layout,
+            by_token,
+            device: DeviceBuffer::new(device, bytes as u64)?,
+            hosts: [host()?, host()?],
+            next: 0,
+            shape: StepShape::default(),
+        })
+    }
+
+    /// Bytes held on the device.
+    pub fn device_bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    /// The largest batch of single rows.
+    pub fn most_decodes(&self) -> usize {
+        self.limits.tokens.min(self.limits.seqs).min(self.limits.logits_rows)
+    }
+
+    /// Checks the batch and queues its copy. Behind a batch of single rows lie `padded` in all, which do nothing.
+    ///
+    /// # Errors
+    /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
+    pub fn begin(&mut self, batch: &Batch, padded: impl Fn(usize) -> usize, stream: &Stream) -> Result<()> {
+        validate_batch(batch)?;
+        let (tokens, seqs) = (batch.num_tokens(), batch.num_seqs());
+        let group = match &batch.groups[..] {
+            [] => None,
+            [group] => Some(group),
+            groups => return Err(Error::internal(format!("{} KV groups, the device has one", groups.len()))),
+        };
+        let entries = group.map_or(0, |group| group.block_tables.len());
+        let (rows, copies) = (batch.logits_indices.len(), batch.block_copies.len());
+        let StepLimits { tokens: t, seqs: s, logits_rows, table_entries } = self.limits;
+        if tokens > t || seqs > s || rows > logits_rows || entries > table_entries || copies > s {
+            return Err(Error::internal(format!(
+                "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {entries} table entries and {copies} \
+                 copies; the limits are {:?}",
+                self.limits
+            )));
+        }
+        let pure_decode = tokens == seqs
+            && rows == tokens
+            && copies == 0
+            && group.is_some()
+            && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
+        let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
+
+        let (host, copied) = &mut self.hosts[self.next];
+        self.next = 1 - self.next;
+        copied.synchronize()?;
+        let at = &self.layout;
+        let mut words = Words(host.as_mut_slice().as_chunks_mut().0);
+        let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
+        words.put(at.token_ids, batch.token_ids.iter().copied().chain(padding(0)));
+        words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
+        let slots = group.map_or(&[][..], |group| &group.slot_mapping);
+        words.put(at.slots, slots.iter().copied().chain(padding(NO_SLOT)));
+        words.put(at.logits_indices, batch.logits_indices.iter().copied().chain(tokens as u32..padded as u32));
+        words.put(at.copies, batch.block_copies.iter().flat_map(|copy| [copy.src, copy.dst]));
+        let tables = group.map_or(&[][..], |group| &group.block_tables);
+        words.put(at.tables, tables.iter().copied());
+
+        let start_of = |seq: usize| group.map_or(0, |group| group.cu_blocks[seq]);
+        let (mut decode_items, mut prefill_items) = (0, 0);
+        if self.by_token {
+            let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |row| (seq, row)));
+            words.put(at.q_start, 0..=padded as u32);
+            words.put(at.context_lens, batch.positions.iter().map(|position| position + 1).chain(padding(0)));
+            words.put(at.block_start, rows.map(|(seq, _)| start_of(seq)).chain(padding(0)));
+            words.put(at.decode_items, 0..padded as u32);
+            decode_items = tokens;
+        } else {
+            words.put(at.q_start, batch.cu_seqlens_q.iter().copied().chain(tokens as u32 + 1..=padded as u32));
+            words.put(at.context_lens, batch.context_lens.iter().copied().chain(padding(0)));
+            words.put(at.block_start, (0..seqs).map(start_of).chain(padding(0)));
+            for seq in 0..seqs {
+                match batch.tokens_of(seq).len() {
+                    1 => {
+                        words.put(at.decode_items + decode_items, [seq as u32]);
+                        decode_items += 1;
+                    }
+                    rows => {
+                        for first in (0..rows).step_by(PREFILL_ROWS) {
+                            words.put(at.prefill_items + 2 * prefill_items, [seq as u32, first as u32]);
+                            prefill_items += 1;
+                        }
+                    }
+                }
+            }
+            words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
+        }
+
+        let used = 4 * (at.tables + entries);
+        // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
+        // this stream, before or after the copy.
+        unsafe { stream.copy_to_device(self.device.ptr(), &host.as_slice()[..used])? };
+        copied.record(stream)?;
+        self.shape = StepShape {
+            tokens,
+            decode_items,
+            prefill_items,
+            logits_rows: rows,
+            num_copies: copies,
+            pure_decode,
+            slots_checked: None,
+            tables_checked: None,
+        };
+        Ok(())
+    }
+
+    /// Checks, once per step, that the batch's slots are of a cache of `spec`.
+    ///
+    /// # Errors
+    /// `Error::Internal`: kernels index with them unchecked.
+    pub fn check_slots(&mut self, batch: &Batch, group: usize, spec: KvLayerSpec) -> Result<()> {
+        let tables = tables(batch, group)?;
+        if self.shape.slots_checked != Some(spec) {
+            let num_slots = spec.num_blocks * spec.block_size;
+            if let Some(slot) = tables.slot_mapping.iter().find(|&&slot| slot as usize >= num_slots) {
+                return Err(Error::internal(format!("KV slot {slot} is outside the pool of {num_slots} slots")));
+            }
+            self.shape.slots_checked = Some(spec);
+        }
+        Ok(())
+    }
+
+    /// The same for the blocks that attention will read.
+    ///
+    /// # Errors
+    /// As `check_slots`.
+    pub fn check_tables(&mut self, batch: &Batch, group: usize, spec: KvLayerSpec, window: Option<u32>) -> Result<()> {
+        tables(batch, group)?;
+        if self.shape.tables_checked == Some(spec) {
+            return Ok(());
+        }
+        let (num_blocks, size) = (spec.num_blocks, spec.block_size);
+        for seq in 0..batch.num_seqs() {
+            let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { continue };
+            let table = batch.block_table(group, seq);
+            let seen_from = window.map_or(0, |window| (first + 1).saturating_sub(window)) as usize;
+            let needed = seen_from / size..(batch.context_lens[seq] as usize).div_ceil(size);
+            let Some(blocks) = table.get(needed.clone()) else {
+                return Err(Error::internal(format!("a block table of {} for blocks {needed:?}", table.len())));
+            };
+            match blocks.iter().find(|&&block| block as usize >= num_blocks) {
+                None => {}
+                Some(&NULL_BLOCK) => return Err(Error::internal("a null block stands where tokens are to be read")),
+                Some(block) => {
+                    return Err(Error::internal(format!("block {block} is outside the pool of {num_blocks} blocks")));
+                }
+            }
+        }
+        self.shape.tables_checked = Some(spec);
+        Ok(())
+    }
+
+    fn at(&self, word: usize) -> DevicePtr {
+        self.device.ptr().offset(4 * word as u64)
+    }
+
+    pub fn token_ids(&self) -> DevicePtr {
+        self.at(self.layout.token_ids)
+    }
+
+    pub fn positions(&self) -> DevicePtr {
+        self.at(self.layout.positions)
+    }
+
+    pub fn slots(&self) -> DevicePtr {
+        self.at(self.layout.slots)
+    }
+
+    pub fn q_start(&self) -> DevicePtr {
+        self.at(self.layout.q_start)
+    }
+
+    pub fn context_lens(&self) -> DevicePtr {
+        self.at(self.layout.context_lens)
+    }
+
+    pub fn block_start(&self) -> DevicePtr {
+        self.at(self.layout.block_start)
+    }
+
+    pub fn block_tables(&self) -> DevicePtr {
+        self.at(self.layout.tables)
+    }
+
+    pub fn decode_items(&self) -> DevicePtr {
+        self.at(self.layout.decode_items)
+    }
+
+    pub fn prefill_items(&self) -> DevicePtr {
+        self.at(self.layout.prefill_items)
+    }
+
+    pub fn logits_indices(&self) -> DevicePtr {
+        self.at(self.layout.logits_indices)
+    }
+
+    pub fn copies(&self) -> DevicePtr {
+        self.at(self.layout.copies)
+    }
+}
+
+fn tables(batch: &Batch, group: usize) -> Result<&GroupTables> {
+    let have = batch.groups.len();
+    batch.groups.get(group).ok_or_else(|| Error::internal(format!("KV group {group} of a batch with {have}")))
+}
+
+/// Bytes of the largest step, for budgeting.
+pub fn device_bytes(limits: &StepLimits, by_token: bool) -> u64 {
+    4 * Layout::new(limits, if by_token { limits.tokens } else { limits.seqs }).end as u64
+}

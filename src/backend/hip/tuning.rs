@@ -1,0 +1,140 @@
+//! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in them.
+
+use super::args::Format;
+
+/// Device memory for partial sums of products and of attention that are split; fewer splits are used where it would not
+/// do.
+pub const PARTIAL_BYTES: u64 = 32 << 20;
+/// Counters of blocks that share an output.
+pub const NUM_COUNTERS: usize = 1 << 16;
+
+/// Blocks of `gemv` along x: they walk the tiles of 16 rows. Two blocks of 256 threads a multiprocessor keep enough loads
+/// in flight to reach the memory's speed; more only repeat the prologue.
+pub fn gemv_blocks(out_rows: usize, multiprocessors: u32) -> u32 {
+    let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
+    tiles.min(2 * multiprocessors).max(1)
+}
+
+/// How a product on the matrix units is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulPlan {
+    /// Rows of a block: one of the variants.
+    pub n: u32,
+    pub grid: [u32; 3],
+}
+
+/// Tiles of 16 outputs that a block of a variant computes; `MATMUL_TILES_N*` in `args.h`.
+fn tiles_per_block(n: u32) -> u32 {
+    if n <= 16 { 4 } else { 8 }
+}
+
+fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
+    let grid = [out_rows.div_ceil(16).div_ceil(tiles_per_block(n)), rows.div_ceil(n), splits];
+    MatmulPlan { n, grid }
+}
+
+/// Bytes of partial sums per split: a block keeps its whole tile of outputs, of at least 16 rows.
+fn partial_bytes(plan: MatmulPlan) -> u64 {
+    let [x, y, _] = plan.grid.map(u64::from);
+    4 * x * y * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
+}
+
+/// The variant whose rows cover the batch, split along the columns until the multiprocessors have two blocks each.
+pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
+    let n = match rows {
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        _ => 64,
+    };
+    let whole = plan(n, rows, out_rows, 1);
+    let blocks = whole.grid[0] * whole.grid[1];
+    let super_blocks = cols.div_ceil(256);
+    // A split of fewer super-blocks is not worth its partial sums.
+    let most = (super_blocks / 4).clamp(1, 8);
+    let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / partial_bytes(whole).max(1) };
+    let splits = (2 * multiprocessors / blocks.max(1)).clamp(1, most).min(u32::try_from(room.max(1)).unwrap_or(most));
+    plan(n, rows, out_rows, splits)
+}
+
+/// Batch-invariant: one variant, whose blocks sum over the columns in one order, whatever the rows.
+pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
+    plan(32, rows, out_rows, 1)
+}
+
+/// Splits of the context in attention over single rows, for `items` sequences. Graphs are recorded for any context, so it
+/// does not count here: a short one leaves splits empty.
+pub fn attention_splits(items: u32, num_heads: u32, num_kv_heads: u32, head_dim: u32, multiprocessors: u32) -> u32 {
+    let blocks = items.saturating_mul(num_kv_heads).max(1);
+    let partial = 4 * u64::from(items) * u64::from(num_heads) * u64::from(head_dim + 2);
+    let room = PARTIAL_BYTES / partial.max(1);
+    let room = if blocks as usize > NUM_COUNTERS { 1 } else { u32::try_from(room).unwrap_or(u32::MAX) };
+    (2 * multiprocessors).div_ceil(blocks).clamp(1, 32).min(room.max(1))
+}
+
+/// Batch sizes that decode steps are recorded for.
+const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
+
+/// The recorded size that serves `rows`; `most` is the largest step, which is a size of its own. `None`: too many rows
+/// for a recording to matter.
+pub fn bucket(rows: usize, most: usize) -> Option<usize> {
+    if rows > most {
+        return None;
+    }
+    BUCKETS.into_iter().find(|&size| rows <= size).map(|size| size.min(most))
+}
+
+/// The format in which one op hands rows to the next product. `common` is what all matrices of the model take on the
+/// matrix units, if they agree; a single row goes to `gemv`, which takes f32.
+pub fn activation_format(common: Option<Format>, rows: usize, batch_invariant: bool) -> Format {
+    match common {
+        Some(format) if rows > 1 || batch_invariant => format,
+        _ => Format::F32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_and_output_is_in_a_block() {
+        for rows in [1, 7, 8, 9, 16, 17, 32, 33, 64, 65, 500, 2048] {
+            for out_rows in [1, 16, 17, 1000, 4096, 151_936] {
+                for plan in [matmul(rows, out_rows, 4096, 132), invariant_matmul(rows, out_rows)] {
+                    assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
+                    assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
+                    assert!(plan.grid[2] >= 1);
+                }
+            }
+        }
+    }
+
+    /// Few blocks are split, many are not, and partial sums stay in their room.
+    #[test]
+    fn splits() {
+        assert!(matmul(8, 4096, 4096, 132).grid[2] > 1);
+        assert_eq!(matmul(8, 28_672, 4096, 132).grid[2], 1);
+        assert_eq!(matmul(1, 16, 256, 132).grid[2], 1);
+        for rows in [1, 64, 2048] {
+            let plan = matmul(rows, 64, 65_536, 1000);
+            assert!(plan.grid[2] == 1 || u64::from(plan.grid[2]) * partial_bytes(plan) <= PARTIAL_BYTES);
+        }
+        assert!(attention_splits(1, 32, 8, 128, 132) >= 32);
+        assert_eq!(attention_splits(256, 32, 8, 128, 132), 1);
+        assert_eq!(attention_splits(1 << 14, 32, 8, 128, 132), 1);
+    }
+
+    #[test]
+    fn buckets_hold_their_batches() {
+        for most in [1, 3, 64, 100, 256, 300] {
+            for rows in 1..=most {
+                match bucket(rows, most) {
+                    Some(size) => assert!((rows..=most).contains(&size)),
+                    None => assert!(rows > 256),
+                }
+            }
+            assert_eq!(bucket(most + 1, most), None);
+        }
+    }
+}

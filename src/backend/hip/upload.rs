@@ -1,0 +1,132 @@
+//! Weights on their way to the device: from the mapped file into page-locked memory, by copies into a raw area on the
+//! device, and from there by a kernel into tiles. Two slots alternate, so that the host fills one while the device empties
+//! the other.
+
+use super::args::RepackArgs;
+use super::buffer::{TILE_COLS, TILE_ROWS, count};
+use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
+use crate::{Error, Result};
+
+/// Bytes of a slot at most.
+const SLOT_BYTES: usize = 64 << 20;
+/// A slot is no smaller than this, nor than 16 rows of a matrix.
+const MIN_SLOT_BYTES: usize = 64 << 10;
+/// Bytes that are worth a thread of their own when the host copies.
+const COPY_PART: usize = 4 << 20;
+
+/// The copy stream and its slots. Gone, with its memory, once all is uploaded.
+pub struct Uploader {
+    stream: Stream,
+    slots: [Slot; 2],
+    next: usize,
+    slot_bytes: usize,
+}
+
+struct Slot {
+    host: HostBuffer,
+    raw: DeviceBuffer,
+    /// The host side was copied.
+    copied: Event,
+}
+
+impl Uploader {
+    /// For tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row`.
+    pub fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
+        let slot_bytes = largest.clamp(MIN_SLOT_BYTES, SLOT_BYTES).max(largest_tile_row);
+        let slot = || -> Result<Slot> {
+            Ok(Slot {
+                host: HostBuffer::new(device, slot_bytes)?,
+                raw: DeviceBuffer::new(device, slot_bytes as u64)?,
+                copied: Event::new(device)?,
+            })
+        };
+        Ok(Self { stream: Stream::new(device)?, slots: [slot()?, slot()?], next: 0, slot_bytes })
+    }
+
+    /// Whether `bytes` more would go through a slot in one piece, or in runs of 16 rows.
+    pub fn fits(&self, largest_tile_row: usize) -> bool {
+        largest_tile_row <= self.slot_bytes
+    }
+
+    /// Queues the upload of rows of `row_bytes` each, repacked into tiles at `out`.
+    pub fn matrix(
+        &mut self,
+        data: &[u8],
+        row_bytes: usize,
+        cols: usize,
+        repack: &Function,
+        out: DevicePtr,
+        tile_bytes: u64,
+    ) -> Result<()> {
+        let super_blocks = cols.div_ceil(TILE_COLS);
+        let rows_per_slot = self.slot_bytes / row_bytes / TILE_ROWS * TILE_ROWS;
+        if rows_per_slot == 0 {
+            return Err(Error::internal(format!("16 rows of {row_bytes} bytes in slots of {}", self.slot_bytes)));
+        }
+        let mut out = out;
+        for rows in data.chunks(rows_per_slot * row_bytes) {
+            let out_rows = rows.len() / row_bytes;
+            let tiles = out_rows.div_ceil(TILE_ROWS) * super_blocks;
+            let raw = self.send(rows)?;
+            let args = RepackArgs { raw, out, out_rows: count(out_rows)?, cols: count(cols)? };
+            // SAFETY: `raw` holds the rows once the copy before has run, and `out` has room for their tiles, which
+            // nothing reads before `finish`.
+            unsafe { self.stream.launch(repack, [count(tiles.div_ceil(8))?, 1, 1], &args)? };
+            out = out.offset(tiles as u64 * tile_bytes);
+        }
+        Ok(())
+    }
+
+    /// Queues the upload of bytes as they are.
+    pub fn bytes(&mut self, data: &[u8], out: DevicePtr) -> Result<()> {
+        for (index, part) in data.chunks(self.slot_bytes).enumerate() {
+            let raw = self.send(part)?;
+            let out = out.offset((index * self.slot_bytes) as u64);
+            // SAFETY: as in `matrix`; the slot and `out` are different allocations.
+            unsafe { self.stream.copy_on_device(out, raw, part.len() as u64)? };
+        }
+        Ok(())
+    }
+
+    /// Brings at most a slot's bytes into the raw area of the next slot.
+    fn send(&mut self, data: &[u8]) -> Result<DevicePtr> {
+        let slot = &mut self.slots[self.next];
+        self.next = 1 - self.next;
+        // The copy that last read this memory must have run before it is written again. The raw area needs no such wait:
+        // what read it is on the same stream, before the copy that follows.
+        slot.copied.synchronize()?;
+        let host = &mut slot.host.as_mut_slice()[..data.len()];
+        copy_in_parts(data, host);
+        // SAFETY: the memory is written again only after the event; the slot lives until `finish` or drop, which wait.
+        unsafe { self.stream.copy_to_device(slot.raw.ptr(), host)? };
+        slot.copied.record(&self.stream)?;
+        Ok(slot.raw.ptr())
+    }
+
+    /// Waits until everything has arrived.
+    pub fn finish(&mut self) -> Result<()> {
+        self.stream.synchronize()
+    }
+}
+
+impl Drop for Uploader {
+    fn drop(&mut self) {
+        // After an error copies may still read the slots. The loader has reported the first problem already, and the
+        // device remembers its loss.
+        let _ = self.stream.synchronize();
+    }
+}
+
+/// One thread alone reads a mapped file at a fraction of the link's speed, most of it page faults.
+fn copy_in_parts(from: &[u8], to: &mut [u8]) {
+    if from.len() < 2 * COPY_PART {
+        return to.copy_from_slice(from);
+    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(8);
+    let part = from.len().div_ceil(threads).max(COPY_PART);
+    std::thread::scope(|scope| {
+        for (from, to) in from.chunks(part).zip(to.chunks_mut(part)) {
+            scope.spawn(move || to.copy_from_slice(from));
+        }
+    });
+}

@@ -1,0 +1,113 @@
+//! Over an executor that brings back what was wanted of each row of logits, and no more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use super::fake::{Fault, Rule, hashed};
+use super::support::*;
+use crate::Error;
+use crate::config::SamplingParams;
+use crate::engine::FinishReason;
+
+/// More than the candidates that a step brings back, and so flat that they do not always decide.
+const LARGE: usize = 1000;
+const PROMPT: [u32; 5] = [500, 3, 77, 12, 999];
+
+fn rig(rule: Rule) -> Rig {
+    let rig = Rig::with(config(), rule, None);
+    rig.script.selects.store(true, SeqCst);
+    rig
+}
+
+fn seeded(params: SamplingParams) -> SamplingParams {
+    SamplingParams { max_tokens: 30, seed: Some(8), ..params }
+}
+
+fn assert_as_if_alone(rig: &Rig, client: Client, params: &SamplingParams) {
+    for (index, one) in client.wait() {
+        let expected = alone(&rig.rule, &PROMPT, &SamplingParams { n: 1, ..params.clone() }, index as u32, 8);
+        assert_eq!(one.tokens, expected, "sequence {index} of {params:?}");
+    }
+}
+
+/// S14, G26: requests of every kind in one batch, each with the tokens that whole rows give.
+#[test]
+fn every_kind_of_request_in_one_batch() {
+    let rig = rig(hashed(LARGE));
+    let kinds: Vec<SamplingParams> = [
+        greedy(30),
+        SamplingParams { logprobs: Some(3), ..greedy(30) },
+        SamplingParams { top_k: 7, n: 3, ..Default::default() },
+        SamplingParams { top_p: 0.3, logprobs: Some(2), ..Default::default() },
+        SamplingParams { n: 2, ..Default::default() },
+        SamplingParams { min_p: 0.5, temperature: 0.7, ..Default::default() },
+        SamplingParams { presence_penalty: 1.0, ..greedy(30) },
+        SamplingParams { prompt_logprobs: Some(1), ..Default::default() },
+        SamplingParams { min_tokens: 10, stop_token_ids: vec![4, 5], ..greedy(30) },
+    ]
+    .into_iter()
+    .map(seeded)
+    .collect();
+    let clients: Vec<_> = kinds.iter().map(|params| rig.submit(&PROMPT, params.clone())).collect();
+    for (client, params) in clients.into_iter().zip(&kinds) {
+        assert_as_if_alone(&rig, client, params);
+    }
+    assert!(rig.engine.stats().logits_rows_fetched > 0, "the candidates of a flat row decided everything");
+    assert_eq!(rig.engine.prompt_logits(PROMPT.to_vec()).unwrap().len(), PROMPT.len() * LARGE);
+    assert_nothing_left(&rig.engine);
+}
+
+/// G26: where the best tokens are enough, no row leaves the device.
+#[test]
+fn no_row_is_read_that_is_not_needed() {
+    let rig = rig(hashed(LARGE));
+    for params in [
+        greedy(30),
+        SamplingParams { logprobs: Some(20), ..greedy(30) },
+        SamplingParams { top_k: 40, top_p: 0.8, n: 2, ..Default::default() },
+        SamplingParams { min_p: 0.6, temperature: 1.5, ..Default::default() },
+    ] {
+        let params = seeded(params);
+        assert_as_if_alone(&rig, rig.submit(&PROMPT, params.clone()), &params);
+    }
+    assert_eq!(rig.script.rows_wanted.load(SeqCst), 0);
+    assert_eq!(rig.engine.stats().logits_rows_fetched, 0);
+    // Ended only with its tokens: whole rows only until `min_tokens` have come.
+    let params = seeded(SamplingParams { min_tokens: 4, ..greedy(30) });
+    assert_as_if_alone(&rig, rig.submit(&PROMPT, params.clone()), &params);
+    assert_eq!(rig.script.rows_wanted.load(SeqCst), 4);
+}
+
+/// S11: a row that is not a number, and a row that cannot be fetched, end their request and no other.
+#[test]
+fn broken_rows() {
+    let plain = hashed(LARGE);
+    let broken: Rule = Arc::new(move |content| {
+        let mut row = plain(content);
+        row[17] = if content[0] == 666 { f32::NAN } else { row[17] };
+        row
+    });
+    let rig = rig(broken);
+    let good = rig.submit(&PROMPT, seeded(greedy(30)));
+    for params in [greedy(5), SamplingParams::default()] {
+        let one = rig.submit(&[666, 1], params).wait()[&0].clone();
+        assert_eq!(one.reason, Some(FinishReason::Error));
+        assert!(matches!(one.error, Some(Error::StepFailed { problem }) if problem.contains("not a number")));
+    }
+    *rig.script.fetch_fault.lock() = Some(Fault::Error);
+    let one = rig.submit(&PROMPT, SamplingParams { max_tokens: 50, ..Default::default() }).wait()[&0].clone();
+    assert!(matches!(one.error, Some(Error::StepFailed { problem }) if problem.contains("scripted")));
+    assert_as_if_alone(&rig, good, &seeded(greedy(30)));
+    assert_nothing_left(&rig.engine);
+}
+
+/// G27: a device that is lost while a row is fetched is lost for all.
+#[test]
+fn a_device_lost_in_a_fetch() {
+    let rig = rig(hashed(LARGE));
+    *rig.script.fetch_fault.lock() = Some(Fault::Dead);
+    let one = rig.submit(&PROMPT, SamplingParams { max_tokens: 50, ..Default::default() }).wait()[&0].clone();
+    assert!(matches!(one.error, Some(Error::EngineDead { .. })));
+    assert!(matches!(rig.engine.prompt_logits(vec![1]), Err(Error::EngineDead { .. })));
+    assert_nothing_left(&rig.engine);
+}

@@ -1,0 +1,201 @@
+//! The whole row is the oracle: what `pick` makes of a selection is what `pick_from_row` makes of its row.
+
+use proptest::prelude::*;
+
+use super::{LARGE_VOCAB, logits, sequence};
+use crate::Error;
+use crate::config::SamplingParams;
+use crate::sampler::{Picked, Sampler, SequenceSampler};
+use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
+
+/// A row as a device sees it.
+struct Device {
+    row: Vec<f32>,
+    order: Vec<u32>,
+    sorted: Vec<f32>,
+    log_sum_exp: f32,
+}
+
+impl Device {
+    fn new(row: Vec<f32>) -> Self {
+        let mut order: Vec<u32> = (0..row.len() as u32).collect();
+        order.sort_by(|&a, &b| row[b as usize].partial_cmp(&row[a as usize]).unwrap().then(a.cmp(&b)));
+        let max = f64::from(row[order[0] as usize]);
+        let total: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
+        let sorted = order.iter().map(|&id| row[id as usize]).collect();
+        Self { row, order, sorted, log_sum_exp: (max + total.ln()) as f32 }
+    }
+
+    fn select(&self, wanted: Wanted) -> Selected<'_> {
+        let Self { row, order, sorted, log_sum_exp } = self;
+        match wanted {
+            Wanted::Argmax => Selected::Argmax { token: order[0], logit: sorted[0], log_sum_exp: *log_sum_exp },
+            Wanted::Top(k) => {
+                Selected::Top { ids: &order[..k as usize], logits: &sorted[..k as usize], log_sum_exp: *log_sum_exp }
+            }
+            Wanted::Row => Selected::Row(row),
+        }
+    }
+}
+
+fn assert_same(got: &Picked, expected: &Picked) {
+    assert_eq!(got.token, expected.token);
+    match (&got.logprobs, &expected.logprobs) {
+        (None, None) => {}
+        (Some(got), Some(expected)) => {
+            assert_eq!(got.len(), expected.len());
+            for (got, expected) in got.iter().zip(expected) {
+                assert_eq!((got.token_id, got.rank), (expected.token_id, expected.rank));
+                assert!((got.logprob - expected.logprob).abs() <= 3e-6 * expected.logprob.abs().max(1.0));
+            }
+        }
+        _ => panic!("log-probabilities from one of them only"),
+    }
+}
+
+/// Samples `steps` tokens from what is wanted of a row and from the row. How many the selection decided.
+fn compare(device: &Device, params: &SamplingParams, steps: usize) -> usize {
+    let (mut one, mut other) = (Sampler::new(device.row.len()), Sampler::new(device.row.len()));
+    let mut sequence = sequence(params.clone(), 5);
+    let mut decided = 0;
+    for _ in 0..steps {
+        let selected = device.select(sequence.wanted(device.row.len()));
+        let expected = other.pick_from_row(&device.row, &sequence).unwrap();
+        if let Some(picked) = one.pick(selected, &sequence).unwrap() {
+            assert_same(&picked, &expected);
+            decided += 1;
+        }
+        sequence.accept(expected.token);
+    }
+    decided
+}
+
+/// S14, G21: every kind of filter at the vocabulary of Qwen; how often the row has to be read is bounded.
+#[test]
+fn candidates_decide_as_the_row_does() {
+    let device = Device::new(logits(LARGE_VOCAB, 1).into_iter().map(|x| 1.5 * x).collect());
+    let warm = SamplingParams { temperature: 0.8, ..Default::default() };
+    let cases = [
+        (SamplingParams { temperature: 0.0, ..Default::default() }, 100),
+        (SamplingParams { temperature: 0.0, logprobs: Some(0), ..Default::default() }, 100),
+        (SamplingParams { temperature: 0.0, logprobs: Some(20), ..Default::default() }, 100),
+        (SamplingParams { top_k: 1, ..warm.clone() }, 100),
+        (SamplingParams { top_k: 50, logprobs: Some(5), ..Default::default() }, 100),
+        (SamplingParams { top_k: MAX_TOP, temperature: 3.0, ..Default::default() }, 100),
+        (SamplingParams { top_k: 3, logprobs: Some(20), ..warm.clone() }, 100),
+        (SamplingParams { top_k: 40, top_p: 0.9, min_p: 0.02, ..warm.clone() }, 100),
+        (SamplingParams { min_p: 0.05, ..warm.clone() }, 100),
+        (SamplingParams { min_p: 0.1, temperature: 1.3, top_p: 0.5, ..Default::default() }, 100),
+        (SamplingParams { top_p: 0.6, ..Default::default() }, 100),
+        (SamplingParams { top_p: 0.8, logprobs: Some(2), ..warm.clone() }, 100),
+        (SamplingParams { top_p: 0.95, temperature: 0.5, ..Default::default() }, 100),
+        (SamplingParams { logprobs: Some(1), ..warm }, 95),
+        (SamplingParams::default(), 95),
+    ];
+    for (params, at_least) in cases {
+        let decided = compare(&device, &params, 100);
+        assert!(decided >= at_least, "{decided} of 100 decided: {params:?}");
+    }
+}
+
+/// Infinities are left to the row; a vocabulary that fits needs no row at all.
+#[test]
+fn edges() {
+    let mut row = logits(1000, 3);
+    row[40] = f32::INFINITY;
+    row[60] = f32::INFINITY;
+    let device = Device { log_sum_exp: f32::INFINITY, ..Device::new(row) };
+    assert_eq!(compare(&device, &SamplingParams::default(), 10), 0);
+    let mut row = logits(1000, 3);
+    row[7] = f32::NEG_INFINITY;
+    assert!(compare(&Device::new(row), &SamplingParams { top_p: 0.5, ..Default::default() }, 20) > 15);
+    let small = Device::new(logits(200, 3));
+    for params in [
+        SamplingParams::default(),
+        SamplingParams { top_p: 0.999, ..Default::default() },
+        SamplingParams { top_k: 1000, min_p: 1e-6, ..Default::default() },
+    ] {
+        assert_eq!(compare(&small, &params, 50), 50, "{params:?}");
+    }
+    // Equal logits: nothing is certain but the order.
+    let flat = Device::new(vec![0.5; 5000]);
+    assert_eq!(compare(&flat, &SamplingParams { top_k: 7, ..Default::default() }, 50), 50);
+    compare(&flat, &SamplingParams { top_p: 0.03, ..Default::default() }, 50);
+    compare(&flat, &SamplingParams::default(), 50);
+}
+
+#[test]
+fn what_is_wanted() {
+    let wanted = |params| sequence(params, 0).wanted(1000);
+    let top = |k: usize| Wanted::Top(k as u32);
+    let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+    assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
+    assert_eq!(wanted(SamplingParams { logprobs: Some(0), ..greedy.clone() }), Wanted::Argmax);
+    assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy.clone() }), top(4));
+    assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9));
+    assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP));
+    assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP));
+    assert_eq!(sequence(SamplingParams::default(), 0).wanted(100), top(100));
+    for row in [
+        SamplingParams { temperature: 1.1, ..Default::default() },
+        SamplingParams { top_k: MAX_TOP + 1, ..Default::default() },
+        SamplingParams { logit_bias: vec![(3, 1.0)], ..greedy.clone() },
+        SamplingParams { presence_penalty: 0.5, ..greedy.clone() },
+        SamplingParams { min_tokens: 1, ..greedy },
+    ] {
+        assert_eq!(wanted(row.clone()), Wanted::Row, "{row:?}");
+    }
+}
+
+/// A selection that cannot decide is not an error; one that a row could not give is.
+#[test]
+fn selections_of_every_kind() {
+    let device = Device::new(logits(1000, 9));
+    let random = sequence(SamplingParams { temperature: 2.0, ..Default::default() }, 0);
+    let mut sampler = Sampler::new(1000);
+    assert_eq!(sampler.pick(device.select(Wanted::Argmax), &random).unwrap(), None);
+    assert_eq!(sampler.pick(device.select(Wanted::Top(3)), &random).unwrap(), None);
+    assert!(sampler.pick(device.select(Wanted::Row), &random).unwrap().is_some());
+    let greedy = sequence(SamplingParams { temperature: 0.0, ..Default::default() }, 0);
+    for wanted in [Wanted::Argmax, Wanted::Top(5), Wanted::Row] {
+        assert_eq!(sampler.pick(device.select(wanted), &greedy).unwrap().unwrap().token, device.order[0]);
+    }
+    let failed = |selected: Selected<'_>, sequence: &SequenceSampler| {
+        matches!(Sampler::new(1000).pick(selected, sequence), Err(Error::StepFailed { .. }))
+    };
+    let nan = f32::NAN;
+    assert!(failed(Selected::Argmax { token: NO_TOKEN, logit: 1.0, log_sum_exp: nan }, &greedy));
+    assert!(failed(Selected::Top { ids: &[3], logits: &[1.0], log_sum_exp: nan }, &random));
+    let least = f32::NEG_INFINITY;
+    assert!(failed(Selected::Argmax { token: 0, logit: least, log_sum_exp: least }, &greedy));
+    let mut broken = |ids: &[u32], logits: &[f32]| {
+        matches!(sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0 }, &greedy), Err(Error::Internal { .. }))
+    };
+    assert!(broken(&[], &[]) && broken(&[1, 2], &[0.5]) && broken(&[1000], &[0.5]));
+    assert!(broken(&[1, 2], &[0.5, 0.6]) && broken(&[2, 1], &[0.5, 0.5]));
+    assert!(!broken(&[1, 2], &[0.5, 0.5]));
+}
+
+proptest! {
+    /// S14: any settings and any row, peaked or flat, with equals among its logits.
+    #[test]
+    fn any_settings_agree_with_the_row(
+        seed in any::<u64>(),
+        vocab_size in prop_oneof![1usize..40, 200usize..600, Just(5000usize)],
+        spread in prop_oneof![Just(0.0f32), 0.05f32..3.0],
+        steps_of in prop_oneof![Just(0.0f32), Just(0.5f32)],
+        temperature in prop_oneof![Just(0.0f32), Just(1.0f32), 0.05f32..1.5],
+        filters in (
+            prop_oneof![Just(0usize), 1usize..300],
+            prop_oneof![Just(1.0f32), 0.01f32..1.0],
+            prop_oneof![Just(0.0f32), 0.0f32..0.3],
+        ),
+        logprobs in prop_oneof![Just(None), (0usize..21).prop_map(Some)],
+    ) {
+        let row = logits(vocab_size, seed).into_iter().map(|x| x * spread);
+        let rounded = row.map(|x| if steps_of > 0.0 { (x / steps_of).round() * steps_of } else { x });
+        let (top_k, top_p, min_p) = filters;
+        let params = SamplingParams { temperature, top_k, top_p, min_p, logprobs, ..Default::default() };
+        compare(&Device::new(rounded.collect()), &params, 8);
+    }
+}
