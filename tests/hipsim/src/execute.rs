@@ -158,6 +158,9 @@ impl Device {
         if launch.shared_bytes != 0 || launch.block[1..] != [1, 1] {
             return Err(format!("{name}: on the CPU, blocks have one dimension and no dynamic shared memory"));
         }
+        if launch.block[0] != kernel.threads {
+            return Err(format!("{name}: launched with {} threads, written for {}", launch.block[0], kernel.threads));
+        }
         // SAFETY: the launch was checked to bring at least as many bytes of arguments as the kernel has.
         let result = unsafe { object.run(&kernel, launch.grid, launch.block[0], &launch.arguments, self.order) };
         result.map_err(|text| format!("{name}: {text}"))?;
