@@ -21,6 +21,11 @@ impl Device {
         Ok(())
     }
 
+    pub(crate) fn synchronize_all(&self, state: &mut State) -> Result<()> {
+        let streams: Vec<u64> = state.streams.live.keys().copied().collect();
+        streams.into_iter().try_for_each(|stream| self.synchronize(state, stream))
+    }
+
     /// Runs a stream up to a mark and no further.
     pub(crate) fn run_until(&self, state: &mut State, mark: Mark) -> Result<()> {
         loop {
