@@ -19,6 +19,7 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod select;
 mod self_test;
 mod step;
 mod stream;

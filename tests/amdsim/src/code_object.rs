@@ -18,7 +18,8 @@ impl CodeObject {
         let target = metadata.text("amdhsa.target").ok_or(LoadError::Format("the metadata names no target"))?;
         // "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-"
         let target = target.split("--").last().and_then(|t| t.split(':').next()).unwrap_or(target).to_owned();
-        let kernels = metadata.list("amdhsa.kernels").iter().map(|k| Kernel::read(&elf, k)).collect::<Result<_, _>>()?;
+        let kernels =
+            metadata.list("amdhsa.kernels").iter().map(|k| Kernel::read(&elf, k)).collect::<Result<_, _>>()?;
         Ok(Self { target, kernels })
     }
 

@@ -57,7 +57,10 @@ fn a_kernel_is_right_on_the_cpu_and_needs_its_barriers() {
         }
         for dropped in ["-DGPU_DROP_BARRIER=0", "-DGPU_DROP_BARRIER=1"] {
             let errors = errors(&[dropped]);
-            assert!(errors.iter().any(|error| error.is_nan() || *error > 1e-3), "{dropped} makes no difference: {errors:?}");
+            assert!(
+                errors.iter().any(|error| error.is_nan() || *error > 1e-3),
+                "{dropped} makes no difference: {errors:?}"
+            );
         }
         for gpu in gpus {
             assert_eq!(gpu.live(), Live::default());
