@@ -177,11 +177,13 @@ struct ArgmaxArgs {
   u32 rows, cols;
 };
 
-// Per row: the k largest logits in order (logit descending, id ascending) and log(sum(exp)). top_k, one block per row
+// Per row: the k largest logits in order (logit descending, id ascending) and the logarithms of two sums, of exp(logit)
+// and of exp((logit - largest) / temperature). top_k, one block per row
 struct TopKArgs {
   const float* logits;
   u32* ids;               // [rows][k]
   float* values;          // [rows][k]
-  float* log_sum_exp;     // [rows]; NaN if the row holds one
+  float* log_sums;        // [rows][2]; NaN if the row holds one
+  const float* temperatures;  // [rows], above 0
   u32 rows, cols, k;      // k <= 256 and k <= cols
 };

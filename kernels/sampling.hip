@@ -1,13 +1,14 @@
 // What sampling needs of a row of logits, one block of 1024 threads a row. Both kernels read the row once for its
-// maximum and its log-sum-exp; top_k reads it a second time, for the candidates.
+// maximum and the sums of its exponentials; top_k reads it a second time, for the candidates.
 #include "gpu.h"
 #include "args.h"
 #include "elementary.h"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WAVES = THREADS / WARP;
-// Logits that a thread loads at a time: four groups of four neighbours, so that four loads are in flight.
-constexpr u32 PER_THREAD = 16;
+// Logits that a thread loads at a time, in groups of four neighbours, so that several loads are in flight. Sixteen would
+// spill on wave64 targets, which keep a mask of all lanes for every condition.
+constexpr u32 PER_THREAD = WARP == 64 ? 8 : 16;
 constexpr u32 CHUNK = THREADS * PER_THREAD;
 // Candidates of top_k in LDS.
 constexpr u32 CAPACITY = 2 * THREADS;
@@ -37,42 +38,60 @@ DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
 struct Row {
   const float* logits;
   u32 cols;
-  bool aligned;           // to 16 bytes
 };
-DEV Row row_of(const float* logits, u32 row, u32 cols) {
-  const float* p = logits + (u64)row * cols;
-  return Row{p, cols, ((u64)p & 15) == 0};
-}
+DEV Row row_of(const float* logits, u32 row, u32 cols) { return Row{logits + (u64)row * cols, cols}; }
 
 // Id of this thread's i-th logit of the chunk at `start`; ascends with i.
 DEV u32 token_id(u32 start, u32 i) { return start + (i >> 2) * (4 * THREADS) + 4 * (u32)tid_x() + (i & 3); }
 
 // This thread's logits of a chunk; -infinity beyond the row.
 DEV void load_chunk(const Row& row, u32 start, float* v) {
-  const bool whole = row.aligned && row.cols - start >= CHUNK;
+  const bool whole = ((u64)row.logits & 15) == 0 && row.cols - start >= CHUNK;
   UNROLL
   for (u32 i = 0; i < PER_THREAD; i += 4) {
     const u32 id = token_id(start, i);
-    const float* p = row.logits + id;
     if (whole) {
-      const v4 w = ld16(p);
+      const v4 w = ld16(row.logits + id);
       v[i] = bits_f32(w.x); v[i + 1] = bits_f32(w.y); v[i + 2] = bits_f32(w.z); v[i + 3] = bits_f32(w.w);
     } else {
-      for (u32 j = 0; j < 4; j++) v[i + j] = id + j < row.cols ? p[j] : -F32_INFINITY;
+      for (u32 j = 0; j < 4; j++) {
+        const float x = row.logits[id + j < row.cols ? id + j : row.cols - 1];
+        v[i + j] = id + j < row.cols ? x : -F32_INFINITY;
+      }
     }
   }
+}
+
+// A sum of exp((logit - max) / temperature) under a maximum that grows, and what its rounding lost (Kahan).
+struct ExpSum { float sum, lost; };
+
+DEV void add_four(ExpSum& s, const float* v, float max, float inverse_temperature) {
+  float weight[4];
+  UNROLL
+  for (u32 i = 0; i < 4; i++) weight[i] = exp_accurate((v[i] - max) * inverse_temperature);
+  const float term = (weight[0] + weight[1]) + (weight[2] + weight[3]) - s.lost;
+  const float sum = s.sum + term;
+  s.lost = (sum - s.sum) - term;
+  s.sum = sum;
+}
+DEV void raise_max(ExpSum& s, float before, float max, float inverse_temperature) {
+  const float scale = exp_accurate((before - max) * inverse_temperature);
+  s.sum *= scale;
+  s.lost *= scale;
 }
 
 // One thread's part of a row.
 struct Part {
   float max;
   u32 best;               // first id that has it
-  float sum, lost;        // sum of exp(logit - max), and what its rounding lost (Kahan)
+  ExpSum plain;           // of temperature 1
+  ExpSum tempered;        // only where the temperature is not 1
   bool nan;
 };
 
-DEV Part scan(const Row& row) {
-  Part p{-F32_INFINITY, 4 * (u32)tid_x(), 0.f, 0.f, false};
+DEV Part scan(const Row& row, float temperature) {
+  const float inverse = 1.f / temperature;
+  Part p{-F32_INFINITY, 4 * (u32)tid_x(), {0.f, 0.f}, {0.f, 0.f}, false};
   for (u32 start = 0; start < row.cols; start += CHUNK) {
     float v[PER_THREAD];
     load_chunk(row, start, v);
@@ -84,17 +103,13 @@ DEV Part scan(const Row& row) {
     }
     if (!is_finite(p.max)) continue;     // all -infinity so far, or a +infinity that leaves no sum
     if (p.max > before) {
-      const float scale = exp_accurate(before - p.max);
-      p.sum *= scale;
-      p.lost *= scale;
+      raise_max(p.plain, before, p.max, 1.f);
+      raise_max(p.tempered, before, p.max, inverse);
     }
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i += 4) {
-      const float term = (exp_accurate(v[i] - p.max) + exp_accurate(v[i + 1] - p.max)) +
-                         (exp_accurate(v[i + 2] - p.max) + exp_accurate(v[i + 3] - p.max)) - p.lost;
-      const float sum = p.sum + term;
-      p.lost = (sum - p.sum) - term;
-      p.sum = sum;
+      add_four(p.plain, v + i, p.max, 1.f);
+      if (temperature != 1.f) add_four(p.tempered, v + i, p.max, inverse);
     }
   }
   return p;
@@ -109,14 +124,25 @@ DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
 
 struct Whole {
   u64 best;               // key of the best token
-  float log_sum_exp;      // NaN if the row holds one
+  float log_sum_exp;      // of the logits; NaN if the row holds one
+  float log_tempered;     // of (logit - max) / temperature
   bool nan;
 };
 
+// Sum over the block of the threads' sums, each brought under the block's maximum.
+DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
+  const float sum = warp_sum(is_finite(below_max) ? s.sum * exp_accurate(below_max) : 0.f);
+  if (lane_id() == 0) waves[(u32)tid_x() / WARP] = sum;
+  block_sync();
+  float total = 0.f;
+  for (u32 i = 0; i < WAVES; i++) total += waves[i];
+  return total;
+}
+
 // Puts the threads' parts together; every thread gets the result.
-DEV Whole combine(const Row& row, const Part& p) {
+DEV Whole combine(const Row& row, const Part& p, float temperature) {
   SHARED u64 bests[WAVES];
-  SHARED float sums[WAVES];
+  SHARED float sums[2][WAVES];
   SHARED u32 nans[WAVES];
   u64 best = best_key(row, p);
   u32 nan = p.nan;
@@ -130,13 +156,16 @@ DEV Whole combine(const Row& row, const Part& p) {
   block_sync();
   for (u32 i = 0; i < WAVES; i++) { best = max_u64(best, bests[i]); nan |= nans[i]; }
   const float max = key_logit(best);
-  const float sum = warp_sum(is_finite(max) && is_finite(p.max) ? p.sum * exp_accurate(p.max - max) : 0.f);
-  if (lane_id() == 0) sums[wave] = sum;
-  block_sync();
-  float total = 0.f;
-  for (u32 i = 0; i < WAVES; i++) total += sums[i];
-  const float log_sum_exp = nan ? bits_f32(0x7fc00000u) : is_finite(max) ? max + log_accurate(total) : max;
-  return Whole{best, log_sum_exp, nan != 0};
+  const float below = p.max - max;       // not finite where this thread saw nothing, or the row has no sum
+  const float plain = combine_sums(p.plain, below, sums[0]);
+  const float tempered = temperature == 1.f ? plain : combine_sums(p.tempered, below / temperature, sums[1]);
+  Whole whole{best, max, 0.f, nan != 0};
+  if (nan) whole.log_sum_exp = whole.log_tempered = bits_f32(0x7fc00000u);
+  else if (is_finite(max)) {
+    whole.log_sum_exp = max + log_accurate(plain);
+    whole.log_tempered = log_accurate(tempered);
+  }
+  return whole;
 }
 
 // Sorts keys[0 .. n) in descending order: a bitonic network; n is a power of two, at most CAPACITY. What was written to
@@ -212,7 +241,7 @@ KERNEL(1024, argmax, ArgmaxArgs) {
   pdl_wait();
   const u32 r = (u32)bid_x();
   const Row row = row_of(a.logits, r, a.cols);
-  const Whole whole = combine(row, scan(row));
+  const Whole whole = combine(row, scan(row, 1.f), 1.f);
   if (tid_x() == 0) {
     a.tokens[r] = whole.nan ? ~0u : key_id(whole.best);
     a.values[2 * r] = key_logit(whole.best);
@@ -229,9 +258,14 @@ KERNEL(1024, top_k, TopKArgs) {
   SHARED u32 count;
   const u32 r = (u32)bid_x(), t = (u32)tid_x();
   const Row row = row_of(a.logits, r, a.cols);
-  const Part part = scan(row);
-  const Whole whole = combine(row, part);
-  if (t == 0) { a.log_sum_exp[r] = whole.log_sum_exp; count = 0; }
+  const float temperature = a.temperatures[r];
+  const Part part = scan(row, temperature);
+  const Whole whole = combine(row, part, temperature);
+  if (t == 0) {
+    a.log_sums[2 * r] = whole.log_sum_exp;
+    a.log_sums[2 * r + 1] = whole.log_tempered;
+    count = 0;
+  }
   keys[t] = best_key(row, part);
   sort_descending(keys, THREADS);
   const u64 floor = keys[a.k - 1];
