@@ -99,8 +99,9 @@ struct Block {
   int guarded;                          // stacks whose lowest page was made inaccessible
 };
 
+// Initialised, so that it lies below all SHARED arrays, out of reach of a kernel that writes beyond them.
 struct Thread { Block* block; char error[256]; };
-static thread_local Thread self;
+static thread_local Thread self = {nullptr, "no kernel has failed"};
 
 __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) {
   Block* b = self.block;

@@ -1,36 +1,57 @@
 //! A loaded code object.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::decode::{self, Decoded, Step};
+use crate::disassembly::{Line, disassemble};
 use crate::elf::Elf;
+use crate::target::Target;
 use crate::{Kernel, LoadError, msgpack};
 
 /// An AMDGPU code object, disassembled and ready to run. Instructions are decoded when they are first executed.
 pub struct CodeObject {
-    target: String,
+    pub(crate) target: Target,
     kernels: Vec<Kernel>,
+    pub(crate) image: Vec<u8>,
+    pub(crate) lines: Vec<Line>,
+    indices: HashMap<u64, usize>,
+    steps: Vec<OnceLock<Decoded<Step>>>,
 }
 
 impl CodeObject {
     /// Reads an ELF code object and has it disassembled by `llvm-objdump` (`ROCMFORGE_LLVM_OBJDUMP`, else version 22 or
     /// newer in the path), once.
     pub fn load(file: &[u8]) -> Result<Self, LoadError> {
+        if !processor_is_supported() {
+            return Err(LoadError::Processor);
+        }
         let elf = Elf::parse(file)?;
         let metadata = msgpack::decode(elf.metadata).ok_or(LoadError::Format("the metadata is not MessagePack"))?;
         let target = metadata.text("amdhsa.target").ok_or(LoadError::Format("the metadata names no target"))?;
         // "amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-"
-        let target = target.split("--").last().and_then(|t| t.split(':').next()).unwrap_or(target).to_owned();
-        let kernels =
-            metadata.list("amdhsa.kernels").iter().map(|k| Kernel::read(&elf, k)).collect::<Result<_, _>>()?;
-        Ok(Self { target, kernels })
+        let target = target.split("--").last().and_then(|t| t.split(':').next()).unwrap_or(target);
+        let kernels = metadata.list("amdhsa.kernels").iter().map(|k| Kernel::read(&elf, k));
+        let kernels = kernels.collect::<Result<Vec<_>, _>>()?;
+        let first = kernels.first().ok_or(LoadError::Format("it has no kernel"))?;
+        if kernels.iter().any(|kernel| kernel.wavefront_size != first.wavefront_size) {
+            return Err(LoadError::Format("its kernels have different wavefront sizes"));
+        }
+        let target = Target::new(target, first.wavefront_size)?;
+        let lines = disassemble(file)?;
+        let indices = lines.iter().enumerate().map(|(index, line)| (line.address, index)).collect();
+        let steps = lines.iter().map(|_| OnceLock::new()).collect();
+        Ok(Self { target, kernels, image: elf.image, lines, indices, steps })
     }
 
     /// The target without its features: `gfx90a`, `gfx11-generic`.
     pub fn target(&self) -> &str {
-        &self.target
+        &self.target.name
     }
 
-    /// 32 or 64, the same for every kernel; 0 when there is no kernel.
+    /// 32 or 64, the same for every kernel.
     pub fn wavefront_size(&self) -> u32 {
-        self.kernels.first().map_or(0, |kernel| kernel.wavefront_size)
+        self.target.lanes as u32
     }
 
     pub fn kernel(&self, name: &str) -> Option<&Kernel> {
@@ -40,4 +61,38 @@ impl CodeObject {
     pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
         self.kernels.iter()
     }
+
+    /// Instructions that the simulator cannot decode, each mnemonic with one reason: what a kernel would stop at if it
+    /// came there.
+    pub fn unsupported(&self) -> Vec<String> {
+        let mut found: Vec<String> = (0..self.lines.len())
+            .filter_map(|index| Some(format!("{} ({})", self.lines[index].text, self.step(index)?.as_ref().err()?)))
+            .collect();
+        let mnemonic = |text: &String| text.split(' ').next().unwrap_or_default().to_owned();
+        found.sort();
+        found.dedup_by_key(|text| mnemonic(text));
+        found
+    }
+
+    /// The index of the instruction at an address.
+    pub(crate) fn index(&self, address: u64) -> Option<usize> {
+        self.indices.get(&address).copied()
+    }
+
+    /// An instruction, or why it cannot be executed.
+    #[inline]
+    pub(crate) fn step(&self, index: usize) -> Option<&Decoded<Step>> {
+        let step = self.steps.get(index)?;
+        Some(step.get_or_init(|| decode::instruction(&self.target, &self.lines[index])))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn processor_is_supported() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn processor_is_supported() -> bool {
+    true
 }

@@ -42,6 +42,8 @@ pub enum Fault {
     Jump(u64),
     #[error("{0} instructions by one wave: it does not end")]
     Endless(u64),
+    #[error("the kernel executed s_trap")]
+    Trapped,
     #[error("launch: {0}")]
     Launch(String),
 }

@@ -5,12 +5,22 @@
 //! it can and cannot show, and for how an instruction is added.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
+mod abi;
 mod code_object;
+mod context;
+mod decode;
+mod disassembly;
 mod elf;
 mod error;
+mod float;
 mod kernel;
+mod lane;
 mod launch;
 mod msgpack;
+mod operand;
+mod syntax;
+mod target;
+mod wave;
 
 pub use code_object::CodeObject;
 pub use error::{Access, Fault, LoadError, OutOfBounds, Space, Trap};

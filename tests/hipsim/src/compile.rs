@@ -110,11 +110,13 @@ fn amd_arguments<'a>(arch: &str, options: impl Iterator<Item = &'a str>) -> Vec<
 }
 
 fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let fixed = ["-x", "c++", "-O1", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off"];
+    let language = ["-x", "c++", "-O1", "-std=c++17", "-ffp-contract=off"];
+    // Symbols are hidden so that the objects of one process share nothing; large frames cannot step over a fiber's guard.
+    let object = ["-shared", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection"];
     let wave = format!("-DWARP={}", target.wave_size);
     // Of the options for a GPU's compiler only these mean the same here.
     let kept = options.filter(|option| ["-D", "-U", "-I"].iter().any(|prefix| option.starts_with(prefix)));
-    fixed.into_iter().map(str::to_owned).chain([wave]).chain(kept.map(str::to_owned)).collect()
+    language.into_iter().chain(object).map(str::to_owned).chain([wave]).chain(kept.map(str::to_owned)).collect()
 }
 
 fn variable(name: &str) -> Option<String> {

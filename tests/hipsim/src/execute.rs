@@ -21,6 +21,11 @@ impl Device {
         Ok(())
     }
 
+    pub(crate) fn synchronize_all(&self, state: &mut State) -> Result<()> {
+        let streams: Vec<u64> = state.streams.live.keys().copied().collect();
+        streams.into_iter().try_for_each(|stream| self.synchronize(state, stream))
+    }
+
     /// Runs a stream up to a mark and no further.
     pub(crate) fn run_until(&self, state: &mut State, mark: Mark) -> Result<()> {
         loop {
@@ -157,6 +162,9 @@ impl Device {
         let kernel = object.kernel(name).ok_or_else(|| format!("no kernel {name}"))?;
         if launch.shared_bytes != 0 || launch.block[1..] != [1, 1] {
             return Err(format!("{name}: on the CPU, blocks have one dimension and no dynamic shared memory"));
+        }
+        if launch.block[0] != kernel.threads {
+            return Err(format!("{name}: launched with {} threads, written for {}", launch.block[0], kernel.threads));
         }
         // SAFETY: the launch was checked to bring at least as many bytes of arguments as the kernel has.
         let result = unsafe { object.run(&kernel, launch.grid, launch.block[0], &launch.arguments, self.order) };

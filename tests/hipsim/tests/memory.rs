@@ -9,10 +9,10 @@ use std::thread;
 
 use amdhip64::Status;
 use amdhip64::api::inspect::{hipsim_check, hipsim_open, hipsim_revive};
-use amdhip64::api::{device::*, memory::*, stream::*};
+use amdhip64::api::{device::*, graph::*, memory::*, stream::*};
 use common::{Gpu, ok};
 
-const DEVICES: &CStr = c"gfx1100,gfx942,gfx1201,cpu-wave32,cpu-wave64,gfx90a";
+const DEVICES: &CStr = c"gfx1100,gfx942,gfx1201,cpu-wave32,cpu-wave64,gfx90a,gfx1100";
 
 fn attribute(gpu: &Gpu, number: i32) -> i32 {
     let mut value = 0;
@@ -25,10 +25,10 @@ fn devices_are_what_was_asked_for() {
     let gpu = Gpu::new(DEVICES, 1);
     let mut count = 0;
     ok(unsafe { hipGetDeviceCount(&mut count) });
-    assert_eq!(count, 6);
+    assert_eq!(count, 7);
     assert_eq!(gpu.arch(), "gfx942:sramecc+:xnack-");
     assert_eq!((attribute(&gpu, 87), attribute(&gpu, 63), attribute(&gpu, 74)), (64, 304, 64 << 10));
-    assert_eq!(hipSetDevice(6), Status::INVALID_DEVICE);
+    assert_eq!(hipSetDevice(7), Status::INVALID_DEVICE);
     assert_eq!(hipSetDevice(-1), Status::INVALID_DEVICE);
     assert_eq!(unsafe { hipsim_open(c"gfx1030".as_ptr()) }, Status::ILLEGAL_STATE);
     let mut name = [0; 16];
@@ -93,12 +93,31 @@ fn a_write_outside_an_allocation_is_found_at_its_free() {
 }
 
 #[test]
-fn a_queued_operation_on_freed_memory_is_a_fault() {
+fn a_free_waits_for_the_device() {
     let gpu = Gpu::new(DEVICES, 4);
     let stream = gpu.stream();
+    let (a, b) = (gpu.malloc(4), gpu.malloc(4));
+    let target = gpu.pinned(4);
+    target.fill(0);
+    ok(unsafe { hipMemsetD8Async(a, 1, 4, stream) });
+    ok(gpu.download(target, a, stream));
+    ok(hipFree(b));
+    assert_eq!(target, [1; 4]);
+}
+
+#[test]
+fn an_operation_on_freed_memory_is_a_fault() {
+    let gpu = Gpu::new(DEVICES, 6);
+    let stream = gpu.stream();
     let a = gpu.malloc(64);
+    ok(hipStreamBeginCapture(stream, 1));
     ok(unsafe { hipMemsetD8Async(a, 1, 64, stream) });
+    let (mut graph, mut executable) = (null_mut(), null_mut());
+    ok(unsafe { hipStreamEndCapture(stream, &mut graph) });
+    ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
     ok(hipFree(a));
+    ok(hipGraphLaunch(executable, stream));
+    ok(hipGraphLaunch(executable, stream));
     assert_eq!(hipStreamSynchronize(stream), Status::ILLEGAL_ADDRESS);
     assert!(gpu.fault().contains("freed"), "{}", gpu.fault());
     assert_eq!(gpu.live().operations, 0);

@@ -20,7 +20,7 @@ pub unsafe extern "C" fn hipMalloc(address: *mut u64, bytes: usize) -> Status {
     allocate().into()
 }
 
-/// Unlike AMD's, it does not wait for the device: what is still enqueued on the memory will fail.
+/// As AMD documents it, waits for all work on the device first.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(address: u64) -> Status {
     let free = || {
@@ -30,11 +30,13 @@ pub extern "C" fn hipFree(address: u64) -> Status {
         let device = current()?;
         let mut state = device.lock();
         state.refuse_to_capturer()?;
+        // A fault on the way is kept in the state, and the memory is given back all the same, so that leaks can be told
+        // from failures.
+        let _ = device.synchronize_all(&mut state);
         let damage = state.memory.free(address)?;
         if let Some(text) = damage {
             return Err(device.fault(&mut state, Status::ILLEGAL_ADDRESS, format!("hipFree: {text}")));
         }
-        // After a fault memory is given back all the same, so that leaks can be told from failures.
         state.fault.as_ref().map_or(Ok(()), |(status, _)| Err(*status))
     };
     free().into()

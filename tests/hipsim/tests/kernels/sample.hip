@@ -51,3 +51,15 @@ KERNEL(64, uninitialised, ScaleArgs) {
   a.out[bid_x() * 64 + tid_x()] = values[tid_x()];
   values[tid_x()] = 1.f;
 }
+
+#ifdef GPU_CPU
+// Needs more stack than a fiber has.
+__attribute__((noinline)) static u32 deep(u32 n) {
+  volatile u32 frame[256];
+  frame[n & 255] = n;
+  return n ? deep(n - 1) + frame[n & 255] : 0;
+}
+KERNEL(64, overflow, ScaleArgs) { a.out[tid_x()] = (float)deep(1000); }
+
+KERNEL(64, divide, ScaleArgs) { a.out[tid_x()] = (float)(100 / a.rows); }
+#endif

@@ -1,0 +1,222 @@
+//! From an instruction's text to the closure that executes it.
+//!
+//! Each submodule knows one class of instructions. All work on text is done here, once; what is executed holds register
+//! numbers and constants only.
+
+mod atomic;
+mod buffer;
+mod carry;
+mod compare;
+mod convert;
+mod cross_lane;
+mod dot;
+mod dpp;
+mod dual;
+mod flat;
+mod float;
+mod half;
+mod integer;
+mod lds;
+mod map;
+mod matrix;
+mod packed;
+mod scalar;
+mod scalar_alu;
+mod sdwa;
+mod transfer;
+
+use crate::Fault;
+use crate::context::Context;
+use crate::disassembly::Line;
+use crate::lane::Lane;
+use crate::operand::{Dest, HalfWrite, Source, split_half};
+use crate::syntax::{Register, Text};
+use crate::target::Target;
+use crate::wave::Wave;
+
+/// What to do after an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    Next,
+    /// To the instruction at this address of the code object.
+    Jump(u64),
+    Barrier,
+    /// Let the other waves of the workgroup run.
+    Yield,
+    End,
+}
+
+/// A decoded instruction.
+pub type Step = Box<dyn Fn(&mut Wave, &mut Context<'_>) -> Result<Flow, Box<Fault>> + Send + Sync>;
+
+/// Why an instruction cannot be decoded.
+pub type Decoded<T> = Result<T, String>;
+
+/// Wraps what changes nothing but the wave.
+pub fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step {
+    Box::new(move |wave, _| {
+        execute(wave);
+        Ok(Flow::Next)
+    })
+}
+
+/// Decodes one instruction.
+pub fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
+    if line.text.contains("::") {
+        return dual::decode(target, line);
+    }
+    Decoder::new(target, line, Text::parse(&line.text)).decode()
+}
+
+/// An instruction on its way.
+pub struct Decoder<'a> {
+    pub target: &'a Target,
+    pub line: &'a Line,
+    pub text: Text,
+    /// The mnemonic in the spelling that all generations share: no `v_`, no `_e32`, no `_nc`.
+    pub name: String,
+}
+
+impl<'a> Decoder<'a> {
+    pub fn new(target: &'a Target, line: &'a Line, text: Text) -> Self {
+        let mut name = text.mnemonic.as_str();
+        for encoding in ["_dpp", "_sdwa", "_e32", "_e64"] {
+            name = name.strip_suffix(encoding).unwrap_or(name);
+        }
+        let name = name.strip_prefix("v_").unwrap_or(name).replace("_nc_", "_").replace("_num_", "_");
+        Self { target, line, text, name }
+    }
+
+    fn decode(self) -> Decoded<Step> {
+        if scalar::is_nothing(&self.line.text) {
+            return Ok(step(|_| {}));
+        }
+        let step = match self.text.mnemonic.split('_').next() {
+            Some("s") => scalar::decode(&self),
+            Some("v") => return self.vector(),
+            Some("ds") => lds::decode(&self),
+            Some("global" | "flat" | "scratch") => flat::decode(&self),
+            Some("buffer") => buffer::decode(&self),
+            _ => Err("unknown instruction".to_owned()),
+        }?;
+        self.finish(step)
+    }
+
+    /// A vector instruction, with its DPP or SDWA part if it has one.
+    pub fn vector(mut self) -> Decoded<Step> {
+        let shell = match (dpp::Dpp::take(&mut self)?, sdwa::Sdwa::take(&mut self)?) {
+            (Some(dpp), None) => Some(dpp.shell()),
+            (None, Some(sdwa)) => Some(sdwa.shell()),
+            (None, None) => None,
+            (Some(_), Some(_)) => return Err("DPP and SDWA in one".to_owned()),
+        };
+        let step = self.vector_step()?;
+        let step = self.finish(step)?;
+        Ok(match shell {
+            Some(shell) => shell(step),
+            None => step,
+        })
+    }
+
+    fn vector_step(&self) -> Decoded<Step> {
+        let classes = [
+            float::decode,
+            integer::decode,
+            half::decode,
+            convert::decode,
+            compare::decode,
+            carry::decode,
+            packed::decode,
+            dot::decode,
+            cross_lane::decode,
+            matrix::decode,
+        ];
+        for decode in classes {
+            if let Some(step) = decode(self)? {
+                return Ok(step);
+            }
+        }
+        Err("unknown instruction".to_owned())
+    }
+
+    /// Nothing in the text may be left that no decoder has looked at.
+    fn finish(&self, step: Step) -> Decoded<Step> {
+        // Hints about caches and the order of loads: nothing that a sequential execution shows.
+        for hint in ["glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"] {
+            self.text.has(hint);
+        }
+        match self.text.unused() {
+            Some(modifier) => Err(format!("modifier {modifier}")),
+            None => Ok(step),
+        }
+    }
+
+    pub fn operand(&self, index: usize) -> Decoded<&str> {
+        self.text.operands.get(index).map(String::as_str).ok_or_else(|| format!("operand {index} is missing"))
+    }
+
+    pub fn operand_count(&self) -> usize {
+        self.text.operands.len()
+    }
+
+    /// A source operand of type `T`; operand 0 is the destination.
+    pub fn source<T: Lane>(&self, index: usize) -> Decoded<Source> {
+        let mut source = Source::parse::<T>(self.operand(index)?)?;
+        if T::BITS == 16
+            && let Some(select) = self.text.bits("op_sel")
+        {
+            source.high |= index > 0 && select.get(index - 1).copied().unwrap_or(false);
+        }
+        Ok(source)
+    }
+
+    /// The VGPR, or the first of several, that an operand names.
+    pub fn vgpr(&self, index: usize) -> Decoded<u16> {
+        match Register::parse(self.operand(index)?) {
+            Some(Register::Vgpr { first, .. }) => Ok(first),
+            _ => Err(format!("operand {} is no VGPR", self.operand(index)?)),
+        }
+    }
+
+    /// The SGPR, or the first of several, that an operand names.
+    pub fn sgpr(&self, index: usize) -> Decoded<u16> {
+        match Register::parse(self.operand(index)?) {
+            Some(Register::Sgpr { first, .. }) => Ok(first),
+            _ => Err(format!("operand {} is no SGPR", self.operand(index)?)),
+        }
+    }
+
+    /// The destination of a result of type `T`.
+    pub fn dest<T: Lane>(&self, index: usize) -> Decoded<Dest> {
+        let (text, half) = split_half(self.operand(index)?);
+        let Some(Register::Vgpr { first, .. }) = Register::parse(text) else {
+            return Err(format!("destination {text}"));
+        };
+        let mut dest = Dest::new(first);
+        if T::BITS == 16 {
+            let sources = self.operand_count() - 1;
+            let selected = self.text.bits("op_sel").and_then(|select| select.get(sources).copied());
+            dest.half = match half.or(selected) {
+                Some(true) => HalfWrite::High,
+                None if self.target.clears_upper_half() && !keeps_upper_half(&self.name) => HalfWrite::Whole,
+                _ => HalfWrite::Low,
+            };
+        }
+        if T::KIND == crate::lane::Kind::Float {
+            dest.clamp = self.text.has("clamp");
+            dest.scale = match (self.text.modifier("mul"), self.text.modifier("div")) {
+                (Some("2"), None) => Some(2.0),
+                (Some("4"), None) => Some(4.0),
+                (None, Some("2")) => Some(0.5),
+                (None, None) => None,
+                _ => return Err("output modifier".to_owned()),
+            };
+        }
+        Ok(dest)
+    }
+}
+
+/// The 16-bit instructions that keep the upper half of their register on GFX9 already.
+fn keeps_upper_half(name: &str) -> bool {
+    matches!(name, "fma_f16" | "mad_f16" | "mad_u16" | "mad_i16" | "div_fixup_f16")
+}

@@ -1,0 +1,56 @@
+//! What differs between targets.
+
+use crate::LoadError;
+
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// `gfx90a`, `gfx11-generic`, ...
+    pub name: String,
+    /// 9, 10, 11 or 12.
+    pub generation: u32,
+    /// Lanes of a wave.
+    pub lanes: usize,
+}
+
+impl Target {
+    pub fn new(name: &str, lanes: u32) -> Result<Self, LoadError> {
+        let unknown = || LoadError::Target(name.to_owned());
+        let generation = match name.strip_prefix("gfx").ok_or_else(unknown)? {
+            rest if rest.starts_with("10") => 10,
+            rest if rest.starts_with("11") => 11,
+            // gfx1250 and its like are another family with another wave launch.
+            rest if rest.starts_with("120") || rest == "12-generic" => 12,
+            rest if rest.starts_with('9') => 9,
+            _ => return Err(unknown()),
+        };
+        if lanes != 32 && lanes != 64 {
+            return Err(LoadError::Format("the wavefront size is neither 32 nor 64"));
+        }
+        Ok(Self { name: name.to_owned(), generation, lanes: lanes as usize })
+    }
+
+    /// Work-item ids arrive in v0, ten bits each, not in v0, v1, v2.
+    pub fn packs_work_item_ids(&self) -> bool {
+        self.generation >= 11 || self.has_unified_registers()
+    }
+
+    /// gfx90a and later of GFX9.
+    fn has_unified_registers(&self) -> bool {
+        matches!(self.name.as_str(), "gfx90a" | "gfx940" | "gfx941" | "gfx942" | "gfx950" | "gfx9-4-generic")
+    }
+
+    /// Scratch is addressed by `scratch_` instructions without any set-up in SGPRs.
+    pub fn has_architected_scratch(&self) -> bool {
+        self.generation >= 11 || self.has_unified_registers() && self.name != "gfx90a"
+    }
+
+    /// The 8-bit floats are FNUZ, not OCP.
+    pub fn has_fnuz(&self) -> bool {
+        matches!(self.name.as_str(), "gfx940" | "gfx941" | "gfx942")
+    }
+
+    /// A 16-bit result clears the upper half of its register. Later generations keep it.
+    pub fn clears_upper_half(&self) -> bool {
+        self.generation == 9
+    }
+}

@@ -1,0 +1,191 @@
+//! What the tests share: the compiler, a memory with gaps, arguments, random numbers.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use amdsim::{CodeObject, Launch, Memory, Order, OutOfBounds, Stats, Trap};
+
+pub const TARGETS: [&str; 5] = ["gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
+
+/// Compiles `tests/kernels/<file>.hip`, once for each target and set of flags.
+pub fn compile(file: &str, target: &str, flags: &[&str]) -> Arc<CodeObject> {
+    type Cache = Mutex<HashMap<String, Arc<CodeObject>>>;
+    static CACHE: OnceLock<Cache> = OnceLock::new();
+    let key = format!("{file} {target} {flags:?}");
+    let mut cache = CACHE.get_or_init(Cache::default).lock().unwrap_or_else(|poison| poison.into_inner());
+    let object = cache.entry(key).or_insert_with(|| Arc::new(CodeObject::load(&clang(file, target, flags)).unwrap()));
+    Arc::clone(object)
+}
+
+fn clang(file: &str, target: &str, flags: &[&str]) -> Vec<u8> {
+    let compiler = std::env::var("ROCMFORGE_HIP_CLANG").unwrap_or_else(|_| "clang-22".to_owned());
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernels").join(format!("{file}.hip"));
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("kernel.co");
+    let result = Command::new(&compiler)
+        .args(["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-nogpuinc", "-nogpulib", "-O3"])
+        .args(["-std=c++17", "-ffp-contract=on", &format!("--offload-arch={target}")])
+        .args(flags)
+        .args([source.as_os_str(), "-o".as_ref(), output.as_os_str()])
+        .output()
+        .unwrap_or_else(|error| panic!("{compiler}: {error} (Debian: apt-get install clang-22 lld-22 llvm-22)"));
+    assert!(result.status.success(), "{file} for {target}: {}", String::from_utf8_lossy(&result.stderr));
+    std::fs::read(output).unwrap()
+}
+
+/// Allocations far apart from each other: an access outside of one is found.
+#[derive(Default)]
+pub struct Arena {
+    allocations: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+}
+
+const FIRST_ADDRESS: u64 = 0x7000_0000_0000;
+const GAP: u64 = 1 << 20;
+
+impl Arena {
+    pub fn allocate(&mut self, bytes: Vec<u8>) -> u64 {
+        let address = FIRST_ADDRESS + self.next;
+        self.next += (bytes.len() as u64 + GAP).next_multiple_of(256);
+        self.allocations.insert(address, bytes);
+        address
+    }
+
+    pub fn upload<T: Word>(&mut self, values: &[T]) -> u64 {
+        self.allocate(values.iter().flat_map(|value| value.to_bytes()).collect())
+    }
+
+    pub fn zeros<T: Word>(&mut self, count: usize) -> u64 {
+        self.upload(&vec![T::from_bytes(&[0; 8]); count])
+    }
+
+    pub fn download<T: Word>(&self, address: u64) -> Vec<T> {
+        self.allocations[&address].chunks_exact(T::SIZE).map(T::from_bytes).collect()
+    }
+
+    fn find(&mut self, address: u64, size: usize) -> Result<&mut [u8], OutOfBounds> {
+        let (start, bytes) = self.allocations.range_mut(..=address).next_back().ok_or(OutOfBounds)?;
+        let offset = (address - start) as usize;
+        bytes.get_mut(offset..offset + size).ok_or(OutOfBounds)
+    }
+}
+
+impl Memory for Arena {
+    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+        bytes.copy_from_slice(self.find(address, bytes.len())?);
+        Ok(())
+    }
+
+    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        self.find(address, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// A value in memory.
+pub trait Word: Copy {
+    const SIZE: usize;
+    fn to_bytes(self) -> Vec<u8>;
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+macro_rules! word {
+    ($($type:ty),*) => {$(
+        impl Word for $type {
+            const SIZE: usize = size_of::<$type>();
+            fn to_bytes(self) -> Vec<u8> {
+                self.to_le_bytes().to_vec()
+            }
+            fn from_bytes(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes[..Self::SIZE].try_into().unwrap())
+            }
+        }
+    )*};
+}
+
+word!(u8, u16, u32, i32, u64, f32);
+
+/// Arguments in the order of the kernel's, each aligned to its size.
+#[derive(Default)]
+pub struct Args(Vec<u8>);
+
+impl Args {
+    pub fn with<T: Word>(mut self, value: T) -> Self {
+        self.0.resize(self.0.len().next_multiple_of(T::SIZE), 0);
+        self.0.extend(value.to_bytes());
+        self
+    }
+}
+
+pub struct Case<'a> {
+    pub object: &'a CodeObject,
+    pub kernel: &'a str,
+    pub grid: [u32; 3],
+    pub block: u32,
+    pub args: Args,
+    pub order: Order,
+}
+
+impl Case<'_> {
+    pub fn run(self, memory: &mut Arena) -> Result<Stats, Trap> {
+        let kernel = self.object.kernel(self.kernel).unwrap_or_else(|| panic!("no kernel {}", self.kernel));
+        let block = [self.block, 1, 1];
+        let launch =
+            Launch { kernel, grid: self.grid, block, dynamic_lds: 0, kernarg: &self.args.0, order: self.order };
+        amdsim::run(self.object, &launch, memory)
+    }
+}
+
+/// Runs a test on every target, in both orders of execution.
+pub fn everywhere(file: &str, test: impl Fn(&CodeObject, Order)) {
+    for target in TARGETS {
+        let object = compile(file, target, &[]);
+        for order in [Order::Up, Order::Down] {
+            test(&object, order);
+        }
+    }
+}
+
+/// A seeded generator (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Uniform in [-1, 1).
+    pub fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
+    }
+
+    pub fn words(&mut self, count: usize) -> Vec<u32> {
+        (0..count).map(|_| self.bits() as u32).collect()
+    }
+}
+
+pub fn to_halves(values: &[f32]) -> Vec<u16> {
+    values.iter().map(|value| half::f16::from_f32(*value).to_bits()).collect()
+}
+
+/// The largest difference, as a part of the largest reference value.
+pub fn relative_error(results: &[f32], reference: &[f64]) -> f64 {
+    assert_eq!(results.len(), reference.len());
+    let largest = reference.iter().fold(1e-30f64, |largest, value| largest.max(value.abs()));
+    let error = |(result, value): (&f32, &f64)| {
+        let error = (f64::from(*result) - value).abs() / largest;
+        if error.is_nan() { f64::INFINITY } else { error }
+    };
+    results.iter().zip(reference).map(error).fold(0.0, f64::max)
+}
