@@ -25,7 +25,7 @@ mod step;
 mod stream;
 mod sys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tuning;
 mod upload;
 

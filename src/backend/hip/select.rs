@@ -3,13 +3,15 @@
 use super::args::{ArgmaxArgs, Format, TopKArgs};
 use super::backend::HipBackend;
 use super::buffer::{Buffer, count};
-use super::{Device, DeviceBuffer, DevicePtr};
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer};
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted};
 use crate::{Error, Result};
 
 /// Results of the selection kernels, and what of them came to the host last.
 pub struct Results {
     device: DeviceBuffer,
+    /// On their way to the kernel.
+    temperatures: HostBuffer,
     max_rows: usize,
     /// Per row of the step: its wish, and where its values are, by kind.
     wanted: Vec<(Wanted, usize)>,
@@ -20,7 +22,8 @@ pub struct Results {
     width: usize,
     ids: Vec<u32>,
     logits: Vec<f32>,
-    log_sum_exp: Vec<f32>,
+    /// Log-sum-exp of each row, as it is and at its temperature.
+    log_sums: Vec<f32>,
     /// The rows that were wanted whole, one after the other.
     rows: Vec<f32>,
     /// The row that was fetched last.
@@ -31,7 +34,7 @@ pub struct Results {
 struct Places {
     tokens: usize,
     largest: usize,
-    log_sum_exp: usize,
+    log_sums: usize,
     ids: usize,
     logits: usize,
     end: usize,
@@ -39,18 +42,19 @@ struct Places {
 
 impl Places {
     fn new(rows: usize, width: usize) -> Self {
-        let (tokens, largest, log_sum_exp) = (0, rows, 3 * rows);
-        let ids = 4 * rows;
+        let (tokens, largest, log_sums, ids) = (0, rows, 3 * rows, 5 * rows);
         let logits = ids + rows * width;
-        Self { tokens, largest, log_sum_exp, ids, logits, end: logits + rows * width }
+        Self { tokens, largest, log_sums, ids, logits, end: logits + rows * width }
     }
 }
 
 impl Results {
     pub fn new(device: &Device, max_rows: usize) -> Result<Self> {
-        let words = Places::new(max_rows, MAX_TOP).end;
+        // The temperatures lie behind the results.
+        let words = Places::new(max_rows, MAX_TOP).end + max_rows;
         Ok(Self {
             device: DeviceBuffer::new(device, Format::F32.bytes(1, words.max(1)))?,
+            temperatures: HostBuffer::new(device, 4 * max_rows.max(1))?,
             max_rows,
             wanted: Vec::with_capacity(max_rows),
             tokens: Vec::with_capacity(max_rows),
@@ -58,7 +62,7 @@ impl Results {
             width: 0,
             ids: Vec::with_capacity(max_rows * MAX_TOP),
             logits: Vec::with_capacity(max_rows * MAX_TOP),
-            log_sum_exp: Vec::with_capacity(max_rows),
+            log_sums: Vec::with_capacity(2 * max_rows),
             rows: Vec::new(),
             fetched: Vec::new(),
         })
@@ -89,7 +93,7 @@ impl HipBackend {
             return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.results.max_rows)));
         }
         let from = logits.read_f32("logits", num_rows, cols)?;
-        let width = wanted.iter().map(|wanted| if let Wanted::Top(k) = wanted { *k as usize } else { 0 }).max();
+        let width = wanted.iter().map(|wanted| if let Wanted::Top { k, .. } = wanted { *k as usize } else { 0 }).max();
         let width = width.unwrap_or(0).min(MAX_TOP).min(cols);
         let argmax = wanted.contains(&Wanted::Argmax);
         let places = Places::new(num_rows, width);
@@ -100,11 +104,13 @@ impl HipBackend {
             unsafe { self.stream.launch(&self.functions.argmax, [count(num_rows)?, 1, 1], &args)? };
         }
         if width > 0 {
+            let temperatures = self.upload_temperatures(wanted)?;
             let args = TopKArgs {
                 logits: from,
                 ids: self.results.at(places.ids),
                 values: self.results.at(places.logits),
-                log_sum_exp: self.results.at(places.log_sum_exp),
+                log_sums: self.results.at(places.log_sums),
+                temperatures,
                 rows: count(num_rows)?,
                 cols: count(cols)?,
                 k: count(width)?,
@@ -114,6 +120,18 @@ impl HipBackend {
         }
         self.bring_results(from, cols, wanted, &places, argmax, width)?;
         Ok(Selection::on_device(Box::new(Rows { backend: self, logits: from, cols }), num_rows, cols))
+    }
+
+    fn upload_temperatures(&mut self, wanted: &[Wanted]) -> Result<DevicePtr> {
+        let to = self.results.at(Places::new(self.results.max_rows, MAX_TOP).end);
+        let host = &mut self.results.temperatures;
+        for (bytes, wanted) in host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(wanted) {
+            let temperature = if let Wanted::Top { temperature, .. } = *wanted { temperature } else { 1.0 };
+            *bytes = temperature.to_ne_bytes();
+        }
+        // SAFETY: every selection ends with a read of its results, so the copy of the last one has run.
+        unsafe { self.stream.copy_to_device(to, &host.as_slice()[..4 * wanted.len()])? };
+        Ok(to)
     }
 
     /// Copies what the kernels left, then the rows that are wanted whole.
@@ -129,8 +147,8 @@ impl HipBackend {
         let num_rows = wanted.len();
         let range = match (argmax, width > 0) {
             (false, false) => 0..0,
-            (true, false) => 0..places.log_sum_exp,
-            (false, true) => places.log_sum_exp..places.end,
+            (true, false) => 0..places.log_sums,
+            (false, true) => places.log_sums..places.end,
             (true, true) => 0..places.end,
         };
         let mut words = std::mem::take(&mut self.words);
@@ -147,8 +165,8 @@ impl HipBackend {
         };
         results.tokens.clear();
         results.tokens.extend(part(places.tokens, places.largest));
-        numbers(part(places.largest, places.log_sum_exp), &mut results.largest);
-        numbers(part(places.log_sum_exp, places.ids), &mut results.log_sum_exp);
+        numbers(part(places.largest, places.log_sums), &mut results.largest);
+        numbers(part(places.log_sums, places.ids), &mut results.log_sums);
         results.ids.clear();
         results.ids.extend(part(places.ids, places.logits));
         numbers(part(places.logits, places.end), &mut results.logits);
@@ -192,12 +210,13 @@ impl DeviceRows for Rows<'_> {
                 logit: results.largest[2 * row],
                 log_sum_exp: results.largest[2 * row + 1],
             },
-            Wanted::Top(k) => {
+            Wanted::Top { k, .. } => {
                 let range = row * results.width..row * results.width + results.width.min(k as usize);
                 Selected::Top {
                     ids: &results.ids[range.clone()],
                     logits: &results.logits[range],
-                    log_sum_exp: results.log_sum_exp[row],
+                    log_sum_exp: results.log_sums[2 * row],
+                    log_total: results.log_sums[2 * row + 1],
                 }
             }
             Wanted::Row => Selected::Row(&results.rows[at..at + self.cols]),
