@@ -59,9 +59,9 @@ struct GemvArgs {
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a block
 // Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
 // ceil(rows / N), splits).
-constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 4;
-constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 4;
-constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 8;
+constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2;
+constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 2;
+constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4;
 constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8;
 struct MatmulArgs {
   const u8* weights;      // tiles

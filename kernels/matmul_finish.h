@@ -11,20 +11,22 @@ DEV void add_floats(float* f, const v4& v) {
   f[0] += bits_f32(v.x); f[1] += bits_f32(v.y); f[2] += bits_f32(v.z); f[3] += bits_f32(v.w);
 }
 
-// The sums of the waves with kw = 1 are added to those with kw = 0.
+// The sums of the waves that share tiles come together in those with kw = 0, in order of kw.
 template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
-  if constexpr (S::KW == 2) {
-    SHARED __attribute__((aligned(16))) float other[S::SUMS];
+  if constexpr (S::KW > 1) {
+    SHARED __attribute__((aligned(16))) float others[(S::KW - 1) * S::SUMS];
     float* v = &sums.v[0][0][0];
-    v4* mine = (v4*)other + at.row_wave * S::QUADS * WARP + lane_id();
-    if (at.kw == 1)
+    v4* part = (v4*)others + at.row_wave * S::QUADS * WARP + lane_id();
+    if (at.kw)
       #pragma unroll
-      for (int q = 0; q < S::QUADS; q++) mine[q * WARP] = pack_floats(v + 4 * q);
+      for (int q = 0; q < S::QUADS; q++) part[(at.kw - 1) * (S::SUMS / 4) + q * WARP] = pack_floats(v + 4 * q);
     block_sync();
     if (at.kw == 0)
       #pragma unroll
-      for (int q = 0; q < S::QUADS; q++) add_floats(v + 4 * q, mine[q * WARP]);
+      for (int k = 0; k < S::KW - 1; k++)
+        #pragma unroll
+        for (int q = 0; q < S::QUADS; q++) add_floats(v + 4 * q, part[k * (S::SUMS / 4) + q * WARP]);
   }
 }
 
@@ -45,16 +47,14 @@ DEV bool last_to_arrive(u32* counter, u32 blocks) {
 // Adds the sums of all splits, in order of the splits whichever block arrives last. False in all blocks but that one.
 template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
-  const u32 grid_x = ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES;
-  const u32 block = at.by * grid_x + at.bx;
   float* v = &sums.v[0][0][0];
-  v4* partial = (v4*)a.partial + (u64)block * a.splits * (S::SUMS / 4) + at.row_wave * S::QUADS * WARP + lane_id();
+  v4* partial = (v4*)a.partial + (u64)at.block * a.splits * (S::SUMS / 4) + at.row_wave * S::QUADS * WARP + lane_id();
   if (at.kw == 0) {
     v4* mine = partial + (u64)bid_z() * (S::SUMS / 4);
     #pragma unroll
     for (int q = 0; q < S::QUADS; q++) mine[q * WARP] = pack_floats(v + 4 * q);
   }
-  if (!last_to_arrive(a.counters + block, a.splits)) return false;
+  if (!last_to_arrive(a.counters + at.block, a.splits)) return false;
   if (at.kw == 0) {
     #pragma unroll
     for (int q = 0; q < 4 * S::QUADS; q++) v[q] = 0.f;

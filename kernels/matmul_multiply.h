@@ -10,6 +10,7 @@ template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
 using Piece = MatmulPiece<Tile>::Type;
+constexpr int PIECE_GROUPS = Piece::COLS / 64;       // groups j of 64 columns of a piece
 constexpr bool MATMUL_BF16 = MatmulPiece<Tile>::IS_BF16;
 
 template <int N> struct MatmulWeights {
@@ -102,8 +103,7 @@ template <int N> struct MatmulActivations {
       for (int m = 0; m < S::WAVE_TILES; m++) {
         MmaA w;
         mma_load(w, wave_tiles + m * 16 * STRIDE + 16 * k, STRIDE);
-        #pragma unroll
-        for (int n = 0; n < S::NT; n++) mma<MATMUL_BF16>(sums.v[m][n], w, b[n]);
+        mma_strip<MATMUL_BF16, S::NT>(sums.v[m], w, b);
       }
     }
   }
@@ -113,7 +113,7 @@ template <int N> struct MatmulActivations {
 // The super-blocks of this block's split that belong to this wave.
 template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
-  constexpr int PIECES = 256 / Piece::COLS, GROUPS = Piece::COLS / 64;      // pieces of a tile, groups of columns of a piece
+  constexpr int PIECES = 256 / Piece::COLS;      // of a tile
   const u32 super_blocks = (a.cols + 255) / 256, tiles = (a.out_rows + 15) / 16;
   const u32 first = (u64)super_blocks * bid_z() / a.splits + at.kw;
   const u32 last = (u64)super_blocks * (bid_z() + 1) / a.splits;
@@ -130,7 +130,7 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
 
   // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep the
   // matrix units busy long enough and the registers of the used half are needed.
-  constexpr int LOAD_AT = N >= 64 ? GROUPS / 2 : 0;
+  constexpr int LOAD_AT = N >= 64 ? PIECE_GROUPS / 2 : 0;
   MatmulWeights<N> weights, next;
   if (first < last) weights.load(rows, first * PIECES, lane32);
   pdl_wait();                          // weights depend on no kernel before, activations do
@@ -138,15 +138,16 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
   for (u32 sb = first; sb < last; sb += S::KW) {
     #pragma unroll 1
     for (int p = 0; p < PIECES; p++) {
-      weights.prepare();
+      const bool same = p + 1 < PIECES;
+      const u32 next_sb = same ? sb : sb + S::KW, next_p = same ? p + 1 : 0;
       #pragma unroll
-      for (int g = 0; g < GROUPS; g++) {
+      for (int g = 0; g < PIECE_GROUPS; g++) {
         if (g == LOAD_AT) {
-          if (p + 1 < PIECES) next.load(rows, sb * PIECES + p + 1, lane32);
-          else if (sb + S::KW < last) next.load(rows, (sb + S::KW) * PIECES, lane32);
+          if (next_sb < last) next.load(rows, next_sb * PIECES + next_p, lane32);
           loads_first();
         }
-        activations.multiply(sums, weights, sb, p * GROUPS + g, g);
+        if (g == 0) weights.prepare();
+        activations.multiply(sums, weights, sb, p * PIECE_GROUPS + g, g);
       }
       weights = next;
     }

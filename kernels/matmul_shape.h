@@ -5,8 +5,8 @@
 
 // KW groups of 32 lanes share a tile, each with every KW-th super-block of 256 columns.
 template <int N> struct MatmulBlock;
-template <> struct MatmulBlock<8>  { static constexpr int THREADS = MATMUL_THREADS_N8,  TILES = MATMUL_TILES_N8,  KW = 2; };
-template <> struct MatmulBlock<16> { static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 2; };
+template <> struct MatmulBlock<8>  { static constexpr int THREADS = MATMUL_THREADS_N8,  TILES = MATMUL_TILES_N8,  KW = 4; };
+template <> struct MatmulBlock<16> { static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 4; };
 template <> struct MatmulBlock<32> { static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = 1; };
 template <> struct MatmulBlock<64> { static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = 1; };
 
@@ -37,12 +37,16 @@ template <int N> struct MatmulSums {
 template <int N> struct MatmulPlace {
   typedef MatmulShape<N> S;
   u32 bx, by;              // block of tiles, block of activation rows
+  u32 block;               // their number in the grid
   u32 kw, row_wave;        // of the wave
   u32 first_tile;          // of the wave
-  MEM explicit MatmulPlace(const MatmulArgs&) {
+  MEM explicit MatmulPlace(const MatmulArgs& a) {
     const u32 wave = (u32)tid_x() / WARP;
-    bx = (u32)bid_x();
-    by = (u32)bid_y();
+    // Blocks start in the order of x. Those of the same weights shall run together, so that weights are read once.
+    const u32 blocks_x = ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES, blocks_y = (a.rows + N - 1) / N;
+    block = (u32)bid_y() * blocks_x + (u32)bid_x();
+    bx = block / blocks_y;
+    by = block % blocks_y;
     kw = wave / S::ROW_WAVES;
     row_wave = wave % S::ROW_WAVES;
     first_tile = bx * S::TILES + row_wave * S::WAVE_TILES;

@@ -153,12 +153,28 @@ template <bool BF16> DEV float mma_dot2(u32 a, u32 b, float c) {
 template <bool BF16> DEV float mma_dot8(const v4& a, const v4& b, float c) {
   return mma_dot2<BF16>(a.w, b.w, mma_dot2<BF16>(a.z, b.z, mma_dot2<BF16>(a.y, b.y, mma_dot2<BF16>(a.x, b.x, c))));
 }
-template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
+// A row of A serves all products before the next one is read: rows of several products at once would not fit the registers.
+template <bool BF16, int NT> DEV void mma_strip(float (*acc)[MMA_ACC], const MmaA& a, const MmaB* b) {
   #pragma unroll
   for (int i = 0; i < MMA_ACC; i++) {
     const u16* row = a.rows + mma_row(lane_id(), i) * a.stride;
-    acc[i] = mma_dot8<BF16>(ld16(row + 8), b.hi, mma_dot8<BF16>(ld16(row), b.lo, acc[i]));
+    const v4 lo = ld16(row), hi = ld16(row + 8);
+    #pragma unroll
+    for (int n = 0; n < NT; n++) acc[n][i] = mma_dot8<BF16>(hi, b[n].hi, mma_dot8<BF16>(lo, b[n].lo, acc[n][i]));
+    if (i & 1) loads_first();
   }
+}
+template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
+  mma_strip<BF16, 1>((float(*)[MMA_ACC])acc, a, &b);
+}
+#define MMA_STRIP
+#endif
+
+#ifndef MMA_STRIP
+// acc[n] += a * b[n]^T
+template <bool BF16, int NT> DEV void mma_strip(float (*acc)[MMA_ACC], const MmaA& a, const MmaB* b) {
+  #pragma unroll
+  for (int n = 0; n < NT; n++) mma<BF16>(acc[n], a, b[n]);
 }
 #endif
 

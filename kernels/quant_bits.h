@@ -1,4 +1,5 @@
-// What the tensor types share: where an element lies in a tile, codes to halves, integer dots, blocks of the file to tiles.
+// What the tensor types share: where an element lies in a tile, codes to halves, integer dots, blocks of the file to
+// tiles.
 #pragma once
 #include "gpu.h"
 
@@ -152,7 +153,8 @@ template <class Q> DEV void pack_bits(u8* bits, int lane, const RawRows<Q>& raw,
     *(u32*)(bits + lane * 16 + j * 4) = w;
   }
 }
-// A half (at `offset` of a block) of each of the lane's four 32-value blocks: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1).
+// A half (at `offset` of a block) of each of the lane's four 32-value blocks: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8,
+// 2t + 1).
 template <class Q> DEV void pack_halves(u8* halves, int lane, const RawRows<Q>& raw, int offset) {
   for (int k = 0; k < 4; k++) *(u16*)(halves + lane * 8 + 2 * k) = (u16)raw.u16_of(k >> 1, 32 * (k & 1), offset);
 }

@@ -12,12 +12,13 @@ pub const MAX_TOP: usize = 256;
 pub const NO_TOKEN: u32 = u32::MAX;
 
 /// What is needed of one row of logits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wanted {
     /// The largest logit: greedy sampling.
     Argmax,
-    /// This many of the largest logits, at most `MAX_TOP` and the vocabulary: filters and log-probabilities.
-    Top(u32),
+    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature` (a
+    /// normal number above 0) is that of `Selected::Top::log_total`.
+    Top { k: u32, temperature: f32 },
     /// All of them: whatever changes logits before the choice, and the logits of a prompt.
     Row,
 }
@@ -31,11 +32,13 @@ pub enum Selected<'a> {
         logit: f32,
         log_sum_exp: f32,
     },
-    /// The best tokens in order (logit descending, id ascending). `log_sum_exp` is NaN if the row holds one.
+    /// The best tokens in order (logit descending, id ascending). `log_total` is the logarithm of the sum of all
+    /// `exp((logit - largest) / temperature)`. Both logarithms are NaN if the row holds one.
     Top {
         ids: &'a [u32],
         logits: &'a [f32],
         log_sum_exp: f32,
+        log_total: f32,
     },
     Row(&'a [f32]),
 }

@@ -1,8 +1,9 @@
 //! Sampling from the best few tokens of a row, where they decide: always the token that the whole row would give.
 //!
 //! Everything the sampler does is a cut in the order of tokens, so what it needs of the tokens behind the candidates is
-//! one number, the sum of their weights. It is known within bounds, from the row's log-sum-exp: where both bounds cut at
-//! the same candidate, so does the row; where they do not, the row has to be read. With that many candidates it is rare.
+//! one number, the sum of all weights. A device computes it in single precision, so it is known within bounds: where both
+//! bounds cut at the same candidate, so does the row; where they do not, or the cut lies behind the candidates, the row
+//! has to be read.
 //!
 //! Once the tokens that pass the filters are known, what follows is computed from the same numbers in the same order as
 //! from a row, so the draw among them is the same to the last bit.
@@ -17,7 +18,8 @@ use crate::{Error, Result};
 /// Relative error of a weight at most, from all its roundings: `exp_nonpositive` is within 2 units in the last place, and
 /// its argument, at most 88, within one.
 const WEIGHT_ERROR: f64 = 2e-5;
-/// Relative error of the sum of all weights, whose error is that of the large ones, against the device's log-sum-exp.
+/// Relative error of the sum of all weights against the device's: the roundings of weights far below the largest, which
+/// are the inexact ones, hardly count in it.
 const TOTAL_ERROR: f64 = 1e-5;
 /// More than the rounding of sums in double precision.
 const SUM_ERROR: f64 = 1e-9;
@@ -36,6 +38,7 @@ struct Best<'a> {
     ids: &'a [u32],
     logits: &'a [f32],
     log_sum_exp: f32,
+    log_total: f32,
 }
 
 impl SequenceSampler {
@@ -46,20 +49,18 @@ impl SequenceSampler {
             return Wanted::Row;
         }
         let logprobs = p.logprobs.unwrap_or(0);
-        let candidates = if p.temperature == 0.0 {
-            if logprobs == 0 {
-                return Wanted::Argmax;
-            }
-            logprobs
-        } else if p.top_k > 0 {
-            p.top_k.min(vocab_size)
-        } else if p.min_p > 0.0 || p.temperature <= 1.0 {
-            MAX_TOP.min(vocab_size)
-        } else {
-            // A flatter distribution than the model's: its tail is not known well enough to be of use.
-            return Wanted::Row;
+        let candidates = match (p.temperature == 0.0, p.top_k) {
+            (true, _) if logprobs == 0 => return Wanted::Argmax,
+            (true, _) => logprobs,
+            (false, 0) => MAX_TOP.min(vocab_size),
+            (false, top_k) => top_k.min(vocab_size),
         };
-        if candidates > MAX_TOP { Wanted::Row } else { Wanted::Top(candidates.max(logprobs).min(vocab_size) as u32) }
+        if candidates > MAX_TOP {
+            return Wanted::Row;
+        }
+        let k = candidates.max(logprobs).min(vocab_size) as u32;
+        let temperature = if p.temperature == 0.0 { 1.0 } else { p.temperature.max(f32::MIN_POSITIVE) };
+        Wanted::Top { k, temperature }
     }
 }
 
@@ -70,18 +71,17 @@ impl Sampler {
     /// # Errors
     /// As `pick_from_row`.
     pub fn pick(&mut self, selected: Selected<'_>, sequence: &SequenceSampler) -> Result<Option<Picked>> {
-        let best = match selected {
-            Selected::Row(row) => return self.pick_from_row(row, sequence).map(Some),
+        match selected {
+            Selected::Row(row) => self.pick_from_row(row, sequence).map(Some),
+            Selected::Argmax { token: NO_TOKEN, .. } => Err(not_a_number()),
             Selected::Argmax { token, logit, log_sum_exp } => {
-                if token == NO_TOKEN {
-                    return Err(not_a_number());
-                }
-                return self
-                    .pick_from_best(Best { ids: from_ref(&token), logits: from_ref(&logit), log_sum_exp }, sequence);
+                let (ids, logits) = (from_ref(&token), from_ref(&logit));
+                self.pick_from_best(Best { ids, logits, log_sum_exp, log_total: f32::INFINITY }, sequence)
             }
-            Selected::Top { ids, logits, log_sum_exp } => Best { ids, logits, log_sum_exp },
-        };
-        self.pick_from_best(best, sequence)
+            Selected::Top { ids, logits, log_sum_exp, log_total } => {
+                self.pick_from_best(Best { ids, logits, log_sum_exp, log_total }, sequence)
+            }
+        }
     }
 
     /// The next token of a sequence, and its log-probabilities, from its row of logits.
@@ -114,8 +114,8 @@ impl Sampler {
     }
 
     fn check_best(&self, best: Best<'_>) -> Result<()> {
-        let Best { ids, logits, log_sum_exp } = best;
-        if log_sum_exp.is_nan() {
+        let Best { ids, logits, log_sum_exp, log_total } = best;
+        if log_sum_exp.is_nan() || log_total.is_nan() {
             return Err(not_a_number());
         }
         let known = ids.iter().all(|&id| (id as usize) < self.vocab_size);
@@ -148,7 +148,7 @@ impl Sampler {
         if params.min_p > 0.0 || params.top_k > 0 {
             return Ok(None);
         }
-        let total = self.total_bounds(best, params.temperature);
+        let total = self.total_bounds(best);
         if params.top_p == 1.0 {
             return Ok(self.certain_cut(sequence.uniform(), total).map(|cut| best.ids[cut]));
         }
@@ -172,30 +172,14 @@ impl Sampler {
     }
 
     /// Bounds of the sum of all tokens' weights as `sum` would give it, with the candidates in play, best first.
-    fn total_bounds(&self, best: Best<'_>, temperature: f32) -> (f64, f64) {
-        let max = f64::from(best.logits[0]);
+    fn total_bounds(&self, best: Best<'_>) -> (f64, f64) {
         let known: f64 = self.weights.iter().copied().map(f64::from).sum();
-        let worst = self.weights.last().copied().map_or(0.0, f64::from);
         // No token behind the candidates weighs more than the last of them.
-        let others = (self.vocab_size - best.ids.len()) as f64;
-        let mut tail = (0.0, others * worst);
-        // The log-sum-exp is in single precision, and so are the logits that were subtracted.
-        let log_sum_exp = f64::from(best.log_sum_exp);
-        let error = TOTAL_ERROR + f64::from(f32::EPSILON) * (log_sum_exp.abs() + max.abs());
-        let total = (log_sum_exp - max).exp();
-        if temperature == 1.0 {
-            tail.0 = total * (1.0 - error) - known;
-            tail.1 = tail.1.min(total * (1.0 + error) - known);
-        } else if temperature < 1.0 {
-            // w^(1/T) = w * w^(1/T - 1), and the second factor is at most that of the last candidate.
-            let above = |logit: f32| f64::from(logit) - max;
-            let plain: f64 = best.logits.iter().map(|&logit| above(logit).exp()).sum();
-            let last = best.logits.last().copied().map_or(0.0, above);
-            let sharpened = (last * (1.0 / f64::from(temperature) - 1.0)).exp();
-            tail.1 = tail.1.min((total * (1.0 + error) - plain).max(0.0) * sharpened);
-        }
-        let (low, high) = (tail.0.max(0.0), tail.1.max(0.0) * (1.0 + WEIGHT_ERROR));
-        ((known + low) * (1.0 - SUM_ERROR), (known + high) * (1.0 + SUM_ERROR))
+        let last = self.weights.last().copied().map_or(0.0, f64::from);
+        let most = known + (self.vocab_size - best.ids.len()) as f64 * last * (1.0 + WEIGHT_ERROR);
+        let total = f64::from(best.log_total).exp();
+        let (low, high) = ((total * (1.0 - TOTAL_ERROR)).max(known), (total * (1.0 + TOTAL_ERROR)).min(most));
+        (low * (1.0 - SUM_ERROR), high.max(known) * (1.0 + SUM_ERROR))
     }
 
     /// Place of the candidate at which `Sampler::cut` would cut the row for every total within the bounds.

@@ -3,7 +3,7 @@
 use super::kv::KvPool;
 use super::{CpuLoader, Isa};
 use crate::Error;
-use crate::backend::conformance::{self, AttentionRig, Piece, Random, batch_of, matrix, vector};
+use crate::backend::conformance::{self, Accuracy, AttentionRig, Piece, Random, batch_of, matrix, vector};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout};
 use crate::batch::{Batch, BlockCopy, NULL_BLOCK};
 use crate::config::KvCacheDtype;
@@ -21,10 +21,12 @@ fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
 #[test]
 fn conformance_on_every_instruction_set() {
     for isa in Isa::available() {
-        conformance::check_all(|rows| loader(rows).with_isa(isa));
+        conformance::check_all(|rows| loader(rows).with_isa(isa), Accuracy::CPU);
+        conformance::check_invariance(|rows| loader(rows).with_isa(isa));
     }
     for threads in [1, 3] {
-        conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap());
+        conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap(), Accuracy::CPU);
+        conformance::check_invariance(|rows| CpuLoader::new(threads, rows).unwrap());
     }
 }
 

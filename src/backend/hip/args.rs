@@ -139,5 +139,14 @@ kernel_args! {
         softcap: f32,
     }
     ArgmaxArgs { logits: DevicePtr, tokens: DevicePtr, values: DevicePtr, rows: u32, cols: u32 }
-    TopKArgs { logits: DevicePtr, ids: DevicePtr, values: DevicePtr, log_sum_exp: DevicePtr, rows: u32, cols: u32, k: u32 }
+    TopKArgs {
+        logits: DevicePtr,
+        ids: DevicePtr,
+        values: DevicePtr,
+        log_sums: DevicePtr,
+        temperatures: DevicePtr,
+        rows: u32,
+        cols: u32,
+        k: u32,
+    }
 }

@@ -5,12 +5,14 @@ use super::args::Format;
 use super::buffer::{Buffer, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
+use super::select::Results;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
 use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec};
 use crate::batch::Batch;
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
+use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
 
 /// Bytes of results that come to the host at once.
@@ -36,8 +38,10 @@ pub struct HipBackend {
     /// The frequencies that `rope_angles` was last given, and where the device has them.
     pub(super) rope: Option<RopeSpec>,
     pub(super) inv_freq: DeviceBuffer,
+    pub(super) results: Results,
     readback: HostBuffer,
     host: Vec<f32>,
+    pub(super) words: Vec<u32>,
     /// Behind every address: freed with the backend.
     _allocations: Vec<DeviceBuffer>,
     ledger: MemoryLedger,
@@ -67,7 +71,8 @@ impl HipBackend {
         let inv_freq = DeviceBuffer::new(&parts.device, 4 * MAX_PAIRS as u64)?;
         let readback = HostBuffer::new(&parts.device, READBACK_BYTES)?;
         let mut ledger = parts.ledger;
-        ledger.other += inv_freq.bytes();
+        let results = Results::new(&parts.device, parts.inputs.logits_rows())?;
+        ledger.other += inv_freq.bytes() + results.device_bytes();
         Ok(Self {
             graphs: Graphs::new(parts.inputs.most_decodes()),
             device: parts.device,
@@ -81,8 +86,10 @@ impl HipBackend {
             common: parts.common,
             rope: None,
             inv_freq,
+            results,
             readback,
             host: Vec::new(),
+            words: Vec::new(),
             _allocations: parts.allocations,
             ledger,
             kernels: parts.kernels,
@@ -275,6 +282,10 @@ impl Backend for HipBackend {
         self.host = host;
         read?;
         Ok(&self.host)
+    }
+
+    fn select<'a>(&'a mut self, logits: &'a Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
+        self.select_rows(logits, cols, wanted)
     }
 
     fn memory(&self) -> MemoryLedger {

@@ -11,6 +11,8 @@ pub struct Functions {
     pub gather_rows: Function,
     pub copy_blocks: Function,
     pub rope_angles: Function,
+    pub argmax: Function,
+    pub top_k: Function,
     pub cache: Option<CacheFunctions>,
     typed: Vec<(KernelType, TypeFunctions)>,
 }
@@ -84,6 +86,8 @@ impl Functions {
             gather_rows: get(KernelId::gather_rows())?,
             copy_blocks: get(KernelId::copy_blocks())?,
             rope_angles: get(KernelId::rope_angles())?,
+            argmax: get(KernelId::argmax())?,
+            top_k: get(KernelId::top_k())?,
             cache,
             typed: typed.collect::<Result<_>>()?,
         })

@@ -20,12 +20,13 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod select;
 mod self_test;
 mod step;
 mod stream;
 mod sys;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod tuning;
 mod upload;
 

@@ -127,6 +127,11 @@ impl StepInputs {
         self.device.bytes()
     }
 
+    /// Rows of logits at most.
+    pub fn logits_rows(&self) -> usize {
+        self.limits.logits_rows
+    }
+
     /// The largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
         self.limits.tokens.min(self.limits.seqs).min(self.limits.logits_rows)

@@ -25,7 +25,11 @@ pub struct MatmulPlan {
 
 /// Tiles of 16 outputs that a block of a variant computes; `MATMUL_TILES_N*` in `args.h`.
 fn tiles_per_block(n: u32) -> u32 {
-    if n <= 16 { 4 } else { 8 }
+    match n {
+        8 | 16 => 2,
+        32 => 4,
+        _ => 8,
+    }
 }
 
 fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {

@@ -213,6 +213,7 @@ struct FakeRow<'a> {
     ids: Vec<u32>,
     logits: Vec<f32>,
     log_sum_exp: f32,
+    log_total: f32,
 }
 
 impl<'a> FakeRow<'a> {
@@ -220,8 +221,12 @@ impl<'a> FakeRow<'a> {
         let mut ids: Vec<u32> = (0..row.len() as u32).collect();
         ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
         let logits = ids.iter().map(|&id| row[id as usize]).collect();
-        let log_sum_exp = row.iter().map(|&x| f64::from(x).exp()).sum::<f64>().ln() as f32;
-        Self { row, wanted, ids, logits, log_sum_exp }
+        let max = f64::from(row[ids[0] as usize]);
+        let log_total =
+            |temperature: f64| row.iter().map(|&x| ((f64::from(x) - max) / temperature).exp()).sum::<f64>().ln();
+        let tempered = if let Wanted::Top { temperature, .. } = wanted { f64::from(temperature) } else { 1.0 };
+        let (log_sum_exp, log_total) = ((max + log_total(1.0)) as f32, log_total(tempered) as f32);
+        Self { row, wanted, ids, logits, log_sum_exp, log_total }
     }
 }
 
@@ -232,13 +237,16 @@ struct FakeRows<'a> {
 
 impl DeviceRows for FakeRows<'_> {
     fn row(&self, row: usize) -> Selected<'_> {
-        let FakeRow { row, wanted, ids, logits, log_sum_exp } = &self.rows[row];
-        let (log_sum_exp, nan) = (*log_sum_exp, log_sum_exp.is_nan());
+        let FakeRow { row, wanted, ids, logits, log_sum_exp, log_total } = &self.rows[row];
+        let (log_sum_exp, log_total, nan) = (*log_sum_exp, *log_total, log_sum_exp.is_nan());
         match *wanted {
             Wanted::Argmax => {
                 Selected::Argmax { token: if nan { NO_TOKEN } else { ids[0] }, logit: logits[0], log_sum_exp }
             }
-            Wanted::Top(k) => Selected::Top { ids: &ids[..k as usize], logits: &logits[..k as usize], log_sum_exp },
+            Wanted::Top { k, .. } => {
+                let k = k as usize;
+                Selected::Top { ids: &ids[..k], logits: &logits[..k], log_sum_exp, log_total }
+            }
             Wanted::Row => Selected::Row(row),
         }
     }

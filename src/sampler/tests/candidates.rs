@@ -13,25 +13,34 @@ struct Device {
     row: Vec<f32>,
     order: Vec<u32>,
     sorted: Vec<f32>,
-    log_sum_exp: f32,
 }
 
 impl Device {
     fn new(row: Vec<f32>) -> Self {
         let mut order: Vec<u32> = (0..row.len() as u32).collect();
         order.sort_by(|&a, &b| row[b as usize].partial_cmp(&row[a as usize]).unwrap().then(a.cmp(&b)));
-        let max = f64::from(row[order[0] as usize]);
-        let total: f64 = row.iter().map(|&x| (f64::from(x) - max).exp()).sum();
         let sorted = order.iter().map(|&id| row[id as usize]).collect();
-        Self { row, order, sorted, log_sum_exp: (max + total.ln()) as f32 }
+        Self { row, order, sorted }
+    }
+
+    fn max(&self) -> f64 {
+        f64::from(self.sorted[0])
+    }
+
+    fn log_total(&self, temperature: f64) -> f64 {
+        let weights = self.sorted.iter().map(|&x| if x == self.sorted[0] { 0.0 } else { f64::from(x) - self.max() });
+        weights.map(|above| (above / temperature).exp()).sum::<f64>().ln()
     }
 
     fn select(&self, wanted: Wanted) -> Selected<'_> {
-        let Self { row, order, sorted, log_sum_exp } = self;
+        let Self { row, order, sorted } = self;
+        let log_sum_exp = (self.max() + self.log_total(1.0)) as f32;
         match wanted {
-            Wanted::Argmax => Selected::Argmax { token: order[0], logit: sorted[0], log_sum_exp: *log_sum_exp },
-            Wanted::Top(k) => {
-                Selected::Top { ids: &order[..k as usize], logits: &sorted[..k as usize], log_sum_exp: *log_sum_exp }
+            Wanted::Argmax => Selected::Argmax { token: order[0], logit: sorted[0], log_sum_exp },
+            Wanted::Top { k, temperature } => {
+                let (ids, logits) = (&order[..k as usize], &sorted[..k as usize]);
+                let log_total = self.log_total(f64::from(temperature)) as f32;
+                Selected::Top { ids, logits, log_sum_exp, log_total }
             }
             Wanted::Row => Selected::Row(row),
         }
@@ -88,9 +97,10 @@ fn candidates_decide_as_the_row_does() {
         (SamplingParams { min_p: 0.1, temperature: 1.3, top_p: 0.5, ..Default::default() }, 100),
         (SamplingParams { top_p: 0.6, ..Default::default() }, 100),
         (SamplingParams { top_p: 0.8, logprobs: Some(2), ..warm.clone() }, 100),
+        (SamplingParams { top_p: 0.9, temperature: 1.2, ..Default::default() }, 100),
         (SamplingParams { top_p: 0.95, temperature: 0.5, ..Default::default() }, 100),
-        (SamplingParams { logprobs: Some(1), ..warm }, 95),
-        (SamplingParams::default(), 95),
+        (SamplingParams { logprobs: Some(1), ..warm }, 99),
+        (SamplingParams::default(), 97),
     ];
     for (params, at_least) in cases {
         let decided = compare(&device, &params, 100);
@@ -104,8 +114,7 @@ fn edges() {
     let mut row = logits(1000, 3);
     row[40] = f32::INFINITY;
     row[60] = f32::INFINITY;
-    let device = Device { log_sum_exp: f32::INFINITY, ..Device::new(row) };
-    assert_eq!(compare(&device, &SamplingParams::default(), 10), 0);
+    assert_eq!(compare(&Device::new(row), &SamplingParams::default(), 10), 0);
     let mut row = logits(1000, 3);
     row[7] = f32::NEG_INFINITY;
     assert!(compare(&Device::new(row), &SamplingParams { top_p: 0.5, ..Default::default() }, 20) > 15);
@@ -127,17 +136,19 @@ fn edges() {
 #[test]
 fn what_is_wanted() {
     let wanted = |params| sequence(params, 0).wanted(1000);
-    let top = |k: usize| Wanted::Top(k as u32);
+    let top = |k: usize, temperature: f32| Wanted::Top { k: k as u32, temperature };
     let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
     assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
     assert_eq!(wanted(SamplingParams { logprobs: Some(0), ..greedy.clone() }), Wanted::Argmax);
-    assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy.clone() }), top(4));
-    assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9));
-    assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP));
-    assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP));
-    assert_eq!(sequence(SamplingParams::default(), 0).wanted(100), top(100));
+    assert_eq!(wanted(SamplingParams { logprobs: Some(4), ..greedy.clone() }), top(4, 1.0));
+    assert_eq!(wanted(SamplingParams { top_k: 4, logprobs: Some(9), ..Default::default() }), top(9, 1.0));
+    assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP, 1.0));
+    assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP, 2.0));
+    assert_eq!(
+        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wanted(100),
+        top(100, f32::MIN_POSITIVE)
+    );
     for row in [
-        SamplingParams { temperature: 1.1, ..Default::default() },
         SamplingParams { top_k: MAX_TOP + 1, ..Default::default() },
         SamplingParams { logit_bias: vec![(3, 1.0)], ..greedy.clone() },
         SamplingParams { presence_penalty: 0.5, ..greedy.clone() },
@@ -154,10 +165,11 @@ fn selections_of_every_kind() {
     let random = sequence(SamplingParams { temperature: 2.0, ..Default::default() }, 0);
     let mut sampler = Sampler::new(1000);
     assert_eq!(sampler.pick(device.select(Wanted::Argmax), &random).unwrap(), None);
-    assert_eq!(sampler.pick(device.select(Wanted::Top(3)), &random).unwrap(), None);
+    let few = Wanted::Top { k: 3, temperature: 2.0 };
+    assert_eq!(sampler.pick(device.select(few), &random).unwrap(), None);
     assert!(sampler.pick(device.select(Wanted::Row), &random).unwrap().is_some());
     let greedy = sequence(SamplingParams { temperature: 0.0, ..Default::default() }, 0);
-    for wanted in [Wanted::Argmax, Wanted::Top(5), Wanted::Row] {
+    for wanted in [Wanted::Argmax, few, Wanted::Row] {
         assert_eq!(sampler.pick(device.select(wanted), &greedy).unwrap().unwrap().token, device.order[0]);
     }
     let failed = |selected: Selected<'_>, sequence: &SequenceSampler| {
@@ -165,11 +177,14 @@ fn selections_of_every_kind() {
     };
     let nan = f32::NAN;
     assert!(failed(Selected::Argmax { token: NO_TOKEN, logit: 1.0, log_sum_exp: nan }, &greedy));
-    assert!(failed(Selected::Top { ids: &[3], logits: &[1.0], log_sum_exp: nan }, &random));
+    assert!(failed(Selected::Top { ids: &[3], logits: &[1.0], log_sum_exp: nan, log_total: nan }, &random));
     let least = f32::NEG_INFINITY;
     assert!(failed(Selected::Argmax { token: 0, logit: least, log_sum_exp: least }, &greedy));
     let mut broken = |ids: &[u32], logits: &[f32]| {
-        matches!(sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0 }, &greedy), Err(Error::Internal { .. }))
+        matches!(
+            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, &greedy),
+            Err(Error::Internal { .. })
+        )
     };
     assert!(broken(&[], &[]) && broken(&[1, 2], &[0.5]) && broken(&[1000], &[0.5]));
     assert!(broken(&[1, 2], &[0.5, 0.6]) && broken(&[2, 1], &[0.5, 0.5]));
@@ -184,7 +199,7 @@ proptest! {
         vocab_size in prop_oneof![1usize..40, 200usize..600, Just(5000usize)],
         spread in prop_oneof![Just(0.0f32), 0.05f32..3.0],
         steps_of in prop_oneof![Just(0.0f32), Just(0.5f32)],
-        temperature in prop_oneof![Just(0.0f32), Just(1.0f32), 0.05f32..1.5],
+        temperature in prop_oneof![Just(0.0f32), Just(1.0f32), 0.05f32..4.0],
         filters in (
             prop_oneof![Just(0usize), 1usize..300],
             prop_oneof![Just(1.0f32), 0.01f32..1.0],

@@ -51,7 +51,14 @@ impl Context<'_> {
 pub fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;
-    bytes.copy_from_slice(content.get(start..end).ok_or(OutOfBounds)?);
+    let piece = content.get(start..end).ok_or(OutOfBounds)?;
+    // The usual sizes without a call.
+    match bytes.len() {
+        4 => bytes[..4].copy_from_slice(&piece[..4]),
+        8 => bytes[..8].copy_from_slice(&piece[..8]),
+        16 => bytes[..16].copy_from_slice(&piece[..16]),
+        _ => bytes.copy_from_slice(piece),
+    }
     Ok(())
 }
 

@@ -1,4 +1,5 @@
 //! Whole kernels against references in f64, on every target and in both orders of execution.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

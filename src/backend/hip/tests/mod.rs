@@ -1,3 +1,6 @@
-//! The backend over a real driver library: the stand-in, or a GPU.
+//! The backend over a driver's library: the stand-in (tests/hipsim), whose devices are AMD machine code in a simulator and
+//! kernels on the CPU; or the GPU of this machine.
 
 mod args;
+mod conformance;
+pub(crate) mod devices;

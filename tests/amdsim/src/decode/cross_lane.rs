@@ -102,10 +102,10 @@ fn permute_rows(d: &Decoder<'_>, other_row: usize) -> Decoded<Step> {
         let choice = u64::from(low.scalar::<u32>(wave)) | u64::from(high.scalar::<u32>(wave)) << 32;
         let mut written = 0u64;
         let mut results = [0; MAX_LANES];
-        for lane in 0..wave.lanes {
+        for (lane, result) in results.iter_mut().enumerate().take(wave.lanes) {
             let from = (lane & !15 ^ other_row) + (choice >> (4 * (lane & 15)) & 15) as usize;
             let valid = fetches_inactive || wave.exec >> from & 1 != 0;
-            results[lane] = if valid { values[from] } else { 0 };
+            *result = if valid { values[from] } else { 0 };
             written |= u64::from(valid || bounded) << lane;
         }
         let exec = wave.exec;

@@ -41,7 +41,11 @@ fn check_selection(d: &Decoder<'_>) -> Decoded<()> {
     if plain("op_sel", false) && plain("op_sel_hi", true) { Ok(()) } else { Err("op_sel on a dot product".to_owned()) }
 }
 
-fn float(d: &Decoder<'_>, accumulates: bool, convert: fn(u16) -> f32) -> Decoded<Step> {
+fn float(
+    d: &Decoder<'_>,
+    accumulates: bool,
+    convert: impl Fn(u16) -> f32 + Copy + Send + Sync + 'static,
+) -> Decoded<Step> {
     check_selection(d)?;
     // Rounded once, as the exact sum would be: the hardware's order of roundings is not documented.
     let f = move |a: u32, b: u32, c: f32| {

@@ -124,7 +124,7 @@ fn source_lane(control: &str, value: &str, lane: i64, lanes: i64) -> Decoded<Opt
         "dpp8" => Some((lane & !7) + element(lane & 7)?),
         "row_shl" => within_row(column + number()?),
         "row_shr" => within_row(column - number()?),
-        "row_ror" => Some(row + (column - number()? & 15)),
+        "row_ror" => Some(row + ((column - number()?) & 15)),
         "row_mirror" => Some(row + 15 - column),
         "row_half_mirror" => Some(lane ^ 7),
         "row_share" | "row_newbcast" => within_row(number()?),

@@ -13,6 +13,11 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "and_b16" => d.binary(|a: u16, b: u16| a & b),
         "or_b16" => d.binary(|a: u16, b: u16| a | b),
         "xor_b16" => d.binary(|a: u16, b: u16| a ^ b),
+        "add_u16" if d.text.has("clamp") => d.binary(u16::saturating_add),
+        "sub_u16" if d.text.has("clamp") => d.binary(u16::saturating_sub),
+        "subrev_u16" if d.text.has("clamp") => d.binary(|a: u16, b: u16| b.saturating_sub(a)),
+        "add_i16" if d.text.has("clamp") => d.binary(i16::saturating_add),
+        "sub_i16" if d.text.has("clamp") => d.binary(i16::saturating_sub),
         "add_u16" | "add_i16" => d.binary(u16::wrapping_add),
         "sub_u16" | "sub_i16" => d.binary(u16::wrapping_sub),
         "subrev_u16" => d.binary(|a: u16, b: u16| b.wrapping_sub(a)),
@@ -70,7 +75,11 @@ pub fn fma(a: Half, b: Half, c: Half) -> Half {
 }
 
 /// A float FMA whose sources are floats or, where `op_sel_hi` says so, halves.
-fn mix<R: Lane>(d: &Decoder<'_>, half: HalfWrite, round: fn(f32) -> R) -> Decoded<Step> {
+fn mix<R: Lane>(
+    d: &Decoder<'_>,
+    half: HalfWrite,
+    round: impl Fn(f32) -> R + Copy + Send + Sync + 'static,
+) -> Decoded<Step> {
     d.expect_sources(3)?;
     let is_half = d.text.bits("op_sel_hi").unwrap_or_else(|| vec![false; 3]);
     let upper = d.text.bits("op_sel").unwrap_or_else(|| vec![false; 3]);

@@ -10,10 +10,10 @@ use super::{Decoded, Decoder, Step, step};
 use crate::float::{Fp8, bf16_to_f32, f16_to_f32};
 use crate::operand::Source;
 use crate::syntax::Register;
-use crate::wave::Wave;
+use crate::wave::{GROUP, MAX_LANES, Wave};
 
-const MAX_SIDE: usize = 32;
-const MAX_DEPTH: usize = 128;
+/// Products along K that one instruction sums at most.
+const MAX_DEPTH: usize = 64;
 
 pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let Some(shape) = Shape::parse(d)? else { return Ok(None) };
@@ -30,41 +30,43 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         _ if shape.float => Accumulator::Constant(Source::parse::<f32>(d.operand(3)?)?),
         _ => Accumulator::Constant(Source::parse::<u32>(d.operand(3)?)?),
     };
-    Ok(Some(step(move |wave| {
-        let mut left = Box::new([[0.0; MAX_DEPTH]; MAX_SIDE]);
-        let mut right = Box::new([[0.0; MAX_SIDE]; MAX_DEPTH]);
-        a.read(wave, &shape, |row, k, value| left[row][k] = value);
-        b.read(wave, &shape, |column, k, value| right[k][column] = value);
-        // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
-        #[cfg(target_arch = "x86_64")]
-        let product = unsafe { multiply(&left, &right, &shape) };
-        #[cfg(not(target_arch = "x86_64"))]
-        let product = multiply(&left, &right, &shape);
-        for index in 0..shape.results() {
-            for lane in 0..wave.lanes {
-                let old = match &c {
-                    Accumulator::Registers(first) => wave.lane(first + index as u16, lane),
-                    Accumulator::Constant(source) => source.scalar(wave),
-                };
-                let (row, column) = shape.result_place(lane, index);
-                let value = shape.round(product[row][column], old);
-                wave.set_lane(dest + index as u16, lane, value);
-            }
+    Ok(Some(match shape.side {
+        16 => step(move |wave| execute::<16>(wave, &shape, [&a, &b], &c, dest)),
+        _ => step(move |wave| execute::<32>(wave, &shape, [&a, &b], &c, dest)),
+    }))
+}
+
+/// One operand, by K.
+type Matrix<const SIDE: usize> = [[f32; SIDE]; MAX_DEPTH];
+
+fn execute<const SIDE: usize>(wave: &mut Wave, shape: &Shape, [a, b]: [&Operand; 2], c: &Accumulator, dest: u16) {
+    // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
+    #[cfg(target_arch = "x86_64")]
+    let product = unsafe { multiply::<SIDE>(&a.read(wave, shape), &b.read(wave, shape), shape.depth) };
+    #[cfg(not(target_arch = "x86_64"))]
+    let product = multiply::<SIDE>(&a.read(wave, shape), &b.read(wave, shape), shape.depth);
+    for index in 0..shape.results() {
+        let mut old = match c {
+            Accumulator::Registers(first) => *wave.vgpr(first + index as u16),
+            Accumulator::Constant(source) => [[source.scalar(wave); GROUP]; MAX_LANES / GROUP],
+        };
+        for lane in 0..wave.lanes {
+            let (row, column) = shape.result_place(lane, index);
+            let value = &mut old[lane / GROUP][lane % GROUP];
+            *value = shape.round(product[row % SIDE][column % SIDE], *value);
         }
-    })))
+        wave.vgprs[usize::from(dest) + index] = old;
+    }
 }
 
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
-fn multiply(
-    left: &[[f64; MAX_DEPTH]; MAX_SIDE],
-    right: &[[f64; MAX_SIDE]; MAX_DEPTH],
-    shape: &Shape,
-) -> Box<[[f64; MAX_SIDE]; MAX_SIDE]> {
-    let mut product = Box::new([[0.0; MAX_SIDE]; MAX_SIDE]);
-    for (row, sums) in product.iter_mut().enumerate().take(shape.side) {
-        for (factor, values) in left[row].iter().zip(right.iter()).take(shape.depth) {
-            for (sum, value) in sums.iter_mut().zip(values) {
-                *sum += factor * value;
+fn multiply<const SIDE: usize>(a: &Matrix<SIDE>, b: &Matrix<SIDE>, depth: usize) -> [[f64; SIDE]; SIDE] {
+    let mut product = [[0.0; SIDE]; SIDE];
+    for (row, sums) in product.iter_mut().enumerate() {
+        for (left, right) in a.iter().zip(b).take(depth) {
+            let factor = f64::from(left[row]);
+            for (sum, value) in sums.iter_mut().zip(right) {
+                *sum = factor.mul_add(f64::from(*value), *sum);
             }
         }
     }
@@ -165,15 +167,21 @@ impl Shape {
         self.side * self.side / if self.layout == Layout::Mfma { 64 } else { 32 }
     }
 
-    /// Row of A, or column of B, and place in it, of an element.
-    fn operand_place(&self, lane: usize, element: usize) -> (usize, usize) {
-        let part = lane / self.side;
-        let k = match self.layout {
-            Layout::Wmma11 => element,
+    /// Lanes that hold different rows of A, or columns of B, times the parts of a row.
+    fn parts(&self) -> usize {
+        match self.layout {
+            Layout::Wmma11 => 1,
+            Layout::Wmma12 => 2,
+            Layout::Mfma => 64 / self.side,
+        }
+    }
+
+    /// Place along K of an element in the lanes of a part.
+    fn place(&self, part: usize, element: usize) -> usize {
+        match self.layout {
             Layout::Wmma12 if self.bits == 16 => element & 3 | (element & 4) << 1 | part << 2,
-            Layout::Wmma12 | Layout::Mfma => part * self.elements() + element,
-        };
-        (lane % self.side, k)
+            _ => part * self.elements() + element,
+        }
     }
 
     /// Row and column of D.
@@ -222,31 +230,34 @@ impl Operand {
         Ok(Self { first, element: shape.element, fp8, signed: shape.signed[which] })
     }
 
-    fn read(&self, wave: &Wave, shape: &Shape, mut set: impl FnMut(usize, usize, f64)) {
-        let per_register = 32 / shape.bits;
-        let lanes = if shape.layout == Layout::Wmma11 { 16 } else { wave.lanes };
-        for element in 0..shape.elements() {
-            let register = self.first + (element / per_register) as u16;
-            let shift = shape.bits * (element % per_register);
-            for lane in 0..lanes {
-                let (row, k) = shape.operand_place(lane, element);
-                set(row, k, self.value(wave.lane(register, lane) >> shift, shape.bits));
+    fn read<const SIDE: usize>(&self, wave: &Wave, shape: &Shape) -> Matrix<SIDE> {
+        let unused = 32 - shape.bits as u32;
+        match self.element {
+            Element::F16 => self.convert(wave, shape, |word| f16_to_f32(word as u16)),
+            Element::Bf16 => self.convert(wave, shape, |word| bf16_to_f32(word as u16)),
+            Element::F32 => self.convert(wave, shape, f32::from_bits),
+            Element::Fp8(_) => self.convert(wave, shape, |word| self.fp8.to_f32(word as u8)),
+            Element::Integer if self.signed => {
+                self.convert(wave, shape, |word| ((word << unused) as i32 >> unused) as f32)
             }
+            Element::Integer => self.convert(wave, shape, |word| (word << unused >> unused) as f32),
         }
     }
 
-    /// The value of the element in the low bits.
-    fn value(&self, word: u32, bits: usize) -> f64 {
-        match self.element {
-            Element::F16 => f16_to_f32(word as u16).into(),
-            Element::Bf16 => bf16_to_f32(word as u16).into(),
-            Element::F32 => f32::from_bits(word).into(),
-            Element::Fp8(_) => self.fp8.to_f32(word as u8).into(),
-            Element::Integer => {
-                let unused = 32 - bits;
-                let top = word << unused;
-                f64::from(if self.signed { top as i32 >> unused } else { (top >> unused) as i32 })
+    /// `value` gets each element in the low bits of a word.
+    fn convert<const SIDE: usize>(&self, wave: &Wave, shape: &Shape, value: impl Fn(u32) -> f32) -> Matrix<SIDE> {
+        let mut matrix = [[0.0; SIDE]; MAX_DEPTH];
+        let per_register = 32 / shape.bits;
+        for element in 0..shape.elements() {
+            let lanes = wave.vgpr(self.first + (element / per_register) as u16).as_flattened();
+            let shift = shape.bits * (element % per_register);
+            for (part, lanes) in lanes.chunks_exact(SIDE).take(shape.parts()).enumerate() {
+                let row = &mut matrix[shape.place(part, element)];
+                for (result, word) in row.iter_mut().zip(lanes) {
+                    *result = value(word >> shift);
+                }
             }
         }
+        matrix
     }
 }

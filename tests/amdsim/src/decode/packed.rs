@@ -99,7 +99,7 @@ fn halves<T: Lane>(d: &Decoder<'_>, f: impl Fn([T; 3]) -> T + Copy + Send + Sync
     let count = d.operand_count() - 1;
     let pair = |index| if index < count { half_pair::<T>(d, &selection, index) } else { Ok(absent()) };
     let sources = [pair(0)?, pair(1)?, pair(2)?];
-    Ok(packed_halves(d, sources, f)?)
+    packed_halves(d, sources, f)
 }
 
 fn packed_halves<T: Lane>(

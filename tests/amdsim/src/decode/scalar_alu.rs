@@ -1,4 +1,6 @@
 //! Scalar arithmetic.
+// With a NaN, "not less" is true and "less or greater" false: the instructions are defined so.
+#![allow(clippy::neg_cmp_op_on_partial_ord, clippy::double_comparisons)]
 
 use super::{Decoded, Decoder, Step, step};
 use crate::lane::Lane;
@@ -66,8 +68,8 @@ fn binary32(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
         "lshr_b32" => |a, b, _| flagged32(a >> (b & 31)),
         "ashr_i32" => |a, b, _| flagged32((a as i32 >> (b & 31)) as u32),
         "mul_i32" => |a, b, _| (a.wrapping_mul(b), None),
-        "mul_hi_u32" => |a, b, _| ((u64::from(a) * u64::from(b) >> 32) as u32, None),
-        "mul_hi_i32" => |a, b, _| ((i64::from(a as i32) * i64::from(b as i32) >> 32) as u32, None),
+        "mul_hi_u32" => |a, b, _| (((u64::from(a) * u64::from(b)) >> 32) as u32, None),
+        "mul_hi_i32" => |a, b, _| (((i64::from(a as i32) * i64::from(b as i32)) >> 32) as u32, None),
         "bfm_b32" => |a, b, _| (((1 << (a & 31)) - 1) << (b & 31), None),
         "bfe_u32" => |a, b, _| flagged32(field(a.into(), b & 31, b >> 16 & 127) as u32),
         "bfe_i32" => |a, b, _| {

@@ -5,7 +5,7 @@ use crate::context::{Context, copy_from, copy_to};
 use crate::error::{Access, Fault, OutOfBounds, Space};
 use crate::operand::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::syntax::Register;
-use crate::wave::{Lanes, MAX_LANES, Wave};
+use crate::wave::{GROUP, Lanes, MAX_LANES, Wave};
 
 /// The memory that an instruction names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,15 @@ impl Form {
 }
 
 /// The bytes of all lanes, one after the other.
-const BUFFER: usize = 16 * MAX_LANES;
+type Buffer = [u8; 16 * MAX_LANES];
+
+/// Word `word` of each lane of a group.
+fn words_of(buffer: &Buffer, bytes: usize, group: usize, word: usize) -> [u32; GROUP] {
+    std::array::from_fn(|lane| {
+        let at = (GROUP * group + lane) * bytes + 4 * word;
+        u32::from_le_bytes([buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]])
+    })
+}
 
 /// Neighbouring lanes whose data is one piece of memory, in the order of lanes.
 struct Runs<'a> {
@@ -186,7 +194,7 @@ pub fn load(
     addresses: &Addresses,
     first: u16,
 ) -> Result<(), Box<Fault>> {
-    let mut buffer = [0; BUFFER];
+    let mut buffer: Buffer = [0; 16 * MAX_LANES];
     let bytes = form.bytes;
     let mut previous: Option<usize> = None;
     for run in runs(segment, active, addresses, bytes) {
@@ -214,12 +222,17 @@ pub fn load(
         }
         return Ok(());
     }
+    let exec = wave.exec;
+    if active != exec {
+        wave.use_mask(active);
+    }
     for word in 0..form.words() {
-        for lane in Lanes(active) {
-            let at = lane * bytes + 4 * word;
-            let value = [buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]];
-            wave.set_lane(first + word as u16, lane, u32::from_le_bytes(value));
+        for group in 0..wave.groups() {
+            wave.set_group(first + word as u16, group, &words_of(&buffer, bytes, group, word));
         }
+    }
+    if active != exec {
+        wave.use_mask(exec);
     }
     Ok(())
 }
@@ -233,15 +246,19 @@ pub fn store(
     addresses: &Addresses,
     first: u16,
 ) -> Result<(), Box<Fault>> {
-    let mut buffer = [0; BUFFER];
+    let mut buffer: Buffer = [0; 16 * MAX_LANES];
     let bytes = form.bytes;
     for word in 0..form.words() {
         let register = first + word as u16;
-        let count = bytes.min(4);
-        for lane in Lanes(active) {
-            let value = wave.lane(register, lane) >> if form.high { 16 } else { 0 };
-            let at = lane * bytes + 4 * word;
-            buffer[at..at + count].copy_from_slice(&value.to_le_bytes()[..count]);
+        let shift = if form.high { 16 } else { 0 };
+        let lanes = wave.vgpr(register).as_flattened().iter().take(wave.lanes);
+        for (piece, value) in buffer.chunks_exact_mut(bytes).zip(lanes) {
+            let value = (value >> shift).to_le_bytes();
+            match bytes {
+                1 => piece[0] = value[0],
+                2 => piece.copy_from_slice(&value[..2]),
+                _ => piece[4 * word..][..4].copy_from_slice(&value),
+            }
         }
     }
     for run in runs(segment, active, addresses, bytes) {

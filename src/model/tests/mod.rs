@@ -1,7 +1,9 @@
-//! Golden logits: the whole CPU path (file, weights, kernels, cache) against transformers in float32.
+//! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
+
+mod hip;
 
 use crate::backend::cpu::CpuLoader;
-use crate::backend::{KvLayerSpec, Loader};
+use crate::backend::{Backend, KvLayerSpec, Loader};
 use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
@@ -12,27 +14,30 @@ use crate::testdata;
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
 
-type CpuDecoder = Decoder<<CpuLoader as Loader>::Backend>;
-
-struct Model {
-    backend: <CpuLoader as Loader>::Backend,
-    decoder: CpuDecoder,
+struct Model<B: Backend> {
+    backend: B,
+    decoder: Decoder<B>,
 }
 
-fn load(name: &str) -> Model {
+type CpuModel = Model<<CpuLoader as Loader>::Backend>;
+
+fn load(name: &str) -> CpuModel {
     load_with_kv(name, KvCacheDtype::F16)
 }
 
-fn load_with_kv(name: &str, dtype: KvCacheDtype) -> Model {
+fn load_with_kv(name: &str, dtype: KvCacheDtype) -> CpuModel {
+    load_on(CpuLoader::new(2, MAX_TOKENS).unwrap(), name, dtype)
+}
+
+fn load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Model<L::Backend> {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = DecoderSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let mut loader = CpuLoader::new(2, MAX_TOKENS).unwrap();
     let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(())).unwrap();
     let kv = KvLayerSpec {
-        num_blocks: 32,
+        num_blocks: 64,
         block_size: BLOCK,
         num_kv_heads: spec.qkv.num_kv_heads,
         head_dim: spec.qkv.head_dim,
@@ -42,25 +47,30 @@ fn load_with_kv(name: &str, dtype: KvCacheDtype) -> Model {
     Model { backend: loader.finish().unwrap(), decoder }
 }
 
-impl Model {
-    /// Logits of `tokens[start..]` of a sequence whose blocks are 0, 2, 4 … (never contiguous).
+impl<B: Backend> Model<B> {
+    /// Logits of `tokens[start..]` of a sequence.
     fn logits(&mut self, tokens: &[u32], start: usize) -> Vec<f32> {
-        let blocks: Vec<u32> = (0..tokens.len().div_ceil(BLOCK) as u32).map(|b| 2 * b).collect();
-        let n = tokens.len() - start;
-        let slot = |position: usize| blocks[position / BLOCK] * BLOCK as u32 + (position % BLOCK) as u32;
-        let batch = Batch {
-            token_ids: tokens[start..].to_vec(),
-            positions: (start as u32..tokens.len() as u32).collect(),
-            cu_seqlens_q: vec![0, n as u32],
-            context_lens: vec![tokens.len() as u32],
-            groups: vec![GroupTables {
-                slot_mapping: (start..tokens.len()).map(slot).collect(),
-                cu_blocks: vec![0, blocks.len() as u32],
-                block_tables: blocks,
-            }],
-            logits_indices: (0..n as u32).collect(),
-            block_copies: Vec::new(),
-        };
+        self.step(&[(tokens, start)])
+    }
+
+    /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous.
+    fn step(&mut self, seqs: &[(&[u32], usize)]) -> Vec<f32> {
+        let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
+        let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+        for (seq, &(tokens, start)) in seqs.iter().enumerate() {
+            let block = |index: usize| (16 * index + 3 * seq) as u32;
+            batch.token_ids.extend(&tokens[start..]);
+            batch.positions.extend(start as u32..tokens.len() as u32);
+            batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
+            batch.context_lens.push(tokens.len() as u32);
+            let slot = |position: usize| block(position / BLOCK) * BLOCK as u32 + (position % BLOCK) as u32;
+            group.slot_mapping.extend((start..tokens.len()).map(slot));
+            group.block_tables.extend((0..tokens.len().div_ceil(BLOCK)).map(block));
+            group.cu_blocks.push(group.block_tables.len() as u32);
+        }
+        let n = batch.token_ids.len();
+        batch.logits_indices = (0..n as u32).collect();
+        batch.groups.push(group);
         let wanted = vec![Wanted::Row; n];
         let mut logits = self.decoder.forward(&mut self.backend, &batch, &wanted).unwrap();
         (0..n).flat_map(|row| logits.whole_row(row).unwrap().to_vec()).collect()

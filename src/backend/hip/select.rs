@@ -1,0 +1,239 @@
+//! Logits to candidates on the device: only what the sampler needs of a row comes to the host.
+
+use super::args::{ArgmaxArgs, Format, TopKArgs};
+use super::backend::HipBackend;
+use super::buffer::{Buffer, count};
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer};
+use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted};
+use crate::{Error, Result};
+
+/// Results of the selection kernels, and what of them came to the host last.
+pub struct Results {
+    device: DeviceBuffer,
+    /// On their way to the kernel.
+    temperatures: HostBuffer,
+    max_rows: usize,
+    /// Per row of the step: its wish, and where its values are, by kind.
+    wanted: Vec<(Wanted, usize)>,
+    tokens: Vec<u32>,
+    /// Largest logit and log-sum-exp of each row.
+    largest: Vec<f32>,
+    /// Candidates of a row, `width` each.
+    width: usize,
+    ids: Vec<u32>,
+    logits: Vec<f32>,
+    /// Log-sum-exp of each row, as it is and at its temperature.
+    log_sums: Vec<f32>,
+    /// The rows that were wanted whole, one after the other.
+    rows: Vec<f32>,
+    /// The row that was fetched last.
+    fetched: Vec<f32>,
+}
+
+/// Places in the device buffer, in words, for `rows` rows of `width` candidates.
+struct Places {
+    tokens: usize,
+    largest: usize,
+    log_sums: usize,
+    ids: usize,
+    logits: usize,
+    end: usize,
+}
+
+impl Places {
+    fn new(rows: usize, width: usize) -> Self {
+        let (tokens, largest, log_sums, ids) = (0, rows, 3 * rows, 5 * rows);
+        let logits = ids + rows * width;
+        Self { tokens, largest, log_sums, ids, logits, end: logits + rows * width }
+    }
+}
+
+impl Results {
+    pub fn new(device: &Device, max_rows: usize) -> Result<Self> {
+        // The temperatures lie behind the results.
+        let words = Places::new(max_rows, MAX_TOP).end + max_rows;
+        Ok(Self {
+            device: DeviceBuffer::new(device, Format::F32.bytes(1, words.max(1)))?,
+            temperatures: HostBuffer::new(device, 4 * max_rows.max(1))?,
+            max_rows,
+            wanted: Vec::with_capacity(max_rows),
+            tokens: Vec::with_capacity(max_rows),
+            largest: Vec::with_capacity(2 * max_rows),
+            width: 0,
+            ids: Vec::with_capacity(max_rows * MAX_TOP),
+            logits: Vec::with_capacity(max_rows * MAX_TOP),
+            log_sums: Vec::with_capacity(2 * max_rows),
+            rows: Vec::new(),
+            fetched: Vec::new(),
+        })
+    }
+
+    pub fn device_bytes(&self) -> u64 {
+        self.device.bytes()
+    }
+
+    fn at(&self, word: usize) -> DevicePtr {
+        self.device.ptr().offset(4 * word as u64)
+    }
+}
+
+fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
+    bytes.as_chunks().0.iter().map(|&word| f32::from_ne_bytes(word))
+}
+
+impl HipBackend {
+    pub(super) fn select_rows<'a>(
+        &'a mut self,
+        logits: &'a Buffer,
+        cols: usize,
+        wanted: &[Wanted],
+    ) -> Result<Selection<'a>> {
+        let num_rows = wanted.len();
+        if num_rows > self.results.max_rows {
+            return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.results.max_rows)));
+        }
+        let from = logits.read_f32("logits", num_rows, cols)?;
+        let width = wanted.iter().map(|wanted| if let Wanted::Top { k, .. } = wanted { *k as usize } else { 0 }).max();
+        let width = width.unwrap_or(0).min(MAX_TOP).min(cols);
+        let argmax = wanted.contains(&Wanted::Argmax);
+        let places = Places::new(num_rows, width);
+        if argmax {
+            let (tokens, values) = (self.results.at(places.tokens), self.results.at(places.largest));
+            let args = ArgmaxArgs { logits: from, tokens, values, rows: count(num_rows)?, cols: count(cols)? };
+            // SAFETY: the logits' room was checked, the results' is that of `max_rows`; one stream.
+            unsafe { self.stream.launch(&self.functions.argmax, [count(num_rows)?, 1, 1], &args)? };
+        }
+        if width > 0 {
+            let temperatures = self.upload_temperatures(wanted)?;
+            let args = TopKArgs {
+                logits: from,
+                ids: self.results.at(places.ids),
+                values: self.results.at(places.logits),
+                log_sums: self.results.at(places.log_sums),
+                temperatures,
+                rows: count(num_rows)?,
+                cols: count(cols)?,
+                k: count(width)?,
+            };
+            // SAFETY: as above.
+            unsafe { self.stream.launch(&self.functions.top_k, [count(num_rows)?, 1, 1], &args)? };
+        }
+        self.bring_results(from, cols, wanted, &places, argmax, width)?;
+        Ok(Selection::on_device(Box::new(Rows { backend: self, logits: from, cols }), num_rows, cols))
+    }
+
+    fn upload_temperatures(&mut self, wanted: &[Wanted]) -> Result<DevicePtr> {
+        let to = self.results.at(Places::new(self.results.max_rows, MAX_TOP).end);
+        let host = &mut self.results.temperatures;
+        for (bytes, wanted) in host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(wanted) {
+            let temperature = if let Wanted::Top { temperature, .. } = *wanted { temperature } else { 1.0 };
+            *bytes = temperature.to_ne_bytes();
+        }
+        // SAFETY: every selection ends with a read of its results, so the copy of the last one has run.
+        unsafe { self.stream.copy_to_device(to, &host.as_slice()[..4 * wanted.len()])? };
+        Ok(to)
+    }
+
+    /// Copies what the kernels left, then the rows that are wanted whole.
+    fn bring_results(
+        &mut self,
+        logits: DevicePtr,
+        cols: usize,
+        wanted: &[Wanted],
+        places: &Places,
+        argmax: bool,
+        width: usize,
+    ) -> Result<()> {
+        let num_rows = wanted.len();
+        let range = match (argmax, width > 0) {
+            (false, false) => 0..0,
+            (true, false) => 0..places.log_sums,
+            (false, true) => places.log_sums..places.end,
+            (true, true) => 0..places.end,
+        };
+        let mut words = std::mem::take(&mut self.words);
+        words.clear();
+        words.resize(range.start, 0);
+        let read = self.read(self.results.at(range.start), 4 * range.len(), |bytes| {
+            words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
+        });
+        let results = &mut self.results;
+        let part = |from: usize, to: usize| words.get(from..to).unwrap_or(&[]);
+        let numbers = |part: &[u32], out: &mut Vec<f32>| {
+            out.clear();
+            out.extend(part.iter().map(|&bits| f32::from_bits(bits)));
+        };
+        results.tokens.clear();
+        results.tokens.extend(part(places.tokens, places.largest));
+        numbers(part(places.largest, places.log_sums), &mut results.largest);
+        numbers(part(places.log_sums, places.ids), &mut results.log_sums);
+        results.ids.clear();
+        results.ids.extend(part(places.ids, places.logits));
+        numbers(part(places.logits, places.end), &mut results.logits);
+        results.width = width;
+        self.words = words;
+        read?;
+
+        let mut rows = std::mem::take(&mut self.results.rows);
+        rows.clear();
+        self.results.wanted.clear();
+        let mut outcome = Ok(());
+        for (row, &wish) in wanted.iter().enumerate().take(num_rows) {
+            self.results.wanted.push((wish, rows.len()));
+            if wish == Wanted::Row {
+                let from = logits.offset(4 * (row * cols) as u64);
+                outcome = self.read(from, 4 * cols, |bytes| rows.extend(floats(bytes)));
+                if outcome.is_err() {
+                    break;
+                }
+            }
+        }
+        self.results.rows = rows;
+        outcome
+    }
+}
+
+/// The rows of one step.
+struct Rows<'a> {
+    backend: &'a mut HipBackend,
+    logits: DevicePtr,
+    cols: usize,
+}
+
+impl DeviceRows for Rows<'_> {
+    fn row(&self, row: usize) -> Selected<'_> {
+        let results = &self.backend.results;
+        let (wanted, at) = results.wanted[row];
+        match wanted {
+            Wanted::Argmax => Selected::Argmax {
+                token: results.tokens[row],
+                logit: results.largest[2 * row],
+                log_sum_exp: results.largest[2 * row + 1],
+            },
+            Wanted::Top { k, .. } => {
+                let range = row * results.width..row * results.width + results.width.min(k as usize);
+                Selected::Top {
+                    ids: &results.ids[range.clone()],
+                    logits: &results.logits[range],
+                    log_sum_exp: results.log_sums[2 * row],
+                    log_total: results.log_sums[2 * row + 1],
+                }
+            }
+            Wanted::Row => Selected::Row(&results.rows[at..at + self.cols]),
+        }
+    }
+
+    fn fetch(&mut self, row: usize) -> Result<&[f32]> {
+        let (wanted, at) = self.backend.results.wanted[row];
+        if wanted == Wanted::Row {
+            return Ok(&self.backend.results.rows[at..at + self.cols]);
+        }
+        let mut fetched = std::mem::take(&mut self.backend.results.fetched);
+        fetched.clear();
+        let from = self.logits.offset(4 * (row * self.cols) as u64);
+        let read = self.backend.read(from, 4 * self.cols, |bytes| fetched.extend(floats(bytes)));
+        self.backend.results.fetched = fetched;
+        read?;
+        Ok(&self.backend.results.fetched)
+    }
+}

@@ -1,0 +1,72 @@
+//! The devices that tests can have.
+
+use std::ffi::{CString, c_char, c_int};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::backend::hip::{Device, HipLoader, StepLimits};
+use crate::config::{EngineArgs, HipOptions, Platform};
+
+/// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
+pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
+pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
+
+/// `cargo build -p hipsim` puts it beside the test binary's folder.
+fn stand_in() -> Option<PathBuf> {
+    let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
+    Some(folder.join("libamdhip64.so")).filter(|path| path.exists())
+}
+
+/// Makes the stand-in's devices, once per process.
+fn open_stand_in(path: &Path) -> &'static [&'static str] {
+    static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
+    TARGETS.get_or_init(|| {
+        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
+        let list = CString::new(targets.join(",")).unwrap();
+        // SAFETY: the stand-in's initialisers do nothing; the function's type is that of its source. The library stays
+        // open as long as the process: devices are opened from it again and again.
+        let status = unsafe {
+            let library = Box::leak(Box::new(libloading::Library::new(path).unwrap()));
+            let open = library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"hipsim_open").unwrap();
+            open(list.as_ptr())
+        };
+        assert_eq!(status, 0, "hipsim_open");
+        targets
+    })
+}
+
+/// A device with its options. Kernels that are compiled stay in a cache of the tests.
+pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
+    let Some(library) = stand_in() else {
+        println!("skipped: no stand-in library; run `cargo build -p hipsim`");
+        return None;
+    };
+    let index = open_stand_in(&library).iter().position(|&known| known == target)?;
+    let options = HipOptions {
+        platform: Some(Platform::Amd),
+        cache_dir: library.parent().map(|folder| folder.join("test-kernels")),
+        library: Some(library),
+        device_index: index as u32,
+        self_test: false,
+        ..HipOptions::default()
+    };
+    Some((Device::open(&options).unwrap(), options))
+}
+
+/// The GPU of this machine, or what the environment names in its place.
+pub(crate) fn open_real() -> Option<(Device, HipOptions)> {
+    let options = EngineArgs::new("").with_env().unwrap().hip;
+    match Device::open(&options) {
+        Ok(device) => Some((device, options)),
+        Err(error) => {
+            println!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// A loader for steps of up to `rows` tokens.
+pub(crate) fn loader((device, options): &(Device, HipOptions), rows: usize) -> HipLoader {
+    let limits = StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 };
+    HipLoader::new(device.clone(), options, limits).unwrap()
+}
