@@ -4,6 +4,8 @@
 
 mod compile;
 mod device;
+#[cfg(test)]
+mod device_tests;
 mod driver;
 mod graph;
 mod kernels;
