@@ -74,7 +74,7 @@ template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const Matmu
   const int lane = lane_id();
   #pragma unroll
   for (int m = 0; m < S::WAVE_TILES; m++) {
-    float bias[S::ACC], residual[S::NT][S::ACC];
+    float bias[S::ACC], residual[S::NT][S::ACC] = {};
     u32 rows[S::ACC];
     #pragma unroll
     for (int i = 0; i < S::ACC; i++) {
@@ -94,7 +94,7 @@ template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const Matmu
     for (int n = 0; n < S::NT; n++)
       #pragma unroll
       for (int i = 0; i < S::ACC; i++)
-        sums.v[m][n][i] += a.flags & LINEAR_ADD ? bias[i] + residual[n][i] : bias[i];
+        sums.v[m][n][i] += bias[i] + residual[n][i];
   }
 }
 
