@@ -1,17 +1,18 @@
 // gemv_<type>: one activation row times a matrix, at the speed of reading the matrix.
 //
-// A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; the float types: less),
-// and the pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group u % GROUPS. So all
-// groups are busy whatever the number of columns, and each has loaded its next piece before it uses the current one. After a
-// round (one piece a group) that completes tiles, a barrier makes the partial sums visible and the first threads add them in
-// a fixed order. Partial sums lie in a ring of four places, because fast groups run ahead: at most to the barrier of the
-// next completed tile, hence never further than two tiles (two rounds, where a round holds several tiles).
+// A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; the float types:
+// less), and the pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group
+// u % GROUPS. So all groups are busy whatever the number of columns, and each has loaded its next piece before it uses
+// the current one. After a round (one piece a group) that completes tiles, a barrier makes the partial sums visible and
+// the first threads add them in a fixed order. Partial sums lie in a ring of four places, because fast groups run
+// ahead; but never past the next barrier, so they write at most to the two tiles (where a round completes several: to
+// the one round) after the one that is still being read.
 //
 // Gate and up are one tile of twice the pieces with two sums.
 //
-// The activations are normed, quantised and put into LDS by every block: it costs less than a kernel of its own. The first
-// weights are on their way before. Where the row is longer than LDS allows, the block takes CHUNK columns at a time, for
-// BATCH tiles each, and adds up in LDS.
+// Every block norms, quantises and puts the activations into LDS: that costs less than a kernel of its own, and the
+// first weights are on their way meanwhile. Where the row is longer than LDS allows, the block takes CHUNK columns at a
+// time, for BATCH tiles each, and adds up in LDS: any number of columns will do.
 #include "quant.h"
 #include "args.h"
 
@@ -27,7 +28,7 @@ struct Quantised {
   alignas(16) xmeta meta[CHUNK / 16];
   // Columns c .. c + 3, by all lanes of a wave at once: four neighbouring lanes hold a block of 16.
   MEM void put(u32 c, const float v[4]) {
-    u32 bits = 0;                                          // of the largest magnitude: so a NaN wins, and shows as the scale
+    u32 bits = 0;                                      // of the largest magnitude: a NaN wins, and becomes the scale
     for (int i = 0; i < 4; i++) { const u32 b = f32_bits(v[i]) & 0x7fffffffu; bits = b > bits ? b : bits; }
     for (int m = 1; m <= 2; m <<= 1) { const u32 b = shfl_xor_u32(bits, m); bits = b > bits ? b : bits; }
     const float largest = bits_f32(bits);
@@ -54,7 +55,9 @@ struct Floats {
     const u32 bits[4] = {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])};
     store16((u8*)(x + float_index(c)), bits);
   }
-  template <class P> MEM void dot(const P& w, u32 c, int lane, float& y0, float& y1) const { w.dot(x + c, lane, y0, y1); }
+  template <class P> MEM void dot(const P& w, u32 c, int lane, float& y0, float& y1) const {
+    w.dot(x + c, lane, y0, y1);
+  }
 };
 template <bool F> struct Staged { using Type = Quantised; };
 template <> struct Staged<true> { using Type = Floats; };
@@ -99,7 +102,8 @@ DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
 // Puts columns first .. first + count (a multiple of 256, zeros beyond the row) into LDS.
 DEV void stage(Shared& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
   const bool aligned = is_aligned(x), norm_aligned = is_aligned(a.norm);
-  for (u32 c = 4 * tid_x(); c < count; c += 4 * GEMV_THREADS) {        // the same trips for all lanes of a wave: count % 256 == 0
+  // All lanes of a wave make the same trips, as `put` demands: count is a multiple of 256, a wave covers 128 or 256.
+  for (u32 c = 4 * tid_x(); c < count; c += 4 * GEMV_THREADS) {
     float v[4];
     load4(x, aligned, first + c, a.cols, v);
     if (a.norm) {

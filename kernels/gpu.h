@@ -1,9 +1,16 @@
 // The portability layer: one kernel source for four compilers.
-//   (a) clang -x hip / hipcc      (AMD, offline)      __HIP__ + __AMDGCN__
-//   (b) hipRTC                    (AMD, run time)     __HIP__ + __AMDGCN__ (+ hipRTC's own prelude)
-//   (c) nvcc / NVRTC              (NVIDIA)            __CUDACC__ or __CUDACC_RTC__
-//   (d) any C++17 host compiler   (CPU, fibers)       GPU_CPU
-// No system header, no vendor header, no device library is needed by (a)-(c).
+//   clang -x hip          AMD, ahead of time     __AMDGCN__
+//   hipRTC                AMD, at run time       __AMDGCN__, and a prelude of its own
+//   NVRTC, nvcc           NVIDIA                 __CUDACC_RTC__, __CUDACC__
+//   any C++17 compiler    CPU, for tests         none of them (gpu_cpu.h)
+// The GPUs need nothing else: no vendor header, no device library. So kernels know neither blockDim nor gridDim (block
+// sizes are compile-time constants, grids come with the arguments), and AMD code objects have no hidden arguments.
+//
+// Vocabulary, on every platform:
+//   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block
+//   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
+//   block_sync (orders LDS), block_sync_all (global memory too), warp_sync, shfl_*, warp_ballot, atomics, device_fence
+//   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
 #pragma once
 
 typedef unsigned char  u8;
@@ -13,278 +20,139 @@ typedef short          i16;
 typedef unsigned int   u32;
 typedef int            i32;
 typedef unsigned long long u64;
-typedef u16 f16;                       // storage type of a half; arithmetic goes through h2f/f2h/fdot2
+typedef u16 f16;                       // storage of a half: half headers differ by vendor, so arithmetic has functions
 
-#define GPU_AMD 0
-#define GPU_NV  0
-
-// ------------------------------------------------------------------------------------------------ AMD
+// ================================================================================================ AMD
 #if defined(__AMDGCN__)
-  #undef  GPU_AMD
-  #define GPU_AMD 1
-  #ifndef __global__                   // hipRTC and hip_runtime.h define them already
-    #define __global__ __attribute__((global))
-    #define __device__ __attribute__((device))
-    #define __shared__ __attribute__((shared))
-    #define __constant__ __attribute__((constant))
-  #endif
-  #define DEV static __attribute__((device)) inline __attribute__((always_inline))
-  #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
-          __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
-  #define MEM __attribute__((device)) inline __attribute__((always_inline))
-  #define SHARED __attribute__((shared))
-  #define RESTRICT __restrict
-  // wave size: clang >= 20 has no __AMDGCN_WAVEFRONT_SIZE__ any more, so it comes from the family (or -DWARP=)
-  #ifndef WARP
-    #if defined(__GFX8__) || defined(__GFX9__)
-      #define WARP 64
-    #else
-      #define WARP 32
-    #endif
-  #endif
-  // ---- capabilities by target
-  #if defined(__GFX11__)
-    #define HAS_WMMA11 (WARP == 32)
-  #elif defined(__GFX12__)
-    #define HAS_WMMA12 (WARP == 32)
-  #elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || \
-        defined(__gfx942__) || defined(__gfx950__)
-    #define HAS_MFMA 1
-  #endif
-  #if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
-      defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
-      defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
-      defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
-    #define HAS_SDOT4 1                // v_dot4_i32_i8
-    #define HAS_FDOT2 1                // v_dot2_f32_f16
-  #elif defined(__GFX11__) || defined(__GFX12__)
-    #define HAS_SUDOT4 1               // v_dot4_i32_iu8
-    #define HAS_FDOT2 1
-  #endif
-  DEV int tid_x()  { return (int)__builtin_amdgcn_workitem_id_x(); }
-  DEV int bid_x()  { return (int)__builtin_amdgcn_workgroup_id_x(); }
-  DEV int bid_y()  { return (int)__builtin_amdgcn_workgroup_id_y(); }
-  DEV int bid_z()  { return (int)__builtin_amdgcn_workgroup_id_z(); }
-  DEV int lane_id(){
-    #if WARP == 64
-    return (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
-    #else
-    return (int)__builtin_amdgcn_mbcnt_lo(~0u, 0u);
-    #endif
-  }
-  // barrier for data in LDS only: no L0 invalidate / no wait for global stores (clang >= 19); block_sync_all() also orders global memory
-  #if __clang_major__ >= 19
-    #define GPU_FENCE(o) __builtin_amdgcn_fence(o, "workgroup", "local")
-  #else
-    #define GPU_FENCE(o) __builtin_amdgcn_fence(o, "workgroup")
-  #endif
-  DEV void block_sync() { GPU_FENCE(__ATOMIC_RELEASE); __builtin_amdgcn_s_barrier(); GPU_FENCE(__ATOMIC_ACQUIRE); }
-  DEV void block_sync_all() {
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-  }
-  DEV void warp_sync() {               // lockstep: only a compiler (and LDS ordering) fence
-    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
-    __builtin_amdgcn_wave_barrier();
-    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
-  }
-  DEV u32 shfl_u32(u32 v, int src) { return (u32)__builtin_amdgcn_ds_bpermute(src << 2, (int)v); }
-  DEV u32 shfl_xor_u32(u32 v, int m) { return shfl_u32(v, lane_id() ^ m); }
-  DEV u64 warp_ballot(bool p) {
-    #if !__has_builtin(__builtin_amdgcn_ballot_w32)            // clang <= 15
-    return __builtin_amdgcn_uicmp((u32)p, 0u, 33 /*ICMP_NE*/);
-    #elif WARP == 64
-    return __builtin_amdgcn_ballot_w64(p);
-    #else
-    return __builtin_amdgcn_ballot_w32(p);
-    #endif
-  }
-  typedef _Float16 h2v __attribute__((ext_vector_type(2)));
-  DEV float h2f(f16 h) { return (float)__builtin_bit_cast(_Float16, h); }
-  DEV f16   f2h(float f) { return __builtin_bit_cast(u16, (_Float16)f); }
-  DEV float fdot2(u32 a, u32 b, float c) {       // c + a.x*b.x + a.y*b.y, halves packed in a word
-    #if defined(HAS_FDOT2)
-    return __builtin_amdgcn_fdot2(__builtin_bit_cast(h2v, a), __builtin_bit_cast(h2v, b), c, false);
-    #else
-    h2v x = __builtin_bit_cast(h2v, a), y = __builtin_bit_cast(h2v, b);
-    return c + (float)x[0] * (float)y[0] + (float)x[1] * (float)y[1];
-    #endif
-  }
-  DEV i32 dot4(u32 a, u32 b, i32 c) {            // 4 x (i8*i8) + c
-    #if defined(HAS_SDOT4)
-    return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
-    #elif defined(HAS_SUDOT4)
-    return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
-    #else
-    for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i);
-    return c;
-    #endif
-  }
-  #if __has_builtin(__builtin_amdgcn_exp2f)
-  DEV float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
-  #else                                // clang <= 15: llvm.exp2.f32 is a bare v_exp_f32 there
-  DEV float fast_exp2(float x) { return __builtin_exp2f(x); }
-  #endif
-  DEV float fast_rcp(float x)  { return __builtin_amdgcn_rcpf(x); }
-  DEV float fast_rsqrt(float x){ return __builtin_amdgcn_rsqf(x); }
-  DEV float fmax_(float a, float b) { return __builtin_fmaxf(a, b); }
-  DEV float fabs_(float a) { return __builtin_fabsf(a); }
-  DEV float rint_(float a) { return __builtin_rintf(a); }
-  DEV float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-  DEV u32  atomic_add_u32(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
-  DEV void atomic_add_f32(float* p, float v) { __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
-  DEV u64  atomic_max_u64(u64* p, u64 v) { return __hip_atomic_fetch_max(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
-  DEV void device_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+#define GPU_AMD 1
+#define GPU_NV 0
 
-// ------------------------------------------------------------------------------------------------ NVIDIA
-#elif defined(__CUDACC__) || defined(__CUDACC_RTC__)
-  #undef  GPU_NV
-  #define GPU_NV 1
-  #define DEV static __device__ __forceinline__
-  #define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
-          void name(const __grid_constant__ Args a)
-  #define MEM __device__ __forceinline__
-  #define SHARED __shared__
-  #define RESTRICT __restrict__
-  #ifndef WARP
+// ---- language and target
+#ifndef __global__                     // hipRTC's prelude defines them
+  #define __global__ __attribute__((global))
+  #define __device__ __attribute__((device))
+  #define __shared__ __attribute__((shared))
+  #define __constant__ __attribute__((constant))
+#endif
+#define DEV static __attribute__((device)) inline __attribute__((always_inline))
+#define MEM __attribute__((device)) inline __attribute__((always_inline))
+#define SHARED __attribute__((shared))
+#define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
+        __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
+
+// By family: clang 22 has no __AMDGCN_WAVEFRONT_SIZE__ any more, and __has_builtin does not tell what a target has.
+#ifndef WARP
+  #if defined(__GFX8__) || defined(__GFX9__)
+    #define WARP 64
+  #else
     #define WARP 32
   #endif
-  DEV int tid_x() { return (int)threadIdx.x; }
-  DEV int bid_x() { return (int)blockIdx.x; }
-  DEV int bid_y() { return (int)blockIdx.y; }
-  DEV int bid_z() { return (int)blockIdx.z; }
-  DEV int lane_id() { u32 r; asm("mov.u32 %0, %%laneid;" : "=r"(r)); return (int)r; }
-  DEV void block_sync() { __syncthreads(); }
-  DEV void block_sync_all() { __syncthreads(); }
-  DEV void warp_sync()  { __syncwarp(); }
-  DEV u32 shfl_u32(u32 v, int src)   { return __shfl_sync(0xffffffffu, v, src); }
-  DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
-  DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
-  DEV float h2f(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
-  DEV f16 f2h(float f) { f16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
-  DEV float fdot2(u32 a, u32 b, float c) {
-    return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
-  }
-  DEV i32 dot4(u32 a, u32 b, i32 c) {
-    i32 r; asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r;
-  }
-  DEV float fast_exp2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
-  DEV float fast_rcp(float x)  { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
-  DEV float fast_rsqrt(float x){ float r; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
-  DEV float fmax_(float a, float b) { return fmaxf(a, b); }
-  DEV float fabs_(float a) { return fabsf(a); }
-  DEV float rint_(float a) { return rintf(a); }
-  DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
-  DEV u32  atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
-  DEV void atomic_add_f32(float* p, float v) { atomicAdd(p, v); }
-  DEV u64  atomic_max_u64(u64* p, u64 v) { return atomicMax(p, v); }
-  DEV void device_fence() { __threadfence(); }
-
-// ------------------------------------------------------------------------------------------------ CPU
-#else
-  #define GPU_CPU 1
-  #include "gpu_cpu.h"
-  #define MEM inline __attribute__((always_inline))
+#endif
+#if defined(__GFX11__)
+  #define HAS_WMMA11 (WARP == 32)
+#elif defined(__GFX12__)
+  #define HAS_WMMA12 (WARP == 32)
+#elif defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) || \
+      defined(__gfx942__) || defined(__gfx950__)
+  #define HAS_MFMA 1
+#endif
+#if defined(__gfx906__) || defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || \
+    defined(__gfx941__) || defined(__gfx942__) || defined(__gfx950__) || defined(__gfx1011__) || \
+    defined(__gfx1012__) || defined(__gfx1030__) || defined(__gfx1031__) || defined(__gfx1032__) || \
+    defined(__gfx1033__) || defined(__gfx1034__) || defined(__gfx1035__) || defined(__gfx1036__)
+  #define HAS_SDOT4 1                  // v_dot4_i32_i8
+  #define HAS_FDOT2 1                  // v_dot2_f32_f16
+#elif defined(__GFX11__) || defined(__GFX12__)
+  #define HAS_SUDOT4 1                 // v_dot4_i32_iu8, which replaces it
+  #define HAS_FDOT2 1
 #endif
 
-// ------------------------------------------------------------------------------------------------ common
-DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
-DEV u32   f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
-DEV float shfl_xor(float v, int m) { return bits_f32(shfl_xor_u32(f32_bits(v), m)); }
-DEV float shfl(float v, int src)   { return bits_f32(shfl_u32(f32_bits(v), src)); }
-DEV i32   shfl_xor(i32 v, int m)   { return (i32)shfl_xor_u32((u32)v, m); }
-DEV float warp_sum(float v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
-DEV i32   warp_sum(i32 v)   { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
-DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, shfl_xor(v, m)); return v; }
-#define LOG2E 1.44269504088896340736f
-DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
-
-// ------------------------------------------------------------------------------------------------ memory
-// 16/8-byte vectors and loads. ld16s = streaming (weights: read once, keep out of L1), ld16 = cached read-only (activations).
-#if GPU_AMD
-  typedef u32 v4 __attribute__((ext_vector_type(4)));
-  typedef u32 v2 __attribute__((ext_vector_type(2)));
-  DEV v4 ld16s(const void* p) { return __builtin_nontemporal_load((const v4*)p); }
-  DEV v2 ld8s(const void* p)  { return __builtin_nontemporal_load((const v2*)p); }
-  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
-  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
-  DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
-  DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
-  DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
-  DEV u32 perm(u32 a, u32 b, u32 sel) {            // PRMT semantics for selectors 0..7: byte i of the result = byte sel[i] of {b:a}
-    u32 r = 0;
-    for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
-    return r;
-  }
-  DEV int group_id32() { return (int)__builtin_amdgcn_workitem_id_x() >> 5; }
-#elif GPU_NV
-  struct __align__(16) v4 { u32 x, y, z, w; };
-  struct __align__(8)  v2 { u32 x, y; };
-  DEV v4 ld16s(const void* p) { v4 r; asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p)); return r; }
-  DEV v2 ld8s(const void* p)  { v2 r; asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p)); return r; }
-  DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
-  DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
-  DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
-  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
-  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
-  DEV u32 perm(u32 a, u32 b, u32 sel) { return __byte_perm(a, b, sel); }
+// ---- threads
+DEV int tid_x() { return (int)__builtin_amdgcn_workitem_id_x(); }
+DEV int bid_x() { return (int)__builtin_amdgcn_workgroup_id_x(); }
+DEV int bid_y() { return (int)__builtin_amdgcn_workgroup_id_y(); }
+DEV int bid_z() { return (int)__builtin_amdgcn_workgroup_id_z(); }
+DEV int lane_id() {
+#if WARP == 64
+  return (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
 #else
-  struct alignas(16) v4 { u32 x, y, z, w; };
-  struct alignas(8)  v2 { u32 x, y; };
-  DEV v4 ld16s(const void* p) { return *(const v4*)p; }
-  DEV v2 ld8s(const void* p)  { return *(const v2*)p; }
-  DEV v4 ld16(const void* p)  { return *(const v4*)p; }
-  DEV v2 ld8(const void* p)   { return *(const v2*)p; }
-  DEV u32 ld4s(const void* p) { return *(const u32*)p; }
-  DEV u32 ld2s(const void* p) { return *(const u16*)p; }
-  DEV u32 ld1s(const void* p) { return *(const u8*)p; }
-  DEV u32 perm(u32 a, u32 b, u32 sel) {
-    u32 r = 0;
-    for (int i = 0; i < 4; i++) { u32 s = sel >> (4 * i) & 7; r |= ((s < 4 ? a >> (8 * s) : b >> (8 * (s - 4))) & 255u) << (8 * i); }
-    return r;
-  }
+  return (int)__builtin_amdgcn_mbcnt_lo(~0u, 0u);
 #endif
-// keeps the loads issued before it ahead of the arithmetic after it (else the compiler sinks them again to save registers)
-#if GPU_AMD
-DEV void loads_first() { __builtin_amdgcn_sched_barrier(0); }
-#else
-DEV void loads_first() { asm volatile("" ::: "memory"); }
-#endif
-// grid barrier pieces (agent / gpu scope) and NVIDIA's programmatic launch (no-ops elsewhere)
-#if GPU_AMD
-DEV u32  load_acquire(const u32* p) { return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT); }
-DEV u32  add_release(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
-DEV void pdl_launch() {}
-DEV void pdl_wait() {}
-#elif GPU_NV
-DEV u32  load_acquire(const u32* p) { u32 r; asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(r) : "l"(p) : "memory"); return r; }
-DEV u32  add_release(u32* p, u32 v) { u32 r; asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory"); return r; }
-DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-DEV void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-#else
-DEV u32  load_acquire(const u32* p) { return *p; }
-DEV u32  add_release(u32* p, u32 v) { u32 old = *p; *p += v; return old; }
-DEV void pdl_launch() {}
-DEV void pdl_wait() {}
-#endif
-// bf16: the upper half of an f32; rounds to nearest even, NaN stays NaN
-DEV float bf2f(u16 b) { return bits_f32((u32)b << 16); }
-DEV u16 f2bf(float f) {
-  u32 u = f32_bits(f);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)(u >> 16 | 0x40);
-  return (u16)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
 }
-DEV u16 f2h_sat(float f) { return f2h(f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f); }
-DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
-DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
+// Fences for LDS alone neither invalidate the cache nor wait for stores to global memory. clang < 19 has
+// only whole ones.
+#if __clang_major__ >= 19
+  #define LOCAL_FENCE(order) __builtin_amdgcn_fence(order, "workgroup", "local")
+#else
+  #define LOCAL_FENCE(order) __builtin_amdgcn_fence(order, "workgroup")
+#endif
+DEV void block_sync() { LOCAL_FENCE(__ATOMIC_RELEASE); __builtin_amdgcn_s_barrier(); LOCAL_FENCE(__ATOMIC_ACQUIRE); }
+DEV void block_sync_all() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+DEV void warp_sync() {                 // lanes run in lockstep: this keeps the compiler from reordering LDS accesses
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+DEV u32 shfl_u32(u32 v, int src) { return (u32)__builtin_amdgcn_ds_bpermute(src << 2, (int)v); }
+DEV u32 shfl_xor_u32(u32 v, int m) { return shfl_u32(v, lane_id() ^ m); }
+DEV u64 warp_ballot(bool p) {
+#if !__has_builtin(__builtin_amdgcn_ballot_w32)              // clang <= 15
+  return __builtin_amdgcn_uicmp((u32)p, 0u, 33 /* not equal */);
+#elif WARP == 64
+  return __builtin_amdgcn_ballot_w64(p);
+#else
+  return __builtin_amdgcn_ballot_w32(p);
+#endif
+}
+// Between blocks only agent scope: caches of different compute units are not coherent below it.
+DEV u32 atomic_add_u32(u32* p, u32 v) {
+  return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+DEV u32 add_release(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
+DEV void device_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
 
-// ------------------------------------------------------------------------------------------------ arithmetic
-// Product and sum, each rounded: hipRTC and NVRTC contract to fma by default, which is one rounding less.
-#if GPU_NV
-DEV float mul_rn(float a, float b) { return __fmul_rn(a, b); }
-DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
-#elif defined(__clang__)
+// ---- numbers
+typedef _Float16 h2v __attribute__((ext_vector_type(2)));
+DEV float h2f(f16 h) { return (float)__builtin_bit_cast(_Float16, h); }
+DEV f16 f2h(float f) { return __builtin_bit_cast(u16, (_Float16)f); }
+DEV h2v as_halves(u32 w) { return __builtin_bit_cast(h2v, w); }
+DEV u32 hsub2(u32 a, u32 b) { return __builtin_bit_cast(u32, as_halves(a) - as_halves(b)); }
+DEV u32 hmul2(u32 a, u32 b) { return __builtin_bit_cast(u32, as_halves(a) * as_halves(b)); }
+DEV u32 hfma2(u32 a, u32 b, u32 c) {
+  return __builtin_bit_cast(u32, __builtin_elementwise_fma(as_halves(a), as_halves(b), as_halves(c)));
+}
+DEV float fdot2(u32 a, u32 b, float c) {
+#if defined(HAS_FDOT2)
+  return __builtin_amdgcn_fdot2(as_halves(a), as_halves(b), c, false);
+#else
+  return c + (float)as_halves(a)[0] * (float)as_halves(b)[0] + (float)as_halves(a)[1] * (float)as_halves(b)[1];
+#endif
+}
+DEV i32 dot4(u32 a, u32 b, i32 c) {
+#if defined(HAS_SDOT4)
+  return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
+#elif defined(HAS_SUDOT4)
+  return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
+#else
+  for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i);
+  return c;
+#endif
+}
+#if __has_builtin(__builtin_amdgcn_exp2f)
+DEV float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+#else                                  // clang <= 15 makes a bare v_exp_f32 of it
+DEV float fast_exp2(float x) { return __builtin_exp2f(x); }
+#endif
+DEV float fast_rcp(float x) { return __builtin_amdgcn_rcpf(x); }
+DEV float fast_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
+DEV float fmax_(float a, float b) { return __builtin_fmaxf(a, b); }
+DEV float fabs_(float a) { return __builtin_fabsf(a); }
+DEV float rint_(float a) { return __builtin_rintf(a); }
+DEV float fma_(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 DEV float mul_rn(float a, float b) {
   #pragma clang fp contract(off)
   return a * b;
@@ -293,62 +161,200 @@ DEV float add_rn(float a, float b) {
   #pragma clang fp contract(off)
   return a + b;
 }
-#else
-DEV float mul_rn(float a, float b) { return a * b; }
-DEV float add_rn(float a, float b) { return a + b; }
-#endif
-// Two halves a word, each rounded once.
-#if GPU_AMD
-DEV u32 hsub2(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(h2v, a) - __builtin_bit_cast(h2v, b)); }
-DEV u32 hmul2(u32 a, u32 b) { return __builtin_bit_cast(u32, __builtin_bit_cast(h2v, a) * __builtin_bit_cast(h2v, b)); }
-DEV u32 hfma2(u32 a, u32 b, u32 c) {
-  return __builtin_bit_cast(u32, __builtin_elementwise_fma(__builtin_bit_cast(h2v, a), __builtin_bit_cast(h2v, b),
-                                                           __builtin_bit_cast(h2v, c)));
-}
-#elif GPU_NV
-DEV u32 hsub2(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
-DEV u32 hmul2(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
-DEV u32 hfma2(u32 a, u32 b, u32 c) {
-  u32 r; asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c)); return r;
-}
-#else
-DEV u32 pack_h2(float lo, float hi) { return (u32)f2h(lo) | (u32)f2h(hi) << 16; }
-DEV u32 hsub2(u32 a, u32 b) { return pack_h2(lo_h(a) - lo_h(b), hi_h(a) - hi_h(b)); }
-DEV u32 hmul2(u32 a, u32 b) { return pack_h2(lo_h(a) * lo_h(b), hi_h(a) * hi_h(b)); }
-DEV u32 hfma2(u32 a, u32 b, u32 c) { return pack_h2(fma_(lo_h(a), lo_h(b), lo_h(c)), fma_(hi_h(a), hi_h(b), hi_h(c))); }
-#endif
-DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
-// Bytes of the 16-byte table {t0, t1, t2, t3} (t0 holds entries 0..3) by the low nibbles of w into `low`, by the high ones
-// into `high`: byte permutes pick from eight entries each, a third one takes the upper or lower eight by bit 3.
+
+// ---- memory
+typedef u32 v4 __attribute__((ext_vector_type(4)));
+typedef u32 v2 __attribute__((ext_vector_type(2)));
+DEV v4 ld16s(const void* p) { return __builtin_nontemporal_load((const v4*)p); }
+DEV v2 ld8s(const void* p) { return __builtin_nontemporal_load((const v2*)p); }
+DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
+DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
+DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
+DEV void loads_first() { __builtin_amdgcn_sched_barrier(0); }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
-#if GPU_AMD
   const u32 n[2] = {w & 0x0f0f0f0fu, (w >> 4) & 0x0f0f0f0fu};
   u32 r[2];
   for (int k = 0; k < 2; k++) {
-    const u32 first = __builtin_amdgcn_perm(t1, t0, n[k] & 0x07070707u);      // selector bytes 0..3: second operand
+    const u32 first = __builtin_amdgcn_perm(t1, t0, n[k] & 0x07070707u);    // selectors 0..3 are the second operand
     const u32 second = __builtin_amdgcn_perm(t3, t2, n[k] & 0x07070707u);
     r[k] = __builtin_amdgcn_perm(second, first, 0x03020100u | ((n[k] >> 1) & 0x04040404u));
   }
-  low = r[0]; high = r[1];
-#elif GPU_NV
-  const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);                    // __byte_perm reads three bits of a nibble
+  low = r[0];
+  high = r[1];
+}
+DEV void pdl_wait() {}
+DEV void pdl_launch() {}
+
+// ================================================================================================ NVIDIA
+#elif defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define GPU_AMD 0
+#define GPU_NV 1
+
+// ---- language
+#define DEV static __device__ __forceinline__
+#define MEM __device__ __forceinline__
+#define SHARED __shared__
+#define KERNEL(threads, name, Args) extern "C" __global__ __launch_bounds__(threads) \
+        void name(const __grid_constant__ Args a)
+#define WARP 32
+
+// ---- threads
+DEV int tid_x() { return (int)threadIdx.x; }
+DEV int bid_x() { return (int)blockIdx.x; }
+DEV int bid_y() { return (int)blockIdx.y; }
+DEV int bid_z() { return (int)blockIdx.z; }
+DEV int lane_id() { u32 r; asm("mov.u32 %0, %%laneid;" : "=r"(r)); return (int)r; }
+DEV void block_sync() { __syncthreads(); }
+DEV void block_sync_all() { __syncthreads(); }
+DEV void warp_sync() { __syncwarp(); }
+DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
+DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
+DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
+DEV u32 atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
+DEV u32 add_release(u32* p, u32 v) {
+  u32 r;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
+  return r;
+}
+DEV void device_fence() { __threadfence(); }
+
+// ---- numbers
+DEV float h2f(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
+DEV f16 f2h(float f) { f16 h; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f)); return h; }
+DEV u32 hsub2(u32 a, u32 b) { u32 r; asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+DEV u32 hmul2(u32 a, u32 b) { u32 r; asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b)); return r; }
+DEV u32 hfma2(u32 a, u32 b, u32 c) {
+  u32 r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEV float fdot2(u32 a, u32 b, float c) {
+  return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
+}
+DEV i32 dot4(u32 a, u32 b, i32 c) {
+  i32 r;
+  asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+DEV float fast_exp2(float x) { float r; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float fast_rcp(float x) { float r; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float fast_rsqrt(float x) { float r; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x)); return r; }
+DEV float fmax_(float a, float b) { return fmaxf(a, b); }
+DEV float fabs_(float a) { return fabsf(a); }
+DEV float rint_(float a) { return rintf(a); }
+DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
+DEV float mul_rn(float a, float b) { return __fmul_rn(a, b); }
+DEV float add_rn(float a, float b) { return __fadd_rn(a, b); }
+
+// ---- memory. Weights are read once: they pass L1 by, and L2 fetches 256 bytes.
+struct __align__(16) v4 { u32 x, y, z, w; };
+struct __align__(8)  v2 { u32 x, y; };
+DEV v4 ld16s(const void* p) {
+  v4 r;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+DEV v2 ld8s(const void* p) {
+  v2 r;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
+  return r;
+}
+DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
+DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+DEV void loads_first() { asm volatile("" ::: "memory"); }
+DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
+  const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);     // selectors are nibbles, of which three bits are read
   u32 r[2];
   for (int k = 0; k < 2; k++)
     r[k] = __byte_perm(__byte_perm(t0, t1, w >> (16 * k)), __byte_perm(t2, t3, w >> (16 * k)), half >> (16 * k));
-  low = __byte_perm(r[0], r[1], 0x6420); high = __byte_perm(r[0], r[1], 0x7531);
+  low = __byte_perm(r[0], r[1], 0x6420);
+  high = __byte_perm(r[0], r[1], 0x7531);
+}
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+DEV void pdl_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 #else
+DEV void pdl_wait() {}
+DEV void pdl_launch() {}
+#endif
+
+// ================================================================================================ CPU
+#else
+#define GPU_AMD 0
+#define GPU_NV 0
+#define GPU_CPU 1
+#define MEM inline __attribute__((always_inline))
+#include "gpu_cpu.h"
+DEV u32 add_release(u32* p, u32 v) { return atomic_add_u32(p, v); }
+DEV float mul_rn(float a, float b) { return a * b; }         // ISO C++ mode: nothing is contracted
+DEV float add_rn(float a, float b) { return a + b; }
+DEV u32 pack_halves2(float low, float high) { return (u32)f2h(low) | (u32)f2h(high) << 16; }
+DEV u32 hsub2(u32 a, u32 b) { return pack_halves2(h2f((f16)a) - h2f((f16)b), h2f(a >> 16) - h2f(b >> 16)); }
+DEV u32 hmul2(u32 a, u32 b) { return pack_halves2(h2f((f16)a) * h2f((f16)b), h2f(a >> 16) * h2f(b >> 16)); }
+DEV u32 hfma2(u32 a, u32 b, u32 c) {
+  return pack_halves2(fma_(h2f((f16)a), h2f((f16)b), h2f((f16)c)), fma_(h2f(a >> 16), h2f(b >> 16), h2f(c >> 16)));
+}
+struct alignas(16) v4 { u32 x, y, z, w; };
+struct alignas(8)  v2 { u32 x, y; };
+DEV v4 ld16s(const void* p) { return *(const v4*)p; }
+DEV v2 ld8s(const void* p) { return *(const v2*)p; }
+DEV u32 ld4s(const void* p) { return *(const u32*)p; }
+DEV u32 ld2s(const void* p) { return *(const u16*)p; }
+DEV u32 ld1s(const void* p) { return *(const u8*)p; }
+DEV void loads_first() {}
+DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
   const u32 t[4] = {t0, t1, t2, t3};
+  const auto entry = [&](u32 n) { return (t[n >> 2] >> (8 * (n & 3))) & 255u; };
   low = high = 0;
   for (int p = 0; p < 4; p++) {
-    const u32 a = (w >> (8 * p)) & 15, b = (w >> (8 * p + 4)) & 15;
-    low |= ((t[a >> 2] >> (8 * (a & 3))) & 255u) << (8 * p);
-    high |= ((t[b >> 2] >> (8 * (b & 3))) & 255u) << (8 * p);
+    low |= entry((w >> (8 * p)) & 15) << (8 * p);
+    high |= entry((w >> (8 * p + 4)) & 15) << (8 * p);
   }
-#endif
 }
-// Whether p holds in any lane of the wave. Within a wave32 that is one group of 32 lanes; on wave64 two.
-#if GPU_CPU
-DEV bool warp_any(bool p) { u32 v = p; for (int m = WARP / 2; m; m >>= 1) v |= shfl_xor_u32(v, m); return v != 0; }
-#else
-DEV bool warp_any(bool p) { return warp_ballot(p) != 0; }
+DEV void pdl_wait() {}
+DEV void pdl_launch() {}
 #endif
+
+// ================================================================================================ all
+// What the platforms define, where the name does not say it:
+//   mul_rn, add_rn     each rounded: hipRTC and NVRTC contract a product and a sum to one fma by default
+//   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
+//   dot4               c + four products of signed bytes
+//   ld16s .. ld1s      streaming: weights, which are read once
+//   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
+//                      save registers
+//   lookup16           bytes of the 16-byte table {t0, .., t3} by the low nibbles of w, and by the high ones. Permutes
+//                      pick from eight entries by three bits, then one picks the upper or the lower eight by the fourth
+//   add_release        atomic add whose block has published what it wrote before, and sees what earlier
+//                      adders published
+//   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the one ahead of it has ended,
+//                      and calls this before it touches anything but weights. EVERY kernel must: order is transitive
+//   pdl_launch         from here on the next kernel may start
+DEV v4 ld16(const void* p) { return *(const v4*)p; }
+DEV v2 ld8(const void* p) { return *(const v2*)p; }
+
+DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
+DEV u32 f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
+DEV u16 f2h_sat(float f) { return f2h(f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f); }
+DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
+DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
+DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
+// bf16: the upper half of an f32; to nearest even, a NaN stays one
+DEV float bf2f(u16 b) { return bits_f32((u32)b << 16); }
+DEV u16 f2bf(float f) {
+  const u32 u = f32_bits(f);
+  if ((u & 0x7fffffffu) > 0x7f800000u) return (u16)(u >> 16 | 0x40);
+  return (u16)((u + 0x7fffu + (u >> 16 & 1)) >> 16);
+}
+constexpr float LOG2E = 1.44269504088896340736f;
+DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
+
+
+DEV float shfl_xor(float v, int m) { return bits_f32(shfl_xor_u32(f32_bits(v), m)); }
+DEV i32 shfl_xor(i32 v, int m) { return (i32)shfl_xor_u32((u32)v, m); }
+DEV float warp_sum(float v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
+DEV i32 warp_sum(i32 v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
+DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, shfl_xor(v, m)); return v; }
+DEV bool warp_any(bool p) { return warp_ballot(p) != 0; }

@@ -1,116 +1,378 @@
-// gpu_cpu.h -- the same kernel source as plain C++17: one fiber per GPU thread, WARP = 32 or 64 at compile time.
+// The CPU's half of the portability layer, for tests: the same kernel source as plain C++17, one fiber per GPU thread.
+// A kernel `name` becomes `cpu_name`, called with a grid, a block size and its argument struct. Blocks run one after
+// another on the calling thread. Within a block a wave (WARP lanes, 32 or 64) runs until all its lanes wait at the
+// block barrier, then the next wave: the most extreme schedule that a GPU could choose, so that a missing barrier is not
+// a rare race but a wrong result, in one order of the waves or in the other.
+//
+// Compile to a shared object of its own (a kernel's SHARED memory is the object's thread-local storage), with
+//   c++ -x c++ -O1 -std=c++17 -shared -fPIC -fvisibility=hidden -DWARP=32 -I kernels FILE.hip
+// -DGPU_DROP_BARRIER=n leaves out the n-th block barrier of the source, for the mutation tests.
 #pragma once
-#include <cstdint>
+#include <link.h>
+#include <sys/mman.h>
+#include <cmath>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <cmath>
-#include <sys/mman.h>
+
 #ifndef WARP
   #define WARP 32
 #endif
+#ifndef GPU_DROP_BARRIER
+  #define GPU_DROP_BARRIER -1
+#endif
 #define DEV static inline __attribute__((always_inline, unused))
-// A kernel `name` is exported as `long cpu_name(gx, gy, gz, block, const void* args, order)`; args: its argument struct.
-#define KERNEL(threads, name, Args)                                                                              \
-  static void name(const Args& a);                                                                               \
-  extern "C" long cpu_##name(int gx, int gy, int gz, int n, const void* args, unsigned order) {                  \
-    return gpu::launch([](void* p) { name(*(const Args*)p); }, (void*)args, gx, gy, gz, n, order);               \
-  }                                                                                                              \
-  static void name(const Args& a)
 #define SHARED static thread_local
 #define RESTRICT __restrict
-namespace gpu {
-enum { RUN, WSYNC, BSYNC, DONE };
-struct fiber { void* sp; int state; void* site; };
-struct block {
-  fiber f[1024]; void* main_sp; int cur, n, bx, by, bz;
-  u32 slot[2][1024]; unsigned par[1024];
-  void (*fn)(void*); void* arg; char* stacks; long switches; unsigned order; u64 vote[2][32];
-};
-inline thread_local block* B;
-constexpr size_t STACK = 64 << 10;
+#define GPU_EXPORT __attribute__((visibility("default")))
+
+// long cpu_name(...) returns 0, or another value if the kernel failed: cpu_error() then says why.
+// cpu_name_info holds what a code object's metadata would: the block size and the size of the arguments.
+#define KERNEL(threads, name, Args) GPU_KERNEL(threads, name, Args)
+#define GPU_KERNEL(threads, name, Args)                                                                               \
+  static void name(const Args& a);                                                                                    \
+  extern "C" {                                                                                                        \
+  extern GPU_EXPORT const u32 cpu_##name##_info[2];                                                                   \
+  const u32 cpu_##name##_info[2] = {threads, (u32)sizeof(Args)};                                                      \
+  GPU_EXPORT long cpu_##name(int gx, int gy, int gz, int block, const void* args, unsigned order) {                   \
+    return gpu::launch([](const void* p) { name(*(const Args*)p); }, args, {gx, gy, gz}, block, (gpu::Order)order);   \
+  }                                                                                                                   \
+  }                                                                                                                   \
+  static void name(const Args& a)
+
+// ------------------------------------------------------------------------------------------------ context switch
+// Saves the callee-saved registers on the stack and the stack pointer in *save, and goes on where `to` was saved.
+// The symbol is local: every shared object has its own.
 #if defined(__x86_64__)
 extern "C" void gpu_switch(void** save, void* to);
-__asm__(".weak gpu_switch\n.type gpu_switch,@function\ngpu_switch:\n"
-        " pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15\n"
-        " movq %rsp,(%rdi); movq %rsi,%rsp\n"
-        " popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp; ret\n");
+__asm__(".pushsection .text\n.type gpu_switch,@function\ngpu_switch:\n"
+        "  pushq %rbp\n  pushq %rbx\n  pushq %r12\n  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq %rsp, (%rdi)\n  movq %rsi, %rsp\n"
+        "  popq %r15\n  popq %r14\n  popq %r13\n  popq %r12\n  popq %rbx\n  popq %rbp\n  ret\n"
+        ".size gpu_switch, .-gpu_switch\n.popsection\n");
 #else
-#error "add a context switch for this architecture (or use ucontext)"
+#error "gpu_cpu.h: add a context switch for this architecture"
 #endif
-__attribute__((noinline)) inline void yield(int st, void* site) {   // a fiber never migrates, but B must be re-read after it
-  block* b = B; fiber& f = b->f[b->cur]; f.state = st; f.site = site; gpu_switch(&f.sp, b->main_sp);
-}
-inline void entry() { block* b = B; b->fn(b->arg); b = B; yield(DONE, nullptr); __builtin_unreachable(); }
-inline void die(const char* m, int a, int c) { fprintf(stderr, "gpu_cpu: %s (thread %d, thread %d) block %d,%d,%d\n", m, a, c, B->bx, B->by, B->bz); abort(); }
-inline void run_block(block* b) {
-  for (int i = 0; i < b->n; i++) {
-    char* top = b->stacks + (size_t)(i + 1) * STACK - 64 - (i % 61) * 192; void** s = (void**)top;
-    *--s = nullptr; *--s = (void*)entry; s -= 6; memset(s, 0, 48); b->f[i] = {s, RUN, nullptr}; b->par[i] = 0;
+
+// Internal linkage throughout: several of these objects, of both wave sizes, are loaded into one process, and C++ would
+// make their inline variables one.
+namespace {
+namespace gpu {
+
+constexpr int MAX_THREADS = 1024;
+constexpr size_t STACK = 64 << 10, PAGE = 4096;
+constexpr u32 POISON = 0xcdcdcdcd;      // what memory of a block holds before the block writes it
+
+enum Order : unsigned { UP = 0, DOWN = 1 };   // of the waves in a block, and of the blocks in the grid
+enum State : u8 { RUNNABLE, AT_WAVE_OP, AT_BARRIER, DONE };
+
+struct Site { const char* file; int line; };  // where a fiber waits
+struct Fiber { void* sp; State state; Site site; };
+
+struct Block {
+  Fiber fiber[MAX_THREADS];
+  u32 slot[2][MAX_THREADS];             // values being exchanged; two, because a lane may be one exchange ahead
+  u8 parity[MAX_THREADS];
+  void* scheduler_sp;
+  int thread, threads, x, y, z;
+  bool in_kernel, failed;
+  void (*kernel)(const void*);
+  const void* args;
+  Order order;
+  char* stacks;                         // MAX_THREADS + 1: the last one is for reporting a fault
+  int guarded;                          // stacks whose lowest page was made inaccessible
+};
+
+struct Thread { Block* block; char error[256]; };
+static thread_local Thread self;
+
+__attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) {
+  Block* b = self.block;
+  if (!b->failed) {
+    va_list list;
+    va_start(list, format);
+    int n = snprintf(self.error, sizeof self.error, "block %d,%d,%d: ", b->x, b->y, b->z);
+    vsnprintf(self.error + n, sizeof self.error - n, format, list);
+    va_end(list);
   }
-  const int nw = (b->n + WARP - 1) / WARP;
+  b->failed = true;
+}
+
+// Leaves the fiber for the scheduler. It never migrates to another thread, but `self` is a call away, so not inlined.
+__attribute__((noinline)) inline void wait(State state, Site site) {
+  Block* b = self.block;
+  Fiber& f = b->fiber[b->thread];
+  f.state = state;
+  f.site = site;
+  gpu_switch(&f.sp, b->scheduler_sp);
+}
+
+inline void entry() {
+  self.block->kernel(self.block->args);
+  wait(DONE, {"", 0});
+  __builtin_unreachable();
+}
+
+inline void resume(Block* b, int thread) {
+  b->thread = thread;
+  b->in_kernel = true;
+  gpu_switch(&b->scheduler_sp, b->fiber[thread].sp);
+  b->in_kernel = false;
+}
+
+inline const char* base_name(const char* path) { const char* s = strrchr(path, '/'); return s ? s + 1 : path; }
+
+inline void describe(const Fiber& f, char (&text)[96]) {
+  if (f.state == DONE) snprintf(text, sizeof text, "has returned");
+  else snprintf(text, sizeof text, "is at the %s of %.60s:%d", f.state == AT_BARRIER ? "barrier" : "wave operation",
+                base_name(f.site.file), f.site.line);
+}
+
+// All of the threads lo..hi must wait at one place.
+inline bool converged(Block* b, int lo, int hi, const char* what) {
+  for (int i = lo + 1; i < hi; i++) {
+    const Fiber &f = b->fiber[lo], &g = b->fiber[i];
+    if (f.state == g.state && f.site.line == g.site.line && !strcmp(f.site.file, g.site.file)) continue;
+    char one[96], other[96];
+    describe(f, one);
+    describe(g, other);
+    fail("divergent %s: thread %d %s, thread %d %s", what, lo, one, i, other);
+    return false;
+  }
+  return true;
+}
+
+// Runs one wave until its lanes have returned or wait at the block barrier.
+inline bool run_wave(Block* b, int wave) {
+  const int lo = wave * WARP, hi = lo + WARP < b->threads ? lo + WARP : b->threads;
+  if (b->fiber[lo].state == DONE) return true;
   for (;;) {
-    int done = 0;
-    for (int k = 0; k < nw; k++) {
-      const int w = b->order == 0 ? k : b->order == 1 ? nw - 1 - k : (int)((k * 7u + b->order) % nw);   // wave order: 0 up, 1 down
-      const int lo = w * WARP, hi = lo + WARP < b->n ? lo + WARP : b->n;
-      for (;;) {                                                     // one wave until all its lanes wait at the block barrier
-        bool warp = false;
-        for (int i = lo; i < hi; i++) {
-          if (b->f[i].state == RUN || b->f[i].state == WSYNC) { b->cur = i; b->f[i].state = RUN; gpu_switch(&b->main_sp, b->f[i].sp); b->switches++; }
-          warp |= b->f[i].state == WSYNC;
-        }
-        if (!warp) break;
-        for (int i = lo; i < hi; i++) if (b->f[i].state != WSYNC || b->f[i].site != b->f[lo].site) die("divergent wave operation", lo, i);
+    bool wave_op = false;
+    for (int i = lo; i < hi; i++) {
+      if (b->fiber[i].state == RUNNABLE) resume(b, i);
+      if (b->failed) return false;
+      wave_op |= b->fiber[i].state == AT_WAVE_OP;
+    }
+    if (!converged(b, lo, hi, wave_op ? "wave operation" : "barrier")) return false;
+    if (!wave_op) return true;
+    for (int i = lo; i < hi; i++) b->fiber[i].state = RUNNABLE;
+  }
+}
+
+inline bool run_block(Block* b) {
+  for (int i = 0; i < b->threads; i++) {
+    // Tops of stacks at equal offsets of a page would all fall into the same few cache sets.
+    void** sp = (void**)(b->stacks + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64);
+    *--sp = nullptr;                    // the stack is aligned as after a call
+    *--sp = (void*)entry;
+    sp -= 6;
+    memset(sp, 0, 6 * sizeof *sp);
+    b->fiber[i] = {sp, RUNNABLE, {"", 0}};
+    b->parity[i] = 0;
+  }
+  for (u32& value : b->slot[0]) value = POISON;
+  for (u32& value : b->slot[1]) value = POISON;
+  const int waves = (b->threads + WARP - 1) / WARP;
+  for (;;) {
+    for (int k = 0; k < waves; k++)
+      if (!run_wave(b, b->order == UP ? k : waves - 1 - k)) return false;
+    // Waves that have returned no longer count at a barrier; the others must all be at the same one.
+    int first = -1;
+    for (int w = 0; w < waves; w++) {
+      const Fiber& f = b->fiber[w * WARP];
+      if (f.state == DONE) continue;
+      if (first < 0) first = w * WARP;
+      const Fiber& g = b->fiber[first];
+      if (f.site.line != g.site.line || strcmp(f.site.file, g.site.file)) {
+        fail("divergent barrier: thread %d is at %s:%d, thread %d at %s:%d", first, base_name(g.site.file), g.site.line,
+             w * WARP, base_name(f.site.file), f.site.line);
+        return false;
       }
     }
-    for (int i = 0; i < b->n; i++) done += b->f[i].state == DONE;
-    if (done == b->n) return;
-    for (int i = 0; i < b->n; i++) {
-      if (b->f[i].state == DONE) { if ((i / WARP) * WARP == i || b->f[(i / WARP) * WARP].state != DONE) {} continue; }
-      b->f[i].state = RUN;
-    }
+    if (first < 0) return true;
+    for (int i = 0; i < b->threads; i++)
+      if (b->fiber[i].state == AT_BARRIER) b->fiber[i].state = RUNNABLE;
   }
 }
-inline long launch(void (*fn)(void*), void* arg, int gx, int gy, int gz, int n, unsigned order) {
-  static thread_local block* b = nullptr;
-  if (!b) { b = (block*)calloc(1, sizeof(block)); b->stacks = (char*)mmap(0, STACK * 1024, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0); }
-  B = b; b->fn = fn; b->arg = arg; b->n = n; b->order = order; b->switches = 0;
-  for (int z = 0; z < gz; z++) for (int y = 0; y < gy; y++) for (int x = 0; x < gx; x++) { b->bx = x; b->by = y; b->bz = z; run_block(b); }
-  return b->switches;
+
+// This object's thread-local storage on the calling thread, which is where SHARED arrays lie.
+struct Storage { char* start; size_t bytes; };
+inline int find_storage(dl_phdr_info* object, size_t, void* found) {
+  Storage storage = {nullptr, 0};
+  bool ours = false;
+  for (int i = 0; i < object->dlpi_phnum; i++) {
+    const auto& header = object->dlpi_phdr[i];
+    const size_t start = object->dlpi_addr + header.p_vaddr;
+    if (header.p_type == PT_TLS) storage = {(char*)object->dlpi_tls_data, header.p_memsz};
+    if (header.p_type == PT_LOAD) ours |= (size_t)&find_storage - start < header.p_memsz;
+  }
+  if (ours) *(Storage*)found = storage;
+  return ours;
+}
+
+// A block finds its SHARED memory as a GPU's may be, not as the block before it left it.
+inline void poison(Storage shared) {
+  Thread kept = self;
+  __asm__ volatile("" : : "r"(&self) : "memory");     // `self` lies in what memset writes; the compiler cannot know
+  memset(shared.start, POISON & 255, shared.bytes);
+  __asm__ volatile("" : : "r"(&self) : "memory");
+  self = kept;
+}
+
+// One block's worth of fibers is kept between launches; concurrent launches make their own.
+static Block* spare;
+constexpr size_t STACKS = (MAX_THREADS + 1) * STACK;
+inline void release(Block* b) {
+  if (!b) return;
+  munmap(b->stacks, STACKS);
+  free(b);
+}
+inline Block* acquire() {
+  if (Block* b = __atomic_exchange_n(&spare, (Block*)nullptr, __ATOMIC_ACQ_REL)) return b;
+  void* stacks = mmap(nullptr, STACKS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) return nullptr;
+  Block* b = (Block*)calloc(1, sizeof(Block));
+  if (b) b->stacks = (char*)stacks; else munmap(stacks, STACKS);
+  return b;
+}
+__attribute__((destructor)) inline void release_spare() { release(spare); }
+
+inline long launch(void (*kernel)(const void*), const void* args, const int (&grid)[3], int threads, Order order) {
+  if (threads < 1 || threads > MAX_THREADS) { strcpy(self.error, "block size out of range"); return 1; }
+  Block* b = acquire();
+  if (!b) { strcpy(self.error, "no memory for the fibers"); return 1; }
+  for (; b->guarded < threads; b->guarded++) mprotect(b->stacks + b->guarded * STACK, PAGE, PROT_NONE);
+  b->kernel = kernel;
+  b->args = args;
+  b->threads = threads;
+  b->order = order;
+  b->failed = false;
+  self.block = b;
+  Storage shared = {nullptr, 0};
+  dl_iterate_phdr(find_storage, &shared);
+  const long blocks = (long)grid[0] * grid[1] * grid[2];
+  for (long k = 0; k < blocks; k++) {
+    const long i = order == UP ? k : blocks - 1 - k;
+    b->x = (int)(i % grid[0]);
+    b->y = (int)(i / grid[0] % grid[1]);
+    b->z = (int)(i / grid[0] / grid[1]);
+    poison(shared);
+    if (!run_block(b)) break;
+  }
+  const bool failed = b->failed;
+  self.block = nullptr;
+  release(__atomic_exchange_n(&spare, b, __ATOMIC_ACQ_REL));
+  return failed;
+}
+
+// Numbers a block barrier, notes its place when the object is loaded, and leaves it out if it is the one to drop.
+constexpr int FIRST_BARRIER = __COUNTER__ + 1, MAX_BARRIERS = 256;
+static Site barriers[MAX_BARRIERS];
+static int num_barriers;
+template <int N, class Place> struct Barrier { static const bool noted; };
+template <int N, class Place> const bool Barrier<N, Place>::noted = [] {
+  barriers[N] = Place::site();
+  if (num_barriers <= N) num_barriers = N + 1;
+  return true;
+}();
+template <int N, class Place> inline void barrier() {
+  static_assert(N < MAX_BARRIERS, "raise MAX_BARRIERS");
+  __asm__ volatile("" : : "r"(&Barrier<N, Place>::noted));      // a use, without which nothing would be noted
+  if constexpr (N != GPU_DROP_BARRIER) wait(AT_BARRIER, Place::site());
+}
+
+// Offers a value to the other lanes of the wave and returns all of theirs.
+__attribute__((noinline)) inline const u32* exchange(u32 value, Site site) {
+  Block* b = self.block;
+  const int t = b->thread;
+  u32* slot = b->slot[b->parity[t] ^= 1];
+  slot[t] = value;
+  wait(AT_WAVE_OP, site);
+  return slot + (t & ~(WARP - 1));
+}
+}  // namespace gpu
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------ the loader's side
+extern "C" {
+extern GPU_EXPORT const u32 cpu_wave_size;
+const u32 cpu_wave_size = WARP;
+// Why the last launch on this thread failed.
+GPU_EXPORT const char* cpu_error() { return gpu::self.error; }
+// Block barriers in the source are numbered 0 .. cpu_barrier_sites() - 1; one that was not compiled has no file.
+GPU_EXPORT int cpu_barrier_sites() { return gpu::num_barriers; }
+GPU_EXPORT const char* cpu_barrier_file(int n) { return gpu::barriers[n].file; }
+GPU_EXPORT int cpu_barrier_line(int n) { return gpu::barriers[n].line; }
+// For a handler of SIGSEGV and its like: if this thread is in a kernel, the stack on which cpu_fault is to be entered.
+// cpu_fault ends the kernel; the fiber's own stack may be what overflowed.
+GPU_EXPORT void* cpu_fault_stack() {
+  gpu::Block* b = gpu::self.block;
+  return b && b->in_kernel ? b->stacks + gpu::STACKS - 64 : nullptr;
+}
+GPU_EXPORT void cpu_fault(const char* what, void* address) {
+  gpu::Block* b = gpu::self.block;
+  gpu::fail("thread %d: %s at %p", b->thread, what, address);
+  gpu::wait(gpu::DONE, {"", 0});
 }
 }
-DEV int tid_x() { return gpu::B->cur; }
-DEV int bid_x() { return gpu::B->bx; }
-DEV int bid_y() { return gpu::B->by; }
-DEV int bid_z() { return gpu::B->bz; }
-DEV int lane_id() { return gpu::B->cur & (WARP - 1); }
-#define GPU_SITE ((void*)__builtin_return_address(0))
-DEV void block_sync() { gpu::yield(gpu::BSYNC, nullptr); }
-DEV void block_sync_all() { block_sync(); }
-DEV void warp_sync()  { gpu::yield(gpu::WSYNC, nullptr); }
-__attribute__((noinline)) static u32 shfl_u32(u32 v, int src) {
-  gpu::block* b = gpu::B; const int t = b->cur; const unsigned p = b->par[t]++ & 1;
-  b->slot[p][t] = v; gpu::yield(gpu::WSYNC, nullptr);
-  b = gpu::B; return b->slot[p][(t & ~(WARP - 1)) + (src & (WARP - 1))];
+
+// ------------------------------------------------------------------------------------------------ the kernel's side
+DEV int tid_x() { return gpu::self.block->thread; }
+DEV int bid_x() { return gpu::self.block->x; }
+DEV int bid_y() { return gpu::self.block->y; }
+DEV int bid_z() { return gpu::self.block->z; }
+DEV int lane_id() { return tid_x() & (WARP - 1); }
+#define block_sync()                                                                          \
+  do {                                                                                        \
+    struct place { static gpu::Site site() { return {__FILE__, __LINE__}; } };                \
+    gpu::barrier<__COUNTER__ - gpu::FIRST_BARRIER, place>();                                  \
+  } while (0)
+#define block_sync_all() block_sync()
+// The default arguments are the caller's place, which the lanes of a wave must share.
+#define GPU_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+DEV void warp_sync(GPU_PLACE) { gpu::wait(gpu::AT_WAVE_OP, {file, line}); }
+DEV u32 shfl_u32(u32 v, int src, GPU_PLACE) { return gpu::exchange(v, {file, line})[src & (WARP - 1)]; }
+DEV u32 shfl_xor_u32(u32 v, int m, GPU_PLACE) { return gpu::exchange(v, {file, line})[(lane_id() ^ m) & (WARP - 1)]; }
+DEV u64 warp_ballot(bool p, GPU_PLACE) {
+  const u32* votes = gpu::exchange(p, {file, line});
+  u64 mask = 0;
+  for (int i = 0; i < WARP; i++) mask |= (u64)(votes[i] == 1) << i;     // a lane that the block lacks holds POISON
+  return mask;
 }
-DEV u32 shfl_xor_u32(u32 v, int m) { return shfl_u32(v, lane_id() ^ m); }
+
 DEV float h2f(f16 h) {
-  u32 s = (u32)(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, r;
-  if (e == 31) r = s | 0x7f800000 | (m << 13);
-  else if (e) r = s | ((e + 112) << 23) | (m << 13);
-  else { float f = (float)m * 5.9604644775390625e-8f; memcpy(&r, &f, 4); r |= s; }
-  float f; memcpy(&f, &r, 4); return f;
+  const u32 sign = (u32)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 1023;
+  u32 bits;
+  if (exponent == 31) bits = sign | 0x7f800000 | (mantissa << 13);
+  else if (exponent) bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
+  else {
+    const float subnormal = (float)mantissa * 0x1p-24f;
+    memcpy(&bits, &subnormal, 4);
+    bits |= sign;
+  }
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
 }
-DEV f16 f2h(float f) {
-  u32 x; memcpy(&x, &f, 4); u32 s = (x >> 16) & 0x8000; x &= 0x7fffffff;
-  if (x >= 0x7f800000) return (f16)(s | (x > 0x7f800000 ? 0x7e00 : 0x7c00));
-  if (x >= 0x477ff000) return (f16)(s | 0x7c00);
-  if (x < 0x38800000) { float a; memcpy(&a, &x, 4); return (f16)(s | (u32)lrintf(a * 16777216.f)); }
-  x += 0xfff + ((x >> 13) & 1); return (f16)(s | ((x - 0x38000000) >> 13));
+DEV f16 f2h(float f) {                  // to nearest, ties to even
+  u32 bits;
+  memcpy(&bits, &f, 4);
+  const u32 sign = (bits >> 16) & 0x8000;
+  bits &= 0x7fffffff;
+  if (bits >= 0x7f800000) return (f16)(sign | (bits > 0x7f800000 ? 0x7e00 : 0x7c00));
+  if (bits >= 0x477ff000) return (f16)(sign | 0x7c00);               // 65520 and above round to infinity
+  if (bits < 0x38800000) return (f16)(sign | (u32)lrintf(fabsf(f) * 0x1p24f));      // subnormal half
+  bits += 0xfff + ((bits >> 13) & 1);
+  return (f16)(sign | ((bits - 0x38000000) >> 13));
 }
-DEV float fdot2(u32 a, u32 b, float c) { return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c)); }
-DEV i32 dot4(u32 a, u32 b, i32 c) { for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i); return c; }
+DEV float fdot2(u32 a, u32 b, float c) {
+  return fmaf(h2f((f16)(a >> 16)), h2f((f16)(b >> 16)), fmaf(h2f((f16)a), h2f((f16)b), c));
+}
+DEV i32 dot4(u32 a, u32 b, i32 c) {
+  for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i);
+  return c;
+}
 DEV float fast_exp2(float x) { return exp2f(x); }
 DEV float fast_rcp(float x) { return 1.f / x; }
 DEV float fast_rsqrt(float x) { return 1.f / sqrtf(x); }
@@ -118,7 +380,8 @@ DEV float fmax_(float a, float b) { return fmaxf(a, b); }
 DEV float fabs_(float a) { return fabsf(a); }
 DEV float rint_(float a) { return rintf(a); }
 DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
-DEV u32 atomic_add_u32(u32* p, u32 v) { return __atomic_fetch_add(p, v, __ATOMIC_RELAXED); }
+// Threads take turns, so nothing interrupts these.
+DEV u32  atomic_add_u32(u32* p, u32 v) { u32 old = *p; *p += v; return old; }
 DEV void atomic_add_f32(float* p, float v) { *p += v; }
-DEV u64 atomic_max_u64(u64* p, u64 v) { u64 o = *p; if (v > o) *p = v; return o; }
+DEV u64  atomic_max_u64(u64* p, u64 v) { u64 old = *p; if (v > old) *p = v; return old; }
 DEV void device_fence() {}

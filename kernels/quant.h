@@ -1,27 +1,25 @@
 // The tensor types on the device: 16 structs of one interface, and the one that a unit of compilation is for.
 //
-// A matrix is cut into tiles of 16 rows x 256 columns, one after the other along the columns, then along the rows. A tile is
-// contiguous and complete: quants, scales, everything of its 4096 weights, in GGUF's own number of bytes. It belongs to a
-// group of 32 lanes: lane 4g + t owns rows g and g + 8, and of both the columns 64t .. 64t + 63. Group j (0..3) of a lane
-// is 16 columns, word i (0..3) of a group four columns; element p of a word is column 64t + 16j + 4i + p.
+// A matrix is cut into tiles of 16 rows x 256 columns, one after the other along the columns, then along the rows. A
+// tile is contiguous and complete: quants and scales of its 4096 weights, in GGUF's own number of bytes. It belongs to
+// a group of 32 lanes: lane 4g + t owns rows g and g + 8, and of both the columns 64t .. 64t + 63. Group j (0..3) of a
+// lane is 16 columns, word i (0..3) of a group four; element p of a word is column 64t + 16j + 4i + p.
 //
-// A load of a lane is 16 bytes, of the group 512 bytes in a row. In the 4-bit types load j is group j: word i holds in its
-// byte p the code of row g (low nibble) and of row g + 8 (high nibble). So a word is food for dot4 after one AND, and its
-// bytes 0 and 2, widened to halves, are a fragment of the matrix units (a lane of mma.m16n8k16 holds exactly rows g and
-// g + 8): no shuffle, no LDS. Scales are re-packed so that a lane reads its own.
+// A load of a lane is 16 bytes, of the group 512 bytes in a row. In the 4-bit types load j is group j: word i holds in
+// its byte p the code of row g (low nibble) and of row g + 8 (high nibble). So a word is food for dot4 after one AND,
+// and its bytes 0 and 2, widened to halves, are a fragment of the matrix units (a lane of mma.m16n8k16 holds exactly
+// rows g and g + 8): no shuffle, no LDS. Scales are re-packed so that a lane reads its own.
 //
 // struct of a type:
 //   BLOCK, BLOCK_BYTES       values and bytes of a block of the file
-//   BYTES                    of a tile (one piece of a row of tiles)
-//   COLS                     columns of a piece; 256 but for the float types, whose `gemv` pieces are parts of a tile
+//   BYTES, COLS              of a tile; of the float types there are also parts of a tile, with fewer columns
 //   FLOATS                   dot takes float activations
 //   load(tile, lane)         the lane's part into registers
-//   dot(x.., lane, y0, y1)   adds the lane's products for rows g and g + 8. The activations of 256 columns lie in the order
-//                            [j][t][16] (x_index; floats [j][i][t][4], float_index): lanes that differ in t alone then
-//                            read neighbouring bytes of LDS
+//   dot(x.., lane, y0, y1)   adds the lane's products for rows g and g + 8. The activations of 256 columns lie in the
+//                            order of x_index (float_index): lanes of different t read neighbouring bytes of LDS
 //   prepare()                once after load and before fragment: scales as pairs of halves
-//   fragment(j, i, a)        a[0] = row g, columns (k0, k2); a[1] = row g + 8, (k0, k2); a[2] = row g, (k1, k3); a[3] = row
-//                            g + 8, (k1, k3), where k0 = 64t + 16j + 4i. Packed f16 (bf16 for BF16)
+//   fragment(j, i, a)        a[0] = row g, columns (k0, k2); a[1] = row g + 8, (k0, k2); a[2] = row g, (k1, k3);
+//                            a[3] = row g + 8, (k1, k3); k0 = 64t + 16j + 4i. Packed f16, or bf16 for BF16
 //   value(tile, row, col)    one weight, equal to ggml's dequantisation bit for bit
 //   pack(tile, lane, raw)    the lane's part of a tile from blocks of the file (repack)
 // Outside the matrix a tile holds codes and scales of zero, which are the value 0 in every type.
@@ -55,6 +53,5 @@ using Tile = TYPE;
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
 #define TYPED(prefix) PASTE(prefix, PASTE(NAME_, TYPE))
-#define NAMED_KERNEL(threads, name, Args) KERNEL(threads, name, Args)   // one more step expands the name before KERNEL pastes
-#define TYPED_KERNEL(threads, prefix, Args) NAMED_KERNEL(threads, TYPED(prefix), Args)
+#define TYPED_KERNEL(threads, prefix, Args) KERNEL(threads, TYPED(prefix), Args)
 #endif

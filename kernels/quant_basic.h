@@ -17,7 +17,8 @@ struct BlockHalves {
 };
 
 // y += scale * sum of (code - OFFSET) * x, for the types without minima
-template <int OFFSET, class Q> DEV void dot_scaled(const Q& q, const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) {
+template <int OFFSET, class Q>
+DEV void dot_scaled(const Q& q, const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) {
   #pragma unroll
   for (int b = 0; b < 2; b++) {
     float f0 = 0.f, f1 = 0.f;
@@ -35,7 +36,8 @@ template <int OFFSET, class Q> DEV void dot_scaled(const Q& q, const i8* xq, con
   }
 }
 // y += scale * sum of code * x + minimum * sum of x
-template <class Q> DEV void dot_affine(const Q& q, const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) {
+template <class Q>
+DEV void dot_affine(const Q& q, const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) {
   #pragma unroll
   for (int b = 0; b < 2; b++) {
     float f0 = 0.f, f1 = 0.f, sum = 0.f;
@@ -71,7 +73,9 @@ struct Q4_0 {
     c[0] = w & 0x0f0f0f0fu; c[1] = (w >> 4) & 0x0f0f0f0fu;
   }
   MEM float scale(int k) const { return d.value(k); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<8>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<8>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const {
     nibble_halves(word(q[j], i), 0x64086408u, 0xd480d480u, a);
@@ -102,7 +106,9 @@ struct Q4_1 {
     const u32 w = word(q[j], i);
     c[0] = w & 0x0f0f0f0fu; c[1] = (w >> 4) & 0x0f0f0f0fu;
   }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_affine(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_affine(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const {
     const int b = j >> 1;
@@ -145,7 +151,9 @@ struct Q5_0 {
   MEM void load(const u8* tile, int lane) { q.load(tile, lane); d.load(tile + 2560, lane); }
   MEM void codes(int j, int i, u32 c[2]) const { q.codes(j, i, c); }
   MEM float scale(int k) const { return d.value(k); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<16>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<16>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const {
     u32 c[2];
@@ -171,7 +179,9 @@ struct Q5_1 {
   FiveBits q; BlockHalves d, m;
   MEM void load(const u8* tile, int lane) { q.load(tile, lane); d.load(tile + 2560, lane); m.load(tile + 2816, lane); }
   MEM void codes(int j, int i, u32 c[2]) const { q.codes(j, i, c); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_affine(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_affine(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const {
     const int b = j >> 1;
@@ -205,7 +215,9 @@ struct Q8_0 {
   }
   MEM void codes(int j, int i, u32 c[2]) const { c[0] = word(q[2 * j], i); c[1] = word(q[2 * j + 1], i); }
   MEM float scale(int k) const { return d.value(k); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<0>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<0>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const {
     u32 c[2];

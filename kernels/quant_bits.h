@@ -1,4 +1,5 @@
-// What the tensor types share: where an element lies in a tile, codes to halves, integer dots, blocks of the file to tiles.
+// What the tensor types share: where an element lies in a tile, codes to halves, integer dots, blocks of the file to
+// tiles.
 #pragma once
 #include "gpu.h"
 
@@ -92,17 +93,19 @@ DEV u32 bit_at(const u8* bits, const Place& e) {
 // ------------------------------------------------------------------------------------------------ blocks of the file
 // The blocks of the file that a lane's part of a tile comes from. Null outside the matrix.
 template <class Q> struct RawRows {
-  const u8* row[2];        // rows g and g + 8
+  const u8* raw;           // row g, if inside
+  u64 row_bytes;
+  u32 row, rows;           // row g; rows of the matrix
   u32 first, cols;         // first column of the lane; columns of the matrix
-  MEM const u8* block(int half, int c) const {
-    const u8* r = half ? row[1] : row[0];                   // an index that varies would put the array into scratch
-    return r && first + c < cols ? r + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES : nullptr;
+  MEM const u8* block(u32 half, u32 c) const {
+    if (row + 8 * half >= rows || first + c >= cols) return nullptr;
+    return raw + 8 * half * row_bytes + (u64)((first + c) / Q::BLOCK) * Q::BLOCK_BYTES;
   }
-  MEM u32 code(int half, int c) const {
+  MEM u32 code(u32 half, u32 c) const {
     const u8* b = block(half, c);
     return b ? Q::code(b, (first + c) % Q::BLOCK) : 0;
   }
-  MEM u32 u16_of(int half, int c, int offset) const {
+  MEM u32 u16_of(u32 half, u32 c, u32 offset) const {
     const u8* b = block(half, c);
     return b ? u16_at(b + offset) : 0;
   }
@@ -150,7 +153,8 @@ template <class Q> DEV void pack_bits(u8* bits, int lane, const RawRows<Q>& raw,
     *(u32*)(bits + lane * 16 + j * 4) = w;
   }
 }
-// A half (at `offset` of a block) of each of the lane's four 32-value blocks: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1).
+// A half (at `offset` of a block) of each of the lane's four 32-value blocks: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8,
+// 2t + 1).
 template <class Q> DEV void pack_halves(u8* halves, int lane, const RawRows<Q>& raw, int offset) {
   for (int k = 0; k < 4; k++) *(u16*)(halves + lane * 8 + 2 * k) = (u16)raw.u16_of(k >> 1, 32 * (k & 1), offset);
 }

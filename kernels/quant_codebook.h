@@ -1,7 +1,7 @@
 // The 4-bit types whose codes index a table of 16 signed levels. Tiles:
 //   IQ4_NL 2304 B   0: nibbles 4 x 512;  2048: 8 B a lane, f16 scales of its four blocks
-//   IQ4_XS 2176 B   the same;  2048: u16 a lane, scale nibbles of its blocks;  2112: byte a lane, upper bit pairs of them;
-//                   2144: 16 x d
+//   IQ4_XS 2176 B   the same;  2048: u16 a lane, scale nibbles of its blocks;  2112: byte a lane, upper bit pairs of
+//                   them; 2144: 16 x d
 //   MXFP4  2176 B   the same;  2048: u32 a lane, E8M0 exponents of its blocks
 #pragma once
 #include "quant_k.h"
@@ -40,7 +40,9 @@ struct IQ4_NL {
   MEM void load(const u8* tile, int lane) { q.load(tile, lane); d.load(tile + 2048, lane); }
   MEM void codes(int j, int i, u32 c[2]) const { q.codes(j, i, c); }
   MEM float scale(int k) const { return d.value(k); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<0>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<0>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {}
   MEM void fragment(int j, int i, u32 a[4]) const { q.fragment(j, i, d.pair(j >> 1), d.pair(2 + (j >> 1)), a); }
   MEM static float value(const u8* tile, u32 row, u32 col) {
@@ -69,7 +71,9 @@ struct IQ4_XS {
   MEM float scale(int k) const {
     return d.d(k >> 1) * (float)((i32)(((nibbles >> (4 * k)) & 15u) | ((upper >> (2 * k)) & 3u) << 4) - 32);
   }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<0>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<0>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {
     #pragma unroll
     for (int k = 0; k < 4; k++) s2[k] = splat_half(scale(k));
@@ -78,7 +82,8 @@ struct IQ4_XS {
   MEM static float value(const u8* tile, u32 row, u32 col) {
     const Place e(row, col);
     const u32 k = e.block32();
-    const u32 nibble = (u16_at(tile + 2048 + e.lane * 2) >> (4 * k)) & 15u, upper = (tile[2112 + e.lane] >> (2 * k)) & 3u;
+    const u32 nibble = (u16_at(tile + 2048 + e.lane * 2) >> (4 * k)) & 15u;
+    const u32 upper = (tile[2112 + e.lane] >> (2 * k)) & 3u;
     return mul_rn(row_half(tile + 2144, e, 2), (float)(nibble | upper << 4) - 32.f) * Codes::level(nibble_at(tile, e));
   }
   MEM static u32 code(const u8* block, u32 k) { return nibble32(block + 8 + (k >> 5) * 16, k & 31); }
@@ -109,7 +114,9 @@ struct MXFP4 {
   // 2^(e - 128): below the least normal f32 for e < 2
   MEM static float power(u32 e) { return bits_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
   MEM float scale(int k) const { return power((exponents >> (8 * k)) & 255u); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { dot_scaled<0>(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    dot_scaled<0>(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() {
     #pragma unroll
     for (int k = 0; k < 4; k++) s2[k] = splat_half(scale(k));

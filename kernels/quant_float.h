@@ -1,11 +1,11 @@
-// The float types. A tile is four parts, one for each group j, of 16 rows x 64 columns, so that a kernel may load less than a
-// tile at once (`gemv` does: a whole tile twice, for the prefetch, does not fit the registers).
+// The float types. A tile is four parts, one for each group j, of 16 rows x 64 columns, so that a kernel may load less
+// than a tile at once (`gemv` does: a whole tile twice, for the prefetch, does not fit the registers).
 //   F16, BF16  8192 B   part of 4 x 512, load 2h + i / 2: row g + 8h, words i, i + 1; a word is (k0, k2, k1, k3)
 //   F32       16384 B   part of 8 x 512, load 4h + i: row g + 8h, word i
 #pragma once
 #include "quant_bits.h"
 
-// Float activations of a dot lie as [super-block][j][i][t][4]: the four addresses that a group reads at once are neighbours.
+// Float activations of a dot lie as [super-block][j][i][t][4]: what a group reads at once are neighbours.
 DEV u32 float_index(u32 c) { return (c & ~255u) | (c & 0x3c) << 2 | (c & 0xc0) >> 4 | (c & 3); }
 
 // PARTS of a tile, from the one that `tile` points to.
@@ -50,7 +50,7 @@ template <bool BRAIN, int PARTS> struct HalfTile {
   MEM static u32 code(const u8* block, u32) { return u16_at(block); }
   MEM static void pack(u8* tile, int lane, const RawRows<HalfTile>& raw) {
     #pragma unroll 1
-    for (int k = 0; k < 16; k++)                                       // load k: group k / 4, row (k / 2) % 2
+    for (int k = 0; k < 16; k++)                           // load k: group k / 4, row (k / 2) % 2
       for (int i = 0; i < 2; i++)
         for (int p = 0; p < 4; p++) {
           const u32 c = 16 * (k >> 2) + 8 * (k & 1) + 4 * i + p;
@@ -100,7 +100,7 @@ template <int PARTS> struct FloatTile {
   MEM static u32 code(const u8* block, u32) { return u16_at(block) | u16_at(block + 2) << 16; }
   MEM static void pack(u8* tile, int lane, const RawRows<FloatTile>& raw) {
     #pragma unroll 1
-    for (int k = 0; k < 32; k++) {                                     // load k: group k / 8, row (k / 4) % 2, word k % 4
+    for (int k = 0; k < 32; k++) {                         // load k: group k / 8, row (k / 4) % 2, word k % 4
       u32 w[4];
       for (int p = 0; p < 4; p++) w[p] = raw.code((k >> 2) & 1, 16 * (k >> 3) + 4 * (k & 3) + p);
       store16(tile + k * 512 + lane * 16, w);

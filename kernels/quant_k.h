@@ -6,8 +6,8 @@
 //                 2176: u16 a lane, nibble of block: minimum & 15;  2240: 16 x {d, dmin}
 //   Q5_K 2816 B   0: nibbles;  2048: fifth bits 512;  2560, 2688, 2752: as 2048, 2176, 2240 of Q4_K
 //   Q6_K 3360 B   0: nibbles;  2048: upper bit pairs 2 x 512;  3072: 8 B a lane, scales of its groups;  3328: 16 x d
-// A lane's four blocks of 32 are (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1), its eight groups of 16 are j = 0..3 of
-// row g, then of row g + 8.
+// A lane's four blocks of 32 are (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1), its eight groups of 16 are j = 0..3
+// of row g, then of row g + 8.
 #pragma once
 #include "quant_basic.h"
 
@@ -24,13 +24,19 @@ struct RowHalves {
   MEM float dmin(int row) const { return hi_h(row ? d1 : d0); }
 };
 // Halves of the rows of an element: stride bytes a row.
-DEV float row_half(const u8* p, const Place& e, u32 stride) { return half_at(p + stride * ((e.lane >> 2) + 8 * e.half)); }
+DEV float row_half(const u8* p, const Place& e, u32 stride) {
+  return half_at(p + stride * ((e.lane >> 2) + 8 * e.half));
+}
 
 // ------------------------------------------------------------------------------------------------ Q4_K and Q5_K
-// Scale and minimum of sub-block `sub`, 6 bits each, from the 12 packed bytes of the file: the first four lie in the low six
-// bits of bytes 0..3 and 4..7, whose top two bits complete the nibbles of bytes 8..11 to the last four.
-DEV u32 packed_scale(const u8* p, u32 sub) { return sub < 4 ? p[sub] & 63 : (p[sub + 4] & 15) | (p[sub - 4] >> 6) << 4; }
-DEV u32 packed_minimum(const u8* p, u32 sub) { return sub < 4 ? p[sub + 4] & 63 : (p[sub + 4] >> 4) | (p[sub] >> 6) << 4; }
+// Scale and minimum of sub-block `sub`, 6 bits each, from the 12 packed bytes of the file: the first four lie in the
+// low six bits of bytes 0..3 and 4..7, whose top two bits complete the nibbles of bytes 8..11 to the last four.
+DEV u32 packed_scale(const u8* p, u32 sub) {
+  return sub < 4 ? p[sub] & 63 : (p[sub + 4] & 15) | (p[sub - 4] >> 6) << 4;
+}
+DEV u32 packed_minimum(const u8* p, u32 sub) {
+  return sub < 4 ? p[sub + 4] & 63 : (p[sub + 4] >> 4) | (p[sub] >> 6) << 4;
+}
 
 // The 6-bit scales and minima of a lane's four blocks, a byte each, and d, dmin; at `p`: 128 + 64 + 64 bytes.
 struct SixBitScales {
@@ -105,7 +111,9 @@ struct Q4_K {
     const u32 w = word(q[j], i);
     c[0] = w & 0x0f0f0f0fu; c[1] = (w >> 4) & 0x0f0f0f0fu;
   }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { s.dot(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    s.dot(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() { s.prepare(); }
   MEM void fragment(int j, int i, u32 a[4]) const {
     const int k = j >> 1;
@@ -129,7 +137,9 @@ struct Q5_K {
   FiveBits q; SixBitScales s;
   MEM void load(const u8* tile, int lane) { q.load(tile, lane); s.load(tile + 2560, lane); }
   MEM void codes(int j, int i, u32 c[2]) const { q.codes(j, i, c); }
-  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const { s.dot(*this, xq, xm, lane, y0, y1); }
+  MEM void dot(const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) const {
+    s.dot(*this, xq, xm, lane, y0, y1);
+  }
   MEM void prepare() { s.prepare(); }
   MEM void fragment(int j, int i, u32 a[4]) const {
     const int k = j >> 1;
@@ -159,7 +169,9 @@ DEV u32 pair_word(const v4 pairs[2], int j, int half) { return word(pairs[j >> 1
 DEV u32 pair256(const u8* pairs, u32 k) { return (pairs[(k >> 7) * 32 + (k & 31)] >> (2 * ((k >> 5) & 3))) & 3u; }
 
 // y += d * sum of scale * (code - OFFSET) * x with a signed scale for each group: byte j of scales[row]
-template <int OFFSET, class Q> DEV void dot_groups(const Q& q, const u32 scales[2], const RowHalf& d, const i8* xq, const xmeta* xm, int lane, float& y0, float& y1) {
+template <int OFFSET, class Q>
+DEV void dot_groups(const Q& q, const u32 scales[2], const RowHalf& d, const i8* xq, const xmeta* xm, int lane,
+                    float& y0, float& y1) {
   float f0 = 0.f, f1 = 0.f;
   #pragma unroll
   for (int j = 0; j < 4; j++) {
@@ -281,7 +293,9 @@ struct Q3_K {
     const float scale = mul_rn(row_half(tile + 1728, e, 2), (float)(nibbles | upper << 4) - 32.f);
     return scale * ((float)(pair_at(tile, e) | bit_at(tile + 1024, e) << 2) - 4.f);
   }
-  MEM static u32 code(const u8* block, u32 k) { return pair256(block + 32, k) | ((block[k & 31] >> (k >> 5)) & 1u) << 2; }
+  MEM static u32 code(const u8* block, u32 k) {
+    return pair256(block + 32, k) | ((block[k & 31] >> (k >> 5)) & 1u) << 2;
+  }
   MEM static void pack(u8* tile, int lane, const RawRows<Q3_K>& raw) {
     pack_pairs(tile, lane, raw, 0);
     pack_bits(tile + 1024, lane, raw, 2);

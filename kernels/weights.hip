@@ -1,9 +1,10 @@
-// Weights in the order of the device: from the blocks of the file, to single rows, to f16 for a vendor's matrix library.
+// Weights in the order of the device: from the blocks of the file, to single rows, to f16 for a vendor's matrix
+// library.
 #include "quant.h"
 #include "args.h"
 
-// A group of 32 lanes makes one tile. The blocks of the file may lie at any address (2-byte alignment is the most that GGUF
-// gives; MXFP4 has 17-byte blocks), so they are read byte by byte: this runs once, at the upload.
+// A group of 32 lanes makes one tile. The blocks of the file may lie at any address (2-byte alignment is the most that
+// GGUF gives; MXFP4 has 17-byte blocks), so they are read byte by byte: this runs once, at the upload.
 TYPED_KERNEL(256, repack_, RepackArgs) {
   const u32 super_blocks = (a.cols + 255) >> 8, tiles = (a.out_rows + 15) >> 4;
   const u64 unit = (u64)bid_x() * 8 + (tid_x() >> 5);
@@ -12,8 +13,10 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
   const u32 row = (u32)(unit / super_blocks) * 16 + (lane >> 2);
   const u64 row_bytes = (u64)(a.cols / Tile::BLOCK) * Tile::BLOCK_BYTES;
   RawRows<Tile> raw;
-  for (int half = 0; half < 2; half++)
-    raw.row[half] = row + 8 * half < a.out_rows ? a.raw + (u64)(row + 8 * half) * row_bytes : nullptr;
+  raw.raw = a.raw + row * row_bytes;
+  raw.row_bytes = row_bytes;
+  raw.row = row;
+  raw.rows = a.out_rows;
   raw.first = (u32)(unit % super_blocks) * 256 + 64 * (lane & 3);
   raw.cols = a.cols;
   Tile::pack(a.out + unit * Tile::BYTES, lane, raw);
@@ -28,8 +31,8 @@ TYPED_KERNEL(256, embed_, EmbedArgs) {
     out[c] = mul_rn(a.scale, Tile::value(tiles + (u64)(c >> 8) * Tile::BYTES, token & 15, c & 255));
 }
 
-// A group of 32 lanes per tile. Through LDS, so that the stores are whole rows of 512 bytes: stores straight from the order
-// of the fragments reached a fifth of the rate.
+// A group of 32 lanes per tile. Through LDS, so that the stores are whole rows of 512 bytes: stores straight from the
+// order of the fragments reached a fifth of the rate.
 constexpr int LDS_ROW = 264;           // halves; 8 more than a row keep the 16-byte stores off the same banks
 struct Rows { alignas(16) u16 of_group[4][16 * LDS_ROW]; };
 TYPED_KERNEL(128, dequantize_, DequantizeArgs) {

@@ -1,0 +1,118 @@
+//! The stand-in's own functions, for tests: which devices there are, what is alive on them, what went wrong.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::{find, put};
+use crate::handle::Kind;
+use crate::module::Module;
+use crate::runtime::{device_of, host_memory, open};
+use crate::status::{Result, Status};
+
+/// What is alive on a device.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Live {
+    pub allocations: u64,
+    pub bytes: u64,
+    /// Pinned memory that was allocated while the device was current.
+    pub host_allocations: u64,
+    pub streams: u64,
+    pub events: u64,
+    pub modules: u64,
+    /// Graphs and executable graphs.
+    pub graphs: u64,
+    /// Operations that have not run.
+    pub operations: u64,
+}
+
+/// Makes the devices of a list, in the form of `HIPSIM_TARGET`, if no HIP call was made before in this process.
+///
+/// An error if there are others already.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipsim_open(list: *const c_char) -> Status {
+    let configure = || {
+        // SAFETY: the module's contract.
+        let list = unsafe { CStr::from_ptr(list) }.to_str().map_err(|_| Status::INVALID_VALUE)?;
+        let devices = open(Some(list))?;
+        let wanted = list.split(',').map(|entry| entry.trim().split(':').next().unwrap_or_default());
+        let agree = wanted.eq(devices.iter().map(|device| device.target.name));
+        if agree { Ok(()) } else { Err(Status::ILLEGAL_STATE) }
+    };
+    configure().into()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipsim_live(device: c_int, live: *mut Live) -> Status {
+    let count = || {
+        let device = device_of(device)?;
+        let state = device.lock();
+        let host = host_memory().lock();
+        let found = Live {
+            allocations: state.memory.count() as u64,
+            bytes: state.memory.used(),
+            host_allocations: host.owners.values().filter(|owner| **owner == device.index).count() as u64,
+            streams: state.streams.live.len() as u64 - 1,
+            events: state.events.len() as u64,
+            modules: state.modules.len() as u64,
+            graphs: (state.graphs.len() + state.executables.len()) as u64,
+            operations: state.streams.live.values().map(|stream| stream.waiting.len() as u64).sum(),
+        };
+        // SAFETY: the module's contract.
+        unsafe { put(live, found) }
+    };
+    count().into()
+}
+
+/// Looks for writes outside the allocations of a device and outside pinned memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipsim_check(device: c_int) -> Status {
+    let check = || {
+        let device = device_of(device)?;
+        let mut state = device.lock();
+        let damage = state.memory.damage().or_else(|| host_memory().lock().memory.damage());
+        damage.map_or(Ok(()), |text| Err(device.fault(&mut state, Status::ILLEGAL_ADDRESS, text)))
+    };
+    check().into()
+}
+
+/// The text of the fault that a device died of, cut to `length` bytes with its zero; empty if it lives.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipsim_fault(device: c_int, text: *mut c_char, length: usize) -> Status {
+    let copy = || {
+        let state = device_of(device)?.lock();
+        let fault = state.fault.as_ref().map_or("", |(_, text)| text);
+        let count = fault.len().min(length.checked_sub(1).ok_or(Status::INVALID_VALUE)?);
+        // SAFETY: the module's contract: `length` bytes are writable.
+        unsafe {
+            text.cast::<u8>().copy_from_nonoverlapping(fault.as_ptr(), count);
+            text.add(count).write(0);
+        }
+        Ok(())
+    };
+    copy().into()
+}
+
+/// Brings a device that died of a fault back to life. What was allocated stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipsim_revive(device: c_int) -> Status {
+    device_of(device).map(|device| device.lock().fault = None).into()
+}
+
+/// The number of block barriers in a module's source, for `-DGPU_DROP_BARRIER=n`; only modules of the CPU know it.
+/// Bit n of `present` tells whether barrier n was compiled, for the first 64.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipsim_barriers(module: *mut c_void, count: *mut c_int, present: *mut u64) -> Status {
+    let read = || -> Result<()> {
+        let (device, id) = find(Kind::Module, module)?;
+        let state = device.lock();
+        let Module::Cpu(object) = &**state.modules.get(&id).ok_or(Status::INVALID_HANDLE)? else {
+            return Err(Status::NOT_SUPPORTED);
+        };
+        let barriers = object.barriers();
+        let bit = |(n, compiled): (usize, &bool)| u64::from(*compiled && n < 64) << (n % 64);
+        let mask = barriers.iter().enumerate().map(bit).sum::<u64>();
+        // SAFETY: the module's contract.
+        unsafe { put(count, barriers.len() as c_int).and(put(present, mask)) }
+    };
+    read().into()
+}

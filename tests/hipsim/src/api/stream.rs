@@ -1,0 +1,64 @@
+//! Streams.
+
+use std::ffi::{c_uint, c_void};
+
+use super::{find, find_stream, put};
+use crate::handle::{Kind, pack};
+use crate::log::say;
+use crate::queue::Stream;
+use crate::runtime::current;
+use crate::status::Status;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipStreamCreateWithFlags(stream: *mut *mut c_void, flags: c_uint) -> Status {
+    let create = || {
+        let device = current()?;
+        let mut state = device.working()?;
+        if flags > 1 {
+            return Err(Status::INVALID_VALUE);
+        }
+        let id = state.new_id();
+        state.streams.live.insert(id, Stream::default());
+        // SAFETY: the module's contract.
+        unsafe { put(stream, pack(Kind::Stream, device.index, id)) }
+    };
+    create().into()
+}
+
+/// What the stream has not run yet is lost: HIP promises no more.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamDestroy(stream: *mut c_void) -> Status {
+    let destroy = || {
+        let (device, id) = find(Kind::Stream, stream)?;
+        let lost = device.lock().streams.destroy(id).ok_or(Status::INVALID_HANDLE)?;
+        if lost > 0 {
+            say(format_args!("device {}: hipStreamDestroy: {lost} operations never ran", device.index));
+        }
+        Ok(())
+    };
+    destroy().into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamSynchronize(stream: *mut c_void) -> Status {
+    let synchronize = || {
+        let (device, id) = find_stream(stream)?;
+        let mut state = device.working_uncaptured()?;
+        state.stream(id)?.refuse_in_capture()?;
+        device.synchronize(&mut state, id)
+    };
+    synchronize().into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _flags: c_uint) -> Status {
+    let wait = || {
+        let (device, id) = find_stream(stream)?;
+        let (owner, event) = find(Kind::Event, event)?;
+        if owner.index != device.index {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        device.wait(&mut *device.working()?, id, event)
+    };
+    wait().into()
+}

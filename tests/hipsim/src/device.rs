@@ -1,0 +1,164 @@
+//! A device and everything that programs made on it, behind one lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread;
+
+use amdsim::Order;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::log::say;
+use crate::memory::Memory;
+use crate::module::{KernelInfo, Module};
+use crate::queue::{Event, Launch, Mark, Operation, Stream, Streams};
+use crate::settings::{DeviceSettings, Settings};
+use crate::status::{Result, Status};
+use crate::target::{MAX_GRID, MAX_THREADS_PER_BLOCK, Target};
+
+/// The stream that a null handle names. It is a stream like any other: it does not wait for the others.
+pub(crate) const NULL_STREAM: u64 = 0;
+
+pub(crate) struct Device {
+    pub index: usize,
+    pub target: &'static Target,
+    pub order: Order,
+    pub trace: bool,
+    eager: bool,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub memory: Memory,
+    pub streams: Streams,
+    pub events: HashMap<u64, Event>,
+    pub modules: HashMap<u64, Arc<Module>>,
+    pub functions: HashMap<u64, Function>,
+    pub graphs: HashMap<u64, Arc<[Operation]>>,
+    pub executables: HashMap<u64, Arc<[Operation]>>,
+    /// The first failure; from then on every call answers with it, as on a device that was lost.
+    pub fault: Option<(Status, String)>,
+    last_id: u64,
+}
+
+pub(crate) struct Function {
+    pub module: u64,
+    pub name: String,
+    pub info: KernelInfo,
+}
+
+impl Device {
+    pub(crate) fn new(index: usize, device: &DeviceSettings, settings: &Settings) -> Self {
+        let mut streams = Streams::default();
+        streams.live.insert(NULL_STREAM, Stream::default());
+        let state = State {
+            memory: Memory::new(settings.memory_bytes),
+            streams,
+            events: HashMap::new(),
+            modules: HashMap::new(),
+            functions: HashMap::new(),
+            graphs: HashMap::new(),
+            executables: HashMap::new(),
+            fault: None,
+            last_id: 0,
+        };
+        let (target, order) = (device.target, device.order);
+        Self { index, target, order, trace: settings.trace, eager: settings.eager, state: Mutex::new(state) }
+    }
+
+    /// The device's state as it is, after a fault too.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+    /// The state of a device that works.
+    pub(crate) fn working(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        match &state.fault {
+            Some((status, _)) => Err(*status),
+            None => Ok(state),
+        }
+    }
+
+    /// The same, for a call that may not be made by a thread that captures.
+    pub(crate) fn working_uncaptured(&self) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.working()?;
+        state.refuse_to_capturer()?;
+        Ok(state)
+    }
+
+    /// Ends everything on the device, with what is known about why.
+    pub(crate) fn fault(&self, state: &mut State, status: Status, text: String) -> Status {
+        say(format_args!("device {} ({}): {text}", self.index, self.target.name));
+        state.streams.clear();
+        state.fault.get_or_insert((status, text)).0
+    }
+
+    pub(crate) fn enqueue(&self, state: &mut State, stream: u64, operation: Operation) -> Result<()> {
+        let queue = state.stream(stream)?;
+        if let Some(operation) = queue.capture(operation)? {
+            queue.waiting.push_back(operation);
+            if self.eager {
+                self.synchronize(state, stream)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a launch as the driver does before it accepts it.
+    pub(crate) fn check_launch(&self, state: &State, launch: &Launch) -> Result<()> {
+        let function = state.functions.get(&launch.function).ok_or(Status::INVALID_HANDLE)?;
+        let product = |sizes: [u32; 3]| sizes.iter().try_fold(1u32, |product, size| product.checked_mul(*size));
+        let threads = product(launch.block).filter(|threads| (1..=MAX_THREADS_PER_BLOCK).contains(threads));
+        let threads = threads.ok_or(Status::INVALID_VALUE)?;
+        let grid_fits = launch
+            .grid
+            .iter()
+            .zip(launch.block)
+            .all(|(blocks, threads)| (1..=MAX_GRID).contains(blocks) && blocks.checked_mul(threads).is_some());
+        let shared = function.info.shared_bytes.checked_add(launch.shared_bytes);
+        let shared_fits = shared.is_some_and(|bytes| bytes <= self.target.lds_bytes);
+        let arguments_fit = launch.argument_bytes >= function.info.argument_bytes();
+        if threads > function.info.max_threads || !grid_fits || !shared_fits || !arguments_fit {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn record(&self, state: &mut State, event: u64, stream: u64) -> Result<()> {
+        if !state.events.contains_key(&event) {
+            return Err(Status::INVALID_HANDLE);
+        }
+        let queue = state.stream(stream)?;
+        queue.refuse_in_capture()?;
+        let mark = Mark { stream, position: queue.next_position() };
+        state.events.insert(event, Event { mark: Some(mark), queried: false });
+        self.enqueue(state, stream, Operation::Record)
+    }
+
+    pub(crate) fn wait(&self, state: &mut State, stream: u64, event: u64) -> Result<()> {
+        let mark = state.events.get(&event).ok_or(Status::INVALID_HANDLE)?.mark;
+        state.stream(stream)?.refuse_in_capture()?;
+        match mark {
+            // Within a stream the order is there already; an event that was never recorded is complete.
+            Some(mark) if mark.stream != stream => self.enqueue(state, stream, Operation::Wait(mark)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl State {
+    pub(crate) fn new_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn stream(&mut self, id: u64) -> Result<&mut Stream> {
+        self.streams.live.get_mut(&id).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// An error if the calling thread captures on one of the device's streams.
+    pub(crate) fn refuse_to_capturer(&mut self) -> Result<()> {
+        let thread = thread::current().id();
+        self.streams.live.values_mut().try_for_each(|stream| stream.refuse_to_capturer(thread))
+    }
+}

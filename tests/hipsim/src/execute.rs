@@ -1,0 +1,176 @@
+//! Running what streams hold, when something has to be complete.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::cpu::CpuObject;
+use crate::device::{Device, State};
+use crate::log::say;
+use crate::memory::View;
+use crate::module::Module;
+use crate::queue::{HostAddress, Launch, Mark, Operation, Progress};
+use crate::runtime::host_memory;
+use crate::status::{Result, Status};
+
+impl Device {
+    /// Runs everything on a stream, and on others what it waits for; nothing else.
+    pub(crate) fn synchronize(&self, state: &mut State, stream: u64) -> Result<()> {
+        while !state.stream(stream)?.waiting.is_empty() {
+            self.step(state, stream)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a stream up to a mark and no further.
+    pub(crate) fn run_until(&self, state: &mut State, mark: Mark) -> Result<()> {
+        loop {
+            match state.streams.progress(mark) {
+                Progress::Done => return Ok(()),
+                Progress::Waiting => self.step(state, mark.stream)?,
+                Progress::Lost => {
+                    let text = "waiting for an event of a stream that was destroyed before it came to it".to_owned();
+                    return Err(self.fault(state, Status::ILLEGAL_STATE, text));
+                }
+            }
+        }
+    }
+
+    fn step(&self, state: &mut State, stream: u64) -> Result<()> {
+        let Some(operation) = state.stream(stream)?.waiting.pop_front() else { return Ok(()) };
+        // The waits among operations cannot form a circle: each refers to a record that was enqueued before it.
+        let result = self.execute(state, &operation);
+        if let Ok(stream) = state.stream(stream) {
+            stream.done += 1;
+        }
+        result
+    }
+
+    fn execute(&self, state: &mut State, operation: &Operation) -> Result<()> {
+        match operation {
+            Operation::Record => Ok(()),
+            Operation::Wait(mark) => self.run_until(state, *mark),
+            Operation::Graph(operations) => operations.iter().try_for_each(|operation| self.execute(state, operation)),
+            Operation::Launch(launch) => self.launch(state, launch),
+            Operation::ToDevice { .. } | Operation::ToHost { .. } => self.transfer(state, operation),
+            Operation::OnDevice { to, from, bytes } => {
+                let result = state.memory.copy(*to, *from, *bytes);
+                self.check_copy(state, result, operation)
+            }
+            Operation::Fill { to, byte, bytes } => {
+                let result = state.memory.fill(*to, *byte, *bytes);
+                self.check_copy(state, result, operation)
+            }
+        }
+    }
+
+    fn transfer(&self, state: &mut State, operation: &Operation) -> Result<()> {
+        let (Operation::ToDevice { from: host, bytes, .. } | Operation::ToHost { to: host, bytes, .. }) = operation
+        else {
+            return Ok(());
+        };
+        // Pinned memory stays as it is until the copy is made.
+        let pinned = host_memory().lock();
+        if let Err(problem) = pinned.check(*host, *bytes) {
+            return Err(self.fault(state, Status::ILLEGAL_ADDRESS, format!("{operation:x?}: {problem}")));
+        }
+        let result = match operation {
+            Operation::ToDevice { to, from: HostAddress(from), bytes } => {
+                let from = std::ptr::with_exposed_provenance(*from);
+                // SAFETY: the program promised that the source stays readable until the stream has passed this copy.
+                unsafe { state.memory.write_from(*to, from, *bytes) }
+            }
+            Operation::ToHost { to: HostAddress(to), from, bytes } => {
+                let to = std::ptr::with_exposed_provenance_mut(*to);
+                // SAFETY: the program promised that the target stays writable, and its alone, until then.
+                unsafe { state.memory.read_to(*from, to, *bytes) }
+            }
+            _ => Ok(()),
+        };
+        self.check_copy(state, result, operation)
+    }
+
+    fn check_copy(&self, state: &mut State, result: Result<()>, operation: &Operation) -> Result<()> {
+        result.map_err(|status| {
+            let text = format!("{operation:x?}: outside the device's memory, perhaps freed since it was enqueued");
+            self.fault(state, status, text)
+        })
+    }
+
+    fn launch(&self, state: &mut State, launch: &Launch) -> Result<()> {
+        let found = state
+            .functions
+            .get(&launch.function)
+            .and_then(|function| Some((function.name.clone(), Arc::clone(state.modules.get(&function.module)?))));
+        let Some((name, module)) = found else {
+            let text = "a kernel's module was unloaded before its launch ran".to_owned();
+            return Err(self.fault(state, Status::LAUNCH_FAILURE, text));
+        };
+        let start = Instant::now();
+        let result = match &*module {
+            Module::Amd(object) => self.launch_simulated(state, object, &name, launch),
+            Module::Cpu(object) => self.launch_compiled(state, object, &name, launch),
+        };
+        if self.trace {
+            self.report(&name, launch, start.elapsed(), result.as_ref().ok().copied());
+        }
+        match result {
+            Ok(_) => Ok(()),
+            Err(text) => Err(self.fault(state, Status::LAUNCH_FAILURE, text)),
+        }
+    }
+
+    /// Answers the number of wave instructions.
+    fn launch_simulated(
+        &self,
+        state: &mut State,
+        object: &amdsim::CodeObject,
+        name: &str,
+        launch: &Launch,
+    ) -> std::result::Result<u64, String> {
+        let kernel = object.kernel(name).ok_or_else(|| format!("no kernel {name}"))?;
+        let mut arguments: Vec<u8> = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).collect();
+        arguments.truncate(launch.argument_bytes);
+        let simulated = amdsim::Launch {
+            kernel,
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_lds: launch.shared_bytes,
+            kernarg: &arguments,
+            order: self.order,
+        };
+        let result = amdsim::run(object, &simulated, &mut View::new(&mut state.memory));
+        result.map(|stats| stats.wave_instructions).map_err(|trap| match trap.fault {
+            amdsim::Fault::OutOfBounds { space: amdsim::Space::Global, address, .. } => {
+                format!("{trap}; {}", state.memory.describe(address))
+            }
+            _ => trap.to_string(),
+        })
+    }
+
+    fn launch_compiled(
+        &self,
+        state: &mut State,
+        object: &CpuObject,
+        name: &str,
+        launch: &Launch,
+    ) -> std::result::Result<u64, String> {
+        let kernel = object.kernel(name).ok_or_else(|| format!("no kernel {name}"))?;
+        if launch.shared_bytes != 0 || launch.block[1..] != [1, 1] {
+            return Err(format!("{name}: on the CPU, blocks have one dimension and no dynamic shared memory"));
+        }
+        // SAFETY: the launch was checked to bring at least as many bytes of arguments as the kernel has.
+        let result = unsafe { object.run(&kernel, launch.grid, launch.block[0], &launch.arguments, self.order) };
+        result.map_err(|text| format!("{name}: {text}"))?;
+        state.memory.damage().map_or(Ok(0), |damage| Err(format!("{name}: {damage}")))
+    }
+
+    fn report(&self, name: &str, launch: &Launch, time: Duration, instructions: Option<u64>) {
+        let Launch { grid, block, .. } = launch;
+        let outcome = match instructions {
+            None => "failed".to_owned(),
+            Some(0) => String::new(),
+            Some(count) => format!("{count} wave instructions"),
+        };
+        say(format_args!("device {}: {name} grid {grid:?} block {block:?} {time:.1?} {outcome}", self.index));
+    }
+}

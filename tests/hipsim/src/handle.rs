@@ -1,0 +1,44 @@
+//! Handles as programs see them: not pointers but numbers that tell what they name and on which device, and that are
+//! never used again, so that a handle of something destroyed is recognised.
+
+use std::ffi::c_void;
+
+use crate::status::{Result, Status};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Stream = 0xa1,
+    Event,
+    Module,
+    Function,
+    Graph,
+    GraphExec,
+}
+
+/// `kind` in the highest byte (no address of user space has it set), then the device, then a number.
+pub(crate) fn pack(kind: Kind, device: usize, id: u64) -> *mut c_void {
+    std::ptr::without_provenance_mut(((kind as u64) << 56 | (device as u64) << 48 | id) as usize)
+}
+
+/// The device and the number of a handle of this kind.
+pub(crate) fn unpack(kind: Kind, handle: *const c_void) -> Result<(usize, u64)> {
+    let bits = handle.addr() as u64;
+    if bits >> 56 != kind as u64 {
+        return Err(Status::INVALID_HANDLE);
+    }
+    Ok((((bits >> 48) & 0xff) as usize, bits & 0xffff_ffff_ffff))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_of_one_kind() {
+        let handle = pack(Kind::Event, 3, 77);
+        assert_eq!(unpack(Kind::Event, handle), Ok((3, 77)));
+        assert_eq!(unpack(Kind::Stream, handle), Err(Status::INVALID_HANDLE));
+        assert_eq!(unpack(Kind::Stream, std::ptr::null()), Err(Status::INVALID_HANDLE));
+    }
+}

@@ -1,0 +1,28 @@
+//! A stand-in for AMD's HIP runtime (libamdhip64.so with hipRTC in it) on machines without an AMD GPU.
+//!
+//! It exports the calls that the engine makes. Its devices execute AMD machine code in `amdsim`, or kernels that were
+//! compiled for the CPU through `kernels/gpu_cpu.h`. It is stricter than a driver: what a driver may do, it does. See the
+//! crate's README for the settings and for what it checks.
+//!
+//! [`api`] holds the exported functions, the only place with foreign pointers; below it are safe types, except for
+//! [`memory`], which maps memory, and [`cpu`], which calls compiled kernels.
+#![allow(unsafe_code)] // a C interface, memory mappings, dlopen; every block says why it is sound
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used))]
+
+pub mod api;
+mod capture;
+mod compile;
+mod cpu;
+mod device;
+mod execute;
+mod handle;
+mod log;
+mod memory;
+mod module;
+mod queue;
+mod runtime;
+mod settings;
+mod status;
+mod target;
+
+pub use status::Status;

@@ -1,0 +1,82 @@
+//! What the process has: its devices, pinned memory, and the current device of each thread.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+
+use crate::device::Device;
+use crate::log::say;
+use crate::memory::Memory;
+use crate::queue::HostAddress;
+use crate::settings::Settings;
+use crate::status::{Result, Status};
+
+static DEVICES: OnceLock<std::result::Result<Vec<Device>, String>> = OnceLock::new();
+
+thread_local! {
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The devices; made by the first call, after that always the same.
+pub(crate) fn devices() -> Result<&'static [Device]> {
+    open(None)
+}
+
+/// Makes the devices that a list names in place of `HIPSIM_TARGET`, if none were made yet.
+pub(crate) fn open(list: Option<&str>) -> Result<&'static [Device]> {
+    let devices = DEVICES.get_or_init(|| {
+        let settings = Settings::read(list);
+        if let Err(problem) = &settings {
+            say(format_args!("{problem}"));
+        }
+        let settings = settings?;
+        let device = |(index, device)| Device::new(index, device, &settings);
+        Ok(settings.devices.iter().enumerate().map(device).collect())
+    });
+    devices.as_deref().map_err(|_| Status::NO_DEVICE)
+}
+
+pub(crate) fn device(index: usize) -> Result<&'static Device> {
+    devices()?.get(index).ok_or(Status::INVALID_DEVICE)
+}
+
+/// The device of an index as programs pass it.
+pub(crate) fn device_of(index: i32) -> Result<&'static Device> {
+    device(usize::try_from(index).map_err(|_| Status::INVALID_DEVICE)?)
+}
+
+pub(crate) fn current() -> Result<&'static Device> {
+    device(CURRENT.get())
+}
+
+pub(crate) fn set_current(index: i32) -> Result<()> {
+    CURRENT.set(device_of(index)?.index);
+    Ok(())
+}
+
+/// Pinned memory belongs to the process; whose device was current is noted for the count.
+pub(crate) struct HostMemory {
+    pub memory: Memory,
+    pub owners: HashMap<u64, usize>,
+}
+
+pub(crate) fn host_memory() -> &'static Mutex<HostMemory> {
+    static HOST: OnceLock<Mutex<HostMemory>> = OnceLock::new();
+    HOST.get_or_init(|| Mutex::new(HostMemory { memory: Memory::new(u64::MAX), owners: HashMap::new() }))
+}
+
+impl HostMemory {
+    /// Whether a copy may use a range; of memory that is not pinned nothing is known.
+    pub(crate) fn check(&self, HostAddress(address): HostAddress, bytes: usize) -> std::result::Result<(), String> {
+        let address = address as u64;
+        if self.memory.was_freed(address) {
+            return Err("the host's buffer was freed before the copy ran".to_owned());
+        }
+        if self.memory.contains(address, 1) && !self.memory.contains(address, bytes as u64) {
+            return Err(format!("beyond the end of a pinned buffer: {}", self.memory.describe(address)));
+        }
+        Ok(())
+    }
+}

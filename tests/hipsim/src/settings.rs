@@ -1,0 +1,113 @@
+//! Settings, read from the environment once (see the README for what they mean).
+
+use amdsim::Order;
+
+use crate::target::Target;
+
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub devices: Vec<DeviceSettings>,
+    /// Operations run when they are enqueued. `HIPSIM_EAGER=1`
+    pub eager: bool,
+    /// Every launch is reported. `HIPSIM_TRACE=1`
+    pub trace: bool,
+    /// Memory of each device. `HIPSIM_MEMORY_MB`
+    pub memory_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct DeviceSettings {
+    pub target: &'static Target,
+    pub order: Order,
+}
+
+const DEFAULT_TARGET: &str = "gfx1100";
+const DEFAULT_MEMORY_MB: u64 = 1024;
+
+impl Settings {
+    /// `devices` stands in for `HIPSIM_TARGET`.
+    pub(crate) fn read(devices: Option<&str>) -> Result<Self, String> {
+        Self::from_variables(devices, |name| std::env::var(name).ok())
+    }
+
+    fn from_variables(devices: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let flag = |name: &str| match variable(name).as_deref() {
+            None | Some("" | "0") => Ok(false),
+            Some("1") => Ok(true),
+            Some(other) => Err(format!("{name}={other}: 0 or 1 is expected")),
+        };
+        let order = match variable("HIPSIM_ORDER") {
+            None => Order::Up,
+            Some(text) => order(&text).ok_or_else(|| format!("HIPSIM_ORDER={text}: up or down is expected"))?,
+        };
+        let devices = match devices {
+            Some(devices) => devices.to_owned(),
+            None => variable("HIPSIM_TARGET").unwrap_or_else(|| DEFAULT_TARGET.to_owned()),
+        };
+        let devices = devices.split(',').map(|entry| device(entry.trim(), order)).collect::<Result<Vec<_>, _>>()?;
+        let memory_mb = match variable("HIPSIM_MEMORY_MB") {
+            None => DEFAULT_MEMORY_MB,
+            Some(text) => text.parse().map_err(|_| format!("HIPSIM_MEMORY_MB={text}: a number is expected"))?,
+        };
+        let memory_bytes = memory_mb << 20;
+        Ok(Self { devices, eager: flag("HIPSIM_EAGER")?, trace: flag("HIPSIM_TRACE")?, memory_bytes })
+    }
+}
+
+/// One entry of the list: a target, and `:up` or `:down` after it where its order differs from the default.
+fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
+    let (name, order) = match entry.split_once(':') {
+        None => (entry, Some(default)),
+        Some((name, text)) => (name, order(text)),
+    };
+    let target = Target::find(name);
+    match (target, order) {
+        (Some(target), Some(order)) => Ok(DeviceSettings { target, order }),
+        _ => Err(format!("device {entry:?}: one of {}, with :up or :down, is expected", Target::names())),
+    }
+}
+
+fn order(text: &str) -> Option<Order> {
+    match text {
+        "up" => Some(Order::Up),
+        "down" => Some(Order::Down),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        Settings::from_variables(None, |name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_are_read() {
+        let settings = read(&[]).unwrap();
+        assert_eq!(settings.devices.len(), 1);
+        assert_eq!(settings.devices[0].target.name, "gfx1100");
+        let settings =
+            read(&[("HIPSIM_TARGET", "gfx942, cpu-wave64:up"), ("HIPSIM_ORDER", "down"), ("HIPSIM_EAGER", "1")]);
+        let settings = settings.unwrap();
+        assert!(settings.eager);
+        let devices: Vec<_> = settings.devices.iter().map(|device| (device.target.name, device.order)).collect();
+        assert_eq!(devices, [("gfx942", Order::Down), ("cpu-wave64", Order::Up)]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        for bad in [
+            ("HIPSIM_TARGET", "gfx9999"),
+            ("HIPSIM_ORDER", "left"),
+            ("HIPSIM_EAGER", "yes"),
+            ("HIPSIM_MEMORY_MB", "1G"),
+        ] {
+            let message = read(&[bad]).unwrap_err();
+            assert!(message.contains(bad.1), "{message}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The exported functions, called as a program would, with their statuses checked.
+#![allow(dead_code)] // each test file uses some of them
+#![allow(unsafe_code, clippy::missing_safety_doc, clippy::unwrap_used, clippy::expect_used)]
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::fs;
+use std::path::Path;
+use std::ptr::null_mut;
+
+use amdhip64::Status;
+use amdhip64::api::inspect::{Live, hipsim_fault, hipsim_live, hipsim_open};
+use amdhip64::api::{device::*, event::*, memory::*, module::*, rtc::*, stream::*};
+
+pub type Handle = *mut c_void;
+
+#[track_caller]
+pub fn ok(status: Status) {
+    assert_eq!(status, Status::SUCCESS);
+}
+
+/// A device of the list that the test file opens; each test has its own, since a fault stays.
+pub struct Gpu(pub i32);
+
+impl Gpu {
+    pub fn new(list: &CStr, index: i32) -> Self {
+        ok(unsafe { hipsim_open(list.as_ptr()) });
+        ok(hipSetDevice(index));
+        Self(index)
+    }
+
+    pub fn malloc(&self, bytes: usize) -> u64 {
+        let mut address = 0;
+        ok(unsafe { hipMalloc(&mut address, bytes) });
+        address
+    }
+
+    pub fn pinned(&self, bytes: usize) -> &'static mut [u8] {
+        let mut address = null_mut();
+        ok(unsafe { hipHostMalloc(&mut address, bytes, 0) });
+        unsafe { std::slice::from_raw_parts_mut(address.cast(), bytes) }
+    }
+
+    pub fn stream(&self) -> Handle {
+        let mut stream = null_mut();
+        ok(unsafe { hipStreamCreateWithFlags(&mut stream, 1) });
+        stream
+    }
+
+    pub fn event(&self) -> Handle {
+        let mut event = null_mut();
+        ok(unsafe { hipEventCreateWithFlags(&mut event, 2) });
+        event
+    }
+
+    pub fn upload<T>(&self, to: u64, from: &[T], stream: Handle) -> Status {
+        unsafe { hipMemcpyHtoDAsync(to, from.as_ptr().cast(), size_of_val(from), stream) }
+    }
+
+    pub fn download<T>(&self, to: &mut [T], from: u64, stream: Handle) -> Status {
+        unsafe { hipMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
+    }
+
+    /// What lies on the device once everything on the stream has run.
+    pub fn read<T: Clone + Default>(&self, from: u64, count: usize, stream: Handle) -> Vec<T> {
+        let mut values = vec![T::default(); count];
+        ok(self.download(&mut values, from, stream));
+        ok(hipStreamSynchronize(stream));
+        values
+    }
+
+    pub fn live(&self) -> Live {
+        let mut live = Live::default();
+        ok(unsafe { hipsim_live(self.0, &mut live) });
+        live
+    }
+
+    pub fn fault(&self) -> String {
+        let mut text = [0 as c_char; 400];
+        ok(unsafe { hipsim_fault(self.0, text.as_mut_ptr(), text.len()) });
+        unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().unwrap().to_owned()
+    }
+
+    /// A function of tests/kernels/sample.hip, compiled for this device at run time.
+    pub fn kernel(&self, name: &CStr, options: &[&str]) -> (Handle, Handle) {
+        let code = compile_sample(&self.arch(), options).unwrap();
+        let (mut module, mut function) = (null_mut(), null_mut());
+        ok(unsafe { hipModuleLoadData(&mut module, code.as_ptr().cast()) });
+        ok(unsafe { hipModuleGetFunction(&mut function, module, name.as_ptr()) });
+        (module, function)
+    }
+
+    pub fn arch(&self) -> String {
+        let mut properties = [0u8; 1472];
+        ok(unsafe { hipGetDevicePropertiesR0600(properties.as_mut_ptr(), self.0) });
+        CStr::from_bytes_until_nul(&properties[1160..]).unwrap().to_str().unwrap().to_owned()
+    }
+
+    pub fn launch(&self, function: Handle, grid: [u32; 3], block: u32, args: &ScaleArgs, stream: Handle) -> Status {
+        let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
+        let [x, y, z] = grid;
+        let parameters = parameters.as_mut_ptr();
+        unsafe { hipModuleLaunchKernel(function, x, y, z, block, 1, 1, 0, stream, parameters, null_mut()) }
+    }
+}
+
+/// The arguments of every kernel in sample.hip.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScaleArgs {
+    pub x: u64,
+    pub out: u64,
+    pub rows: u32,
+    pub cols: u32,
+    pub scale: f32,
+}
+
+fn source(path: &str) -> CString {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    CString::new(fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
+}
+
+/// The code object of sample.hip through hiprtc, or the compiler's log.
+pub fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
+    compile(&source("tests/kernels/sample.hip"), arch, options)
+}
+
+pub fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
+    let headers = [source("../../kernels/gpu.h"), source("../../kernels/gpu_cpu.h")];
+    let contents = headers.each_ref().map(|header| header.as_ptr());
+    let names = [c"gpu.h".as_ptr(), c"gpu_cpu.h".as_ptr()];
+    let options: Vec<_> = options.iter().map(|option| CString::new(*option).unwrap()).collect();
+    let arch = CString::new(format!("--offload-arch={arch}")).unwrap();
+    let fixed = [arch.as_c_str(), c"-O3", c"-std=c++17", c"-ffp-contract=on"];
+    let options: Vec<_> = fixed.into_iter().chain(options.iter().map(CString::as_c_str)).map(CStr::as_ptr).collect();
+    unsafe {
+        let mut handle = null_mut();
+        let created = hiprtcCreateProgram(
+            &mut handle,
+            program.as_ptr(),
+            c"sample.hip".as_ptr(),
+            2,
+            contents.as_ptr(),
+            names.as_ptr(),
+        );
+        assert_eq!(created, RtcStatus::SUCCESS);
+        let status = hiprtcCompileProgram(handle, options.len() as i32, options.as_ptr());
+        let mut size = 0;
+        assert_eq!(hiprtcGetProgramLogSize(handle, &mut size), RtcStatus::SUCCESS);
+        let mut log = vec![0; size];
+        assert_eq!(hiprtcGetProgramLog(handle, log.as_mut_ptr()), RtcStatus::SUCCESS);
+        assert_eq!(hiprtcGetCodeSize(handle, &mut size), RtcStatus::SUCCESS);
+        let mut code = vec![0; size];
+        assert_eq!(hiprtcGetCode(handle, code.as_mut_ptr()), RtcStatus::SUCCESS);
+        assert_eq!(hiprtcDestroyProgram(&mut handle), RtcStatus::SUCCESS);
+        if status == RtcStatus::SUCCESS { Ok(code) } else { Err(String::from_utf8(log).unwrap()) }
+    }
+}
