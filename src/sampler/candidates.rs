@@ -2,8 +2,8 @@
 //!
 //! Everything the sampler does is a cut in the order of tokens, so what it needs of the tokens behind the candidates is
 //! one number, the sum of all weights. A device computes it in single precision, so it is known within bounds: where
-//! both bounds cut at the same candidate, so does the row; where they do not, or the cut lies behind the candidates, the
-//! row has to be read.
+//! both bounds cut at the same candidate, so does the row; where they do not, or the cut lies behind the candidates,
+//! the row has to be read.
 //!
 //! Once the tokens that pass the filters are known, what follows is computed from the same numbers in the same order as
 //! from a row, so the draw among them is the same to the last bit.
