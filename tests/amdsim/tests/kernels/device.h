@@ -9,6 +9,7 @@ typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
 typedef u16 f16;
+typedef long long i64;
 
 #define DEV static __attribute__((device)) inline __attribute__((always_inline))
 #define KERNEL(threads) extern "C" __attribute__((global)) \
