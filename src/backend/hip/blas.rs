@@ -3,18 +3,20 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
 use super::sys::blaslt::{
-    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, GetHeuristic, HIPBLASLT,
-    Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
+    HIPBLASLT, Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
 };
 use super::{Device, DevicePtr, Stream};
 use crate::config::Platform;
 use crate::{Error, Result};
 
+/// Plans kept at most: prompts come in any number of rows, and each has its own.
+const MAX_PLANS: usize = 256;
 /// Device memory that the library may use during a product, bytes.
 pub const WORKSPACE_BYTES: u64 = 64 << 20;
 
@@ -45,6 +47,19 @@ pub struct Product {
     pub input: Element,
     pub output: Element,
     pub add: bool,
+    /// Whether a bias of `out_rows` f32 is added.
+    pub bias: bool,
+}
+
+/// Where the operands of a product are; `bias` is null where there is none.
+#[derive(Debug, Clone, Copy)]
+pub struct Operands {
+    pub weights: DevicePtr,
+    pub x: DevicePtr,
+    pub bias: DevicePtr,
+    pub out: DevicePtr,
+    /// `WORKSPACE_BYTES` that nothing else on the stream's device uses meanwhile.
+    pub workspace: DevicePtr,
 }
 
 /// The library with the plans of the products that it was asked for. Owned by the thread that owns the stream.
@@ -53,7 +68,6 @@ pub struct VendorBlas {
     handle: Handle,
     preference: Handle,
     plans: HashMap<Product, Plan>,
-    workspace: DevicePtr,
     device: Device,
     name: String,
 }
@@ -85,17 +99,17 @@ struct Api {
 }
 
 impl VendorBlas {
-    /// The library of the device's platform, or `None` with the reason in the log. `workspace` has `WORKSPACE_BYTES`;
-    /// `folders` are searched after the loader's own path.
+    /// The library of the device's platform, or `None` with the reason in the log. `cuda_home` is a CUDA toolkit,
+    /// searched after the loader's own path.
     ///
     /// # Errors
     /// `Device` when the library is there and does not work.
-    pub fn open(device: &Device, workspace: DevicePtr, folders: &[PathBuf]) -> Result<Option<Self>> {
+    pub fn open(device: &Device, cuda_home: Option<&Path>) -> Result<Option<Self>> {
         let dialect = match device.properties().platform {
             Platform::Amd => HIPBLASLT,
             Platform::Nvidia => CUBLASLT,
         };
-        let Some((library, name)) = open_library(&dialect, folders) else {
+        let Some((library, name)) = open_library(&dialect, cuda_home) else {
             tracing::info!(
                 "{} is not installed: long prompts use our own matrix kernels",
                 dialect.library_names.first().copied().unwrap_or_default()
@@ -107,15 +121,8 @@ impl VendorBlas {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the function is the library's own; it writes one handle.
         check(unsafe { create(&mut handle) }, dialect, "Create")?;
-        let mut blas = Self {
-            api,
-            handle,
-            preference: std::ptr::null_mut(),
-            plans: HashMap::new(),
-            workspace,
-            device: device.clone(),
-            name,
-        };
+        let mut blas =
+            Self { api, handle, preference: std::ptr::null_mut(), plans: HashMap::new(), device: device.clone(), name };
         // SAFETY: as above; on an error `blas` drops what exists.
         check(unsafe { preference_create(&mut blas.preference) }, dialect, "MatmulPreferenceCreate")?;
         let bytes = WORKSPACE_BYTES;
@@ -143,24 +150,32 @@ impl VendorBlas {
     /// `Device` when the library refuses it.
     ///
     /// # Safety
-    /// The pointers are this device's and hold what `product` says (16-byte aligned), until the stream is past it; the
-    /// workspace is used by no other stream.
-    pub unsafe fn multiply(
-        &mut self,
-        stream: &Stream,
-        product: Product,
-        weights: DevicePtr,
-        x: DevicePtr,
-        out: DevicePtr,
-    ) -> Result<()> {
+    /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
+    pub unsafe fn multiply(&mut self, stream: &Stream, product: Product, operands: Operands) -> Result<()> {
         self.device.call(|_| Ok(()))?;
         if !self.plans.contains_key(&product) {
+            if self.plans.len() == MAX_PLANS {
+                self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
+            }
             let plan = self.plan(product)?;
             self.plans.insert(product, plan);
         }
         let Some(plan) = self.plans.get(&product) else {
             return Err(Error::internal("a plan that was just made is not there"));
         };
+        if product.bias {
+            let pointer = operands.bias.0;
+            // SAFETY: the attribute is a pointer, and the library copies it.
+            let status = unsafe {
+                (self.api.descriptor_set)(
+                    plan.descriptor,
+                    self.api.dialect.attribute_bias_pointer,
+                    (&raw const pointer).cast::<c_void>(),
+                    size_of::<u64>(),
+                )
+            };
+            check(status, self.api.dialect, "MatmulDescSetAttribute")?;
+        }
         let (alpha, beta) = (1.0f32, if product.add { 1.0f32 } else { 0.0 });
         // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was given by
         // the library for these layouts within the workspace's size. alpha and beta are read before the call returns.
@@ -169,17 +184,17 @@ impl VendorBlas {
                 self.handle,
                 plan.descriptor,
                 (&raw const alpha).cast::<c_void>(),
-                weights.0,
+                operands.weights.0,
                 plan.weights,
-                x.0,
+                operands.x.0,
                 plan.x,
                 (&raw const beta).cast::<c_void>(),
-                out.0,
+                operands.out.0,
                 plan.out,
-                out.0,
+                operands.out.0,
                 plan.out,
                 plan.algorithm.0.as_ptr().cast(),
-                self.workspace.0,
+                operands.workspace.0,
                 WORKSPACE_BYTES as usize,
                 stream.queue().handle.0,
             )
@@ -221,6 +236,16 @@ impl VendorBlas {
                 size_of::<i32>(),
             );
             check(set, dialect, "MatmulDescSetAttribute")?;
+            if product.bias {
+                let epilogue = EPILOGUE_BIAS;
+                let set = (api.descriptor_set)(
+                    plan.descriptor,
+                    dialect.attribute_epilogue,
+                    (&raw const epilogue).cast::<c_void>(),
+                    size_of::<u32>(),
+                );
+                check(set, dialect, "MatmulDescSetAttribute")?;
+            }
             let a = (api.layout_create)(&mut plan.weights, input, cols, out_rows, cols as i64);
             check(a, dialect, "MatrixLayoutCreate")?;
             let b = (api.layout_create)(&mut plan.x, input, cols, rows, cols as i64);
@@ -315,8 +340,9 @@ impl Api {
     }
 }
 
-fn open_library(dialect: &Dialect, folders: &[PathBuf]) -> Option<(Library, String)> {
+fn open_library(dialect: &Dialect, cuda_home: Option<&Path>) -> Option<(Library, String)> {
     let bare = dialect.library_names.iter().map(PathBuf::from);
+    let folders = [cuda_home.unwrap_or(Path::new(dialect.home)).join("lib64"), Path::new(dialect.home).join("lib")];
     let inside = folders.iter().flat_map(|folder| dialect.library_names.iter().map(move |name| folder.join(name)));
     bare.chain(inside).find_map(|path| {
         // SAFETY: the vendor's library; its initialisers are what every program that links it runs.

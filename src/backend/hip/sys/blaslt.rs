@@ -9,6 +9,7 @@ pub type Handle = *mut c_void;
 pub const DATA_F32: c_int = 0;
 pub const DATA_F16: c_int = 2;
 pub const DATA_BF16: c_int = 14;
+pub const EPILOGUE_BIAS: u32 = 4;
 pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 
 /// Where the two libraries differ.
@@ -16,8 +17,12 @@ pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 pub struct Dialect {
     pub prefix: &'static str,
     pub library_names: &'static [&'static str],
+    /// Where the vendor installs its libraries, in lib or lib64.
+    pub home: &'static str,
     pub compute_f32: c_int,
     pub attribute_transpose_a: c_int,
+    pub attribute_epilogue: c_int,
+    pub attribute_bias_pointer: c_int,
     pub operation_transpose: i32,
     /// Bytes of `MatmulAlgo_t`, which opens a `MatmulHeuristicResult_t`; the size of the workspace and the status follow.
     pub algorithm_bytes: usize,
@@ -26,8 +31,11 @@ pub struct Dialect {
 pub const CUBLASLT: Dialect = Dialect {
     prefix: "cublasLt",
     library_names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    home: "/usr/local/cuda",
     compute_f32: 68,
     attribute_transpose_a: 3,
+    attribute_epilogue: 7,
+    attribute_bias_pointer: 8,
     operation_transpose: 1,
     algorithm_bytes: 64,
 };
@@ -35,8 +43,11 @@ pub const CUBLASLT: Dialect = Dialect {
 pub const HIPBLASLT: Dialect = Dialect {
     prefix: "hipblasLt",
     library_names: &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
+    home: "/opt/rocm",
     compute_f32: 2,
     attribute_transpose_a: 0,
+    attribute_epilogue: 2,
+    attribute_bias_pointer: 3,
     operation_transpose: 112,
     algorithm_bytes: 24,
 };
