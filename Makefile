@@ -11,12 +11,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 
 # What the wheel is built from.
-SOURCES := $(shell find src python kernels -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
+SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
            $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml README.md)
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-python bench wheel clean
+.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-lint: lint-rust lint-python ## formatting, lints, types, stubs, architecture
+lint: lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
 
 lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
 	$(SAY) 'rustfmt'
@@ -54,6 +54,10 @@ lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
 	$(SAY) 'cargo-deny: licences, advisories, sources'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
+
+lint-kernels: $(VENV)/wheel.stamp ## registers, spills and shared memory of the kernels for all AMD targets
+	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory'
+	@$(BIN)/python scripts/kernel_report.py target/kernels/release.tsv
 
 lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubtest, architecture test
 	$(SAY) 'ruff'

@@ -4,6 +4,8 @@
 //! `ROCMFORGE_HIP_TARGETS` the targets, separated by commas, or `none`. Without it, release builds have all of them,
 //! debug builds the few that the tests execute: all takes minutes after each change of a header.
 
+#![allow(clippy::print_stderr)] // cargo shows it when the build fails
+
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,7 +48,7 @@ fn run() -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     let sources = Sources::read(&root.join("kernels"))?;
     let targets = wanted_targets(&variable("PROFILE")?)?;
-    let compiler = if targets.is_empty() { None } else { find_compiler(&out) };
+    let compiler = if targets.is_empty() { None } else { find_compiler(&out)? };
     let embedded = match &compiler {
         Some(clang) => {
             let cache = cache_directory(&root, &out)?;
@@ -81,20 +83,17 @@ fn wanted_targets(profile: &str) -> Result<Vec<&'static str>, String> {
 }
 
 /// The compiler, or a warning that says what is missing. One that was named must work.
-fn find_compiler(out: &Path) -> Option<Clang> {
+fn find_compiler(out: &Path) -> Result<Option<Clang>, String> {
     match clang::find(out) {
-        Ok(clang) => Some(clang),
-        Err(problem) if env::var_os("ROCMFORGE_HIP_CLANG").is_some() => {
-            eprintln!("ROCMFORGE_HIP_CLANG: {problem}");
-            std::process::exit(1);
-        }
+        Ok(clang) => Ok(Some(clang)),
+        Err(problem) if env::var_os("ROCMFORGE_HIP_CLANG").is_some() => Err(format!("ROCMFORGE_HIP_CLANG: {problem}")),
         Err(problem) => {
             println!(
                 "cargo:warning=no compiler for AMD GPUs: this build carries the kernels' sources only and compiles \
                  them with hipRTC when it runs. For code objects install clang-22 and lld-22, or set \
                  ROCMFORGE_HIP_CLANG, and build again ({problem})"
             );
-            None
+            Ok(None)
         }
     }
 }

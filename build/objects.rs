@@ -4,7 +4,6 @@
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -57,20 +56,18 @@ pub fn write_list(objects: &[Object], path: &Path) -> Result<(), String> {
 fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + Sync) -> Result<(), String> {
     let jobs = std::env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
     let threads = jobs.unwrap_or(1).clamp(1, items.len().max(1));
-    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Err(problem) = work(item) {
-                        next.store(items.len(), Ordering::Relaxed);
-                        failure.lock().unwrap().get_or_insert(problem);
-                    }
-                }
-            });
-        }
-    });
-    failure.into_inner().unwrap().map_or(Ok(()), Err)
+        let worker = || {
+            while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // What is not begun yet is left.
+                work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed))?;
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| Err("a thread panicked".into())))
+    })
 }
 
 /// Deletes what no build used for long. Failures do not matter: another build may be deleting the same files.

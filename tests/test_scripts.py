@@ -1,4 +1,4 @@
-"""The scripts behind the Makefile: a skip is never taken for a pass, and saved benches can be drawn."""
+"""The scripts behind the Makefile: a skip is never taken for a pass, saved benches can be drawn, kernels are judged."""
 
 import json
 import os
@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 from rust_source import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import kernel_report  # noqa: E402
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.a" name="test_ran"/>
@@ -59,3 +62,49 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     done = run_script("plot_benchmarks.py", tmp_path, tmp_path / "benchmarks.png")
     assert done.returncode == 1
     assert "make bench" in done.stderr
+
+
+# What llvm-readelf-22 --notes prints, shortened.
+NOTES = """Displaying notes found in: .note
+    AMDGPU Metadata:
+        ---
+amdhsa.kernels:
+  - .args:
+      - .offset:         0
+        .size:           80
+        .value_kind:     by_value
+    .group_segment_fixed_size: {lds}
+    .max_flat_workgroup_size: 256
+    .name:           {name}
+    .private_segment_fixed_size: 0
+    .sgpr_count:     63
+    .sgpr_spill_count: 0
+    .symbol:         {name}.kd
+    .vgpr_count:     97
+    .vgpr_spill_count: {spills}
+  - .group_segment_fixed_size: 16
+    .max_flat_workgroup_size: 1024
+    .name:           argmax
+    .vgpr_count:     18
+amdhsa.target:   amdgcn-amd-amdhsa--gfx1100
+"""
+
+
+def test_kernel_report_reads_notes() -> None:
+    kernels = kernel_report.parse_notes(NOTES.format(name="gemv_q4_k", lds=30752, spills=0), "gfx1100")
+    assert [(k.name, k.threads, k.vgprs, k.sgprs, k.lds) for k in kernels] == [
+        ("gemv_q4_k", 256, 97, 63, 30752),
+        ("argmax", 1024, 18, 0, 16),
+    ]
+    # 97 registers are rounded up to 120 of 1536.
+    assert kernels[0].waves == 12
+    assert [k.faults() for k in kernels] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("name", "lds", "spills", "faults"),
+    [("gemv_q4_k", 65536, 1, 1), ("repack_q4_k", 65536, 1, 0), ("repack_q4_k", 65537, 0, 1), ("matmul_x", 65537, 2, 2)],
+)
+def test_kernel_report_fails_on_spills_and_shared_memory(name: str, lds: int, spills: int, faults: int) -> None:
+    kernels = kernel_report.parse_notes(NOTES.format(name=name, lds=lds, spills=spills), "gfx1100")
+    assert len(kernels[0].faults()) == faults

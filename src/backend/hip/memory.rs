@@ -21,8 +21,8 @@ impl DevicePtr {
     }
 }
 
-/// One allocation of device memory. Uninitialised; freed on drop, for which the driver waits until the device is done
-/// with it.
+/// One allocation of device memory. Uninitialised. Drop frees it at once: whoever queued work on it has waited for that
+/// work, or dropped the streams (which wait) before. Both drivers wait too, but neither promises it.
 #[derive(Debug)]
 pub struct DeviceBuffer {
     device: Device,
@@ -77,7 +77,7 @@ impl DeviceBuffer {
 
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new`, and this is the only owner. The driver waits for work that still uses it.
+        // SAFETY: allocated by `new`, this is the only owner, and work that used it has run (see above).
         self.device.release(|driver| unsafe { driver.free(self.address) });
         self.device.count_free(self.bytes);
     }

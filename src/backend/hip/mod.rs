@@ -8,6 +8,8 @@ mod buffer;
 mod compile;
 mod describe;
 mod device;
+#[cfg(test)]
+mod device_tests;
 mod driver;
 mod functions;
 mod graph;

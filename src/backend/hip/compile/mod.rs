@@ -6,6 +6,8 @@ mod child;
 mod embedded;
 pub mod plan;
 mod runtime;
+#[cfg(test)]
+mod tests;
 
 use std::sync::OnceLock;
 use std::time::Instant;
