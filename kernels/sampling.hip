@@ -6,8 +6,8 @@
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WAVES = THREADS / WARP;
-// Logits that a thread loads at a time, in groups of four neighbours, so that several loads are in flight. Sixteen would
-// spill on wave64 targets, which keep a mask of all lanes for every condition.
+// Logits that a thread loads at a time, in groups of four neighbours, so that several loads are in flight. Sixteen
+// would spill on wave64 targets, which keep a mask of all lanes for every condition.
 constexpr u32 PER_THREAD = WARP == 64 ? 8 : 16;
 constexpr u32 CHUNK = THREADS * PER_THREAD;
 // Candidates of top_k in LDS.

@@ -16,8 +16,8 @@ pub const NO_TOKEN: u32 = u32::MAX;
 pub enum Wanted {
     /// The largest logit: greedy sampling.
     Argmax,
-    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature` (a
-    /// normal number above 0) is that of `Selected::Top::log_total`.
+    /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature`
+    /// (a normal number above 0) is that of `Selected::Top::log_total`.
     Top { k: u32, temperature: f32 },
     /// All of them: whatever changes logits before the choice, and the logits of a prompt.
     Row,

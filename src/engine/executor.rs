@@ -6,8 +6,8 @@ use crate::batch::Batch;
 use crate::selection::{Selection, Wanted};
 
 pub trait Executor: Send {
-    /// Runs one step and brings back what is `wanted` of each row of `Batch::logits_indices`. An error (or panic) fails the requests of the step; the executor stays usable unless the
-    /// error is `Error::EngineDead`.
+    /// Runs one step and brings back what is `wanted` of each row of `Batch::logits_indices`. An error (or panic) fails
+    /// the requests of the step; the executor stays usable unless the error is `Error::EngineDead`.
     fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>>;
     fn vocab_size(&self) -> usize;
     fn memory(&self) -> MemoryLedger;

@@ -1,9 +1,9 @@
 //! Sampling from the best few tokens of a row, where they decide: always the token that the whole row would give.
 //!
 //! Everything the sampler does is a cut in the order of tokens, so what it needs of the tokens behind the candidates is
-//! one number, the sum of all weights. A device computes it in single precision, so it is known within bounds: where both
-//! bounds cut at the same candidate, so does the row; where they do not, or the cut lies behind the candidates, the row
-//! has to be read.
+//! one number, the sum of all weights. A device computes it in single precision, so it is known within bounds: where
+//! both bounds cut at the same candidate, so does the row; where they do not, or the cut lies behind the candidates,
+//! the row has to be read.
 //!
 //! Once the tokens that pass the filters are known, what follows is computed from the same numbers in the same order as
 //! from a row, so the draw among them is the same to the last bit.
@@ -15,8 +15,8 @@ use super::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs, failed};
 use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
 use crate::{Error, Result};
 
-/// Relative error of a weight at most, from all its roundings: `exp_nonpositive` is within 2 units in the last place, and
-/// its argument, at most 88, within one.
+/// Relative error of a weight at most, from all its roundings: `exp_nonpositive` is within 2 units in the last place,
+/// and its argument, at most 88, within one.
 const WEIGHT_ERROR: f64 = 2e-5;
 /// Relative error of the sum of all weights against the device's: the roundings of weights far below the largest, which
 /// are the inexact ones, hardly count in it.

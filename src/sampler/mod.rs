@@ -6,9 +6,9 @@
 //! the model itself, before all of that.
 //!
 //! Every filter is a cut in ONE total order of the tokens, (logit descending, id ascending), and so is the draw: the
-//! token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is ever sorted
-//! in full: a step over 150,000 tokens is a few linear passes. And the best few tokens nearly always decide, so a device
-//! need not send the rest (`candidates`). Nothing here depends on the batch.
+//! token at which the running sum of the probabilities, best token first, reaches a random share. Nothing is ever
+//! sorted in full: a step over 150,000 tokens is a few linear passes. And the best few tokens nearly always decide, so
+//! a device need not send the rest (`candidates`). Nothing here depends on the batch.
 
 mod candidates;
 mod logprobs;
@@ -105,7 +105,7 @@ impl Sampler {
         self.choose(logits, sequence)
     }
 
-    /// From the tokens in play to one of them. `logits` are the row's; they are read only while `all` tokens are in play.
+    /// From the tokens in play to one of them. `logits` are the row's, read only while `all` tokens are in play.
     fn choose(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         let params = sequence.params();
         if params.min_p > 0.0 {
@@ -180,8 +180,8 @@ impl Sampler {
     fn cut(&mut self, logits: &[f32], share: f64) -> Option<u64> {
         let total = sum(&self.weights);
         let spare = (1.0 - share) * total;
-        // Tokens below this weight cannot add up to more than what is left behind the cut, so none of them is before it:
-        // what has to be searched shrinks from the vocabulary to a few hundred.
+        // Tokens below this weight cannot add up to more than what is left behind the cut, so none of them is before
+        // it: what has to be searched shrinks from the vocabulary to a few hundred.
         self.keep_weights(logits, spare / self.weights.len() as f64);
         self.narrow.cut(&self.keys, &self.weights, total - spare)
     }

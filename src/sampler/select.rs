@@ -75,8 +75,8 @@ impl NarrowScratch {
 
     /// Key of the last token of the smallest best-first prefix whose weights reach `mass`.
     ///
-    /// Quickselect by weight: halve the tokens, and go on in the half in which the running sum crosses `mass`. Linear in
-    /// their number on average.
+    /// Quickselect by weight: halve the tokens, and go on in the half in which the running sum crosses `mass`. Linear
+    /// in their number on average.
     pub(super) fn cut(&mut self, keys: &[u64], weights: &[f32], mass: f64) -> Option<u64> {
         self.weighted.clear();
         self.weighted.extend(keys.iter().copied().zip(weights.iter().copied()));

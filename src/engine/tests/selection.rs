@@ -101,7 +101,7 @@ fn broken_rows() {
     assert_nothing_left(&rig.engine);
 }
 
-/// G27: a device that is lost while a row is fetched is lost for all.
+/// A device that is lost while a row is fetched is lost for all.
 #[test]
 fn a_device_lost_in_a_fetch() {
     let rig = rig(hashed(LARGE));
