@@ -65,32 +65,57 @@ template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, c
   return true;
 }
 
+// Bias and residual are all read before the first store: the compiler cannot know that a store does not change them, and
+// one wait for memory an element would take longer than the product. Elements outside the matrix read the last one inside,
+// which is of this block too, instead of branching.
+template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at,
+                                                const float* out, u32 columns) {
+  typedef MatmulShape<N> S;
+  const int lane = lane_id();
+  #pragma unroll
+  for (int m = 0; m < S::WAVE_TILES; m++) {
+    float bias[S::ACC], residual[S::NT][S::ACC] = {};
+    u32 rows[S::ACC];
+    #pragma unroll
+    for (int i = 0; i < S::ACC; i++) {
+      const u32 row = (at.first_tile + m) * 16 + mma_row(lane, i);
+      rows[i] = row < a.out_rows ? row : a.out_rows - 1;
+      bias[i] = a.bias ? a.bias[rows[i]] : 0.f;
+    }
+    if (a.flags & LINEAR_ADD)
+      #pragma unroll
+      for (int n = 0; n < S::NT; n++)
+        #pragma unroll
+        for (int i = 0; i < S::ACC; i++) {
+          const u32 column = n * S::COLS + mma_col(lane, i);
+          residual[n][i] = out[(u64)(column < columns ? column : columns - 1) * a.out_stride + rows[i]];
+        }
+    #pragma unroll
+    for (int n = 0; n < S::NT; n++)
+      #pragma unroll
+      for (int i = 0; i < S::ACC; i++)
+        sums.v[m][n][i] += bias[i] + residual[n][i];
+  }
+}
+
 template <int N> DEV void store_sums(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
   const int lane = lane_id();
   const u32 columns = a.rows - at.by * N < N ? a.rows - at.by * N : N;      // activation rows of this block
   float* out = a.out + (u64)at.by * N * a.out_stride;
+  if (a.bias || (a.flags & LINEAR_ADD)) add_bias_and_residual(sums, a, at, out, columns);
   #pragma unroll
-  for (int m = 0; m < S::WAVE_TILES; m++) {
+  for (int m = 0; m < S::WAVE_TILES; m++)
     #pragma unroll
     for (int i = 0; i < S::ACC; i++) {
       const u32 row = (at.first_tile + m) * 16 + mma_row(lane, i);
       if (row >= a.out_rows) continue;
-      const float bias = a.bias ? a.bias[row] : 0.f;
-      float add[S::NT];                // all loads before the first store: the compiler cannot know that they differ
       #pragma unroll
       for (int n = 0; n < S::NT; n++) {
         const u32 column = n * S::COLS + mma_col(lane, i);
-        add[n] = bias;
-        if ((a.flags & LINEAR_ADD) && column < columns) add[n] += out[(u64)column * a.out_stride + row];
-      }
-      #pragma unroll
-      for (int n = 0; n < S::NT; n++) {
-        const u32 column = n * S::COLS + mma_col(lane, i);
-        if (column < columns) out[(u64)column * a.out_stride + row] = sums.v[m][n][i] + add[n];
+        if (column < columns) out[(u64)column * a.out_stride + row] = sums.v[m][n][i];
       }
     }
-  }
 }
 
 template <int N> DEV void finish(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {

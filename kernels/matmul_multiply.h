@@ -5,9 +5,10 @@
 #include "quant.h"
 
 // The weights that a lane works on at a time: a piece of each of its group's tiles, the next piece on its way from memory
-// while this one is multiplied. Two whole tiles of a 16-bit type do not fit the registers: its pieces are quarters.
+// while this one is multiplied. Two whole tiles of a float type do not fit the registers: its pieces are quarters.
 template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
+template <> struct MatmulPiece<F32> { using Type = FloatTile<1>; static constexpr bool IS_BF16 = false; };   // rounds to f16
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
 using Piece = MatmulPiece<Tile>::Type;
 constexpr int PIECE_GROUPS = Piece::COLS / 64;       // groups j of 64 columns of a piece
