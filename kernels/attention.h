@@ -175,10 +175,11 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     end[i] = end_;
   }
 
-  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys.
-  MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
+  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys. ALIGNED = false is for
+  // callers whose keys never are: they are spared the other way's code.
+  template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     if (keys.first >= keys.end) return;
-    if (keys.aligned) walk<4, true>(keys, worker, workers, softcap);
+    if (ALIGNED && keys.aligned) walk<4, true>(keys, worker, workers, softcap);
     else walk<1, false>(keys, worker, workers, softcap);
   }
 
@@ -241,16 +242,22 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
       }
     }
     #pragma unroll
+    for (u32 i = 0; i < QUERIES; i++)
+      #pragma unroll
+      for (u32 u = 0; u < KEYS; u++)
+        for (u32 m = LANES / 2; m; m >>= 1) score[i][u] += shfl_xor(score[i][u], (int)m);
+    if (softcap != 0.f)
+      #pragma unroll
+      for (u32 i = 0; i < QUERIES; i++)
+        #pragma unroll
+        for (u32 u = 0; u < KEYS; u++) score[i][u] = soft_cap(score[i][u], softcap) * LOG2E;
+    #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       float highest = top[i];
       #pragma unroll
       for (u32 u = 0; u < KEYS; u++) {
-        float s = score[i][u];
-        for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
-        if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
-        s = key + u >= first[i] && key + u < end[i] ? s : MASKED;
-        highest = fmax_(highest, s);
-        score[i][u] = s;
+        score[i][u] = key + u >= first[i] && key + u < end[i] ? score[i][u] : MASKED;
+        highest = fmax_(highest, score[i][u]);
       }
       rescale(i, highest);
       #pragma unroll

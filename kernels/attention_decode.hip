@@ -73,40 +73,48 @@ DEV float* partial_of(const AttentionArgs& a, u32 item, u32 head, u32 split) {
   return a.partial + (((u64)item * a.num_heads + head) * a.splits + split) * (a.head_dim + 2);
 }
 
-// One result from several, each of which is (value, top, sum) relative to exp2(top).
-struct Merged {
-  float top = NOTHING, sum = 0, value = 0;
-  MEMBER void add(float value_, float top_, float sum_) {
-    const float factor = fast_exp2(top_ - top);
-    sum = fma_(sum_, factor, sum);
-    value = fma_(value_, factor, value);
+// Four neighbouring columns of a head as they are summed up from several results, in the order of the calls.
+struct Columns {
+  float top = NOTHING, sum = 0, values[4] = {0, 0, 0, 0};
+
+  MEMBER void add(float top_, float sum_, const float* values_) {
+    const float highest = fmax_(top, top_), mine = fast_exp2(top - highest), other = fast_exp2(top_ - highest);
+    top = highest;
+    sum = sum * mine + sum_ * other;
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++) values[j] = values[j] * mine + values_[j] * other;
+  }
+
+  MEMBER void store(const AttentionArgs& a, u32 row, u32 head, u32 column) const {
+    const float factor = softmax_factor(a, head, top, sum);
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++)
+      if (column + j < a.head_dim)
+        store_activation(a.out, a.format_out, row, head * a.head_dim + column + j, a.num_heads * a.head_dim,
+                         values[j] * factor);
   }
 };
 
-DEV void store(const AttentionArgs& a, u32 row, u32 head, u32 column, const Merged& x) {
-  store_activation(a.out, a.format_out, row, head * a.head_dim + column, a.num_heads * a.head_dim,
-                   x.value * softmax_factor(a, head, x.top, x.sum));
-}
-
 // The groups that shared the keys of a head become one result, of the item or of the split.
 template <u32 D> DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
-  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D; i += THREADS) {
-    const u32 place = i / D, query = place % QUERIES, column = i % D, in_kv_head = chunk * QUERIES + place;
+  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += THREADS) {
+    const u32 place = i / (D / 4), query = place % QUERIES, column = i % (D / 4) * 4, in_kv_head = chunk * QUERIES + place;
     if (in_kv_head >= w.heads || column >= a.head_dim) continue;
-    const u32 head = w.kv_head * w.heads + in_kv_head, first = place / QUERIES;
-    Merged merged;
-    for (u32 g = first; g < GROUPS; g += w.side_by_side) merged.top = fmax_(merged.top, results.top[g][query]);
-    for (u32 g = first; g < GROUPS; g += w.side_by_side)
-      merged.add(results.values[g][query][column], results.top[g][query], results.sum[g][query]);
+    const u32 head = w.kv_head * w.heads + in_kv_head;
+    Columns columns;
+    for (u32 g = place / QUERIES; g < GROUPS; g += w.side_by_side)
+      columns.add(results.top[g][query], results.sum[g][query], &results.values[g][query][column]);
     if (a.splits == 1) {
-      store(a, w.row, head, column, merged);
+      columns.store(a, w.row, head, column);
       continue;
     }
     float* partial = partial_of(a, w.item, head, w.split);
-    partial[column] = merged.value;
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++)
+      if (column + j < a.head_dim) partial[column + j] = columns.values[j];
     if (column == 0) {
-      partial[a.head_dim] = merged.top;
-      partial[a.head_dim + 1] = merged.sum;
+      partial[a.head_dim] = columns.top;
+      partial[a.head_dim + 1] = columns.sum;
     }
   }
 }
@@ -128,19 +136,26 @@ DEV bool last_to_arrive(const AttentionArgs& a, const Work& w, bool& last) {
 
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
 template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
-  const u32 stride = a.head_dim + 2;
-  for (u32 i = (u32)tid_x(); i < w.heads * D; i += THREADS) {
-    const u32 head = w.kv_head * w.heads + i / D, column = i % D;
+  constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
+  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += THREADS) {
+    const u32 head = w.kv_head * w.heads + i / (D / 4), column = i % (D / 4) * 4;
     if (column >= a.head_dim) continue;
-    const float* partial = partial_of(a, w.item, head, 0);
-    Merged merged;
-    for (u32 split = 0; split < a.splits; split++)
-      merged.top = fmax_(merged.top, partial[split * stride + a.head_dim]);
-    for (u32 split = 0; split < a.splits; split++) {
-      const float* x = partial + split * stride;
-      merged.add(x[column], x[a.head_dim], x[a.head_dim + 1]);
+    Columns columns;
+    for (u32 first = 0; first < a.splits; first += BATCH) {
+      float top[BATCH], sum[BATCH], values[BATCH][4];
+      #pragma unroll
+      for (u32 u = 0; u < BATCH; u++) {
+        const bool valid = first + u < a.splits;       // else the last one again, without weight
+        const float* partial = partial_of(a, w.item, head, valid ? first + u : a.splits - 1);
+        top[u] = valid ? partial[a.head_dim] : NOTHING;
+        sum[u] = valid ? partial[a.head_dim + 1] : 0.f;
+        #pragma unroll
+        for (u32 j = 0; j < 4; j++) values[u][j] = partial[column + j < a.head_dim ? column + j : column];
+      }
+      #pragma unroll
+      for (u32 u = 0; u < BATCH; u++) columns.add(top[u], sum[u], values[u]);
     }
-    store(a, w.row, head, column, merged);
+    columns.store(a, w.row, head, column);
   }
 }
 
@@ -149,7 +164,7 @@ template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
   const Work w = work_of(a);
   const Keys<T> keys = keys_of_split<T>(a, w);
   for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
-    attend(a, w, keys, chunk, results);
+    attend(reload(a), w, keys, chunk, results);
     block_sync();
     combine_groups(reload(a), w, chunk, results);
     block_sync();                                      // before the next chunks overwrite the results

@@ -10,7 +10,7 @@
 #endif
 
 // On the vector units: each group of 32 lanes takes QUERIES rows at a time.
-template <class T, u32 D, u32 QUERIES> DEV void attention_prefill_few(const AttentionArgs& a) {
+template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_few(const AttentionArgs& a) {
   using Queries = FewQueries<T, D, QUERIES>;
   constexpr u32 ROUND = PREFILL_THREADS / 32 * QUERIES;
   const RowTile tile = row_tile(a);
@@ -27,24 +27,25 @@ template <class T, u32 D, u32 QUERIES> DEV void attention_prefill_few(const Atte
       const u32 r = min_(row + i, last);
       queries.set_query(i, q + (tile.row + r) * q_stride, a.head_dim, query_factor(a), tile.first_key(r), tile.end_key(r));
     }
-    queries.attend(keys, 0, 1, a.softcap);
+    queries.template attend<ALIGNED>(keys, 0, 1, a.softcap);
     queries.merge_runs();
     if (((u32)tid_x() & 31) >= Queries::LANES) continue;
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       if (row + i > last) break;
-      const float factor = softmax_factor(a, tile.head, queries.top[i], queries.sum[i]);
+      const AttentionArgs& end = reload(a);
+      const float factor = softmax_factor(end, tile.head, queries.top[i], queries.sum[i]);
       for (u32 j = 0; j < 8; j++) queries.values[i][j] *= factor;
-      store_eight(a, tile.row + row + i, tile.head, Queries::column(), queries.values[i]);
+      store_eight(end, tile.row + row + i, tile.head, Queries::column(), queries.values[i]);
     }
   }
 }
 
 template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) {
   if (a.head_dim % 8 == 0) attention_prefill_mma<D>(a);
-  else attention_prefill_few<f16, D, 1>(a);  // one row at a time: not to need more registers than the other way
+  else attention_prefill_few<f16, D, 1, false>(a);  // one row: no more registers than the other way
 }
-template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) { attention_prefill_few<float, D, 4>(a); }
+template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) { attention_prefill_few<float, D, 4, true>(a); }
 
 // The last head's blocks also fill up the rows with zeros.
 DEV void pad_rows(const AttentionArgs& a) {

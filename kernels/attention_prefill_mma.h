@@ -104,6 +104,17 @@ template <u32 D> struct Rows {
       for (u32 n = 0; n < KEY_TILES; n++)
         mma_16x16x16(score[n], lds.q + first_row * Lds::K_STRIDE + 16 * d, Lds::K_STRIDE,
                      lds.kv + 16 * n * Lds::K_STRIDE + 16 * d, Lds::K_STRIDE);
+    const float factor = query_factor(a);
+    #pragma unroll
+    for (u32 n = 0; n < KEY_TILES; n++)
+      #pragma unroll
+      for (u32 i = 0; i < MMA_ACC; i++) score[n][i] *= factor;
+    if (a.softcap != 0.f)
+      #pragma unroll
+      for (u32 n = 0; n < KEY_TILES; n++)
+        #pragma unroll
+        for (u32 i = 0; i < MMA_ACC; i++) score[n][i] = soft_cap(score[n][i], a.softcap) * LOG2E;
+
     const int lane = (int)recomputed(lane_id());
     #pragma unroll
     for (u32 i = 0; i < MMA_ACC; i++) {
@@ -112,10 +123,8 @@ template <u32 D> struct Rows {
       float highest = top[i];
       #pragma unroll
       for (u32 n = 0; n < KEY_TILES; n++) {
-        float s = score[n][i] * (a.softcap != 0.f ? a.scale : a.scale * LOG2E);
-        if (a.softcap != 0.f) s = soft_cap(s, a.softcap) * LOG2E;
         const u32 at = key + 16 * n + column;
-        score[n][i] = at >= first && at < end ? s : MASKED;
+        score[n][i] = at - first < end - first ? score[n][i] : MASKED;     // first <= at < end, in one comparison
         highest = fmax_(highest, score[n][i]);
       }
       for (int m = 8; m; m >>= 1) highest = fmax_(highest, shfl_xor(highest, m));
@@ -138,7 +147,7 @@ template <u32 D> struct Rows {
     for (u32 n = 0; n < KEY_TILES; n++)
       #pragma unroll
       for (u32 d = 0; d < D / 16; d++) {
-        if (D == 256 && d % 2 == 0) loads_first();
+        if (D == 256) loads_first();
         mma_16x16x16(values[d], lds.weights + first_row * Lds::V_STRIDE + 16 * n, Lds::V_STRIDE,
                      lds.kv + 16 * d * Lds::V_STRIDE + 16 * n, Lds::V_STRIDE);
       }

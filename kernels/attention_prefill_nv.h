@@ -95,8 +95,6 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
 
   // A warp's tiles that need a mask: those that not all of its rows see whole.
   const u32 all_see_from = tile.first_key(min_(warp_row + 15, last_row)), all_see_to = tile.end_key(min_(warp_row, last_row));
-  const u32 first_keys[2] = {tile.first_key(my_rows[0]), tile.first_key(my_rows[1])};
-  const u32 end_keys[2] = {tile.end_key(my_rows[0]), tile.end_key(my_rows[1])};
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
   float values[D / 8][4] = {}, top[2] = {NOTHING, NOTHING}, sum[2] = {0.f, 0.f};
   Runs<KEYS> runs = {};
@@ -128,7 +126,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
       #pragma unroll
       for (u32 i = 0; i < KEYS / 2; i++) {
         const u32 half = i / 2 % 2, at = key + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (at < first_keys[half] || at >= end_keys[half]) score[i / 4][i % 4] = MASKED;
+        if (at < tile.first_key(my_rows[half]) || at >= tile.end_key(my_rows[half])) score[i / 4][i % 4] = MASKED;
       }
 
     #pragma unroll
