@@ -1,8 +1,8 @@
 // The CPU's half of the portability layer, for tests: the same kernel source as plain C++17, one fiber per GPU thread.
 // A kernel `name` becomes `cpu_name`, called with a grid, a block size and its argument struct. Blocks run one after
 // another on the calling thread. Within a block a wave (WARP lanes, 32 or 64) runs until all its lanes wait at the
-// block barrier, then the next wave: the most extreme schedule that a GPU could choose, so that a missing barrier is not
-// a rare race but a wrong result, in one order of the waves or in the other.
+// block barrier, then the next wave: the most extreme schedule that a GPU could choose, so that a missing barrier is
+// not a rare race but a wrong result, in one order of the waves or in the other.
 //
 // Compile to a shared object of its own (a kernel's SHARED memory is the object's thread-local storage), with
 //   c++ -x c++ -O1 -std=c++17 -shared -fPIC -fvisibility=hidden -DWARP=32 -I kernels FILE.hip

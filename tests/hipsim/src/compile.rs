@@ -111,7 +111,8 @@ fn amd_arguments<'a>(arch: &str, options: impl Iterator<Item = &'a str>) -> Vec<
 
 fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) -> Vec<String> {
     let language = ["-x", "c++", "-O1", "-std=c++17", "-ffp-contract=off"];
-    // Symbols are hidden so that the objects of one process share nothing; large frames cannot step over a fiber's guard.
+    // Hidden symbols: the objects of one process share nothing. Clash protection: large frames cannot step over the
+    // inaccessible page below a fiber's stack.
     let object = ["-shared", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection"];
     let wave = format!("-DWARP={}", target.wave_size);
     // Of the options for a GPU's compiler only these mean the same here.

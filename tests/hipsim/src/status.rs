@@ -46,8 +46,8 @@ statuses! {
     LAUNCH_FAILURE = 719 c"hipErrorLaunchFailure" c"unspecified launch failure";
     NOT_SUPPORTED = 801 c"hipErrorNotSupported" c"operation not supported";
     CAPTURE_UNSUPPORTED = 900 c"hipErrorStreamCaptureUnsupported" c"operation not permitted when stream is capturing";
-    CAPTURE_INVALIDATED = 901 c"hipErrorStreamCaptureInvalidated" c"operation failed due to a previous error during capture";
-    CAPTURE_WRONG_THREAD = 908 c"hipErrorStreamCaptureWrongThread" c"attempt to terminate a thread-local capture sequence from another thread";
+    CAPTURE_INVALIDATED = 901 c"hipErrorStreamCaptureInvalidated" c"the capture failed by an earlier call";
+    CAPTURE_WRONG_THREAD = 908 c"hipErrorStreamCaptureWrongThread" c"the capture belongs to another thread";
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Status>;

@@ -2,10 +2,12 @@
 #![allow(dead_code)] // each test file uses some of them
 #![allow(unsafe_code, clippy::missing_safety_doc, clippy::unwrap_used, clippy::expect_used)]
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 
 use amdhip64::Status;
 use amdhip64::api::inspect::{Live, hipsim_fault, hipsim_live, hipsim_open};
@@ -119,9 +121,17 @@ fn source(path: &str) -> CString {
     CString::new(fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
 }
 
-/// The code object of sample.hip through hiprtc, or the compiler's log.
+/// The code object of sample.hip through hiprtc, or the compiler's log; compiled once.
 pub fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
-    compile(&source("tests/kernels/sample.hip"), arch, options)
+    static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
+    let key = format!("{arch} {options:?}");
+    let known = COMPILED.lock().unwrap().get(&key).cloned();
+    if let Some(code) = known {
+        return Ok(code);
+    }
+    let code = compile(&source("tests/kernels/sample.hip"), arch, options)?;
+    COMPILED.lock().unwrap().insert(key, code.clone());
+    Ok(code)
 }
 
 pub fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {

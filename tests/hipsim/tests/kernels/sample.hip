@@ -8,8 +8,8 @@ struct ScaleArgs {
   float scale;
 };
 
-// out[k][r][c] = scale * x[r][c] / (k + sum of |x[r][:]|) for k = 0, 1: reductions over the waves of a block, of which the
-// second reuses the memory of the first.
+// out[k][r][c] = scale * x[r][c] / (k + sum of |x[r][:]|) for k = 0, 1: reductions over the waves of a block, of which
+// the second reuses the memory of the first.
 KERNEL(256, normalize, ScaleArgs) {
   SHARED float partial[256 / WARP];
   const float* x = a.x + (u64)bid_x() * a.cols;
