@@ -2,6 +2,7 @@
 // K and V of a tile take turns in one buffer; whichever is next is on its way into registers meanwhile.
 #pragma once
 #include "attention_prefill.h"
+#include "mma.h"
 
 // `x`, of which the compiler is told nothing: what is computed from it is computed where it stands, instead of once for all
 // turns of a loop, where it would take up (and, with the widest heads, spill) registers.
