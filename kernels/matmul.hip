@@ -10,7 +10,7 @@ template <int N> DEV void matmul(const MatmulArgs& a) {
 }
 
 #define MATMUL_KERNEL(N) \
-  NAMED_KERNEL(MATMUL_THREADS_N##N, PASTE(TYPED(matmul_), _n##N), MatmulArgs) { matmul<N>(a); }
+  KERNEL(MATMUL_THREADS_N##N, PASTE(TYPED(matmul_), _n##N), MatmulArgs) { matmul<N>(a); }
 MATMUL_KERNEL(8)
 MATMUL_KERNEL(16)
 MATMUL_KERNEL(32)
