@@ -56,7 +56,8 @@ struct GemvArgs {
   float eps;
 };
 
-// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a block
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
+// block; F32 weights are rounded to f16 (gemv does not).
 // Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
 // ceil(rows / N), splits).
 constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2;
@@ -65,7 +66,7 @@ constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4;
 constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8;
 struct MatmulArgs {
   const u8* weights;      // tiles
-  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any content)
+  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
   float* partial;         // splits > 1: a block of the grid has [splits][16 * MATMUL_TILES_N<N> * max(N, 16)]; in the
