@@ -96,3 +96,12 @@ fn processor_is_supported() -> bool {
 fn processor_is_supported() -> bool {
     true
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_code_object_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<super::CodeObject>();
+    }
+}

@@ -101,7 +101,7 @@ K(perm) {
 K(dot) {
   LANE;
   y[t] = dot4(x[t], x[t + 64], (i32)x[t + 128]);
-  y[64 + t] = __builtin_amdgcn_udot4(x[t], x[t + 64], 5u, false);
+  y[64 + t] = unsigned_dot4(x[t], x[t + 64], 5u);
 }
 K(bits) {
   LANE;
