@@ -1,5 +1,5 @@
 //! One class of instructions at a time, against references computed here.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod common;
 
@@ -249,7 +249,7 @@ fn division() {
                 match part {
                     0 => (x[t] / ((x[t + 64] & 0xff) + 1)).wrapping_add(x[t] % 77),
                     1 => (x[t] as i32).wrapping_div(x[t + 64] as i32 | 1) as u32,
-                    2 => ((u64::from(x[t]) << 32 | u64::from(x[t + 64])) / 1_000_003 >> 7) as u32,
+                    2 => (((u64::from(x[t]) << 32 | u64::from(x[t + 64])) / 1_000_003) >> 7) as u32,
                     3 => (x[t] as i32 as f32 / x[t + 64] as i32 as f32).to_bits(),
                     4 => quotient.to_bits() as u32,
                     _ => (quotient.to_bits() >> 32) as u32,
@@ -273,8 +273,13 @@ fn floats() {
                     _ => x[t],
                 };
                 let special = f32::from_bits(special);
-                let flags =
-                    [special.is_nan(), special.is_infinite(), special < 1.0, !(special < 1.0), special.is_nan()];
+                let flags = [
+                    special.is_nan(),
+                    special.is_infinite(),
+                    special < 1.0,
+                    special.is_nan() || special >= 1.0,
+                    special.is_nan(),
+                ];
                 match part {
                     0 => a.mul_add(b, c).to_bits(),
                     1 => a.min(b).max(a.max(b).min(3.0)).to_bits(),
