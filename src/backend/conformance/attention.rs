@@ -108,7 +108,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) 
         };
         assert_close(&what, &got, &expected, 1e-5, absolute);
     }
-    nothing_to_attend_to(loader(64));
+    nothing_to_attend_to(loader(512));
 }
 
 /// G20: a window of nothing masks every key: zeros, no NaN.

@@ -137,6 +137,7 @@ impl HipBackend {
 
 impl Drop for HipBackend {
     fn drop(&mut self) {
+        self.graphs.abandon(&self.stream);
         // Memory and modules go next: nothing may still run on them. A device that cannot be waited for is lost, which was
         // logged when it happened.
         let _ = self.stream.synchronize();

@@ -1,10 +1,10 @@
 //! Golden logits through the HIP backend, on the devices of its tests.
 
-use super::{MAX_TOKENS, Model, load_on, max_abs, tokens};
+use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
 use crate::backend::hip::HipBackend;
-use crate::backend::hip::tests::devices::{self, CPU_TARGETS};
+use crate::backend::hip::tests::devices::{self, CPU_TARGETS, Call, Live};
 use crate::config::{HipOptions, KvCacheDtype};
-use crate::testdata;
+use crate::{Error, Result, testdata};
 
 type Opened = (crate::backend::hip::Device, HipOptions);
 
@@ -15,11 +15,11 @@ fn load(device: &Opened, name: &str) -> Model<HipBackend> {
 /// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 4 rows.
 fn decode_together(model: &mut Model<HipBackend>, tokens: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
     let prompts: Vec<_> = lengths.iter().map(|&length| (&tokens[..length], 0)).collect();
-    model.step(&prompts);
+    model.step(&prompts).unwrap();
     (1..=2)
         .map(|new| {
             let seqs: Vec<_> = lengths.iter().map(|&length| (&tokens[..length + new], length + new - 1)).collect();
-            model.step(&seqs)
+            model.step(&seqs).unwrap()
         })
         .collect()
 }
@@ -42,12 +42,13 @@ fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(
     assert_eq!(device.0.allocated_bytes(), 0);
 }
 
+/// The bounds are those of the golden data for activations that are rounded as the weights are.
 fn check_architecture(device: &Opened, name: &str) {
+    let bound = if name == "mistral" { 1e-1 } else { 3e-2 };
     check_model(device, &format!("arch/{name}"), "logits", |got, expected| {
         let error = got.iter().zip(expected).fold(0.0f32, |m, (g, e)| m.max((g - e).abs()));
-        let relative = error / max_abs(expected);
-        println!("{name}: relative {relative:.2e}");
-        assert!(relative < 3e-3, "{name}: {relative:.2e} of the largest logit");
+        println!("{name}: {error:.2e}, of {:.1}", max_abs(expected));
+        assert!(error < bound, "{name}: {error:.2e}");
     });
 }
 
@@ -67,6 +68,109 @@ fn check_all(device: Option<Opened>) {
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         check_quantised(&device, name);
+    }
+}
+
+/// A load, a prompt, and two steps of two rows: the recording of one, and its repetition.
+fn exercise(device: &Opened) -> Result<Vec<f32>> {
+    let mut model = try_load_on(devices::loader(device, MAX_TOKENS), "quant_models/Q4_0.gguf", KvCacheDtype::F16)?;
+    let prompt: Vec<u32> = (5..25).collect();
+    model.step(&[(&prompt[..7], 0), (&prompt[..9], 0)])?;
+    model.step(&[(&prompt[..8], 7), (&prompt[..10], 9)])?;
+    model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])
+}
+
+/// Whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays allocated, and
+/// the device, where it is not lost, serves the next engine.
+#[test]
+fn failing_calls_leave_nothing_behind() {
+    const OUT_OF_MEMORY: i32 = 2;
+    const LOST: i32 = 700;
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let device = (device, options);
+    let expected = exercise(&device).unwrap();
+    assert_eq!(faults.live(), Live::default());
+    for call in Call::ALL {
+        // Of many calls of a kind, the first ones and some of the others.
+        for nth in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144] {
+            faults.fail(call, nth, OUT_OF_MEMORY);
+            let result = exercise(&device).and_then(|logits| device.0.check().map(|()| logits));
+            if faults.disarm() {
+                assert_eq!(result.unwrap(), expected, "{call:?} {nth}");
+                break;
+            }
+            let error = result.expect_err("no failure is swallowed");
+            let is_typed = matches!(error, Error::Device { .. } | Error::OutOfMemory { .. });
+            assert!(is_typed, "{call:?} {nth}: {error}");
+            assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");
+        }
+    }
+    assert_eq!(exercise(&device).unwrap(), expected);
+    faults.fail(Call::Launch, 30, LOST);
+    assert!(matches!(exercise(&device), Err(Error::EngineDead { .. })));
+    assert_eq!(faults.live(), Live::default());
+}
+
+/// The mode in which nothing depends on the batch: in chunks, token by token, or beside others, a row has the same bits.
+#[test]
+fn batch_invariant_mode_is_exact() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
+    let device = (device, HipOptions { batch_invariant: true, ..options });
+    for name in ["arch/qwen3", "quant_models/Q4_K_M"] {
+        let tokens = tokens(&testdata::npz(name));
+        let mut model = load(&device, name);
+        let whole = model.logits(&tokens, 0);
+        let vocab = whole.len() / tokens.len();
+        for cuts in [vec![1, 17, 18, 31, 48], (1..=20).collect()] {
+            let mut start = 0;
+            for end in cuts {
+                let beside = (&tokens[..1], 0);
+                let part = model.step(&[(&tokens[..end], start), beside]).unwrap();
+                let rows = (end - start) * vocab;
+                assert!(part[..rows] == whole[start * vocab..end * vocab], "{name}: tokens {start}..{end} differ");
+                assert!(part[rows..] == whole[..vocab], "{name}: beside {start}..{end}");
+                start = end;
+            }
+        }
+    }
+}
+
+/// The kernels pass the load-time self-test on real weights.
+#[test]
+fn self_test_on_real_weights() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[2]) else { return };
+    let device = (device, HipOptions { self_test: true, ..options });
+    for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
+        load(&device, &format!("quant_models/{name}"));
+    }
+}
+
+/// A decode step is one copy to the device and one launch of a recording: nothing is allocated, and only the wanted rows
+/// come back.
+#[test]
+fn a_decode_step_is_one_copy_and_one_launch() {
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let device = (device, options);
+    let tokens = tokens(&testdata::npz("quant_models/Q4_0"));
+    let mut model = load(&device, "quant_models/Q4_0");
+    let mut decode = |length: usize| {
+        model.step(&[(&tokens[..length], length - 1), (&tokens[..length - 1], length - 2)]).unwrap();
+    };
+    (3..6).for_each(&mut decode);
+    let count = || Call::ALL.map(|call| faults.calls(call));
+    let before = count();
+    (6..16).for_each(&mut decode);
+    for ((call, before), after) in Call::ALL.into_iter().zip(before).zip(count()) {
+        let expected = match call {
+            Call::CopyToDevice | Call::LaunchGraph => 10,
+            // Two rows.
+            Call::CopyToHost => 20,
+            // Of the pinned buffer's event, and of the stream for each row.
+            Call::Record => 10,
+            Call::Synchronize => 30,
+            _ => 0,
+        };
+        assert_eq!(after - before, expected, "{call:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
 use crate::selection::Wanted;
-use crate::testdata;
+use crate::{Result, testdata};
 
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
@@ -29,13 +29,17 @@ fn load_with_kv(name: &str, dtype: KvCacheDtype) -> CpuModel {
     load_on(CpuLoader::new(2, MAX_TOKENS).unwrap(), name, dtype)
 }
 
-fn load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Model<L::Backend> {
+fn load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Model<L::Backend> {
+    try_load_on(loader, name, dtype).unwrap()
+}
+
+fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = DecoderSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(())).unwrap();
+    let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(()))?;
     let kv = KvLayerSpec {
         num_blocks: 64,
         block_size: BLOCK,
@@ -43,18 +47,18 @@ fn load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Model<L
         head_dim: spec.qkv.head_dim,
         dtype,
     };
-    let decoder = Decoder::new(spec, weights, &mut loader, limits, kv).unwrap();
-    Model { backend: loader.finish().unwrap(), decoder }
+    let decoder = Decoder::new(spec, weights, &mut loader, limits, kv)?;
+    Ok(Model { backend: loader.finish()?, decoder })
 }
 
 impl<B: Backend> Model<B> {
     /// Logits of `tokens[start..]` of a sequence.
     fn logits(&mut self, tokens: &[u32], start: usize) -> Vec<f32> {
-        self.step(&[(tokens, start)])
+        self.step(&[(tokens, start)]).unwrap()
     }
 
     /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous.
-    fn step(&mut self, seqs: &[(&[u32], usize)]) -> Vec<f32> {
+    fn step(&mut self, seqs: &[(&[u32], usize)]) -> Result<Vec<f32>> {
         let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
         let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
         for (seq, &(tokens, start)) in seqs.iter().enumerate() {
@@ -72,8 +76,12 @@ impl<B: Backend> Model<B> {
         batch.logits_indices = (0..n as u32).collect();
         batch.groups.push(group);
         let wanted = vec![Wanted::Row; n];
-        let mut logits = self.decoder.forward(&mut self.backend, &batch, &wanted).unwrap();
-        (0..n).flat_map(|row| logits.whole_row(row).unwrap().to_vec()).collect()
+        let mut logits = self.decoder.forward(&mut self.backend, &batch, &wanted)?;
+        let mut values = Vec::new();
+        for row in 0..n {
+            values.extend_from_slice(logits.whole_row(row)?);
+        }
+        Ok(values)
     }
 }
 

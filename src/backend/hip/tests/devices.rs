@@ -4,6 +4,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::backend::hip::driver;
+pub(crate) use crate::backend::hip::driver::faults::{Call, Faults, Faulty, Live};
 use crate::backend::hip::{Device, HipLoader, StepLimits};
 use crate::config::{EngineArgs, HipOptions, Platform};
 
@@ -51,6 +53,13 @@ pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
         ..HipOptions::default()
     };
     Some((Device::open(&options).unwrap(), options))
+}
+
+/// A device whose calls fail on command.
+pub(crate) fn open_faulty(target: &str) -> Option<(Device, HipOptions, Faults)> {
+    let (_, options) = open(target)?;
+    let (driver, faults) = Faulty::new(driver::open(&options).unwrap());
+    Some((Device::with_driver(Box::new(driver)), options, faults))
 }
 
 /// The GPU of this machine, or what the environment names in its place.

@@ -4,3 +4,4 @@
 mod args;
 mod conformance;
 pub(crate) mod devices;
+mod self_test;
