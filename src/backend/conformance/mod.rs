@@ -4,6 +4,7 @@
 mod attention;
 mod elementwise;
 mod invariance;
+mod linear;
 mod rope;
 
 use crate::backend::{
@@ -18,6 +19,7 @@ pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 /// Runs all cases; `loader` makes a fresh loader for steps of up to the given rows.
 pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy) {
     elementwise::check(loader);
+    linear::check(loader);
     rope::check(loader);
     attention::check(loader);
     invariance::check(loader);
