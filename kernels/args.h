@@ -122,8 +122,8 @@ struct RopeAnglesArgs {
   float magnitude;
 };
 
-// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of
-// the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type
+// of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
 // [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size + offset; a slot of 0xffffffff stores
 // nothing (padding of a captured graph).
 constexpr u32 ROPE_STORE_HEADS = 8;
@@ -141,13 +141,16 @@ struct RopeStoreArgs {
   float eps;
 };
 
-// Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1], which
-// are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..].
+// Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1],
+// which are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..]. Blocks
+// hold a multiple of 16 tokens; a block that the window has left behind is never read, whatever its number.
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
-//     an equal share of the context in whole KV blocks; the last split of an item to arrive combines them in order.
+//     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
+//     combines them in order.
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
-//     the sequence) pairs: grid (items, heads).
+//     the sequence) pairs, best with the longest contexts first: grid (items, heads).
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
   const void* k_cache;
