@@ -239,6 +239,37 @@ fn integers() {
 }
 
 #[test]
+fn extremes_and_parts() {
+    run(
+        "extremes",
+        |_| true,
+        |x, y, lanes| {
+            expect(y, lanes, 4, |part, t| {
+                let (a, b, c) = (x[t], x[64 + t], x[128 + t]);
+                match part {
+                    0 => a.min(b).wrapping_add((a as i32).max(c as i32) as u32),
+                    1 => a.saturating_sub(b).wrapping_add((a as i32).saturating_add(c as i32) as u32),
+                    2 => a.max(b).max(c),
+                    _ => ((a >> 8 & 255) as f32 + (a >> 24) as f32 * 256.0).to_bits(),
+                }
+            });
+        },
+    );
+    let has_sdwa = |target: &str| target.starts_with("gfx9") || target.starts_with("gfx10");
+    run("sdwa", has_sdwa, |x, y, lanes| {
+        expect(y, lanes, 2, |part, t| {
+            let (a, b, old) = (x[t], x[64 + t], x[128 + t]);
+            match part {
+                0 => (a >> 16 & 255 & b >> 16) << 16 | old & 0xffff,
+                _ => (((a >> 24) as i8 as u32 | b) as i8 as u32) << 8,
+            }
+        });
+    });
+    let has_accumulators = |target: &str| matches!(target, "gfx908" | "gfx90a" | "gfx942" | "gfx950");
+    run("accumulators", has_accumulators, |x, y, lanes| expect(y, lanes, 1, |_, t| x[t]));
+}
+
+#[test]
 fn division() {
     run(
         "divide",
@@ -456,6 +487,39 @@ fn memories() {
                     }
                 }
             });
+        },
+    );
+    run(
+        "lds_sizes",
+        |_| true,
+        |x, y, lanes| {
+            expect(y, lanes, 3, |part, t| {
+                let byte = |t: usize, i: usize| x[t] >> (4 * i) & 0xff;
+                let half = |t: usize, i: usize| x[t] >> (5 * i) & 0xffff;
+                let other = t ^ 1;
+                match part {
+                    0 => (0..4).fold(0, |word, i| word | (byte(other, i) ^ byte(other, i + 4)) << (8 * i)),
+                    1 => (0..2).fold(0, |word, i| word | (half(other, i) ^ half(other, i + 2)) << (16 * i)),
+                    _ => {
+                        let product = u64::from(x[t ^ 2]) * u64::from(x[64 + (t ^ 2)]);
+                        ((product >> 16) as u32).wrapping_add(byte(t, 3)).wrapping_add(half(t ^ 3, 1))
+                    }
+                }
+            });
+        },
+    );
+    run(
+        "wide_memory",
+        |_| true,
+        |x, y, lanes| {
+            for t in 0..lanes {
+                for i in 0..4 {
+                    assert_eq!(y[4 * (t ^ 1) + i], x[4 * t + i].wrapping_add(1));
+                }
+                assert_eq!(y[4 * t + 256..][..3], [2, 0, 1].map(|i| x[4 * t + 256 + i]));
+                let pair = |words: &[u32], at: usize| u64::from(words[at]) | u64::from(words[at + 1]) << 32;
+                assert_eq!(pair(y, 512 + 2 * t), pair(x, 2 * t).wrapping_sub(pair(x, 512 + 2 * t)));
+            }
         },
     );
     run("time", |_| true, |_, y, lanes| expect(y, lanes, 1, |_, _| 1));
