@@ -246,6 +246,23 @@ K(extremes) {
   y[128 + t] = __builtin_elementwise_max(__builtin_elementwise_max(a, b), c);
   y[192 + t] = f32_bits((float)(a >> 8 & 255) + (float)(a >> 24) * 256.f);
 }
+// The same in all lanes: scalar registers, and from GFX11.5 on scalar floats
+KERNEL(WARP) uniform(u32* y, const u32* x, int n) {
+  LANE;
+  float sum = 1.f;
+  u64 mixed = 1;
+  for (int i = 0; i < n; i++) {
+    const u32 v = x[8 * i];
+    sum = __builtin_fmaf((float)(v & 255), 0.5f, sum);
+    mixed = mixed * 3 + (((u64)v << 32 | x[8 * i + 1]) >> (v & 31));
+    if (mixed > (u64)v << 33) mixed -= v;
+    mixed ^= (u32)__builtin_popcountll(mixed) + (u32)__builtin_ctz(v | 256) + (u32)((i32)v >> 3) / (u32)(i + 1);
+  }
+  y[t] = (u32)mixed;
+  y[64 + t] = (u32)(mixed >> 32);
+  y[128 + t] = f32_bits(fast_rcp(sum));
+  y[192 + t] = f32_bits(__builtin_truncf(sum * 0.3f) - __builtin_floorf(sum * 0.7f));
+}
 #if defined(__GFX9__) || defined(__GFX10__)
 K(sdwa) {
   LANE;
