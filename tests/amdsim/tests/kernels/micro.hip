@@ -214,6 +214,76 @@ K(constants) {
   LANE;
   y[t] = table[x[t] & 15];
 }
+K(lds_sizes) {
+  LANE;
+  SHARED u64 s[3 * WARP];
+  volatile u8* b = (volatile u8*)s;
+  volatile u16* h = (volatile u16*)(s + WARP);
+  for (int i = 0; i < 8; i++) b[8 * t + i] = (u8)(x[t] >> (4 * i));
+  for (int i = 0; i < 4; i++) h[4 * t + i] = (u16)(x[t] >> (5 * i));
+  ((volatile u64*)s)[2 * WARP + t] = (u64)x[t] * x[64 + t];
+  barrier<1>();
+  const u64 bytes = ((volatile u64*)s)[t ^ 1], halves = ((volatile u64*)s)[WARP + (t ^ 1)];
+  y[t] = (u32)bytes ^ (u32)(bytes >> 32);
+  y[64 + t] = (u32)halves ^ (u32)(halves >> 32);
+  y[128 + t] = (u32)(((volatile u64*)s)[2 * WARP + (t ^ 2)] >> 16) + b[8 * t + 3] + h[4 * (t ^ 3) + 1];
+}
+typedef u32 u4v __attribute__((ext_vector_type(4)));
+typedef u32 u3v __attribute__((ext_vector_type(3)));
+K(wide_memory) {
+  LANE;
+  u4v v = *(const u4v*)(x + 4 * t);
+  *(u4v*)(y + 4 * (t ^ 1)) = v + 1;
+  u3v w = *(const u3v*)(x + 4 * t + 256);
+  *(u3v*)(y + 4 * t + 256) = w.zxy;
+  *(u64*)(y + 512 + 2 * t) = *(const u64*)(x + 2 * t) - *(const u64*)(x + 512 + 2 * t);
+}
+K(extremes) {
+  LANE;
+  const u32 a = x[t], b = x[64 + t], c = x[128 + t];
+  y[t] = (a < b ? a : b) + ((i32)a < (i32)c ? c : a);
+  y[64 + t] = (u32)__builtin_elementwise_sub_sat(a, b) + (u32)__builtin_elementwise_add_sat((i32)a, (i32)c);
+  y[128 + t] = __builtin_elementwise_max(__builtin_elementwise_max(a, b), c);
+  y[192 + t] = f32_bits((float)(a >> 8 & 255) + (float)(a >> 24) * 256.f);
+}
+// The same in all lanes: scalar registers, and from GFX11.5 on scalar floats
+KERNEL(WARP) uniform(u32* y, const u32* x, int n) {
+  LANE;
+  float sum = 1.f;
+  u64 mixed = 1;
+  for (int i = 0; i < n; i++) {
+    const u32 v = x[8 * i];
+    sum = __builtin_fmaf((float)(v & 255), 0.5f, sum);
+    mixed = mixed * 3 + (((u64)v << 32 | x[8 * i + 1]) >> (v & 31));
+    if (mixed > (u64)v << 33) mixed -= v;
+    mixed ^= (u32)__builtin_popcountll(mixed) + (u32)__builtin_ctz(v | 256) + (u32)((i32)v >> 3) / (u32)(i + 1);
+  }
+  y[t] = (u32)mixed;
+  y[64 + t] = (u32)(mixed >> 32);
+  y[128 + t] = f32_bits(fast_rcp(sum));
+  y[192 + t] = f32_bits(__builtin_truncf(sum * 0.3f) - __builtin_floorf(sum * 0.7f));
+}
+#if defined(__GFX9__) || defined(__GFX10__)
+K(sdwa) {
+  LANE;
+  u32 r = x[128 + t], q = x[128 + t];
+  asm volatile("v_and_b32_sdwa %0, %1, %2 dst_sel:WORD_1 dst_unused:UNUSED_PRESERVE src0_sel:BYTE_2 src1_sel:WORD_1"
+               : "+v"(r) : "v"(x[t]), "v"(x[64 + t]));
+  asm volatile("v_or_b32_sdwa %0, sext(%1), %2 dst_sel:BYTE_1 dst_unused:UNUSED_SEXT src0_sel:BYTE_3 src1_sel:DWORD"
+               : "+v"(q) : "v"(x[t]), "v"(x[64 + t]));
+  y[t] = r;
+  y[64 + t] = q;
+}
+#endif
+#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+K(accumulators) {
+  LANE;
+  u32 r;
+  asm volatile("v_accvgpr_write_b32 a7, %1\n s_nop 4\n v_accvgpr_read_b32 %0, a7" : "=v"(r) : "v"(x[t]) : "a7");
+  y[t] = r;
+}
+#endif
+
 // A pointer that is to LDS or to global memory, lane by lane
 K(flat) {
   LANE;
