@@ -87,7 +87,7 @@ DEV float block_sum(float v) {
 
 // Grid: rows.
 KERNEL(256, prepare, PrepareArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x(), stride = 4 * THREADS;
   float scale = 1.f;
   if (a.norm) {
@@ -114,7 +114,7 @@ KERNEL(256, prepare, PrepareArgs) {
 
 // Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
 KERNEL(256, gated_activation, GatedArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y{};
@@ -136,7 +136,7 @@ KERNEL(256, gated_activation, GatedArgs) {
 
 // Grid: rows of the result.
 KERNEL(256, gather_rows, GatherArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), from = a.indices[row];
   for (u32 c = 4 * (u32)tid_x(); c < a.cols; c += 4 * THREADS) {
     store_activations(a.out, FORMAT_F32, row, c, a.cols, load_activations(a.x, a.format_in, from, c, a.cols));
@@ -145,7 +145,7 @@ KERNEL(256, gather_rows, GatherArgs) {
 
 // Grid: (block_bytes / 4096 rounded up, pairs): 16 bytes of K and of V a thread.
 KERNEL(256, copy_blocks, CopyBlocksArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u32 offset = 16 * ((u32)bid_x() * THREADS + (u32)tid_x()), pair = (u32)bid_y();
   if (pair >= a.num_pairs || offset >= a.block_bytes) return;
   const u64 from = (u64)a.pairs[2 * pair] * a.block_bytes + offset;

@@ -4,7 +4,8 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::Path;
 use std::time::Duration;
 
-use libloading::Library;
+use libloading::os::unix::RTLD_NOW;
+use libloading::{Library, os};
 
 use super::cache::Key;
 use super::child;
@@ -54,8 +55,11 @@ impl RuntimeCompiler {
         let candidates = candidates(properties, options);
         let mut problem = None;
         for path in &candidates {
+            // Never unmapped: NVRTC leaves parts of itself behind, which do not bear being initialised again.
+            let flags = RTLD_NOW | libc::RTLD_NODELETE;
             // SAFETY: the initialisers of a compiler that was installed to be used like this.
-            let Ok(library) = (unsafe { Library::new(path) }) else { continue };
+            let Ok(library) = (unsafe { os::unix::Library::open(Some(path), flags) }) else { continue };
+            let library = Library::from(library);
             match Self::load(properties, path, library) {
                 Ok(compiler) => return Ok(compiler),
                 Err(why) => problem = problem.or(Some(why)),
