@@ -180,9 +180,8 @@ TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
         pdl_launch();
         pdl_wait();
         if (a.norm) scale = inverse_rms(s, x, a);
-      } else {
-        block_sync();                                                  // the chunk before is still being read
       }
+      // Nobody reads the chunk before any more: its last round completed tiles, so all have passed a barrier since.
       if (first_tile == 0 || chunk_blocks < super_blocks) stage(s, x, a, scale, first_block * 256, blocks * 256);
 
       float y0 = 0.f, y1 = 0.f, gate0 = 0.f, gate1 = 0.f;

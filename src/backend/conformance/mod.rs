@@ -5,6 +5,7 @@ mod attention;
 mod elementwise;
 mod fused;
 mod invariance;
+mod linear;
 mod rope;
 
 use crate::backend::{
@@ -33,6 +34,7 @@ impl Accuracy {
 pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy: Accuracy) {
     elementwise::check(loader);
     fused::check(loader);
+    linear::check(loader);
     rope::check(loader);
     attention::check(loader, accuracy);
 }

@@ -1,0 +1,185 @@
+//! Matrix products and embedding rows of every tensor type, against f64 over the scalar decoders.
+//!
+//! The tolerance is six standard deviations of what a backend may round, each rounding uniform and independent: the
+//! activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A wrong scale,
+//! column or sign of a single block is far outside.
+
+use super::{Random, bytes_of, fill, matrix, rows_batch};
+use crate::backend::{Backend, LinearPart, Loader};
+use crate::quant::{GgmlType, can_dequantize, dequantize};
+use crate::tensor::TensorView;
+
+/// `(rows, out_rows, cols)`; `cols` is rounded up to whole blocks of the type. Rows: one (matrix times vector), and
+/// those about the tile sizes of matrix units.
+const SHAPES: [(usize, usize, usize); 8] =
+    [(1, 33, 576), (1, 17, 4864), (2, 1, 32), (3, 17, 96), (8, 100, 256), (9, 33, 512), (33, 17, 320), (65, 20, 64)];
+
+/// Rows longer than a kernel may hold at once.
+const LONG: [(GgmlType, usize); 3] = [(GgmlType::F32, 8320), (GgmlType::F16, 8500), (GgmlType::Q8_0, 16_416)];
+
+/// Elements that may share one scale, of weights and of quantised activations.
+const GROUP: usize = 32;
+/// Half a step of f16 and bf16, relative; of f32 sums, with room for their length.
+const F16: f64 = 1.0 / 2048.0;
+const BF16: f64 = 1.0 / 256.0;
+const SUMS: f64 = 1.0 / (1u64 << 20) as f64;
+
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+    let types = GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t));
+    for (seed, ggml_type) in types.enumerate() {
+        for (i, (rows, out_rows, cols)) in SHAPES.into_iter().enumerate() {
+            let cols = cols.next_multiple_of(ggml_type.block_elements());
+            product(loader(rows), &Weights::random(ggml_type, out_rows, cols, seed as u64), rows, i % 2 == 1);
+        }
+        embedding(loader(3), &Weights::random(ggml_type, 33, 768, seed as u64));
+    }
+    for (ggml_type, cols) in LONG {
+        product(loader(2), &Weights::random(ggml_type, 33, cols, 1), 2, false);
+        product(loader(1), &Weights::random(ggml_type, 33, cols, 1), 1, false);
+    }
+}
+
+struct Weights {
+    ggml_type: GgmlType,
+    rows: usize,
+    cols: usize,
+    data: Vec<u8>,
+    values: Vec<f32>,
+}
+
+impl Weights {
+    /// Blocks of random bytes, but with scales of sane size: a random f16 may be infinite.
+    fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let bytes = ggml_type.block_bytes();
+        let mut data: Vec<u8> = (0..ggml_type.row_bytes(rows * cols).unwrap()).map(|_| random.next() as u8).collect();
+        for block in data.chunks_mut(bytes) {
+            let mut scale = || half::f16::from_f32(0.01 * random.value()).to_le_bytes();
+            match ggml_type {
+                GgmlType::F32 => block.copy_from_slice(&random.value().to_le_bytes()),
+                GgmlType::F16 => block.copy_from_slice(&half::f16::from_f32(random.value()).to_le_bytes()),
+                GgmlType::BF16 => block.copy_from_slice(&half::bf16::from_f32(random.value()).to_le_bytes()),
+                GgmlType::MXFP4 => block[0] = 118 + block[0] % 8,
+                GgmlType::IQ1_M => {
+                    // the scale is the upper nibble of four words
+                    let scale = u16::from_le_bytes(scale());
+                    for k in 0..4 {
+                        block[49 + 2 * k] = (block[49 + 2 * k] & 15) | (((scale >> (4 * k)) & 15) as u8) << 4;
+                    }
+                }
+                _ => scale_offsets(ggml_type).iter().for_each(|&at| block[at..at + 2].copy_from_slice(&scale())),
+            }
+        }
+        let mut values = vec![0.0; rows * cols];
+        dequantize(ggml_type, &data, &mut values).unwrap();
+        Self { ggml_type, rows, cols, data, values }
+    }
+
+    fn view(&self) -> TensorView<'_> {
+        TensorView { name: "weights", ggml_type: self.ggml_type, rows: self.rows, cols: self.cols, data: &self.data }
+    }
+}
+
+/// Where the f16 scales (and minima) of a block lie.
+fn scale_offsets(ggml_type: GgmlType) -> &'static [usize] {
+    match ggml_type {
+        GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
+        GgmlType::Q2_K => &[80, 82],
+        GgmlType::Q3_K => &[108],
+        GgmlType::Q6_K => &[208],
+        GgmlType::TQ1_0 => &[52],
+        GgmlType::TQ2_0 => &[64],
+        _ => &[0],
+    }
+}
+
+fn product<L: Loader>(mut loader: L, weights: &Weights, rows: usize, with_bias: bool) {
+    let (ggml_type, cols) = (weights.ggml_type, weights.cols);
+    let mut random = Random(cols as u64);
+    let mut x = random.values(rows * cols);
+    x[..cols / 4].fill(0.0); // whole blocks of zeros
+    let bias = random.values(weights.rows);
+    let bias_data = bytes_of(&bias);
+    let bias_view =
+        TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: weights.rows, data: &bias_data };
+    let part = LinearPart { weight: weights.view(), bias: with_bias.then_some(bias_view) };
+    let uploaded = loader.upload_matrix(&[part]).unwrap();
+    let table = matrix(&mut loader, &x, cols);
+    let mut input = loader.alloc_buffer(rows, cols).unwrap();
+    let mut out = loader.alloc_buffer(rows, weights.rows).unwrap();
+    let mut backend = loader.finish().unwrap();
+    fill(&mut backend, &table, rows, &mut input);
+    backend.linear(&uploaded, &input, rows, &mut out).unwrap();
+
+    let got = backend.to_host(&out, rows, weights.rows).unwrap();
+    for (r, x) in x.chunks(cols).enumerate() {
+        for (o, w) in weights.values.chunks(cols).enumerate() {
+            let (sum, tolerance) = reference(ggml_type, w, x);
+            let expected = sum + if with_bias { f64::from(bias[o]) } else { 0.0 };
+            let got = got[r * weights.rows + o];
+            assert!(
+                (f64::from(got) - expected).abs() <= tolerance,
+                "{} of {} x {cols}, row {r} of {rows}, output {o}: {got}, not {expected} within {tolerance}",
+                ggml_type.name(),
+                weights.rows,
+            );
+        }
+    }
+}
+
+/// `w · x`, and how far a backend may be from it.
+fn reference(ggml_type: GgmlType, w: &[f32], x: &[f32]) -> (f64, f64) {
+    let (mut sum, mut magnitude, mut variance) = (0.0, 0.0, 0.0);
+    for (w, x) in w.chunks(GROUP).zip(x.chunks(GROUP)) {
+        let largest = |values: &[f32]| values.iter().fold(0.0, |m: f64, &v| m.max(f64::from(v).abs()));
+        let (largest_w, largest_x) = (largest(w), largest(x));
+        let mut sum_x = 0.0;
+        for (&w, &x) in w.iter().zip(x) {
+            let (w, x) = (f64::from(w), f64::from(x));
+            sum += w * x;
+            magnitude += (w * x).abs();
+            sum_x += x.abs();
+            let rounding_x = match ggml_type {
+                GgmlType::F32 => 0.0,
+                GgmlType::F16 => F16 * x,
+                GgmlType::BF16 => BF16 * x,
+                _ => largest_x / 254.0, // int8
+            };
+            variance += (w * rounding_x).powi(2) / 3.0;
+        }
+        let exact = matches!(ggml_type, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16);
+        if !exact {
+            variance += (F16 * largest_w * sum_x).powi(2) / 3.0;
+        }
+    }
+    (sum, 6.0 * variance.sqrt() + SUMS * (magnitude + 1.0))
+}
+
+/// Exact, but for the types that a backend may keep as f16.
+fn embedding<L: Loader>(mut loader: L, weights: &Weights) {
+    let cols = weights.cols;
+    let ids = [0, weights.rows as u32 - 1, weights.rows as u32 / 2];
+    let part = LinearPart { weight: weights.view(), bias: None };
+    let table = loader.upload_matrix(&[part]).unwrap();
+    let mut out = loader.alloc_buffer(ids.len(), cols).unwrap();
+    let mut backend = loader.finish().unwrap();
+    let batch = rows_batch(ids.to_vec());
+    backend.begin_step(&batch).unwrap();
+    backend.embed(&table, &batch, 1.0, &mut out).unwrap();
+    let got = backend.to_host(&out, ids.len(), cols).unwrap();
+    let expected = ids.iter().flat_map(|&id| &weights.values[id as usize * cols..][..cols]);
+    let tolerance = if may_be_kept_as_f16(weights.ggml_type) { F16 } else { 0.0 };
+    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        let error = (got - expected).abs();
+        assert!(
+            f64::from(error) <= tolerance * f64::from(expected.abs()),
+            "embedding of {}: element {i} is {got}, not {expected}",
+            weights.ggml_type.name(),
+        );
+    }
+}
+
+/// Types that no GPU kernel multiplies as they lie in the file.
+fn may_be_kept_as_f16(ggml_type: GgmlType) -> bool {
+    ["IQ1", "IQ2", "IQ3", "TQ"].iter().any(|family| ggml_type.name().starts_with(family))
+}
