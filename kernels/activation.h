@@ -3,11 +3,11 @@
 #include "gpu.h"
 #include "args.h"
 
-// A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a 16-bit
-// pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On NVIDIA they
-// also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows together: all of a block's loads for a
-// super-block are then at constant distances.
-// Index, in 16-bit elements, of column c of row n; padded_cols = 256 * super_blocks.
+// A lane of the matrix kernels owns whole runs of columns of a weight tile (quant.h), in which the two halves of a
+// 16-bit pair are columns 0 and 2, or 1 and 3, of four. Activations follow that order within every four columns. On
+// NVIDIA they also lie as a lane of mma.m16n8k16 reads them, 16 bytes at a time, 64 rows together: all of a block's
+// loads for a super-block are then at constant distances. Index, in 16-bit elements, of column c of row n; padded_cols
+// = 256 * super_blocks.
 DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
   u32 p = c & 3, in_four = p == 1 ? 2 : p == 2 ? 1 : p;
 #if GPU_NV
@@ -21,8 +21,8 @@ DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
 
 DEV bool is_bf16(u32 format) { return format == FORMAT_BF16 || format == FORMAT_BF16_TILED; }
 
-// Element (row n, column c) of an activation buffer of `cols` columns. Tiled and 16-bit formats: the producer also stores
-// zeros to columns cols .. padded_cols. Halves saturate at the largest finite value.
+// Element (row n, column c) of an activation buffer of `cols` columns. Tiled and 16-bit formats: the producer also
+// stores zeros to columns cols .. padded_cols. Halves saturate at the largest finite value.
 DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float value) {
   if (format == FORMAT_F32) { ((float*)out)[(u64)n * cols + c] = value; return; }
   const u32 super_blocks = (cols + 255) >> 8;

@@ -56,7 +56,8 @@ struct GemvArgs {
   float eps;
 };
 
-// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a block
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
+// block; F32 weights are rounded to f16 (gemv does not).
 // Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
 // ceil(rows / N), splits).
 constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2;
@@ -65,7 +66,7 @@ constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4;
 constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8;
 struct MatmulArgs {
   const u8* weights;      // tiles
-  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 (any content)
+  const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything
   const float* bias;      // [out_rows] or null
   float* out;             // [rows][out_stride] f32
   float* partial;         // splits > 1: a block of the grid has [splits][16 * MATMUL_TILES_N<N> * max(N, 16)]; in the
@@ -121,8 +122,8 @@ struct RopeAnglesArgs {
   float magnitude;
 };
 
-// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of
-// the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type
+// of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
 // [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size + offset; a slot of 0xffffffff stores
 // nothing (padding of a captured graph).
 constexpr u32 ROPE_STORE_HEADS = 8;
@@ -140,13 +141,16 @@ struct RopeStoreArgs {
   float eps;
 };
 
-// Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1], which
-// are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..].
+// Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1],
+// which are the last ones of its context_lens[s] tokens; its block table is block_tables[block_start[s] ..]. Blocks
+// hold a multiple of 16 tokens; a block that the window has left behind is never read, whatever its number.
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
-//     an equal share of the context in whole KV blocks; the last split of an item to arrive combines them in order.
+//     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
+//     combines them in order.
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
-//     the sequence) pairs: grid (items, heads).
+//     the sequence) pairs, best with the longest contexts first: grid (items, heads).
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
   const void* k_cache;

@@ -1,5 +1,5 @@
-// What the attention kernels share: rows of the paged cache, scores, stores of the output, and attention of a few queries
-// in f32 on the vector units (decode, and prefill over an f32 cache).
+// What the attention kernels share: rows of the paged cache, scores, stores of the output, and attention of a few
+// queries in f32 on the vector units (decode, and prefill over an f32 cache).
 #pragma once
 #include "gpu.h"
 #include "args.h"
@@ -14,8 +14,9 @@
   #define MEMBER inline __attribute__((always_inline))
 #endif
 
-// The arguments, read anew. Else the compiler reads all of them at the start and keeps what a kernel's end needs in scalar
-// registers through its loops, of which there are too few then.
+// The arguments, read anew. Else the compiler reads all of them at the start and keeps what a kernel's end needs in
+// scalar registers through its loops, of which there are too few then. A kernel's struct is its only argument, so it
+// begins the segment of arguments.
 #if GPU_AMD
 DEV const AttentionArgs& reload(const AttentionArgs&) {
   auto p = (const __attribute__((address_space(4))) AttentionArgs*)__builtin_amdgcn_kernarg_segment_ptr();
@@ -26,8 +27,8 @@ DEV const AttentionArgs& reload(const AttentionArgs&) {
 DEV const AttentionArgs& reload(const AttentionArgs& a) { return a; }
 #endif
 
-// Scores are kept in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum that
-// no key has touched stays subtractable. MASKED is below NOTHING: its weight is 0, also when all keys are masked.
+// Scores are kept in units of log2, so that a weight is one exp2. NOTHING is below every score and finite: a maximum
+// that no key has touched stays subtractable. MASKED is below NOTHING: its weight is 0, also when all keys are masked.
 #define NOTHING (-1e30f)
 #define MASKED bits_f32(0xff800000u)
 
@@ -36,8 +37,8 @@ DEV u32 max_(u32 x, u32 y) { return x > y ? x : y; }
 DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
 
 // ------------------------------------------------------------------------------------------------ keys
-// Keys first .. end of a sequence, for one kv head. Outside of them nothing may be read: blocks that a sliding window has
-// left behind have no valid number, and slots that were never written may hold NaN.
+// Keys first .. end of a sequence, for one kv head. Outside of them nothing may be read: blocks that a sliding window
+// has left behind have no valid number, and slots that were never written may hold NaN.
 template <class T> struct Keys {
   const T* k;              // the cache from this kv head of block 0 on
   const T* v;
@@ -93,15 +94,12 @@ template <> struct Eight<float> {
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
   }
 };
-// The slow way, for rows that are no multiple of 16 bytes: elements column .. column + 8, zero from `cols` on.
+// The slow way, for rows that are no multiple of 16 bytes. Columns from `cols` on repeat the last one: no column beyond
+// the head has a part in a score, or is stored.
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
   T x[8];
   #pragma unroll
-  for (u32 i = 0; i < 8; i++) {
-    const bool in = column + i < cols;
-    x[i] = row[in ? column + i : 0];
-    x[i] = in ? x[i] : (T)0;
-  }
+  for (u32 i = 0; i < 8; i++) x[i] = row[min_(column + i, cols - 1)];
   eight.set(x);
 }
 
@@ -211,8 +209,8 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     u64 at[KEYS];
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) {
-      const u32 valid = key >= keys.end ? last_slot
-                                        : slot + min_(max_(u, keys.first > key ? keys.first - key : 0), keys.end - 1 - key);
+      const u32 lowest = keys.first > key ? keys.first - key : 0;
+      const u32 valid = key >= keys.end ? last_slot : slot + min_(max_(u, lowest), keys.end - 1 - key);
       at[u] = base + (u64)valid * keys.head_dim;
     }
     const u32 c = column() < keys.head_dim ? column() : 0;            // lanes beyond the head have q = 0

@@ -5,7 +5,7 @@
 // split may turn out empty.
 #include "attention.h"
 
-constexpr u32 THREADS = 128, GROUPS = THREADS / 32;
+constexpr u32 GROUPS = ATTENTION_THREADS / 32;
 constexpr u32 QUERIES = 4;               // of a group at once
 
 // Results of the groups of a block: values relative to exp2(top), and the sum of the weights.
@@ -40,7 +40,8 @@ template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work&
   const u32 context = a.context_lens[w.sequence], first = context ? first_key(context - 1, a.window) : 0;
   const u32 first_block = first / a.block_size, num_blocks = (context + a.block_size - 1) / a.block_size - first_block;
   const u32 share = (num_blocks + a.splits - 1) / a.splits, block = first_block + w.split * share;
-  return keys_of<T>(a, w.sequence, w.kv_head, max_(first, block * a.block_size), min_(context, (block + share) * a.block_size));
+  return keys_of<T>(a, w.sequence, w.kv_head, max_(first, block * a.block_size),
+                    min_(context, (block + share) * a.block_size));
 }
 
 // This group's part of the chunks from `chunk` on.
@@ -96,9 +97,11 @@ struct Columns {
 };
 
 // The groups that shared the keys of a head become one result, of the item or of the split.
-template <u32 D> DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
-  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += THREADS) {
-    const u32 place = i / (D / 4), query = place % QUERIES, column = i % (D / 4) * 4, in_kv_head = chunk * QUERIES + place;
+template <u32 D>
+DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
+  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += ATTENTION_THREADS) {
+    const u32 place = i / (D / 4), query = place % QUERIES, column = i % (D / 4) * 4;
+    const u32 in_kv_head = chunk * QUERIES + place;
     if (in_kv_head >= w.heads || column >= a.head_dim) continue;
     const u32 head = w.kv_head * w.heads + in_kv_head;
     Columns columns;
@@ -137,7 +140,7 @@ DEV bool last_to_arrive(const AttentionArgs& a, const Work& w, bool& last) {
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
 template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
   constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
-  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += THREADS) {
+  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += ATTENTION_THREADS) {
     const u32 head = w.kv_head * w.heads + i / (D / 4), column = i % (D / 4) * 4;
     if (column >= a.head_dim) continue;
     Columns columns;
@@ -174,11 +177,11 @@ template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
     if (!last_to_arrive(end, w, results.last)) return;
     combine_splits<D>(end, w);
   }
-  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, THREADS);
+  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, ATTENTION_THREADS);
 }
 
 #define ATTENTION_DECODE(type, suffix, D)                                       \
-  KERNEL(THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {            \
+  KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {            \
     pdl_wait();                                                                 \
     attention_decode<type, D>(a);                                               \
   }

@@ -2,9 +2,7 @@
 #pragma once
 #include "attention.h"
 
-constexpr u32 PREFILL_THREADS = 128, PREFILL_ROWS = 64;
-
-// Up to PREFILL_ROWS rows of one sequence, for one head.
+// Up to ATTENTION_PREFILL_ROWS rows of one sequence, for one head.
 struct RowTile {
   u32 sequence, head, kv_head;
   u32 row, rows;           // of the batch
@@ -19,8 +17,8 @@ struct RowTile {
 DEV RowTile row_tile(const AttentionArgs& a) {
   const u32 sequence = a.items[2 * bid_x()], first = a.items[2 * bid_x() + 1], head = (u32)bid_y();
   const u32 start = a.q_start[sequence], length = a.q_start[sequence + 1] - start, context = a.context_lens[sequence];
-  return {sequence, head, head / (a.num_heads / a.num_kv_heads), start + first, min_(PREFILL_ROWS, length - first),
-          context - length + first, context, a.window};
+  const u32 kv_head = head / (a.num_heads / a.num_kv_heads), rows = min_(ATTENTION_PREFILL_ROWS, length - first);
+  return {sequence, head, kv_head, start + first, rows, context - length + first, context, a.window};
 }
 
 // Where the runs of 16 keys that make up a tile of KEYS keys lie in the cache: a block holds whole runs.

@@ -1,7 +1,7 @@
-// Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens) of one sequence and one head,
-// and walks the keys in tiles with an online softmax (flash attention). Over an f16 cache the products run on the matrix
-// units, with q and the weights rounded to f16; over an f32 cache, and for heads that do not fill 16-byte words, everything
-// is f32 on the vector units.
+// Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens) of one sequence and one
+// head, and walks the keys in tiles with an online softmax (flash attention). Over an f16 cache the products run on the
+// matrix units, with q and the weights rounded to f16; over an f32 cache, and for heads that do not fill 16-byte words,
+// everything is f32 on the vector units.
 #include "attention.h"
 #if GPU_NV
   #include "attention_prefill_nv.h"
@@ -12,7 +12,7 @@
 // On the vector units: each group of 32 lanes takes QUERIES rows at a time.
 template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_few(const AttentionArgs& a) {
   using Queries = FewQueries<T, D, QUERIES>;
-  constexpr u32 ROUND = PREFILL_THREADS / 32 * QUERIES;
+  constexpr u32 ROUND = ATTENTION_THREADS / 32 * QUERIES;
   const RowTile tile = row_tile(a);
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
@@ -25,7 +25,8 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       const u32 r = min_(row + i, last);
-      queries.set_query(i, q + (tile.row + r) * q_stride, a.head_dim, query_factor(a), tile.first_key(r), tile.end_key(r));
+      queries.set_query(i, q + (tile.row + r) * q_stride, a.head_dim, query_factor(a), tile.first_key(r),
+                        tile.end_key(r));
     }
     queries.template attend<ALIGNED>(keys, 0, 1, a.softcap);
     queries.merge_runs();
@@ -51,11 +52,11 @@ template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) { attent
 DEV void pad_rows(const AttentionArgs& a) {
   const RowTile tile = row_tile(a);
   if (tile.head != a.num_heads - 1) return;
-  for (u32 row = 0; row < tile.rows; row++) store_padding(a, tile.row + row, PREFILL_THREADS);
+  for (u32 row = 0; row < tile.rows; row++) store_padding(a, tile.row + row, ATTENTION_THREADS);
 }
 
 #define ATTENTION_PREFILL(suffix, D)                                            \
-  KERNEL(PREFILL_THREADS, attention_prefill_##suffix##_d##D, AttentionArgs) {   \
+  KERNEL(ATTENTION_THREADS, attention_prefill_##suffix##_d##D, AttentionArgs) {   \
     pdl_wait();                                                                 \
     attention_prefill_##suffix<D>(a);                                           \
     pad_rows(reload(a));                                                                \

@@ -1,11 +1,11 @@
-// Prefill over an f16 cache on AMD (and on the CPU, for tests): every product is a 16x16x16 tile whose operands lie in LDS.
-// K and V of a tile take turns in one buffer; whichever is next is on its way into registers meanwhile.
+// Prefill over an f16 cache on AMD (and on the CPU, for tests): every product is a 16x16x16 tile whose operands lie in
+// LDS. K and V of a tile take turns in one buffer; whichever is next is on its way into registers meanwhile.
 #pragma once
 #include "attention_prefill.h"
 #include "mma.h"
 
-// `x`, of which the compiler is told nothing: what is computed from it is computed where it stands, instead of once for all
-// turns of a loop, where it would take up (and, with the widest heads, spill) registers.
+// `x`, of which the compiler is told nothing: what is computed from it is computed where it stands, instead of once for
+// all turns of a loop, where it would take up (and, with the widest heads, spill) registers.
 DEV u32 recomputed(int x) {
 #if GPU_AMD
   asm volatile("" : "+v"(x));
@@ -18,25 +18,27 @@ template <u32 D> struct PrefillLds {
   // Strides are multiples of 16 bytes, so that operands are read in whole words.
   static constexpr u32 K_STRIDE = D + 8, V_STRIDE = KEYS + 8;
   static constexpr u32 K_SIZE = KEYS * K_STRIDE, V_SIZE = D * V_STRIDE;
-  alignas(16) f16 q[PREFILL_ROWS * K_STRIDE];
+  alignas(16) f16 q[ATTENTION_PREFILL_ROWS * K_STRIDE];
   f16 kv[K_SIZE > V_SIZE ? K_SIZE : V_SIZE];             // K: [key][column], or V transposed: [column][key]
-  f16 weights[PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
+  f16 weights[ATTENTION_PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
 };
 
 // A thread's share of a K or V tile, on its way from the cache to LDS; zeros outside of the keys and of the head, since
 // 0 * NaN is NaN.
 template <u32 D> struct Staged {
   using Lds = PrefillLds<D>;
-  static constexpr u32 COUNT = Lds::KEYS * D / 8 / PREFILL_THREADS;
+  static constexpr u32 COUNT = Lds::KEYS * D / 8 / ATTENTION_THREADS;
   Eight<f16> eights[COUNT];
 
   // K: neighbouring threads have neighbouring columns of a key.
-  MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * PREFILL_THREADS) / (D / 8); }
-  MEMBER static u32 k_column(u32 thread, u32 i) { return (thread + i * PREFILL_THREADS) % (D / 8) * 8; }
+  MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) / (D / 8); }
+  MEMBER static u32 k_column(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) % (D / 8) * 8; }
   // V: two consecutive keys of the same columns, which will be the halves of a word; neighbouring threads have
   // neighbouring pairs of keys, for the sake of the banks.
-  MEMBER static u32 v_row(u32 thread, u32 i) { return (thread + i / 2 * PREFILL_THREADS) % (Lds::KEYS / 2) * 2 + i % 2; }
-  MEMBER static u32 v_column(u32 thread, u32 i) { return (thread + i / 2 * PREFILL_THREADS) / (Lds::KEYS / 2) * 8; }
+  MEMBER static u32 v_row(u32 thread, u32 i) {
+    return (thread + i / 2 * ATTENTION_THREADS) % (Lds::KEYS / 2) * 2 + i % 2;
+  }
+  MEMBER static u32 v_column(u32 thread, u32 i) { return (thread + i / 2 * ATTENTION_THREADS) / (Lds::KEYS / 2) * 8; }
 
   MEMBER void load_k(const Keys<f16>& keys, const Runs<Lds::KEYS>& runs, u32 key) {
     const u32 t = recomputed(tid_x());
@@ -154,7 +156,8 @@ template <u32 D> struct Rows {
       }
   }
 
-  // Through the place of the wave's rows of q, half of the columns at a time, to have whole words of neighbouring columns.
+  // Through the place of the wave's rows of q, half of the columns at a time, to have whole words of neighbouring
+  // columns.
   MEMBER void store(const AttentionArgs& a, const RowTile& tile, Lds& lds) {
     constexpr u32 STRIDE = Lds::K_STRIDE / 2, EIGHTS = D / 2 / 8;
     float* out = (float*)(lds.q + first_row * Lds::K_STRIDE);
@@ -186,15 +189,16 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   using Lds = PrefillLds<D>;
   // The widest heads leave no registers for what is on its way.
   constexpr bool AHEAD = D < 256;
-  constexpr u32 KEYS = Lds::KEYS, ROW_TILES = PREFILL_ROWS / 16 / (PREFILL_THREADS / WARP);
+  constexpr u32 KEYS = Lds::KEYS, ROW_TILES = ATTENTION_PREFILL_ROWS / 16 / (ATTENTION_THREADS / WARP);
   SHARED Lds lds;
   const RowTile tile = row_tile(a);
   const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, tile.first_key(0), tile.end_key(tile.rows - 1));
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
-  for (u32 i = (u32)tid_x(); i < PREFILL_ROWS * D; i += PREFILL_THREADS) {
+  const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  for (u32 i = (u32)tid_x(); i < ATTENTION_PREFILL_ROWS * D; i += ATTENTION_THREADS) {
     const u32 row = i / D, column = i % D;               // rows beyond the last repeat it; nobody stores them
-    const u64 at = (tile.row + min_(row, tile.rows - 1)) * (u64)((a.num_heads + 2 * a.num_kv_heads) * a.head_dim) + column;
+    const u64 at = (tile.row + min_(row, tile.rows - 1)) * q_stride + column;
     lds.q[row * Lds::K_STRIDE + column] = column < a.head_dim ? f2h_sat(q[at]) : (f16)0;
   }
 

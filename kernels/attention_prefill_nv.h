@@ -1,5 +1,6 @@
-// Prefill over an f16 cache on NVIDIA: mma.m16n8k16 with q, weights and outputs in registers, K and V through shared memory
-// by asynchronous copies: V of a tile comes in while its scores are computed, K of the next while the values are summed.
+// Prefill over an f16 cache on NVIDIA: mma.m16n8k16 with q, weights and outputs in registers, K and V through shared
+// memory by asynchronous copies: V of a tile comes in while its scores are computed, K of the next while the values are
+// summed.
 #pragma once
 #include "attention_prefill.h"
 
@@ -40,7 +41,7 @@ template <u32 D> struct KvTile {
 // K or V of the tile from `key` on; zeros outside of the keys and of the head, since 0 * NaN is NaN.
 template <u32 D> DEV void copy_tile(f16 (*to)[KvTile<D>::STRIDE], const Keys<f16>& keys, const f16* cache,
                                     const Runs<KvTile<D>::KEYS>& runs, u32 key) {
-  constexpr u32 CHUNKS = D / 8, ROWS = PREFILL_THREADS / CHUNKS;
+  constexpr u32 CHUNKS = D / 8, ROWS = ATTENTION_THREADS / CHUNKS;
   const u32 column = (u32)tid_x() % CHUNKS * 8, first = (u32)tid_x() / CHUNKS;
   #pragma unroll
   for (u32 i = 0; i < KvTile<D>::KEYS / ROWS; i++) {
@@ -94,7 +95,8 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   }
 
   // A warp's tiles that need a mask: those that not all of its rows see whole.
-  const u32 all_see_from = tile.first_key(min_(warp_row + 15, last_row)), all_see_to = tile.end_key(min_(warp_row, last_row));
+  const u32 all_see_from = tile.first_key(min_(warp_row + 15, last_row));
+  const u32 all_see_to = tile.end_key(min_(warp_row, last_row));
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
   float values[D / 8][4] = {}, top[2] = {NOTHING, NOTHING}, sum[2] = {0.f, 0.f};
   Runs<KEYS> runs = {};

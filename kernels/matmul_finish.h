@@ -30,8 +30,8 @@ template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& 
   }
 }
 
-// Counts the blocks that have stored their partial sums. True in the last one, for all its threads; it then sees the sums
-// of all.
+// Counts the blocks that have stored their partial sums. True in the last one, for all its threads; it then sees the
+// sums of all.
 DEV bool last_to_arrive(u32* counter, u32 blocks) {
   SHARED u32 before;
   device_fence();                      // the stores of every thread come before ...
@@ -65,9 +65,9 @@ template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, c
   return true;
 }
 
-// Bias and residual are all read before the first store: the compiler cannot know that a store does not change them, and
-// one wait for memory an element would take longer than the product. Elements outside the matrix read the last one inside,
-// which is of this block too, instead of branching.
+// Bias and residual are all read before the first store: the compiler cannot know that a store does not change them,
+// and one wait for memory an element would take longer than the product. Elements outside the matrix read the last one
+// inside, which is of this block too, instead of branching.
 template <int N> DEV void add_bias_and_residual(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at,
                                                 const float* out, u32 columns) {
   typedef MatmulShape<N> S;

@@ -4,11 +4,12 @@
 #include "activation.h"
 #include "quant.h"
 
-// The weights that a lane works on at a time: a piece of each of its group's tiles, the next piece on its way from memory
-// while this one is multiplied. Two whole tiles of a float type do not fit the registers: its pieces are quarters.
+// The weights that a lane works on at a time: a piece of each of its group's tiles, the next piece on its way from
+// memory while this one is multiplied. Two whole tiles of a float type do not fit the registers: its pieces are
+// quarters.
 template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
-template <> struct MatmulPiece<F32> { using Type = FloatTile<1>; static constexpr bool IS_BF16 = false; };   // rounds to f16
+template <> struct MatmulPiece<F32> { using Type = FloatTile<1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
 using Piece = MatmulPiece<Tile>::Type;
 constexpr int PIECE_GROUPS = Piece::COLS / 64;       // groups j of 64 columns of a piece
@@ -94,7 +95,7 @@ template <int N> struct MatmulActivations {
     }
     warp_sync();
     const u16* columns = x + (u64)sb * 256 + 16 * j;
-    #pragma unroll 1                   // no register is indexed by k, and unrolled loads of activations crowd the registers
+    #pragma unroll 1                   // k indexes no register, and loads of activations ahead crowd the registers
     for (int k = 0; k < 4; k++) {
       MmaB b[S::NT];
       #pragma unroll
@@ -129,8 +130,8 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
   #pragma unroll
   for (int i = 0; i < 4 * S::QUADS; i++) (&sums.v[0][0][0])[i] = 0.f;
 
-  // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep the
-  // matrix units busy long enough and the registers of the used half are needed.
+  // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep
+  // the matrix units busy long enough and the registers of the used half are needed.
   constexpr int LOAD_AT = N >= 64 ? PIECE_GROUPS / 2 : 0;
   MatmulWeights<N> weights, next;
   if (first < last) weights.load(rows, first * PIECES, lane32);

@@ -5,18 +5,27 @@
 
 // KW groups of 32 lanes share a tile, each with every KW-th super-block of 256 columns.
 template <int N> struct MatmulBlock;
-template <> struct MatmulBlock<8>  { static constexpr int THREADS = MATMUL_THREADS_N8,  TILES = MATMUL_TILES_N8,  KW = 4; };
-template <> struct MatmulBlock<16> { static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 4; };
-template <> struct MatmulBlock<32> { static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = 1; };
-template <> struct MatmulBlock<64> { static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = 1; };
+template <> struct MatmulBlock<8> {
+  static constexpr int THREADS = MATMUL_THREADS_N8, TILES = MATMUL_TILES_N8, KW = 4;
+};
+template <> struct MatmulBlock<16> {
+  static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 4;
+};
+template <> struct MatmulBlock<32> {
+  static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = 1;
+};
+template <> struct MatmulBlock<64> {
+  static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = 1;
+};
 
-// Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP = 64
-// two groups, with neighbouring tiles, make a wave.
+// Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP =
+// 64 two groups, with neighbouring tiles, make a wave.
 template <int N> struct MatmulShape {
   static constexpr int THREADS = MatmulBlock<N>::THREADS, TILES = MatmulBlock<N>::TILES, KW = MatmulBlock<N>::KW;
   static constexpr int GROUP_TILES = TILES * KW * 32 / THREADS;
   static constexpr int WAVE_TILES = TILES * KW * WARP / THREADS;
-  static constexpr int ROW_WAVES = TILES / WAVE_TILES;               // waves that divide the tiles of a block among them
+  static_assert(WAVE_TILES <= TILES && GROUP_TILES > 0, "a wave has one kw");
+  static constexpr int ROW_WAVES = TILES / WAVE_TILES;               // waves that share out the tiles of a block
 #if GPU_NV
   static constexpr int COLS = 8, ACC = 4;                            // a product: 16 weight rows x COLS activation rows
 #else

@@ -1,7 +1,7 @@
 // The matrix units behind one interface: C[16][16] += A[16][16] * B[16][16]^T in f32, A and B f16 or bf16, both with K
 // contiguous in memory. Element i of a lane's accumulator is C[mma_row(lane, i)][mma_col(lane, i)].
 //   gfx11 (wave32) WMMA: a lane holds a whole row of A and of B; lanes 16..31 repeat lanes 0..15
-//   gfx12 (wave32) WMMA: half a row a lane. The hardware's order of K differs from the one here; A and B share it, so the
+//   gfx12 (wave32) WMMA: half a row a lane. The hardware's order of K differs from that here; A and B share it, so the
 //                        product is the same (a C fed back as an operand would have to follow the hardware's)
 //   gfx908, gfx90a, gfx94x, gfx950 (wave64) MFMA: a quarter of a row a lane
 //   sm_80+ two mma.m16n8k16
@@ -40,7 +40,8 @@ template <int ROWS = 16> DEV void mma_load(MmaOperand& o, const u16* p, u32 stri
 template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
   f8v c = {acc[0], acc[1], acc[2], acc[3], acc[4], acc[5], acc[6], acc[7]};
   if constexpr (BF16)
-    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(s16v, a.row), __builtin_bit_cast(s16v, b.row), c);
+    c = __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(__builtin_bit_cast(s16v, a.row),
+                                                    __builtin_bit_cast(s16v, b.row), c);
   else
     c = __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(__builtin_bit_cast(h16v, a.row), __builtin_bit_cast(h16v, b.row), c);
   #pragma unroll
@@ -86,10 +87,10 @@ template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
                                               c, 0, 0, 0);
   } else {
     #if defined(__gfx908__)            // bf16 only 8 columns at a time there: half of every lane's columns each
-    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.x), __builtin_bit_cast(s2v, b.quarter.x),
-                                              c, 0, 0, 0);
-    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.y), __builtin_bit_cast(s2v, b.quarter.y),
-                                              c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.x),
+                                              __builtin_bit_cast(s2v, b.quarter.x), c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.y),
+                                              __builtin_bit_cast(s2v, b.quarter.y), c, 0, 0, 0);
     #else
     c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(s4v, a.quarter),
                                                   __builtin_bit_cast(s4v, b.quarter), c, 0, 0, 0);
@@ -153,7 +154,8 @@ template <bool BF16> DEV float mma_dot2(u32 a, u32 b, float c) {
 template <bool BF16> DEV float mma_dot8(const v4& a, const v4& b, float c) {
   return mma_dot2<BF16>(a.w, b.w, mma_dot2<BF16>(a.z, b.z, mma_dot2<BF16>(a.y, b.y, mma_dot2<BF16>(a.x, b.x, c))));
 }
-// A row of A serves all products before the next one is read: rows of several products at once would not fit the registers.
+// A row of A serves all products before the next one is read: rows of several products at once would not fit the
+// registers.
 template <bool BF16, int NT> DEV void mma_strip(float (*acc)[MMA_ACC], const MmaA& a, const MmaB* b) {
   #pragma unroll
   for (int i = 0; i < MMA_ACC; i++) {

@@ -11,13 +11,16 @@ DEV void cos_sin(double x, float& cos, float& sin) {
   union { double d; u64 u; } shifted;
   shifted.d = x * 0.63661977236758134308 + shift;
   const double turns = shifted.d - shift;       // quarter turns
-  // pi / 2 in three parts. The first two have 25 bits: their products with an integer below 2^28 are exact, fused or not.
+  // pi / 2 in three parts. The first two have 25 bits: their products with an integer below 2^28 are exact, fused or
+  // not.
   double r = x - turns * 1.57079631090164184570;
   r -= turns * 1.58932547122958567343e-08;
   r -= turns * 6.12323399573676603587e-17;
   const double z = r * r;                       // |r| <= pi / 4: the Taylor series below are good to 1e-11
-  const double s = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 + z * (-1.0 / 39916800)))));
-  const double c = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 + z * (1.0 / 479001600))))));
+  const double s =
+      r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880 - z * (1.0 / 39916800)))));
+  const double c = 1.0 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800 +
+                   z * (1.0 / 479001600))))));
   const u32 quadrant = (u32)shifted.u & 3;
   const double c_abs = quadrant & 1 ? s : c, s_abs = quadrant & 1 ? c : s;
   cos = (float)(quadrant == 1 || quadrant == 2 ? -c_abs : c_abs);

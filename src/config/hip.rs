@@ -42,6 +42,8 @@ pub struct HipOptions {
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
     /// `ROCMFORGE_SELF_TEST`.
     pub self_test: bool,
+    /// Whether the vendor's matrix library serves long prompts where it is installed. `ROCMFORGE_VENDOR_BLAS`.
+    pub vendor_blas: bool,
 }
 
 impl Default for HipOptions {
@@ -55,6 +57,7 @@ impl Default for HipOptions {
             embedded_kernels: true,
             batch_invariant: false,
             self_test: true,
+            vendor_blas: true,
         }
     }
 }
@@ -93,6 +96,7 @@ impl HipOptions {
         };
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
+        self.vendor_blas = switch("ROCMFORGE_VENDOR_BLAS")?.unwrap_or(self.vendor_blas);
         if self.cuda_home.is_none() {
             self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
         }

@@ -97,13 +97,13 @@ def bench(
     _print(rows, Format.JSON if json_output else output_format)
 
 
-def _prompt(llm: LLM, length: int) -> list[int]:
-    return [(100 + i % 1000) % llm.tokenizer.vocab_size for i in range(length)]
+def _prompt(length: int) -> list[int]:
+    return [3 + i % 250 for i in range(length)]
 
 
 def prompt_seconds(llm: LLM, length: int) -> float:
     """Time of a request for one token."""
-    prompt = _prompt(llm, length)
+    prompt = _prompt(length)
     started = time.perf_counter()
     llm.generate(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True), progress=False)
     return time.perf_counter() - started
@@ -116,7 +116,7 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int) -> float:
     their prompts is then not counted.
     """
     params = SamplingParams(max_tokens=steps + 1, temperature=0.0, ignore_eos=True)
-    prompts = [_prompt(llm, CONTEXT)] * num_sequences
+    prompts = [_prompt(CONTEXT)] * num_sequences
     metrics = [output.metrics for output in llm.generate(prompts, params, progress=False)]
     first = [m.arrival_time + (m.time_to_first_token or 0.0) for m in metrics]
     last = [m.arrival_time + (m.total_time or 0.0) for m in metrics]

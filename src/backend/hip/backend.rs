@@ -5,6 +5,7 @@ use super::args::Format;
 use super::buffer::{Buffer, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
+use super::ops::Vendor;
 use super::select::Results;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
@@ -33,6 +34,8 @@ pub struct HipBackend {
     pub(super) counters: DevicePtr,
     /// Rows on their way from one format to another.
     pub(super) conversion: Buffer,
+    /// The vendor's matrix library, where there is one.
+    pub(super) vendor: Option<Vendor>,
     /// What all matrices take on the matrix units, if they agree.
     pub(super) common: Option<Format>,
     /// The frequencies that `rope_angles` was last given, and where the device has them.
@@ -59,6 +62,7 @@ pub(super) struct Parts {
     pub partial: DevicePtr,
     pub counters: DevicePtr,
     pub conversion: Buffer,
+    pub vendor: Option<Vendor>,
     pub common: Option<Format>,
     pub allocations: Vec<DeviceBuffer>,
     pub ledger: MemoryLedger,
@@ -83,6 +87,7 @@ impl HipBackend {
             partial: parts.partial,
             counters: parts.counters,
             conversion: parts.conversion,
+            vendor: parts.vendor,
             common: parts.common,
             rope: None,
             inv_freq,

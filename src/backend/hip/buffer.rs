@@ -18,6 +18,15 @@ impl Format {
         self == Self::F32
     }
 
+    /// The same numbers, row after row: what the vendor's library takes.
+    pub fn row_major(self) -> Self {
+        match self {
+            Self::F16Tiled => Self::F16,
+            Self::Bf16Tiled => Self::Bf16,
+            other => other,
+        }
+    }
+
     /// Bytes of `rows` rows, padding included.
     pub fn bytes(self, rows: usize, cols: usize) -> u64 {
         let padded = cols.next_multiple_of(TILE_COLS) as u64;

@@ -28,6 +28,7 @@ pub struct CacheFunctions {
 pub struct TypeFunctions {
     pub embed: Function,
     pub gemv: Function,
+    pub dequantize: Function,
     /// By rows of a block, as in `MATMUL_ROWS`; empty for F32.
     matmul: Vec<Function>,
 }
@@ -78,7 +79,8 @@ impl Functions {
                 }
                 None => Vec::new(),
             };
-            Ok((ty, TypeFunctions { embed: get(KernelId::embed(ty))?, gemv: get(KernelId::gemv(ty))?, matmul }))
+            let (embed, gemv) = (get(KernelId::embed(ty))?, get(KernelId::gemv(ty))?);
+            Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul }))
         });
         Ok(Self {
             prepare: get(KernelId::prepare())?,

@@ -2,11 +2,13 @@
 
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
+use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
+use super::ops::Vendor;
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
-use super::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
+use super::tuning::{NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use super::upload::Uploader;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
@@ -40,6 +42,7 @@ pub struct HipLoader {
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
+    blas: Option<VendorBlas>,
 }
 
 /// An allocation that is handed out from its start.
@@ -90,8 +93,12 @@ impl HipLoader {
     /// # Errors
     /// `Error::Device`.
     pub fn new(device: Device, options: &HipOptions, limits: StepLimits) -> Result<Self> {
+        // Batch invariance needs one order of summation; a driver given by its path comes without the vendor's other
+        // libraries.
+        let wanted = options.vendor_blas && !options.batch_invariant && options.library.is_none();
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
+            blas: if wanted { VendorBlas::open(&device, options.cuda_home.as_deref())? } else { None },
             device,
             options: options.clone(),
             limits,
@@ -188,9 +195,15 @@ impl HipLoader {
         if self.common_format().is_some() { self.limits.logits_rows } else { self.limits.tokens }
     }
 
+    /// What the vendor's library needs.
+    fn vendor_bytes(&self) -> u64 {
+        if self.blas.is_some() { VENDOR_WEIGHTS_BYTES + blas::WORKSPACE_BYTES } else { 0 }
+    }
+
     /// What `finish` will still take.
     fn workspace_bytes(&self) -> u64 {
-        PARTIAL_BYTES
+        self.vendor_bytes()
+            + PARTIAL_BYTES
             + 4 * NUM_COUNTERS as u64
             + Format::most_bytes(self.conversion_rows(), self.max_cols)
             + step::device_bytes(&self.limits, self.options.batch_invariant)
@@ -405,6 +418,16 @@ impl Loader for HipLoader {
         unsafe { stream.fill(counters_ptr, 0, counters)? };
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
 
+        let vendor_bytes = self.vendor_bytes();
+        let vendor = match self.blas.take() {
+            Some(blas) => {
+                let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
+                Some(Vendor { blas, weights, workspace: weights.offset(VENDOR_WEIGHTS_BYTES) })
+            }
+            None => None,
+        };
+        self.ledger.scratch += vendor_bytes;
+
         let common = self.common_format();
         let samples = self.samples;
         let mut backend = HipBackend::new(Parts {
@@ -416,6 +439,7 @@ impl Loader for HipLoader {
             partial: workspace,
             counters: counters_ptr,
             conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
+            vendor,
             common,
             allocations: self.allocations,
             ledger: self.ledger,

@@ -4,6 +4,7 @@
 
 mod args;
 mod backend;
+pub mod blas;
 mod buffer;
 mod compile;
 mod describe;

@@ -88,10 +88,16 @@ pub fn bucket(rows: usize, most: usize) -> Option<usize> {
     BUCKETS.into_iter().find(|&size| rows <= size).map(|size| size.min(most))
 }
 
-/// The format in which one op hands rows to the next product. `common` is what all matrices of the model take on the
-/// matrix units, if they agree; a single row goes to `gemv`, which takes f32.
-pub fn activation_format(common: Option<Format>, rows: usize, batch_invariant: bool) -> Format {
-    match common {
+/// From so many rows on the vendor's matrix library is faster, although the weights are dequantised for it each time.
+const VENDOR_ROWS: usize = 176;
+/// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
+pub const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
+
+/// The format in which a product on the matrix units takes its rows, `on_units` being that of our own kernels (`None`:
+/// the type has none). A single row goes to `gemv`, which takes f32.
+pub fn activation_format(on_units: Option<Format>, rows: usize, batch_invariant: bool, vendor: bool) -> Format {
+    match on_units {
+        Some(format) if vendor && rows >= VENDOR_ROWS && !batch_invariant => format.row_major(),
         Some(format) if rows > 1 || batch_invariant => format,
         _ => Format::F32,
     }

@@ -36,8 +36,8 @@ impl<'a> Start<'a> {
         let entry = kernel.descriptor.entry;
         let Some(pc) = object.index(entry) else { return Err(Fault::Jump(entry)) };
         let user_sgprs = user_sgprs(launch)?;
-        let waves = items.div_ceil(object.target.lanes as u32) as usize;
-        Ok(Self { launch, target: &object.target, pc, waves, items, user_sgprs })
+        let waves = items.div_ceil(object.wavefront_size()) as usize;
+        Ok(Self { launch, target: object.target_details(), pc, waves, items, user_sgprs })
     }
 
     /// Makes the registers and the scratch memory of wave `number` of a workgroup.

@@ -1,7 +1,7 @@
 //! A loaded code object.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::decode::{self, Decoded, Step};
 use crate::disassembly::{Line, disassemble};
@@ -10,22 +10,23 @@ use crate::target::Target;
 use crate::{Kernel, LoadError, msgpack};
 
 /// An AMDGPU code object, disassembled and ready to run. Instructions are decoded when they are first executed.
-pub struct CodeObject {
-    pub(crate) target: Target,
+///
+/// Cheap to clone. A file that was loaded before, by whatever part of the process, is not disassembled again: what was
+/// loaded is kept until the process ends.
+#[derive(Clone)]
+pub struct CodeObject(Arc<Program>);
+
+struct Program {
+    target: Target,
     kernels: Vec<Kernel>,
-    pub(crate) image: Vec<u8>,
-    pub(crate) lines: Vec<Line>,
+    image: Vec<u8>,
+    lines: Vec<Line>,
     indices: HashMap<u64, usize>,
     steps: Vec<OnceLock<Decoded<Step>>>,
 }
 
-impl CodeObject {
-    /// Reads an ELF code object and has it disassembled by `llvm-objdump` (`ROCMFORGE_LLVM_OBJDUMP`, else version 22 or
-    /// newer in the path), once.
-    pub fn load(file: &[u8]) -> Result<Self, LoadError> {
-        if !processor_is_supported() {
-            return Err(LoadError::Processor);
-        }
+impl Program {
+    fn load(file: &[u8]) -> Result<Self, LoadError> {
         let elf = Elf::parse(file)?;
         let metadata = msgpack::decode(elf.metadata).ok_or(LoadError::Format("the metadata is not MessagePack"))?;
         let target = metadata.text("amdhsa.target").ok_or(LoadError::Format("the metadata names no target"))?;
@@ -43,30 +44,52 @@ impl CodeObject {
         let steps = lines.iter().map(|_| OnceLock::new()).collect();
         Ok(Self { target, kernels, image: elf.image, lines, indices, steps })
     }
+}
+
+/// Programs by the content of their files.
+static LOADED: Mutex<Option<HashMap<Vec<u8>, Arc<Program>>>> = Mutex::new(None);
+
+impl CodeObject {
+    /// Reads an ELF code object and has it disassembled by `llvm-objdump` (`ROCMFORGE_LLVM_OBJDUMP`, else version 22 or
+    /// newer in the path).
+    pub fn load(file: &[u8]) -> Result<Self, LoadError> {
+        if !processor_is_supported() {
+            return Err(LoadError::Processor);
+        }
+        let loaded = || LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = loaded().as_ref().and_then(|programs| programs.get(file)) {
+            return Ok(Self(Arc::clone(program)));
+        }
+        // Without the lock: other files may be loaded meanwhile. The first of two equal ones stays.
+        let program = Arc::new(Program::load(file)?);
+        let mut programs = loaded();
+        let program = programs.get_or_insert_default().entry(file.to_vec()).or_insert(program);
+        Ok(Self(Arc::clone(program)))
+    }
 
     /// The target without its features: `gfx90a`, `gfx11-generic`.
     pub fn target(&self) -> &str {
-        &self.target.name
+        &self.0.target.name
     }
 
     /// 32 or 64, the same for every kernel.
     pub fn wavefront_size(&self) -> u32 {
-        self.target.lanes as u32
+        self.0.target.lanes as u32
     }
 
     pub fn kernel(&self, name: &str) -> Option<&Kernel> {
-        self.kernels.iter().find(|kernel| kernel.name == name)
+        self.0.kernels.iter().find(|kernel| kernel.name == name)
     }
 
     pub fn kernels(&self) -> impl Iterator<Item = &Kernel> {
-        self.kernels.iter()
+        self.0.kernels.iter()
     }
 
     /// Instructions that the simulator cannot decode, each mnemonic with one reason: what a kernel would stop at if it
     /// came there.
     pub fn unsupported(&self) -> Vec<String> {
-        let mut found: Vec<String> = (0..self.lines.len())
-            .filter_map(|index| Some(format!("{} ({})", self.lines[index].text, self.step(index)?.as_ref().err()?)))
+        let mut found: Vec<String> = (0..self.0.lines.len())
+            .filter_map(|index| Some(format!("{} ({})", self.0.lines[index].text, self.step(index)?.as_ref().err()?)))
             .collect();
         let mnemonic = |text: &String| text.split(' ').next().unwrap_or_default().to_owned();
         found.sort();
@@ -74,16 +97,29 @@ impl CodeObject {
         found
     }
 
+    pub(crate) fn target_details(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// The segments, as loaded from address 0.
+    pub(crate) fn image(&self) -> &[u8] {
+        &self.0.image
+    }
+
+    pub(crate) fn line(&self, index: usize) -> Option<&Line> {
+        self.0.lines.get(index)
+    }
+
     /// The index of the instruction at an address.
     pub(crate) fn index(&self, address: u64) -> Option<usize> {
-        self.indices.get(&address).copied()
+        self.0.indices.get(&address).copied()
     }
 
     /// An instruction, or why it cannot be executed.
     #[inline]
     pub(crate) fn step(&self, index: usize) -> Option<&Decoded<Step>> {
-        let step = self.steps.get(index)?;
-        Some(step.get_or_init(|| decode::instruction(&self.target, &self.lines[index])))
+        let step = self.0.steps.get(index)?;
+        Some(step.get_or_init(|| decode::instruction(&self.0.target, &self.0.lines[index])))
     }
 }
 
@@ -95,4 +131,13 @@ fn processor_is_supported() -> bool {
 #[cfg(not(target_arch = "x86_64"))]
 fn processor_is_supported() -> bool {
     true
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_code_object_can_be_shared_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        shared::<super::CodeObject>();
+    }
 }

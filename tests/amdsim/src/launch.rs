@@ -53,8 +53,8 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
     let kernarg = kernarg_segment(launch).map_err(refuse)?;
     let start = Start::new(object, launch).map_err(refuse)?;
     let lds = launch.kernel.group_segment_size as usize + launch.dynamic_lds as usize;
-    let mut context = Context { memory, image: &object.image, kernarg: &kernarg, lds: vec![0; lds], clock: 0 };
-    let mut waves: Vec<Wave> = (0..start.waves).map(|_| Wave::new(object.target.lanes)).collect();
+    let mut context = Context { memory, image: object.image(), kernarg: &kernarg, lds: vec![0; lds], clock: 0 };
+    let mut waves: Vec<Wave> = (0..start.waves).map(|_| Wave::new(object.target_details().lanes)).collect();
     let [x, y, z] = launch.grid.map(u64::from);
     let count = x * y * z;
     for index in 0..count {
@@ -65,7 +65,7 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
             start.begin(wave, number, workgroup);
         }
         run_workgroup(object, &mut waves, launch.order, &mut context).map_err(|stop| {
-            let line = object.lines.get(stop.pc);
+            let line = object.line(stop.pc);
             Trap {
                 address: line.map_or(0, |line| line.address),
                 instruction: line.map(|line| line.text.clone()).unwrap_or_default(),

@@ -141,6 +141,8 @@ pub enum Constant {
 
 impl Constant {
     pub fn parse(text: &str) -> Option<Self> {
+        // How a literal is printed that could have been an inline constant.
+        let text = text.strip_prefix("lit(").and_then(|text| text.strip_suffix(')')).unwrap_or(text);
         if let Some(hex) = text.strip_prefix("0x") {
             return u64::from_str_radix(hex, 16).ok().map(Self::Literal);
         }
@@ -194,6 +196,7 @@ mod tests {
     fn constants() {
         assert_eq!(Constant::parse("-16"), Some(Constant::Integer(-16)));
         assert_eq!(Constant::parse("0x3f800000"), Some(Constant::Literal(0x3f80_0000)));
+        assert_eq!(Constant::parse("lit(0xffffffff)"), Some(Constant::Literal(0xffff_ffff)));
         assert_eq!(Constant::parse("-4.0"), Some(Constant::Float(-4.0)));
         assert_eq!(Constant::parse("0.15915494"), Some(Constant::Float(1.0 / std::f64::consts::TAU)));
         assert_eq!(Constant::parse("v1"), None);

@@ -8,25 +8,23 @@ use crate::backend::hip::{DevicePtr, KernelType, tuning};
 use crate::{Error, Result};
 
 /// Where a product's rows come from and go to.
-struct Product {
-    x: DevicePtr,
+pub(super) struct Product {
+    pub x: DevicePtr,
     /// RMSNorm of the rows on the way, `gemv` only.
     norm: DevicePtr,
     eps: f32,
-    rows: usize,
-    cols: usize,
-    out: DevicePtr,
-    out_stride: usize,
-    flags: u32,
+    pub rows: usize,
+    pub cols: usize,
+    pub out: DevicePtr,
+    pub out_stride: usize,
+    pub flags: u32,
 }
 
 impl HipBackend {
     /// What a product with `ty` reads its activations as.
     pub(in super::super) fn input_format(&self, ty: KernelType, rows: usize) -> Format {
-        match ty.matmul_format() {
-            Some(format) if rows > 1 || self.options.batch_invariant => format,
-            _ => Format::F32,
-        }
+        let vendor = self.vendor.is_some();
+        tuning::activation_format(ty.matmul_format(), rows, self.options.batch_invariant, vendor)
     }
 
     /// What all segments read, if they agree.
@@ -155,7 +153,10 @@ impl HipBackend {
     }
 
     /// One segment, its activations in `format`.
-    fn product(&self, segment: &Segment, format: Format, product: &Product) -> Result<()> {
+    fn product(&mut self, segment: &Segment, format: Format, product: &Product) -> Result<()> {
+        if matches!(format, Format::F16 | Format::Bf16) {
+            return self.vendor_product(segment, format, product);
+        }
         let functions = self.functions.of(segment.ty)?;
         let (rows, out_rows) = (count(product.rows)?, count(segment.rows)?);
         let (cols, out_stride) = (count(product.cols)?, count(product.out_stride)?);

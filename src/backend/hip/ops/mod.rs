@@ -6,3 +6,6 @@
 mod attention;
 mod linear;
 mod rows;
+mod vendor;
+
+pub use vendor::Vendor;

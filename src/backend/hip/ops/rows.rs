@@ -12,7 +12,7 @@ use crate::{Error, Result};
 impl HipBackend {
     /// The format in which rows are handed to the next product.
     fn handed_on(&self, rows: usize) -> Format {
-        tuning::activation_format(self.common, rows, self.options.batch_invariant)
+        tuning::activation_format(self.common, rows, self.options.batch_invariant, self.vendor.is_some())
     }
 
     /// What attention writes for the output projection.

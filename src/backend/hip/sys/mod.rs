@@ -3,6 +3,7 @@
 
 use std::ffi::c_void;
 
+pub mod blaslt;
 pub mod cuda;
 pub mod hip;
 pub mod rtc;

@@ -28,10 +28,16 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "fmac_f32" => d.accumulate(f32::mul_add),
         "mad_f32" | "madak_f32" | "madmk_f32" => d.ternary(|a: f32, b: f32, c: f32| a * b + c),
         "mac_f32" => d.accumulate(|a: f32, b: f32, c: f32| a * b + c),
-        "exp_f32" => d.unary(|a: f32| f64::from(a).exp2() as f32),
-        "log_f32" => d.unary(|a: f32| f64::from(a).log2() as f32),
-        "rcp_f32" | "rcp_iflag_f32" => d.unary(|a: f32| 1.0 / a),
-        "rsq_f32" => d.unary(|a: f32| (1.0 / f64::from(a).sqrt()) as f32),
+        "exp_f32" => d.unary(exp2),
+        "log_f32" => d.unary(log2),
+        "rcp_f32" | "rcp_iflag_f32" => d.unary(f32::recip),
+        "rsq_f32" => d.unary(rsqrt),
+        // GFX12: the same on scalar registers.
+        "s_exp_f32" => scalar(d, exp2),
+        "s_log_f32" => scalar(d, log2),
+        "s_rcp_f32" => scalar(d, f32::recip),
+        "s_rsq_f32" => scalar(d, rsqrt),
+        "s_sqrt_f32" => scalar(d, f32::sqrt),
         "sqrt_f32" => d.unary(f32::sqrt),
         "sin_f32" => d.unary(|a: f32| (f64::from(a).fract() * std::f64::consts::TAU).sin() as f32),
         "cos_f32" => d.unary(|a: f32| (f64::from(a).fract() * std::f64::consts::TAU).cos() as f32),
@@ -68,6 +74,24 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         _ => return Ok(None),
     };
     step.map(Some)
+}
+
+fn exp2(a: f32) -> f32 {
+    f64::from(a).exp2() as f32
+}
+
+fn log2(a: f32) -> f32 {
+    f64::from(a).log2() as f32
+}
+
+fn rsqrt(a: f32) -> f32 {
+    (1.0 / f64::from(a).sqrt()) as f32
+}
+
+fn scalar(d: &Decoder<'_>, f: fn(f32) -> f32) -> Decoded<Step> {
+    d.expect_sources(1)?;
+    let (dest, a) = (d.sgpr(0)?, d.source::<f32>(1)?);
+    Ok(step(move |wave| wave.set_sgpr(dest, f(a.scalar(wave)).to_bits())))
 }
 
 /// IEEE 754-2019 maximum: NaN wins, and +0 is above -0.

@@ -40,11 +40,14 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
 type Matrix<const SIDE: usize> = [[f32; SIDE]; MAX_DEPTH];
 
 fn execute<const SIDE: usize>(wave: &mut Wave, shape: &Shape, [a, b]: [&Operand; 2], c: &Accumulator, dest: u16) {
+    let (mut left, mut right) = ([[0.0; SIDE]; MAX_DEPTH], [[0.0; SIDE]; MAX_DEPTH]);
+    a.read(wave, shape, &mut left);
+    b.read(wave, shape, &mut right);
     // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
     #[cfg(target_arch = "x86_64")]
-    let product = unsafe { multiply::<SIDE>(&a.read(wave, shape), &b.read(wave, shape), shape.depth) };
+    let product = unsafe { multiply(&left, &right, shape.depth) };
     #[cfg(not(target_arch = "x86_64"))]
-    let product = multiply::<SIDE>(&a.read(wave, shape), &b.read(wave, shape), shape.depth);
+    let product = multiply(&left, &right, shape.depth);
     for index in 0..shape.results() {
         let mut old = match c {
             Accumulator::Registers(first) => *wave.vgpr(first + index as u16),
@@ -62,11 +65,15 @@ fn execute<const SIDE: usize>(wave: &mut Wave, shape: &Shape, [a, b]: [&Operand;
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
 fn multiply<const SIDE: usize>(a: &Matrix<SIDE>, b: &Matrix<SIDE>, depth: usize) -> [[f64; SIDE]; SIDE] {
     let mut product = [[0.0; SIDE]; SIDE];
-    for (row, sums) in product.iter_mut().enumerate() {
+    // Two rows at a time: their sums do not wait for each other.
+    for (pair, rows) in product.chunks_exact_mut(2).enumerate() {
+        let [first, second] = rows else { continue };
         for (left, right) in a.iter().zip(b).take(depth) {
-            let factor = f64::from(left[row]);
-            for (sum, value) in sums.iter_mut().zip(right) {
-                *sum = factor.mul_add(f64::from(*value), *sum);
+            let factors = [left[2 * pair], left[2 * pair + 1]].map(f64::from);
+            for (column, value) in right.iter().enumerate() {
+                let value = f64::from(*value);
+                first[column] = factors[0].mul_add(value, first[column]);
+                second[column] = factors[1].mul_add(value, second[column]);
             }
         }
     }
@@ -230,23 +237,28 @@ impl Operand {
         Ok(Self { first, element: shape.element, fp8, signed: shape.signed[which] })
     }
 
-    fn read<const SIDE: usize>(&self, wave: &Wave, shape: &Shape) -> Matrix<SIDE> {
+    fn read<const SIDE: usize>(&self, wave: &Wave, shape: &Shape, matrix: &mut Matrix<SIDE>) {
         let unused = 32 - shape.bits as u32;
         match self.element {
-            Element::F16 => self.convert(wave, shape, |word| f16_to_f32(word as u16)),
-            Element::Bf16 => self.convert(wave, shape, |word| bf16_to_f32(word as u16)),
-            Element::F32 => self.convert(wave, shape, f32::from_bits),
-            Element::Fp8(_) => self.convert(wave, shape, |word| self.fp8.to_f32(word as u8)),
+            Element::F16 => self.convert(wave, shape, matrix, |word| f16_to_f32(word as u16)),
+            Element::Bf16 => self.convert(wave, shape, matrix, |word| bf16_to_f32(word as u16)),
+            Element::F32 => self.convert(wave, shape, matrix, f32::from_bits),
+            Element::Fp8(_) => self.convert(wave, shape, matrix, |word| self.fp8.to_f32(word as u8)),
             Element::Integer if self.signed => {
-                self.convert(wave, shape, |word| ((word << unused) as i32 >> unused) as f32)
+                self.convert(wave, shape, matrix, |word| ((word << unused) as i32 >> unused) as f32)
             }
-            Element::Integer => self.convert(wave, shape, |word| (word << unused >> unused) as f32),
+            Element::Integer => self.convert(wave, shape, matrix, |word| (word << unused >> unused) as f32),
         }
     }
 
     /// `value` gets each element in the low bits of a word.
-    fn convert<const SIDE: usize>(&self, wave: &Wave, shape: &Shape, value: impl Fn(u32) -> f32) -> Matrix<SIDE> {
-        let mut matrix = [[0.0; SIDE]; MAX_DEPTH];
+    fn convert<const SIDE: usize>(
+        &self,
+        wave: &Wave,
+        shape: &Shape,
+        matrix: &mut Matrix<SIDE>,
+        value: impl Fn(u32) -> f32,
+    ) {
         let per_register = 32 / shape.bits;
         for element in 0..shape.elements() {
             let lanes = wave.vgpr(self.first + (element / per_register) as u16).as_flattened();
@@ -258,6 +270,5 @@ impl Operand {
                 }
             }
         }
-        matrix
     }
 }

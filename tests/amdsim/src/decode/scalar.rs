@@ -126,7 +126,8 @@ fn state(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
         }
         // Of the mode, only the handling of subnormals (bits 4 to 7) may change: they are always kept here.
         "setreg_b32" | "setreg_imm32_b32" => match register {
-            _ if register.contains("SCHED_MODE") => step(|_| {}),
+            // Each wave has a scratch memory of its own, wherever it is said to be.
+            _ if register.contains("SCHED_MODE") || register.contains("FLAT_SCR") => step(|_| {}),
             "hwreg(HW_REG_MODE, 4, 2)" | "hwreg(HW_REG_MODE, 4, 4)" | "hwreg(HW_REG_MODE, 6, 2)" => step(|_| {}),
             _ => return Err(format!("setting {register}")),
         },

@@ -147,10 +147,13 @@ type Buffer = [u8; 16 * MAX_LANES];
 
 /// Word `word` of each lane of a group.
 fn words_of(buffer: &Buffer, bytes: usize, group: usize, word: usize) -> [u32; GROUP] {
-    std::array::from_fn(|lane| {
-        let at = (GROUP * group + lane) * bytes + 4 * word;
-        u32::from_le_bytes([buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]])
-    })
+    let mut words = [0; GROUP];
+    let pieces = buffer[GROUP * group * bytes..].chunks_exact(bytes);
+    for (value, piece) in words.iter_mut().zip(pieces) {
+        let piece = &piece[4 * word..4 * word + 4];
+        *value = u32::from_le_bytes([piece[0], piece[1], piece[2], piece[3]]);
+    }
+    words
 }
 
 /// Neighbouring lanes whose data is one piece of memory, in the order of lanes.

@@ -8,7 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use amdsim::{CodeObject, Launch, Memory, Order, OutOfBounds, Stats, Trap};
 
-pub const TARGETS: [&str; 5] = ["gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
+/// One of each kind; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
+const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
+
+/// The targets that a test is for.
+pub fn targets(has: impl Fn(&str) -> bool) -> Vec<String> {
+    let chosen = std::env::var("AMDSIM_TARGETS").unwrap_or_else(|_| TARGETS.to_owned());
+    chosen.split(',').filter(|target| has(target)).map(str::to_owned).collect()
+}
 
 /// Compiles `tests/kernels/<file>.hip`, once for each target and set of flags.
 pub fn compile(file: &str, target: &str, flags: &[&str]) -> Arc<CodeObject> {
@@ -141,7 +148,12 @@ impl Case<'_> {
 
 /// Runs a test on every target, in both orders of execution.
 pub fn everywhere(file: &str, test: impl Fn(&CodeObject, Order)) {
-    for target in TARGETS {
+    on(&targets(|_| true), file, test);
+}
+
+/// Runs a test on some targets, in both orders of execution.
+pub fn on(targets: &[String], file: &str, test: impl Fn(&CodeObject, Order)) {
+    for target in targets {
         let object = compile(file, target, &[]);
         for order in [Order::Up, Order::Down] {
             test(&object, order);

@@ -9,6 +9,7 @@ typedef unsigned int u32;
 typedef int i32;
 typedef unsigned long long u64;
 typedef u16 f16;
+typedef long long i64;
 
 #define DEV static __attribute__((device)) inline __attribute__((always_inline))
 #define KERNEL(threads) extern "C" __attribute__((global)) \
@@ -70,9 +71,12 @@ DEV float fast_rcp(float x) { return __builtin_amdgcn_rcpf(x); }
 DEV float fast_rsqrt(float x) { return __builtin_amdgcn_rsqf(x); }
 #define LOG2E 1.44269504088896340736f
 
+#if defined(__gfx900__) || defined(__gfx1010__) || defined(__gfx9_generic__)
+  #define NO_DOT
+#endif
 typedef _Float16 h2v __attribute__((ext_vector_type(2)));
 DEV float dot2(u32 a, u32 b, float c) {
-#if defined(__gfx900__) || defined(__gfx1010__) || defined(__gfx9_generic__)
+#if defined(NO_DOT)
   h2v x = __builtin_bit_cast(h2v, a), y = __builtin_bit_cast(h2v, b);
   return c + (float)x[0] * (float)y[0] + (float)x[1] * (float)y[1];
 #else
@@ -82,11 +86,20 @@ DEV float dot2(u32 a, u32 b, float c) {
 DEV i32 dot4(u32 a, u32 b, i32 c) {
 #if defined(__GFX11__) || defined(__GFX12__)
   return __builtin_amdgcn_sudot4(true, (int)a, true, (int)b, c, false);
-#elif defined(__gfx900__) || defined(__gfx1010__) || defined(__gfx9_generic__)
+#elif defined(NO_DOT)
   for (int i = 0; i < 4; i++) c += (i32)(i8)(a >> 8 * i) * (i32)(i8)(b >> 8 * i);
   return c;
 #else
   return __builtin_amdgcn_sdot4((int)a, (int)b, c, false);
+#endif
+}
+
+DEV u32 unsigned_dot4(u32 a, u32 b, u32 c) {
+#if defined(NO_DOT)
+  for (int i = 0; i < 4; i++) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
+  return c;
+#else
+  return __builtin_amdgcn_udot4(a, b, c, false);
 #endif
 }
 

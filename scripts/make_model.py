@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Writes a GGUF model of a real model's shape with random weights.
+
+Shapes, tensor types and file layout are the real model's; the weights mean nothing. Good for measuring speed and
+memory. Needs numpy and gguf.
+
+    make_model.py llama-3-8b q4_k_m out.gguf
+"""
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+
+import gguf
+from gguf import GGMLQuantizationType as Type
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The dimensions of a decoder."""
+
+    arch: str
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    tied: bool
+    rope_base: float
+    context: int
+    qkv_bias: bool = False
+    qk_norm: bool = False
+
+
+SHAPES = {
+    "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 1e5, 8192),
+    "qwen2.5-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 64, 151936, True, 1e6, 32768, qkv_bias=True),
+    "qwen3-4b": Shape("qwen3", 36, 2560, 9728, 32, 8, 128, 151936, True, 1e6, 40960, qk_norm=True),
+    "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
+}
+# Size of a block's parts, in order: a number of random bytes, or the typical value of an f16 scale. The scales give
+# weights of about STD.
+STD = 0.02
+BLOCKS: dict[Type, tuple[int | float, ...]] = {
+    Type.Q4_0: (STD / 4.6, 16),
+    Type.Q4_1: (STD / 4.6, -STD / 4.6 * 7.5, 16),
+    Type.Q5_0: (STD / 9.2, 20),
+    Type.Q5_1: (STD / 9.2, -STD / 9.2 * 15.5, 20),
+    Type.Q8_0: (STD / 74, 32),
+    Type.Q2_K: (16, 64, STD / 9, STD / 6),
+    Type.Q3_K: (32, 64, 12, STD / 42),
+    Type.Q4_K: (STD / 150, STD / 20, 12, 128),
+    Type.Q5_K: (STD / 300, STD / 20, 12, 32, 128),
+    Type.Q6_K: (128, 64, 16, STD / (18 * 73)),
+}
+# Where rows do not divide into super-blocks, as llama.cpp falls back.
+FALLBACK = {Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0}
+POOL = 1 << 16
+
+
+class Weights:
+    """Random tensors from one seed."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(0)
+
+    def blocks(self, kind: Type, count: int) -> np.ndarray:
+        """Quantised blocks, no two alike, `[count, bytes]`."""
+        parts = []
+        for part in BLOCKS[kind]:
+            if isinstance(part, int):
+                parts.append(self.random.integers(0, 256, (count, part), dtype=np.uint8))
+            else:
+                scale = (part * self.random.uniform(0.7, 1.3, count)).astype(np.float16)
+                parts.append(scale.view(np.uint8).reshape(count, 2))
+        return np.hstack(parts)
+
+    def matrix(self, rows: int, cols: int, kind: Type) -> np.ndarray:
+        """A matrix of a type, drawn from a pool of blocks: fast to make, as hard to cache as real data."""
+        if kind in (Type.F16, Type.F32):
+            values = self.random.standard_normal(min(rows * cols, 1 << 24), dtype=np.float32) * STD
+            values = values.astype(np.float16 if kind == Type.F16 else np.float32)
+            return np.resize(values, (rows, cols))
+        if kind == Type.BF16:
+            values = self.random.standard_normal(min(rows * cols, 1 << 24), dtype=np.float32) * STD
+            return np.resize((values.view(np.uint32) >> 16).astype(np.uint16), (rows, cols)).view(np.uint8)
+        per_block, size = gguf.GGML_QUANT_SIZES[kind]
+        count = rows * cols // per_block
+        pool = self.blocks(kind, min(count, POOL))
+        if count > len(pool):
+            pool = pool[self.random.integers(0, len(pool), count)]
+        return pool.reshape(rows, cols // per_block * size)
+
+    def vector(self, size: int, mean: float) -> np.ndarray:
+        """A bias or a norm."""
+        return (mean + STD * self.random.standard_normal(size)).astype(np.float32)
+
+
+def tensor_type(recipe: str, name: str, layer: int, layers: int, cols: int) -> Type:
+    """The type that llama.cpp's quantiser gives a tensor (its main rules)."""
+    if recipe == "q4_k_m":
+        edge = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+        better = name == "output" or (edge and name in ("attn_v", "ffn_down"))
+        kind = Type.Q6_K if better else Type.Q4_K
+    else:
+        kind = Type[recipe.upper()]
+        if name == "output" and kind not in (Type.F32, Type.F16, Type.BF16, Type.Q8_0):
+            kind = Type.Q6_K
+    return FALLBACK.get(kind, kind) if cols % gguf.GGML_QUANT_SIZES[kind][0] else kind
+
+
+def write(shape: Shape, recipe: str, path: str) -> None:
+    """Writes the model."""
+    weights = Weights()
+    writer = gguf.GGUFWriter(path, shape.arch)
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(shape.vocab)
+    writer.add_context_length(shape.context)
+    writer.add_block_count(shape.layers)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_feed_forward_length(shape.ffn)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_key_length(shape.head_dim)
+    writer.add_value_length(shape.head_dim)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_layer_norm_rms_eps(1e-5)
+
+    def matrix(tensor: str, name: str, layer: int, rows: int, cols: int) -> None:
+        kind = tensor_type(recipe, name, layer, shape.layers, cols)
+        writer.add_tensor(f"{tensor}.weight", weights.matrix(rows, cols, kind), raw_dtype=kind)
+
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
+    for i in range(shape.layers):
+        layer = f"blk.{i}"
+        writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
+        for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+            matrix(f"{layer}.{name}", name, i, rows, shape.hidden)
+            if shape.qkv_bias:
+                writer.add_tensor(f"{layer}.{name}.bias", weights.vector(rows, 0.0))
+        if shape.qk_norm:
+            for name in ("attn_q_norm", "attn_k_norm"):
+                writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.head_dim, 1.0))
+        matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
+        writer.add_tensor(f"{layer}.ffn_norm.weight", weights.vector(shape.hidden, 1.0))
+        matrix(f"{layer}.ffn_gate", "ffn_gate", i, shape.ffn, shape.hidden)
+        matrix(f"{layer}.ffn_up", "ffn_up", i, shape.ffn, shape.hidden)
+        matrix(f"{layer}.ffn_down", "ffn_down", i, shape.hidden, shape.ffn)
+    writer.add_tensor("output_norm.weight", weights.vector(shape.hidden, 1.0))
+    if not shape.tied:
+        matrix("output", "output", 0, shape.vocab, shape.hidden)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("recipe", choices=["f32", "f16", "bf16", "q4_k_m", *(kind.name.lower() for kind in BLOCKS)])
+    parser.add_argument("out")
+    args = parser.parse_args()
+    write(SHAPES[args.shape], args.recipe, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,369 @@
+//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts use
+//! it over weights that were dequantised in flight; nothing needs it.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use super::sys::blaslt::{
+    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
+    HIPBLASLT, Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+};
+use super::{Device, DevicePtr, Stream};
+use crate::config::Platform;
+use crate::{Error, Result};
+
+/// Plans kept at most: prompts come in any number of rows, and each has its own.
+const MAX_PLANS: usize = 256;
+/// Device memory that the library may use during a product, bytes.
+pub const WORKSPACE_BYTES: u64 = 64 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Element {
+    fn code(self) -> c_int {
+        match self {
+            Self::F32 => DATA_F32,
+            Self::F16 => DATA_F16,
+            Self::Bf16 => DATA_BF16,
+        }
+    }
+}
+
+/// `out[rows][out_stride] (+)= x[rows][cols] · weights[out_rows][cols]ᵀ`, everything row-major and dense but `out`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Product {
+    pub rows: usize,
+    pub out_rows: usize,
+    pub cols: usize,
+    pub out_stride: usize,
+    pub input: Element,
+    pub output: Element,
+    pub add: bool,
+    /// Whether a bias of `out_rows` f32 is added.
+    pub bias: bool,
+}
+
+/// Where the operands of a product are; `bias` is null where there is none.
+#[derive(Debug, Clone, Copy)]
+pub struct Operands {
+    pub weights: DevicePtr,
+    pub x: DevicePtr,
+    pub bias: DevicePtr,
+    pub out: DevicePtr,
+    /// `WORKSPACE_BYTES` that nothing else on the stream's device uses meanwhile.
+    pub workspace: DevicePtr,
+}
+
+/// The library with the plans of the products that it was asked for. Owned by the thread that owns the stream.
+pub struct VendorBlas {
+    api: Api,
+    handle: Handle,
+    preference: Handle,
+    plans: HashMap<Product, Plan>,
+    device: Device,
+    name: String,
+}
+
+// SAFETY: the handles are used by one thread at a time (`&mut self`), and the libraries bind none of them to a thread.
+unsafe impl Send for VendorBlas {}
+
+struct Plan {
+    descriptor: Handle,
+    weights: Handle,
+    x: Handle,
+    out: Handle,
+    algorithm: HeuristicResult,
+}
+
+struct Api {
+    dialect: Dialect,
+    destroy: Destroy,
+    descriptor_create: DescriptorCreate,
+    descriptor_set: SetAttribute,
+    descriptor_destroy: Destroy,
+    layout_create: LayoutCreate,
+    layout_destroy: Destroy,
+    preference_destroy: Destroy,
+    heuristic: GetHeuristic,
+    matmul: Matmul,
+    /// Keeps the functions above mapped.
+    _library: Library,
+}
+
+impl VendorBlas {
+    /// The library of the device's platform, or `None` with the reason in the log. `cuda_home` is a CUDA toolkit,
+    /// searched after the loader's own path.
+    ///
+    /// # Errors
+    /// `Device` when the library is there and does not work.
+    pub fn open(device: &Device, cuda_home: Option<&Path>) -> Result<Option<Self>> {
+        let dialect = match device.properties().platform {
+            Platform::Amd => HIPBLASLT,
+            Platform::Nvidia => CUBLASLT,
+        };
+        let Some((library, name)) = open_library(&dialect, cuda_home) else {
+            tracing::info!(
+                "{} is not installed: long prompts use our own matrix kernels",
+                dialect.library_names.first().copied().unwrap_or_default()
+            );
+            return Ok(None);
+        };
+        device.call(|_| Ok(()))?;
+        let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the function is the library's own; it writes one handle.
+        check(unsafe { create(&mut handle) }, dialect, "Create")?;
+        let mut blas =
+            Self { api, handle, preference: std::ptr::null_mut(), plans: HashMap::new(), device: device.clone(), name };
+        // SAFETY: as above; on an error `blas` drops what exists.
+        check(unsafe { preference_create(&mut blas.preference) }, dialect, "MatmulPreferenceCreate")?;
+        let bytes = WORKSPACE_BYTES;
+        // SAFETY: the attribute is a u64, and the library copies it.
+        let status = unsafe {
+            preference_set(
+                blas.preference,
+                PREFERENCE_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast::<c_void>(),
+                size_of::<u64>(),
+            )
+        };
+        check(status, dialect, "MatmulPreferenceSetAttribute")?;
+        Ok(Some(blas))
+    }
+
+    /// The file that was opened.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Queues a product.
+    ///
+    /// # Errors
+    /// `Device` when the library refuses it.
+    ///
+    /// # Safety
+    /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
+    pub unsafe fn multiply(&mut self, stream: &Stream, product: Product, operands: Operands) -> Result<()> {
+        self.device.call(|_| Ok(()))?;
+        if !self.plans.contains_key(&product) {
+            if self.plans.len() == MAX_PLANS {
+                self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
+            }
+            let plan = self.plan(product)?;
+            self.plans.insert(product, plan);
+        }
+        let Some(plan) = self.plans.get(&product) else {
+            return Err(Error::internal("a plan that was just made is not there"));
+        };
+        if product.bias {
+            let pointer = operands.bias.0;
+            // SAFETY: the attribute is a pointer, and the library copies it.
+            let status = unsafe {
+                (self.api.descriptor_set)(
+                    plan.descriptor,
+                    self.api.dialect.attribute_bias_pointer,
+                    (&raw const pointer).cast::<c_void>(),
+                    size_of::<u64>(),
+                )
+            };
+            check(status, self.api.dialect, "MatmulDescSetAttribute")?;
+        }
+        let (alpha, beta) = (1.0f32, if product.add { 1.0f32 } else { 0.0 });
+        // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was given by
+        // the library for these layouts within the workspace's size. alpha and beta are read before the call returns.
+        let status = unsafe {
+            (self.api.matmul)(
+                self.handle,
+                plan.descriptor,
+                (&raw const alpha).cast::<c_void>(),
+                operands.weights.0,
+                plan.weights,
+                operands.x.0,
+                plan.x,
+                (&raw const beta).cast::<c_void>(),
+                operands.out.0,
+                plan.out,
+                operands.out.0,
+                plan.out,
+                plan.algorithm.0.as_ptr().cast(),
+                operands.workspace.0,
+                WORKSPACE_BYTES as usize,
+                stream.queue().handle.0,
+            )
+        };
+        check(status, self.api.dialect, "Matmul")
+    }
+
+    /// The library is column-major: our row-major `weights` are its transposed `A` (`cols` x `out_rows`), `x` its `B`
+    /// (`cols` x `rows`), `out` its `D` (`out_rows` x `rows`).
+    fn plan(&self, product: Product) -> Result<Plan> {
+        let api = &self.api;
+        let mut plan = Plan {
+            descriptor: std::ptr::null_mut(),
+            weights: std::ptr::null_mut(),
+            x: std::ptr::null_mut(),
+            out: std::ptr::null_mut(),
+            algorithm: HeuristicResult([0; 128]),
+        };
+        let filled = self.fill_plan(&mut plan, product);
+        if filled.is_err() {
+            api.drop_plan(&plan);
+        }
+        filled.map(|()| plan)
+    }
+
+    fn fill_plan(&self, plan: &mut Plan, product: Product) -> Result<()> {
+        let (api, dialect) = (&self.api, self.api.dialect);
+        let (rows, out_rows, cols) = (product.rows as u64, product.out_rows as u64, product.cols as u64);
+        let input = product.input.code();
+        // SAFETY: each call writes one handle or copies an attribute of the given size.
+        unsafe {
+            let created = (api.descriptor_create)(&mut plan.descriptor, dialect.compute_f32, DATA_F32);
+            check(created, dialect, "MatmulDescCreate")?;
+            let transpose = dialect.operation_transpose;
+            let set = (api.descriptor_set)(
+                plan.descriptor,
+                dialect.attribute_transpose_a,
+                (&raw const transpose).cast::<c_void>(),
+                size_of::<i32>(),
+            );
+            check(set, dialect, "MatmulDescSetAttribute")?;
+            if product.bias {
+                let epilogue = EPILOGUE_BIAS;
+                let set = (api.descriptor_set)(
+                    plan.descriptor,
+                    dialect.attribute_epilogue,
+                    (&raw const epilogue).cast::<c_void>(),
+                    size_of::<u32>(),
+                );
+                check(set, dialect, "MatmulDescSetAttribute")?;
+            }
+            let a = (api.layout_create)(&mut plan.weights, input, cols, out_rows, cols as i64);
+            check(a, dialect, "MatrixLayoutCreate")?;
+            let b = (api.layout_create)(&mut plan.x, input, cols, rows, cols as i64);
+            check(b, dialect, "MatrixLayoutCreate")?;
+            let stride = product.out_stride as i64;
+            let d = (api.layout_create)(&mut plan.out, product.output.code(), out_rows, rows, stride);
+            check(d, dialect, "MatrixLayoutCreate")?;
+        }
+        let mut found: c_int = 0;
+        // SAFETY: the objects are those made above; room for the one result that is asked for.
+        let status = unsafe {
+            (api.heuristic)(
+                self.handle,
+                plan.descriptor,
+                plan.weights,
+                plan.x,
+                plan.out,
+                plan.out,
+                self.preference,
+                1,
+                &mut plan.algorithm,
+                &mut found,
+            )
+        };
+        check(status, dialect, "MatmulAlgoGetHeuristic")?;
+        if found < 1 {
+            return Err(failed(dialect, format!("no algorithm for {product:?}")));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for VendorBlas {
+    fn drop(&mut self) {
+        let api = &self.api;
+        for plan in self.plans.values() {
+            api.drop_plan(plan);
+        }
+        // SAFETY: the handles are ours, used by nothing after this.
+        unsafe {
+            if !self.preference.is_null() {
+                api.note("MatmulPreferenceDestroy", (api.preference_destroy)(self.preference));
+            }
+            api.note("Destroy", (api.destroy)(self.handle));
+        }
+    }
+}
+
+impl Api {
+    /// The functions of an opened library; those that only `open` calls come beside it.
+    fn load(library: Library, dialect: Dialect) -> Result<(Self, Create, Create, SetAttribute)> {
+        // SAFETY: the types are those of the library's public header, for each name.
+        unsafe {
+            let create = symbol::<Create>(&library, dialect, "Create")?;
+            let preference_create = symbol::<Create>(&library, dialect, "MatmulPreferenceCreate")?;
+            let preference_set = symbol::<SetAttribute>(&library, dialect, "MatmulPreferenceSetAttribute")?;
+            let api = Self {
+                dialect,
+                destroy: symbol(&library, dialect, "Destroy")?,
+                descriptor_create: symbol(&library, dialect, "MatmulDescCreate")?,
+                descriptor_set: symbol(&library, dialect, "MatmulDescSetAttribute")?,
+                descriptor_destroy: symbol(&library, dialect, "MatmulDescDestroy")?,
+                layout_create: symbol(&library, dialect, "MatrixLayoutCreate")?,
+                layout_destroy: symbol(&library, dialect, "MatrixLayoutDestroy")?,
+                preference_destroy: symbol(&library, dialect, "MatmulPreferenceDestroy")?,
+                heuristic: symbol(&library, dialect, "MatmulAlgoGetHeuristic")?,
+                matmul: symbol(&library, dialect, "Matmul")?,
+                _library: library,
+            };
+            Ok((api, create, preference_create, preference_set))
+        }
+    }
+
+    fn drop_plan(&self, plan: &Plan) {
+        for layout in [plan.weights, plan.x, plan.out] {
+            if !layout.is_null() {
+                // SAFETY: ours, and used by nothing after this.
+                self.note("MatrixLayoutDestroy", unsafe { (self.layout_destroy)(layout) });
+            }
+        }
+        if !plan.descriptor.is_null() {
+            // SAFETY: as above.
+            self.note("MatmulDescDestroy", unsafe { (self.descriptor_destroy)(plan.descriptor) });
+        }
+    }
+
+    /// Nothing can be done about a failure while dropping but to say so.
+    fn note(&self, function: &str, status: c_int) {
+        if status != 0 {
+            tracing::error!("{}{function} failed with status {status}", self.dialect.prefix);
+        }
+    }
+}
+
+fn open_library(dialect: &Dialect, cuda_home: Option<&Path>) -> Option<(Library, String)> {
+    let bare = dialect.library_names.iter().map(PathBuf::from);
+    let folders = [cuda_home.unwrap_or(Path::new(dialect.home)).join("lib64"), Path::new(dialect.home).join("lib")];
+    let inside = folders.iter().flat_map(|folder| dialect.library_names.iter().map(move |name| folder.join(name)));
+    bare.chain(inside).find_map(|path| {
+        // SAFETY: the vendor's library; its initialisers are what every program that links it runs.
+        let library = unsafe { Library::new(&path) }.ok()?;
+        Some((library, path.display().to_string()))
+    })
+}
+
+/// # Safety
+/// `T` is the type of the function.
+unsafe fn symbol<T: Copy>(library: &Library, dialect: Dialect, function: &str) -> Result<T> {
+    let name = format!("{}{function}", dialect.prefix);
+    // SAFETY: by the caller's promise.
+    let found = unsafe { library.get::<T>(name.as_bytes()) };
+    found.map(|f| *f).map_err(|e| failed(dialect, format!("the library lacks {name}: {e}")))
+}
+
+fn check(status: c_int, dialect: Dialect, function: &str) -> Result<()> {
+    if status == 0 { Ok(()) } else { Err(failed(dialect, format!("{function} failed with status {status}"))) }
+}
+
+fn failed(dialect: Dialect, problem: String) -> Error {
+    Error::Device { device: "hip".to_owned(), problem: format!("{}: {problem}", dialect.prefix) }
+}

@@ -1,0 +1,94 @@
+//! The calls of cuBLASLt and hipBLASLt that we use. Both libraries have the same functions with the same arguments under
+//! another prefix; numbers and the size of one opaque structure differ.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// Any of the libraries' objects.
+pub type Handle = *mut c_void;
+
+pub const DATA_F32: c_int = 0;
+pub const DATA_F16: c_int = 2;
+pub const DATA_BF16: c_int = 14;
+pub const EPILOGUE_BIAS: u32 = 4;
+pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
+
+/// Where the two libraries differ.
+#[derive(Debug, Clone, Copy)]
+pub struct Dialect {
+    pub prefix: &'static str,
+    pub library_names: &'static [&'static str],
+    /// Where the vendor installs its libraries, in lib or lib64.
+    pub home: &'static str,
+    pub compute_f32: c_int,
+    pub attribute_transpose_a: c_int,
+    pub attribute_epilogue: c_int,
+    pub attribute_bias_pointer: c_int,
+    pub operation_transpose: i32,
+    /// Bytes of `MatmulAlgo_t`, which opens a `MatmulHeuristicResult_t`; the size of the workspace and the status follow.
+    pub algorithm_bytes: usize,
+}
+
+pub const CUBLASLT: Dialect = Dialect {
+    prefix: "cublasLt",
+    library_names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    home: "/usr/local/cuda",
+    compute_f32: 68,
+    attribute_transpose_a: 3,
+    attribute_epilogue: 7,
+    attribute_bias_pointer: 8,
+    operation_transpose: 1,
+    algorithm_bytes: 64,
+};
+
+pub const HIPBLASLT: Dialect = Dialect {
+    prefix: "hipblasLt",
+    library_names: &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
+    home: "/opt/rocm",
+    compute_f32: 2,
+    attribute_transpose_a: 0,
+    attribute_epilogue: 2,
+    attribute_bias_pointer: 3,
+    operation_transpose: 112,
+    algorithm_bytes: 24,
+};
+
+/// `MatmulHeuristicResult_t` of either library, with room for the larger one.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy)]
+pub struct HeuristicResult(pub [u8; 128]);
+
+pub type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+pub type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+pub type DescriptorCreate = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int;
+pub type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int;
+pub type LayoutCreate = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int;
+pub type GetHeuristic = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    Handle,
+    c_int,
+    *mut HeuristicResult,
+    *mut c_int,
+) -> c_int;
+pub type Matmul = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    *const c_void,
+    u64,
+    Handle,
+    u64,
+    Handle,
+    *const c_void,
+    u64,
+    Handle,
+    u64,
+    Handle,
+    *const c_char,
+    u64,
+    usize,
+    *mut c_void,
+) -> c_int;
