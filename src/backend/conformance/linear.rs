@@ -4,9 +4,8 @@
 //! activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A wrong scale,
 //! column or sign of a single block is far outside.
 
-use super::{Random, bytes_of, fill, matrix};
+use super::{Random, bytes_of, fill, matrix, rows_batch};
 use crate::backend::{Backend, LinearPart, Loader};
-use crate::batch::Batch;
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 
@@ -164,7 +163,8 @@ fn embedding<L: Loader>(mut loader: L, weights: &Weights) {
     let table = loader.upload_matrix(&[part]).unwrap();
     let mut out = loader.alloc_buffer(ids.len(), cols).unwrap();
     let mut backend = loader.finish().unwrap();
-    let batch = Batch { token_ids: ids.to_vec(), ..Batch::default() };
+    let batch = rows_batch(ids.to_vec());
+    backend.begin_step(&batch).unwrap();
     backend.embed(&table, &batch, 1.0, &mut out).unwrap();
     let got = backend.to_host(&out, ids.len(), cols).unwrap();
     let expected = ids.iter().flat_map(|&id| &weights.values[id as usize * cols..][..cols]);
