@@ -182,7 +182,7 @@ template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
 
 #define ATTENTION_DECODE(type, suffix, D)                                       \
   KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {            \
-    pdl_wait();                                                                 \
+    pdl_launch(); pdl_wait();                                                  \
     attention_decode<type, D>(a);                                               \
   }
 ATTENTION_DECODE(f16, f16, 64)

@@ -57,7 +57,7 @@ DEV void pad_rows(const AttentionArgs& a) {
 
 #define ATTENTION_PREFILL(suffix, D)                                            \
   KERNEL(ATTENTION_THREADS, attention_prefill_##suffix##_d##D, AttentionArgs) {   \
-    pdl_wait();                                                                 \
+    pdl_launch(); pdl_wait();                                                  \
     attention_prefill_##suffix<D>(a);                                           \
     pad_rows(reload(a));                                                                \
   }

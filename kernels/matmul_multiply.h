@@ -135,6 +135,7 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
   constexpr int LOAD_AT = N >= 64 ? PIECE_GROUPS / 2 : 0;
   MatmulWeights<N> weights, next;
   if (first < last) weights.load(rows, first * PIECES, lane32);
+  pdl_launch();
   pdl_wait();                          // weights depend on no kernel before, activations do
   const MatmulActivations<N> activations(a, at);
   for (u32 sb = first; sb < last; sb += S::KW) {
@@ -154,5 +155,4 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
       weights = next;
     }
   }
-  pdl_launch();
 }

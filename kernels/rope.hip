@@ -28,7 +28,7 @@ DEV void cos_sin(double x, float& cos, float& sin) {
 }
 
 KERNEL(256, rope_angles, RopeAnglesArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u64 index = (u64)bid_x() * 256 + (u32)tid_x();
   if (index >= (u64)a.rows * a.num_pairs) return;
   const u32 row = (u32)(index / a.num_pairs), pair = (u32)(index % a.num_pairs);
@@ -103,10 +103,10 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
 }
 
 KERNEL(32 * ROPE_STORE_HEADS, rope_store_f16, RopeStoreArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   rope_store<f16>(a);
 }
 KERNEL(32 * ROPE_STORE_HEADS, rope_store_f32, RopeStoreArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   rope_store<float>(a);
 }

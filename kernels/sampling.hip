@@ -238,7 +238,7 @@ DEV u32 collect_thinning(const Row& row, u64 floor, u32 k, u64* keys, u32* count
 
 // Grid: rows.
 KERNEL(1024, argmax, ArgmaxArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   const u32 r = (u32)bid_x();
   const Row row = row_of(a.logits, r, a.cols);
   const Whole whole = combine(row, scan(row, 1.f), 1.f);
@@ -253,7 +253,7 @@ KERNEL(1024, argmax, ArgmaxArgs) {
 // least reach it, and hardly more do, since the threads' shares of a row are alike. Only what reaches the floor is
 // looked at again.
 KERNEL(1024, top_k, TopKArgs) {
-  pdl_wait();
+  pdl_launch(); pdl_wait();
   SHARED u64 keys[CAPACITY];
   SHARED u32 count;
   const u32 r = (u32)bid_x(), t = (u32)tid_x();

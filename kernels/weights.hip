@@ -6,6 +6,7 @@
 // A group of 32 lanes makes one tile. The blocks of the file may lie at any address (2-byte alignment is the most that
 // GGUF gives; MXFP4 has 17-byte blocks), so they are read byte by byte: this runs once, at the upload.
 TYPED_KERNEL(256, repack_, RepackArgs) {
+  pdl_wait();
   const u32 super_blocks = (a.cols + 255) >> 8, tiles = (a.out_rows + 15) >> 4;
   const u64 unit = (u64)bid_x() * 8 + (tid_x() >> 5);
   if (unit >= (u64)tiles * super_blocks) return;
@@ -23,6 +24,7 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
 }
 
 TYPED_KERNEL(256, embed_, EmbedArgs) {
+  pdl_launch(); pdl_wait();
   const u32 token = a.token_ids[bid_x()];
   const u64 super_blocks = (a.cols + 255) >> 8;
   const u8* tiles = a.table + (token >> 4) * super_blocks * Tile::BYTES;
@@ -36,6 +38,7 @@ TYPED_KERNEL(256, embed_, EmbedArgs) {
 constexpr int LDS_ROW = 264;           // halves; 8 more than a row keep the 16-byte stores off the same banks
 struct Rows { alignas(16) u16 of_group[4][16 * LDS_ROW]; };
 TYPED_KERNEL(128, dequantize_, DequantizeArgs) {
+  pdl_launch(); pdl_wait();             // a library's kernel may still read what is overwritten here
   SHARED Rows lds;
   const u32 super_blocks = (a.cols + 255) >> 8;
   const u64 unit = (u64)bid_x() * 4 + (tid_x() >> 5);

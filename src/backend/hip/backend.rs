@@ -163,7 +163,7 @@ impl Backend for HipBackend {
         if !self.inputs.shape.pure_decode || self.rope.is_none() {
             return Ok(Plan::Run { rows: tokens });
         }
-        self.graphs.begin(tokens, &self.stream)
+        self.graphs.begin(tokens, self.inputs.shape.context_splits, &self.stream)
     }
 
     fn end_ops(&mut self) -> Result<()> {
@@ -303,6 +303,7 @@ impl Backend for HipBackend {
     }
 
     fn describe(&self) -> String {
-        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options)
+        let vendor = self.vendor.as_ref().map(|vendor| vendor.blas.name());
+        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options, vendor)
     }
 }

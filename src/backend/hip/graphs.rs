@@ -1,5 +1,6 @@
-//! Recorded decode steps, one per batch size: launching one costs a single call instead of some ten per layer. All that
-//! differs between steps is in device memory (`step`), so a recording serves every batch up to its size.
+//! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between steps
+//! is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any length; but
+//! there is one for each number of splits that attention takes contexts in.
 
 use std::collections::HashMap;
 
@@ -11,17 +12,23 @@ use crate::{Error, Result};
 pub struct Graphs {
     /// The largest batch of single rows.
     most: usize,
-    recorded: HashMap<usize, Graph>,
+    recorded: HashMap<Key, Graph>,
     state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    rows: usize,
+    context_splits: u32,
 }
 
 enum State {
     /// Ops run as they come.
     Idle,
-    /// Ops are recorded for this many rows.
-    Recording(usize),
-    /// The recording for this many rows does the step.
-    Replaying(usize),
+    /// Ops are recorded.
+    Recording(Key),
+    /// A recording does the step.
+    Replaying(Key),
 }
 
 impl Graphs {
@@ -32,36 +39,37 @@ impl Graphs {
     /// Rows of the recording that is being made.
     pub fn recording(&self) -> Option<usize> {
         match self.state {
-            State::Recording(rows) => Some(rows),
+            State::Recording(key) => Some(key.rows),
             _ => None,
         }
     }
 
     /// A step of `rows` single rows: repeats a recording, or makes one. Nothing is allocated for it but what the driver
     /// needs itself.
-    pub fn begin(&mut self, rows: usize, stream: &Stream) -> Result<Plan> {
+    pub fn begin(&mut self, rows: usize, context_splits: u32, stream: &Stream) -> Result<Plan> {
         let Some(size) = bucket(rows, self.most) else { return Ok(Plan::Run { rows }) };
-        if self.recorded.contains_key(&size) {
-            self.state = State::Replaying(size);
+        let key = Key { rows: size, context_splits };
+        if self.recorded.contains_key(&key) {
+            self.state = State::Replaying(key);
             return Ok(Plan::Replay);
         }
         stream.begin_capture()?;
-        self.state = State::Recording(size);
+        self.state = State::Recording(key);
         Ok(Plan::Run { rows: size })
     }
 
     /// The step's ops are complete: runs what was recorded.
     pub fn end(&mut self, stream: &Stream) -> Result<()> {
-        let size = match std::mem::replace(&mut self.state, State::Idle) {
+        let key = match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => return Ok(()),
-            State::Recording(size) => {
+            State::Recording(key) => {
                 let graph = stream.end_capture()?;
-                self.recorded.insert(size, graph);
-                size
+                self.recorded.insert(key, graph);
+                key
             }
-            State::Replaying(size) => size,
+            State::Replaying(key) => key,
         };
-        let graph = self.recorded.get(&size).ok_or_else(|| Error::internal("a recorded step that is not there"))?;
+        let graph = self.recorded.get(&key).ok_or_else(|| Error::internal("a recorded step that is not there"))?;
         // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on its one
         // stream; weights and cache are given to every step by the same decoder.
         unsafe { graph.launch(stream) }

@@ -3,6 +3,7 @@
 //! and only as far as they are used.
 
 use super::args::NO_SLOT;
+use super::tuning::context_splits;
 use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
 use crate::backend::KvLayerSpec;
 use crate::backend::args::validate_batch;
@@ -88,6 +89,8 @@ pub struct StepShape {
     pub prefill_items: usize,
     pub logits_rows: usize,
     pub num_copies: usize,
+    /// Of the sequences with one row.
+    pub context_splits: u32,
     /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
     pub pure_decode: bool,
     /// The cache that the batch's slots, and its block tables, were checked against.
@@ -211,6 +214,7 @@ impl StepInputs {
             words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
         }
 
+        let longest = batch.context_lens.iter().copied().max().unwrap_or(0);
         let used = 4 * (at.tables + entries);
         // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
         // this stream, before or after the copy.
@@ -222,6 +226,7 @@ impl StepInputs {
             prefill_items,
             logits_rows: rows,
             num_copies: copies,
+            context_splits: context_splits(longest),
             pure_decode,
             slots_checked: None,
             tables_checked: None,

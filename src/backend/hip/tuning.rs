@@ -8,11 +8,14 @@ pub const PARTIAL_BYTES: u64 = 32 << 20;
 /// Counters of blocks that share an output.
 pub const NUM_COUNTERS: usize = 1 << 16;
 
-/// Blocks of `gemv` along x: they walk the tiles of 16 rows. Two blocks of 256 threads a multiprocessor keep enough loads
-/// in flight to reach the memory's speed; more only repeat the prologue.
+/// Blocks of `gemv` that a multiprocessor holds.
+const GEMV_BLOCKS: u32 = 1;
+
+/// Blocks of `gemv` along x: they walk the tiles of 16 rows. What is resident keeps enough loads in flight to reach the
+/// memory's speed; more would only repeat the prologue.
 pub fn gemv_blocks(out_rows: usize, multiprocessors: u32) -> u32 {
     let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
-    tiles.min(2 * multiprocessors).max(1)
+    tiles.min(GEMV_BLOCKS * multiprocessors).max(1)
 }
 
 /// How a product on the matrix units is launched.
@@ -43,21 +46,29 @@ fn partial_bytes(plan: MatmulPlan) -> u64 {
     4 * x * y * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
 }
 
-/// The variant whose rows cover the batch, split along the columns until the multiprocessors have two blocks each.
+/// The variant whose rows cover the batch, split along the columns until the multiprocessors have as many blocks as they
+/// hold, but not into pieces too short to be worth their partial sums. Fitted to measurements of Q4_K at the shapes of an
+/// 8B model on an H200.
 pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
-    let n = match rows {
-        0..=8 => 8,
-        9..=16 => 16,
-        17..=32 => 32,
-        _ => 64,
+    // Groups of a block that share the columns, blocks of a multiprocessor, and the least super-blocks of a group.
+    let (n, groups, resident, least) = match rows {
+        0..=8 => (8, 4, 2, 4),
+        9..=16 => (16, 4, 2, 4),
+        17..=32 => (32, 1, 4, 2),
+        _ => (64, 1, 2, 2),
     };
     let whole = plan(n, rows, out_rows, 1);
-    let blocks = whole.grid[0] * whole.grid[1];
-    let super_blocks = cols.div_ceil(256);
-    // A split of fewer super-blocks is not worth its partial sums.
-    let most = (super_blocks / 4).clamp(1, 8);
+    let blocks = whole.grid[0].saturating_mul(whole.grid[1]);
     let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / partial_bytes(whole).max(1) };
-    let splits = (2 * multiprocessors / blocks.max(1)).clamp(1, most).min(u32::try_from(room.max(1)).unwrap_or(most));
+    let super_blocks = cols.div_ceil(256);
+    let mut splits = 1;
+    while splits < 8
+        && blocks.saturating_mul(2 * splits) <= multiprocessors * resident
+        && super_blocks >= 2 * splits * groups * least
+        && u64::from(2 * splits) <= room
+    {
+        splits *= 2;
+    }
     plan(n, rows, out_rows, splits)
 }
 
@@ -66,14 +77,26 @@ pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
     plan(32, rows, out_rows, 1)
 }
 
-/// Splits of the context in attention over single rows, for `items` sequences. Graphs are recorded for any context, so it
-/// does not count here: a short one leaves splits empty.
-pub fn attention_splits(items: u32, num_heads: u32, num_kv_heads: u32, head_dim: u32, multiprocessors: u32) -> u32 {
+/// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 64
+/// tokens or more. A power of two, so that contexts of about the same length share a recorded step.
+pub fn context_splits(max_context: u32) -> u32 {
+    max_context.div_ceil(64).next_power_of_two().min(32)
+}
+
+/// Splits of the context for `items` sequences: no more than fill the multiprocessors.
+pub fn attention_splits(
+    items: u32,
+    num_heads: u32,
+    num_kv_heads: u32,
+    head_dim: u32,
+    multiprocessors: u32,
+    context_splits: u32,
+) -> u32 {
     let blocks = items.saturating_mul(num_kv_heads).max(1);
     let partial = 4 * u64::from(items) * u64::from(num_heads) * u64::from(head_dim + 2);
     let room = PARTIAL_BYTES / partial.max(1);
     let room = if blocks as usize > NUM_COUNTERS { 1 } else { u32::try_from(room).unwrap_or(u32::MAX) };
-    (2 * multiprocessors).div_ceil(blocks).clamp(1, 32).min(room.max(1))
+    (2 * multiprocessors).div_ceil(blocks).clamp(1, context_splits.max(1)).min(room.max(1))
 }
 
 /// Batch sizes that decode steps are recorded for.
@@ -130,9 +153,14 @@ mod tests {
             let plan = matmul(rows, 64, 65_536, 1000);
             assert!(plan.grid[2] == 1 || u64::from(plan.grid[2]) * partial_bytes(plan) <= PARTIAL_BYTES);
         }
-        assert!(attention_splits(1, 32, 8, 128, 132) >= 32);
-        assert_eq!(attention_splits(256, 32, 8, 128, 132), 1);
-        assert_eq!(attention_splits(1 << 14, 32, 8, 128, 132), 1);
+        assert_eq!(context_splits(0), 1);
+        assert_eq!(context_splits(65), 2);
+        assert_eq!(context_splits(200), 4);
+        assert_eq!(context_splits(1 << 20), 32);
+        assert_eq!(attention_splits(1, 32, 8, 128, 132, 32), 32);
+        assert_eq!(attention_splits(1, 32, 8, 128, 132, 4), 4);
+        assert_eq!(attention_splits(256, 32, 8, 128, 132, 32), 1);
+        assert_eq!(attention_splits(1 << 14, 32, 8, 128, 132, 32), 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::embedded::SOURCES;
 use super::plan::Unit;
 use crate::backend::hip::driver::DeviceProperties;
 use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
-use crate::backend::hip::sys::{ProgramHandle, Status};
+use crate::backend::hip::sys::{ProgramHandle, Status, open_library};
 use crate::config::{HipOptions, Platform};
 
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
@@ -55,7 +55,7 @@ impl RuntimeCompiler {
         let mut problem = None;
         for path in &candidates {
             // SAFETY: the initialisers of a compiler that was installed to be used like this.
-            let Ok(library) = (unsafe { Library::new(path) }) else { continue };
+            let Ok(library) = (unsafe { open_library(path) }) else { continue };
             match Self::load(properties, path, library) {
                 Ok(compiler) => return Ok(compiler),
                 Err(why) => problem = problem.or(Some(why)),

@@ -20,6 +20,8 @@ pub(super) struct Nvidia {
     /// The device's primary context, shared with whatever else in the process uses CUDA.
     context: ContextHandle,
     properties: DeviceProperties,
+    /// Whether kernels may start before their predecessor has ended (compute capability 9 and later).
+    dependent_launch: bool,
 }
 
 /// Calls a function of the table and turns a non-zero status into an error that names it.
@@ -34,7 +36,7 @@ pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
     let (library, name) = open_library(options, &LIBRARIES)?;
     // SAFETY: a library of this name has the functions of cuda.h.
     let cuda =
-        unsafe { Cuda::load(library) }.map_err(|e| format!("{name} is older than CUDA 11.4 or not CUDA: {e}"))?;
+        unsafe { Cuda::load(library) }.map_err(|e| format!("{name} is older than CUDA 11.8 or not CUDA: {e}"))?;
     let index = c_int::try_from(options.device_index).map_err(|e| e.to_string())?;
     let (mut count, mut version, mut device) = (0, 0, 0);
     // SAFETY: the pointers are to locals that outlive the calls.
@@ -53,7 +55,9 @@ pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
     // SAFETY: `context` outlives the call.
     unsafe { call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context, device)) }.map_err(|e| e.to_string())?;
     // From here on `Drop` releases the context.
-    let mut opened = Nvidia { cuda, device, context, properties };
+    let dependent_launch =
+        properties.arch.trim_start_matches("sm_").parse().is_ok_and(|capability: u32| capability >= 90);
+    let mut opened = Nvidia { cuda, device, context, properties, dependent_launch };
     opened.make_current().map_err(|e| e.to_string())?;
     opened.properties.total_memory = opened.memory_info().map_err(|e| e.to_string())?.total;
     Ok(opened)
@@ -279,10 +283,23 @@ impl Driver for Nvidia {
         args: *const c_void,
         stream: StreamHandle,
     ) -> Outcome<()> {
+        let mut value = [0; 16];
+        value[0] = 1;
+        let id = cuda::LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let dependent = cuda::LaunchAttribute { id, padding: 0, value };
+        let config = cuda::LaunchConfig {
+            grid: [x, y, z],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            stream,
+            attributes: &raw const dependent,
+            num_attributes: u32::from(self.dependent_launch),
+        };
         let mut parameters = [args.cast_mut()];
         let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: see above; the driver copies the parameter before it returns.
-        unsafe { call!(self.cuda, cuLaunchKernel(function, x, y, z, threads, 1, 1, 0, stream, parameters, extra)) }
+        // SAFETY: see above; the driver copies configuration and parameter before it returns. Every kernel of ours calls
+        // `pdl_wait` before it touches what another one writes.
+        unsafe { call!(self.cuda, cuLaunchKernelEx(&raw const config, function, parameters, extra)) }
     }
 
     unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {

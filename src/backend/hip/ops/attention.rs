@@ -132,7 +132,10 @@ impl HipBackend {
         let prefill_items = count(shape.prefill_items)?;
         let splits = match self.options.batch_invariant {
             true => 1,
-            false => tuning::attention_splits(decode_items, num_heads, num_kv_heads, head_dim, self.multiprocessors()),
+            false => {
+                let (sms, most) = (self.multiprocessors(), shape.context_splits);
+                tuning::attention_splits(decode_items, num_heads, num_kv_heads, head_dim, sms, most)
+            }
         };
         let mut args = AttentionKernelArgs {
             qkv,

@@ -26,6 +26,29 @@ pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 
+/// `CUlaunchConfig`.
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: StreamHandle,
+    pub attributes: *const LaunchAttribute,
+    pub num_attributes: c_uint,
+}
+
+/// `CUlaunchAttribute`, with the one kind of value that we give.
+#[repr(C)]
+pub struct LaunchAttribute {
+    pub id: c_uint,
+    pub padding: c_uint,
+    /// A union of 64 bytes, of which an integer is the first member here.
+    pub value: [c_int; 16],
+}
+
+/// The kernel may start before the one ahead of it in the stream has ended; it waits itself (`pdl_wait`).
+pub const LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+
 api! {
     Cuda {
         fn cuInit(c_uint) -> Status;
@@ -61,9 +84,8 @@ api! {
         fn cuModuleUnload(ModuleHandle) -> Status;
         fn cuModuleGetFunction(*mut FunctionHandle, ModuleHandle, *const c_char) -> Status;
         fn cuFuncGetAttribute(*mut c_int, c_int, FunctionHandle) -> Status;
-        fn cuLaunchKernel(
-            FunctionHandle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint,
-            StreamHandle, *mut *mut c_void, *mut *mut c_void,
+        fn cuLaunchKernelEx(
+            *const LaunchConfig, FunctionHandle, *mut *mut c_void, *mut *mut c_void,
         ) -> Status;
         fn cuStreamBeginCapture_v2(StreamHandle, c_int) -> Status;
         fn cuStreamEndCapture(StreamHandle, *mut GraphHandle) -> Status;
