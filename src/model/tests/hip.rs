@@ -184,6 +184,24 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
+/// A llama, a qwen and a quantised model in AMD machine code.
+fn check_amd(target: &str) {
+    let Some(device) = devices::open(target) else { return };
+    check_architecture(&device, "llama3_ropescale");
+    check_architecture(&device, "qwen3");
+    check_quantised(&device, "Q4_K_M");
+}
+
+#[test]
+fn golden_logits_gfx1100() {
+    check_amd("gfx1100");
+}
+
+#[test]
+fn golden_logits_gfx942() {
+    check_amd("gfx942");
+}
+
 #[test]
 fn golden_logits_on_this_machines_gpu() {
     check_all(devices::open_real());
