@@ -42,7 +42,7 @@ struct DequantizeArgs {
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c], n = RMSNorm with weights `norm` where given; quantised types
 // quantise the input to int8 per 16 values. With `weights_up`, out[r][o] = silu(gate) * up. gemv_<type>
-constexpr u32 GEMV_THREADS = 256;
+constexpr u32 GEMV_THREADS = 512;
 struct GemvArgs {
   const u8* weights;      // tiles
   const u8* weights_up;   // tiles of the same shape and type, or null

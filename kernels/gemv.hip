@@ -82,14 +82,21 @@ DEV void load4(const float* x, bool aligned, u32 c, u32 cols, float v[4]) {
 }
 DEV bool is_aligned(const float* p) { return ((u64)p & 15) == 0; }
 
+// Vectors of four that a thread has on their way at once: the prologue is as long as its loads are waited for.
+constexpr u32 IN_FLIGHT = 8;
+constexpr u32 STRIDE = 4 * GEMV_THREADS;
+
 // 1 / rms of the row
 DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
   const bool aligned = is_aligned(x);
   float sum = 0.f;
-  for (u32 c = 4 * tid_x(); c < a.cols; c += 4 * GEMV_THREADS) {
-    float v[4];
-    load4(x, aligned, c, a.cols, v);
-    for (int i = 0; i < 4; i++) sum = fma_(v[i], v[i], sum);
+  for (u32 c = 4 * tid_x(); c < a.cols; c += IN_FLIGHT * STRIDE) {
+    float v[IN_FLIGHT][4];
+    #pragma unroll
+    for (u32 u = 0; u < IN_FLIGHT; u++) load4(x, aligned, c + u * STRIDE, a.cols, v[u]);
+    #pragma unroll
+    for (u32 u = 0; u < IN_FLIGHT; u++)
+      for (int i = 0; i < 4; i++) sum = fma_(v[u][i], v[u][i], sum);
   }
   for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
   if ((tid_x() & 31) == 0) s.squares[tid_x() >> 5] = sum;
@@ -103,15 +110,21 @@ DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
 DEV void stage(Shared& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
   const bool aligned = is_aligned(x), norm_aligned = is_aligned(a.norm);
   // All lanes of a wave make the same trips, as `put` demands: count is a multiple of 256, a wave covers 128 or 256.
-  for (u32 c = 4 * tid_x(); c < count; c += 4 * GEMV_THREADS) {
-    float v[4];
-    load4(x, aligned, first + c, a.cols, v);
-    if (a.norm) {
-      float w[4];
-      load4(a.norm, norm_aligned, first + c, a.cols, w);
-      for (int i = 0; i < 4; i++) v[i] *= scale * w[i];
+  for (u32 start = 4 * tid_x(); start < count; start += IN_FLIGHT * STRIDE) {
+    float v[IN_FLIGHT][4];
+    #pragma unroll
+    for (u32 u = 0; u < IN_FLIGHT; u++) load4(x, aligned, first + start + u * STRIDE, a.cols, v[u]);
+    #pragma unroll
+    for (u32 u = 0; u < IN_FLIGHT; u++) {
+      const u32 c = start + u * STRIDE;
+      if (c >= count) break;
+      if (a.norm) {
+        float w[4];
+        load4(a.norm, norm_aligned, first + c, a.cols, w);
+        for (int i = 0; i < 4; i++) v[u][i] *= scale * w[i];
+      }
+      s.x.put(c, v[u]);
     }
-    s.x.put(c, v);
   }
   block_sync();
 }

@@ -85,27 +85,53 @@ DEV float block_sum(float v) {
   return sum;
 }
 
+// Fours of a row that a thread of `prepare` keeps: 4096 columns a block.
+constexpr u32 KEPT = 4;
+
 // Grid: rows.
 KERNEL(256, prepare, PrepareArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x(), stride = 4 * THREADS;
+  const u32 end = stored_cols(a.format_out, a.cols);
+  // The first values of a thread stay in registers between the two passes, and all are on their way at once.
+  Four x[KEPT], weight[KEPT];
+  #pragma unroll
+  for (u32 i = 0; i < KEPT; i++) {
+    const u32 c = first + i * stride;
+    x[i] = Four{};
+    weight[i] = Four{};
+    if (c < a.cols) {
+      x[i] = load_activations(a.x, a.format_in, row, c, a.cols);
+      if (a.norm) weight[i] = load_four(a.norm + c, a.cols - c);
+    }
+  }
   float scale = 1.f;
   if (a.norm) {
     float squares = 0.f;
-    for (u32 c = first; c < a.cols; c += stride) {
-      const Four x = load_activations(a.x, a.format_in, row, c, a.cols);
-      for (u32 i = 0; i < 4; i++) squares = fma_(x.v[i], x.v[i], squares);
+    #pragma unroll
+    for (u32 i = 0; i < KEPT; i++)
+      for (u32 k = 0; k < 4; k++) squares = fma_(x[i].v[k], x[i].v[k], squares);
+    for (u32 c = first + KEPT * stride; c < a.cols; c += stride) {
+      const Four more = load_activations(a.x, a.format_in, row, c, a.cols);
+      for (u32 k = 0; k < 4; k++) squares = fma_(more.v[k], more.v[k], squares);
     }
     scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
   }
-  const u32 end = stored_cols(a.format_out, a.cols);
-  for (u32 c = first; c < end; c += stride) {
+  #pragma unroll
+  for (u32 i = 0; i < KEPT; i++) {
+    const u32 c = first + i * stride;
+    if (c >= end) break;
+    if (a.norm)
+      for (u32 k = 0; k < 4; k++) x[i].v[k] = x[i].v[k] * scale * weight[i].v[k];
+    store_activations(a.out, a.format_out, row, c, a.cols, x[i]);
+  }
+  for (u32 c = first + KEPT * stride; c < end; c += stride) {
     Four y{};
     if (c < a.cols) {
       y = load_activations(a.x, a.format_in, row, c, a.cols);
       if (a.norm) {
-        const Four weight = load_four(a.norm + c, a.cols - c);
-        for (u32 i = 0; i < 4; i++) y.v[i] = y.v[i] * scale * weight.v[i];
+        const Four more = load_four(a.norm + c, a.cols - c);
+        for (u32 k = 0; k < 4; k++) y.v[k] = y.v[k] * scale * more.v[k];
       }
     }
     store_activations(a.out, a.format_out, row, c, a.cols, y);

@@ -48,7 +48,7 @@ def model_file(folder: Path, name: str) -> Path:
 
 def measure(path: Path, prompts: str, batches: str, decode: int, extra: list[str]) -> dict[str, float]:
     """The figures of one model, tokens per second."""
-    command = [sys.executable, "-m", "rocmforge", "bench", str(path), "--device", "hip", "--json"]
+    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "hip", "--json"]
     command += ["--prompt", prompts, "--batch", batches, "--decode", str(decode), *extra]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

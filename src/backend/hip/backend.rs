@@ -303,6 +303,7 @@ impl Backend for HipBackend {
     }
 
     fn describe(&self) -> String {
-        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options)
+        let vendor = self.vendor.as_ref().map(|vendor| vendor.blas.name());
+        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options, vendor)
     }
 }

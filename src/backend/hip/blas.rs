@@ -11,6 +11,7 @@ use super::sys::blaslt::{
     CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
     HIPBLASLT, Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
 };
+use super::sys::open_library;
 use super::{Device, DevicePtr, Stream};
 use crate::config::Platform;
 use crate::{Error, Result};
@@ -109,7 +110,7 @@ impl VendorBlas {
             Platform::Amd => HIPBLASLT,
             Platform::Nvidia => CUBLASLT,
         };
-        let Some((library, name)) = open_library(&dialect, cuda_home) else {
+        let Some((library, name)) = find_library(&dialect, cuda_home) else {
             tracing::info!(
                 "{} is not installed: long prompts use our own matrix kernels",
                 dialect.library_names.first().copied().unwrap_or_default()
@@ -340,13 +341,13 @@ impl Api {
     }
 }
 
-fn open_library(dialect: &Dialect, cuda_home: Option<&Path>) -> Option<(Library, String)> {
+fn find_library(dialect: &Dialect, cuda_home: Option<&Path>) -> Option<(Library, String)> {
     let bare = dialect.library_names.iter().map(PathBuf::from);
     let folders = [cuda_home.unwrap_or(Path::new(dialect.home)).join("lib64"), Path::new(dialect.home).join("lib")];
     let inside = folders.iter().flat_map(|folder| dialect.library_names.iter().map(move |name| folder.join(name)));
     bare.chain(inside).find_map(|path| {
         // SAFETY: the vendor's library; its initialisers are what every program that links it runs.
-        let library = unsafe { Library::new(&path) }.ok()?;
+        let library = unsafe { open_library(&path) }.ok()?;
         Some((library, path.display().to_string()))
     })
 }

@@ -10,16 +10,18 @@ pub fn describe(
     kernels: &Kernels,
     types: &[(KernelType, GgmlType)],
     options: &HipOptions,
+    vendor: Option<&str>,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit { file: "rows.hip", ty: None }).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}{}",
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {}{}",
         properties.name,
         properties.arch,
         properties.driver,
         properties.multiprocessors,
         types.join(", "),
+        vendor.unwrap_or("matmul"),
         if options.batch_invariant { "; batch-invariant" } else { "" },
     )
 }

@@ -65,7 +65,7 @@ impl KernelId {
     }
 
     pub fn gemv(ty: KernelType) -> Self {
-        Self::typed("gemv.hip", "gemv", ty, "", 256)
+        Self::typed("gemv.hip", "gemv", ty, "", 512)
     }
 
     /// `rows` is one of `MATMUL_ROWS`.

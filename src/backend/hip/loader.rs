@@ -5,7 +5,7 @@ use super::backend::{HipBackend, Parts};
 use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
-use super::ops::Vendor;
+use super::ops::{Kept, Vendor, dequantized_bytes};
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
@@ -19,6 +19,8 @@ use crate::{Error, Result};
 
 /// Left free on the device, beside everything that is planned: the driver's own needs, and other programs.
 const MARGIN: u64 = 256 << 20;
+/// Dequantised weights are kept for the vendor's library where they take no more than this part of the free memory.
+const KEPT_SHARE: u64 = 4;
 /// Allocations begin at multiples of this.
 const ALIGN: u64 = 256;
 /// Tokens of a KV block are a multiple of this.
@@ -43,6 +45,8 @@ pub struct HipLoader {
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
     blas: Option<VendorBlas>,
+    /// Room for all weights dequantised, for the vendor's library; 0 where it would take too much of the memory.
+    kept_bytes: u64,
 }
 
 /// An allocation that is handed out from its start.
@@ -99,6 +103,7 @@ impl HipLoader {
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
             blas: if wanted { VendorBlas::open(&device, options.cuda_home.as_deref())? } else { None },
+            kept_bytes: 0,
             device,
             options: options.clone(),
             limits,
@@ -197,7 +202,7 @@ impl HipLoader {
 
     /// What the vendor's library needs.
     fn vendor_bytes(&self) -> u64 {
-        if self.blas.is_some() { VENDOR_WEIGHTS_BYTES + blas::WORKSPACE_BYTES } else { 0 }
+        if self.blas.is_some() { VENDOR_WEIGHTS_BYTES + blas::WORKSPACE_BYTES + self.kept_bytes } else { 0 }
     }
 
     /// What `finish` will still take.
@@ -241,6 +246,14 @@ impl Loader for HipLoader {
         self.weights.start =
             self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
         (self.weights.bytes, self.weights.used) = (bytes, 0);
+        // Prompts rarely want the logits of many rows: the largest matrices, which serve only those, are not kept.
+        let dequantized = uploads.iter().flat_map(|upload| match upload {
+            Upload::Matrix(parts) => parts.iter().map(|p| dequantized_bytes(p.weight.rows, p.weight.cols)).collect(),
+            Upload::Vector(_) => Vec::new(),
+        });
+        let kept = dequantized.filter(|&bytes| bytes <= VENDOR_WEIGHTS_BYTES).sum::<u64>();
+        let affordable = self.device.memory_info()?.free / KEPT_SHARE;
+        self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
         let tensors = uploads.iter().flat_map(|upload| match upload {
             Upload::Matrix(parts) => parts.iter().map(|part| device_type(part.weight.ggml_type)).collect(),
@@ -422,7 +435,9 @@ impl Loader for HipLoader {
         let vendor = match self.blas.take() {
             Some(blas) => {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
-                Some(Vendor { blas, weights, workspace: weights.offset(VENDOR_WEIGHTS_BYTES) })
+                let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
+                let kept = Kept::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes);
+                Some(Vendor { blas, weights, workspace, kept })
             }
             None => None,
         };

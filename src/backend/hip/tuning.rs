@@ -9,7 +9,7 @@ pub const PARTIAL_BYTES: u64 = 32 << 20;
 pub const NUM_COUNTERS: usize = 1 << 16;
 
 /// Blocks of `gemv` that a multiprocessor holds.
-const GEMV_BLOCKS: u32 = 3;
+const GEMV_BLOCKS: u32 = 1;
 
 /// Blocks of `gemv` along x: they walk the tiles of 16 rows. What is resident keeps enough loads in flight to reach the
 /// memory's speed; more would only repeat the prologue.

@@ -4,8 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::Path;
 use std::time::Duration;
 
-use libloading::os::unix::RTLD_NOW;
-use libloading::{Library, os};
+use libloading::Library;
 
 use super::cache::Key;
 use super::child;
@@ -13,7 +12,7 @@ use super::embedded::SOURCES;
 use super::plan::Unit;
 use crate::backend::hip::driver::DeviceProperties;
 use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
-use crate::backend::hip::sys::{ProgramHandle, Status};
+use crate::backend::hip::sys::{ProgramHandle, Status, open_library};
 use crate::config::{HipOptions, Platform};
 
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
@@ -55,11 +54,8 @@ impl RuntimeCompiler {
         let candidates = candidates(properties, options);
         let mut problem = None;
         for path in &candidates {
-            // Never unmapped: NVRTC leaves parts of itself behind, which do not bear being initialised again.
-            let flags = RTLD_NOW | libc::RTLD_NODELETE;
             // SAFETY: the initialisers of a compiler that was installed to be used like this.
-            let Ok(library) = (unsafe { os::unix::Library::open(Some(path), flags) }) else { continue };
-            let library = Library::from(library);
+            let Ok(library) = (unsafe { open_library(path) }) else { continue };
             match Self::load(properties, path, library) {
                 Ok(compiler) => return Ok(compiler),
                 Err(why) => problem = problem.or(Some(why)),

@@ -179,7 +179,7 @@ fn open_library(options: &HipOptions, names: &[&str]) -> std::result::Result<(li
     for name in named.as_deref().map_or(names.to_vec(), |name| vec![name]) {
         // SAFETY: opening runs the library's initialisers: that of a GPU driver, which the user installed (or named)
         // to be used by programs like this one.
-        match unsafe { libloading::Library::new(name) } {
+        match unsafe { crate::backend::hip::sys::open_library(name) } {
             Ok(library) => return Ok((library, name.to_string())),
             Err(error) => problems.push(error.to_string()),
         }

@@ -1,4 +1,7 @@
-//! Products of many rows by the vendor's matrix library, over weights that are dequantised right before.
+//! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there is
+//! memory to keep them, else right before each product.
+
+use std::collections::HashMap;
 
 use super::linear::Product;
 use crate::backend::hip::DevicePtr;
@@ -16,53 +19,117 @@ const TILES_PER_BLOCK: usize = 4;
 pub struct Vendor {
     pub blas: VendorBlas,
     pub workspace: DevicePtr,
-    /// `VENDOR_WEIGHTS_BYTES`.
+    /// `VENDOR_WEIGHTS_BYTES`, for weights that are not kept.
     pub weights: DevicePtr,
+    pub kept: Kept,
+}
+
+/// Dequantised weights that stay on the device, from the first product that needed them on.
+pub struct Kept {
+    start: DevicePtr,
+    bytes: u64,
+    used: u64,
+    /// By the address of their tiles.
+    places: HashMap<u64, DevicePtr>,
+}
+
+impl Kept {
+    /// Keeps what fits the `bytes` at `start`.
+    pub fn new(start: DevicePtr, bytes: u64) -> Self {
+        Self { start, bytes, used: 0, places: HashMap::new() }
+    }
+
+    fn find(&self, tiles: DevicePtr) -> Option<DevicePtr> {
+        self.places.get(&tiles.0).copied()
+    }
+
+    fn take(&mut self, tiles: DevicePtr, bytes: u64) -> Option<DevicePtr> {
+        let end = self.used.checked_add(bytes).filter(|&end| end <= self.bytes)?;
+        let place = self.start.offset(self.used);
+        self.used = end;
+        self.places.insert(tiles.0, place);
+        Some(place)
+    }
+}
+
+/// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.
+pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
+    2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
 impl HipBackend {
     /// One segment with its activations row-major in `format`.
     pub(super) fn vendor_product(&mut self, segment: &Segment, format: Format, product: &Product) -> Result<()> {
+        let recording = self.graphs.recording().is_some();
         let Some(vendor) = &mut self.vendor else {
             return Err(Error::internal("row-major activations without a vendor's library"));
         };
-        let padded_cols = product.cols.next_multiple_of(TILE_COLS);
-        let super_blocks = padded_cols / TILE_COLS;
-        let piece_rows = (VENDOR_WEIGHTS_BYTES as usize / (2 * padded_cols) / TILE_ROWS).max(1) * TILE_ROWS;
-        let dequantize = &self.functions.of(segment.ty)?.dequantize;
-        let input = if format == Format::Bf16 { Element::Bf16 } else { Element::F16 };
+        if let Some(weights) = vendor.kept.find(segment.tiles) {
+            return self.library_product(segment, format, product, 0, segment.rows, weights);
+        }
+        // What is recorded does not run now, and would run each time.
+        if !recording
+            && let Some(weights) = vendor.kept.take(segment.tiles, dequantized_bytes(segment.rows, product.cols))
+        {
+            self.dequantize(segment, product.cols, 0, segment.rows, weights)?;
+            return self.library_product(segment, format, product, 0, segment.rows, weights);
+        }
+        let weights = vendor.weights;
+        let row_bytes = 2 * product.cols.next_multiple_of(TILE_COLS);
+        let piece_rows = (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS;
         for first in (0..segment.rows).step_by(piece_rows) {
-            let out_rows = piece_rows.min(segment.rows - first);
-            let num_tiles = out_rows.div_ceil(TILE_ROWS);
-            let args = DequantizeArgs {
-                weights: segment.tiles.offset(segment.ty.matrix_bytes(first, product.cols)),
-                out: vendor.weights,
-                num_tiles: count(num_tiles)?,
-                cols: count(product.cols)?,
-            };
-            let blocks = count((num_tiles * super_blocks).div_ceil(TILES_PER_BLOCK))?;
-            // SAFETY: see `ops`; a piece fits the memory for weights.
-            unsafe { self.stream.launch(dequantize, [blocks, 1, 1], &args)? };
-            let wanted = blas::Product {
-                rows: product.rows,
-                out_rows,
-                cols: padded_cols,
-                out_stride: product.out_stride,
-                input,
-                output: Element::F32,
-                add: product.flags & LINEAR_ADD != 0,
-                bias: segment.bias != DevicePtr::NULL,
-            };
-            let operands = Operands {
-                weights: vendor.weights,
-                x: product.x,
-                bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
-                out: product.out.offset(4 * first as u64),
-                workspace: vendor.workspace,
-            };
-            // SAFETY: see `ops`; the dequantised rows are those of this piece, queued on the same stream.
-            unsafe { vendor.blas.multiply(&self.stream, wanted, operands)? };
+            let rows = piece_rows.min(segment.rows - first);
+            self.dequantize(segment, product.cols, first, rows, weights)?;
+            self.library_product(segment, format, product, first, rows, weights)?;
         }
         Ok(())
+    }
+
+    /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
+    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: DevicePtr) -> Result<()> {
+        let num_tiles = rows.div_ceil(TILE_ROWS);
+        let args = DequantizeArgs {
+            weights: segment.tiles.offset(segment.ty.matrix_bytes(first, cols)),
+            out,
+            num_tiles: count(num_tiles)?,
+            cols: count(cols)?,
+        };
+        let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(TILES_PER_BLOCK))?;
+        // SAFETY: see `ops`; the rows fit where they go.
+        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
+    }
+
+    /// The product of those rows, which lie dequantised at `weights`.
+    fn library_product(
+        &mut self,
+        segment: &Segment,
+        format: Format,
+        product: &Product,
+        first: usize,
+        rows: usize,
+        weights: DevicePtr,
+    ) -> Result<()> {
+        let Some(vendor) = &mut self.vendor else {
+            return Err(Error::internal("a library's product without the library"));
+        };
+        let wanted = blas::Product {
+            rows: product.rows,
+            out_rows: rows,
+            cols: product.cols.next_multiple_of(TILE_COLS),
+            out_stride: product.out_stride,
+            input: if format == Format::Bf16 { Element::Bf16 } else { Element::F16 },
+            output: Element::F32,
+            add: product.flags & LINEAR_ADD != 0,
+            bias: segment.bias != DevicePtr::NULL,
+        };
+        let operands = Operands {
+            weights,
+            x: product.x,
+            bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
+            out: product.out.offset(4 * first as u64),
+            workspace: vendor.workspace,
+        };
+        // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
+        unsafe { vendor.blas.multiply(&self.stream, wanted, operands) }
     }
 }

@@ -24,8 +24,6 @@ pub struct Dialect {
     pub attribute_epilogue: c_int,
     pub attribute_bias_pointer: c_int,
     pub operation_transpose: i32,
-    /// Bytes of `MatmulAlgo_t`, which opens a `MatmulHeuristicResult_t`; the size of the workspace and the status follow.
-    pub algorithm_bytes: usize,
 }
 
 pub const CUBLASLT: Dialect = Dialect {
@@ -37,7 +35,6 @@ pub const CUBLASLT: Dialect = Dialect {
     attribute_epilogue: 7,
     attribute_bias_pointer: 8,
     operation_transpose: 1,
-    algorithm_bytes: 64,
 };
 
 pub const HIPBLASLT: Dialect = Dialect {
@@ -49,10 +46,9 @@ pub const HIPBLASLT: Dialect = Dialect {
     attribute_epilogue: 2,
     attribute_bias_pointer: 3,
     operation_transpose: 112,
-    algorithm_bytes: 24,
 };
 
-/// `MatmulHeuristicResult_t` of either library, with room for the larger one.
+/// `MatmulHeuristicResult_t` of either library, with room for the larger one. It begins with the algorithm.
 #[repr(C, align(16))]
 #[derive(Debug, Clone, Copy)]
 pub struct HeuristicResult(pub [u8; 128]);

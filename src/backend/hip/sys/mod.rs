@@ -1,12 +1,23 @@
 //! The foreign functions that the backend calls, as tables filled at run time from the driver's libraries: nothing of
 //! ROCm or CUDA is needed to build. The only place that spells `extern "C"`.
 
-use std::ffi::c_void;
+use std::ffi::{OsStr, c_void};
 
 pub mod blaslt;
 pub mod cuda;
 pub mod hip;
 pub mod rtc;
+
+/// Opens a library that is never unmapped: the vendors' leave parts of themselves behind (LLVM's options, threads), which do
+/// not bear being initialised again by the next engine of the process.
+///
+/// # Safety
+/// The library's initialisers may run in this process.
+pub unsafe fn open_library(path: impl AsRef<OsStr>) -> Result<libloading::Library, libloading::Error> {
+    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+    // SAFETY: the caller's promise.
+    unsafe { Library::open(Some(path.as_ref()), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE) }.map(Into::into)
+}
 
 /// What every call returns; 0 is success.
 #[must_use]
