@@ -50,7 +50,6 @@ pub fn units(types: &[KernelType]) -> Vec<Unit> {
         .into_iter()
         .map(|kernel| kernel.unit)
         .filter(|unit| unit.ty.is_none_or(|ty| types.contains(&ty)))
-        .filter(|unit| (unit.ty, unit.file) != (Some(KernelType::F32), "matmul.hip"))
         .collect();
     units.sort_unstable_by_key(|unit| unit.name());
     units.dedup();

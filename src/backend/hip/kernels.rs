@@ -139,6 +139,9 @@ impl KernelId {
             all.extend([Self::repack(ty), Self::embed(ty), Self::dequantize(ty), Self::gemv(ty)]);
             all.extend(MATMUL_ROWS.map(|rows| Self::matmul(ty, rows)));
         }
+        // Some types have no matmul.
+        let units = Unit::all();
+        all.retain(|kernel| units.contains(&kernel.unit));
         all
     }
 }

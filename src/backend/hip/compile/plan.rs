@@ -60,6 +60,8 @@ impl Unit {
     pub fn all() -> Vec<Self> {
         let typed =
             TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self { file, ty: Some(ty) }));
+        // No matrix unit takes f32 exactly: such matrices go through `gemv`, whatever the number of rows.
+        let typed = typed.filter(|unit| (unit.file, unit.ty) != ("matmul.hip", Some(KernelType::F32)));
         let plain = PLAIN_FILES.iter().map(|&file| Self { file, ty: None });
         typed.chain(plain).collect()
     }
