@@ -159,7 +159,7 @@ mod tests {
     /// Few blocks are split, many are not, and partial sums stay in their room.
     #[test]
     fn splits() {
-        assert!(matmul(8, 4096, 4096, 132).grid[2] > 1);
+        assert!(matmul(8, 4096, 14_336, 132).grid[2] > 1);
         assert_eq!(matmul(8, 28_672, 4096, 132).grid[2], 1);
         assert_eq!(matmul(1, 16, 256, 132).grid[2], 1);
         for rows in [1, 64, 2048] {
