@@ -121,6 +121,7 @@ impl HipBackend {
 
     /// Gate and up of many rows by the vendor's library, half as wide where that loses nothing that the activation's own
     /// format would keep.
+    #[allow(clippy::too_many_arguments)] // the op's
     pub(in super::super) fn norm_gate_up(
         &mut self,
         x: &Buffer,
