@@ -86,12 +86,15 @@ impl Case {
     }
 }
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
-    for (seed, case) in CASES.iter().enumerate() {
+/// Contexts about and far beyond what a kernel holds at once.
+const LONG: Case = case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]);
+
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
+    for (seed, case) in CASES.iter().chain([&LONG]).enumerate() {
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let mut rig = AttentionRig::new(loader(512), case.layout(), spec, &rows);
+        let mut rig = AttentionRig::new(loader(4097), case.layout(), spec, &rows);
         let got = rig.run(case.args(), &pieces);
         let cols = case.layout().cols();
         let expected: Vec<f64> = pieces
@@ -111,7 +114,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) 
     nothing_to_attend_to(loader(512));
 }
 
-/// G20: a window of nothing masks every key: zeros, no NaN.
+/// A window of nothing masks every key: zeros, no NaN.
 fn nothing_to_attend_to<L: Loader>(loader: L) {
     let case = Case { window: Some(0), ..case([4, 2], 20, 16, &[(0, 5), (16, 1), (130, 18)]) };
     let mut random = Random(0);

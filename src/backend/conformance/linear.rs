@@ -24,19 +24,25 @@ const F16: f64 = 1.0 / 2048.0;
 const BF16: f64 = 1.0 / 256.0;
 const SUMS: f64 = 1.0 / (1u64 << 20) as f64;
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     let types = GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t));
-    for (seed, ggml_type) in types.enumerate() {
-        for (i, (rows, out_rows, cols)) in SHAPES.into_iter().enumerate() {
-            let cols = cols.next_multiple_of(ggml_type.block_elements());
-            product(loader(rows), &Weights::random(ggml_type, out_rows, cols, seed as u64), rows, i % 2 == 1);
-        }
-        embedding(loader(3), &Weights::random(ggml_type, 33, 768, seed as u64));
+    for ggml_type in types {
+        check_type(&loader, ggml_type);
     }
     for (ggml_type, cols) in LONG {
         product(loader(2), &Weights::random(ggml_type, 33, cols, 1), 2, false);
         product(loader(1), &Weights::random(ggml_type, 33, cols, 1), 1, false);
     }
+}
+
+/// The cases of one type.
+pub(crate) fn check_type<L: Loader>(loader: impl Fn(usize) -> L, ggml_type: GgmlType) {
+    let seed = ggml_type as u64;
+    for (i, (rows, out_rows, cols)) in SHAPES.into_iter().enumerate() {
+        let cols = cols.next_multiple_of(ggml_type.block_elements());
+        product(loader(rows), &Weights::random(ggml_type, out_rows, cols, seed), rows, i % 2 == 1);
+    }
+    embedding(loader(3), &Weights::random(ggml_type, 33, 768, seed));
 }
 
 struct Weights {

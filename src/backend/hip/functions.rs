@@ -104,11 +104,6 @@ impl Functions {
     pub fn cache(&self) -> Result<&CacheFunctions> {
         self.cache.as_ref().ok_or_else(|| Error::internal("attention in an engine without a KV cache"))
     }
-
-    /// The tensor types that kernels are loaded for.
-    pub fn types(&self) -> impl Iterator<Item = KernelType> {
-        self.typed.iter().map(|(ty, _)| *ty)
-    }
 }
 
 impl TypeFunctions {
