@@ -16,7 +16,7 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench wheel clean
+.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,12 @@ bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: 
 	@cargo bench --quiet --locked
 	$(SAY) 'pytest-benchmark: the Python API on SmolLM2'
 	@scripts/bench_python.sh $(BIN)
+
+test-gpu: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## tests on this machine's GPU; says so and ends where there is none
+	@scripts/test_gpu.sh $(BIN)/python
+
+bench-gpu: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## the engine on this machine's GPU with models of real shapes, as one table
+	@$(BIN)/python scripts/bench_gpu.py
 
 wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
 	@ls -1 dist/*.whl

@@ -24,7 +24,7 @@ struct RepackArgs {
   u32 out_rows, cols;
 };
 
-// out[r][:] = scale * table[token_ids[r]][:]. embed_<type>, one block per row
+// out[r][:] = scale * table[token_ids[r]][:]. embed_<type>, grid (rows, super-blocks of 256 columns)
 struct EmbedArgs {
   const u8* table;        // tiles
   const u32* token_ids;

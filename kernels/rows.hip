@@ -138,6 +138,8 @@ KERNEL(256, prepare, PrepareArgs) {
   }
 }
 
+DEV float saturated(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
+
 // Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
 KERNEL(256, gated_activation, GatedArgs) {
   pdl_launch(); pdl_wait();
@@ -154,6 +156,11 @@ KERNEL(256, gated_activation, GatedArgs) {
     } else {
       gate = load_four((const u16*)a.gate_up + at, valid, is_bf16(a.format_in));
       up = load_four((const u16*)a.gate_up + at + a.cols, valid, is_bf16(a.format_in));
+      // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
+      for (u32 i = 0; i < 4 && a.format_in == FORMAT_F16; i++) {
+        gate.v[i] = saturated(gate.v[i]);
+        up.v[i] = saturated(up.v[i]);
+      }
     }
     for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];
   }

@@ -28,9 +28,10 @@ TYPED_KERNEL(256, embed_, EmbedArgs) {
   const u32 token = a.token_ids[bid_x()];
   const u64 super_blocks = (a.cols + 255) >> 8;
   const u8* tiles = a.table + (token >> 4) * super_blocks * Tile::BYTES;
-  float* out = a.out + (u64)bid_x() * a.cols;
-  for (u32 c = tid_x(); c < a.cols; c += 256)
-    out[c] = mul_rn(a.scale, Tile::value(tiles + (u64)(c >> 8) * Tile::BYTES, token & 15, c & 255));
+  const u32 c = bid_y() * 256 + tid_x();
+  if (c >= a.cols) return;
+  const float value = Tile::value(tiles + (u64)(c >> 8) * Tile::BYTES, token & 15, c & 255);
+  a.out[(u64)bid_x() * a.cols + c] = mul_rn(a.scale, value);
 }
 
 // A group of 32 lanes per tile. Through LDS, so that the stores are whole rows of 512 bytes: stores straight from the

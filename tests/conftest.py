@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import lzma
+import os
 import tarfile
 import time
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 DATA = Path(__file__).parent / "data"
 # What a request that has ended may take to leave the engine: one step, on a machine that does other things too.
 SETTLE_SECONDS = 20.0
+# `make test-gpu` runs the same tests on a GPU.
+ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "hip"
 
 
 def unpacked(name):

@@ -70,11 +70,11 @@ def test_every_instruction_set_gives_the_same_bits(model, monkeypatch):
     prompt = [(7 * i) % 512 for i in range(50)]
     monkeypatch.setenv("ROCMFORGE_CPU_ISA", "no-such")
     with pytest.raises(InvalidRequestError, match="scalar") as caught:
-        LLM(model)
+        LLM(model, device="cpu")
     available = str(caught.value).split("has: ")[1].split(", ")
     results = []
     for isa in available:
         monkeypatch.setenv("ROCMFORGE_CPU_ISA", isa)
-        with LLM(model, max_model_len=64) as llm:
+        with LLM(model, device="cpu", max_model_len=64) as llm:
             results.append(llm.prompt_logits(prompt).tobytes())
     assert len(set(results)) == 1, available

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from conftest import ON_GPU
 from rocmforge import LLM
 from tiny_models import NAMES, hyperparameter, metadata, tensor_bytes, tiny_model
 
@@ -39,7 +40,9 @@ def test_weights_take_about_the_bytes_of_the_file(name, tmp_path):
     """M15, M16, L9: weights are neither widened nor held twice; padding to whole tiles is all that is added."""
     model = tiny_model(name, tmp_path)
     with LLM(model, num_threads=1) as llm:
-        assert 0.95 * tensor_bytes(model) <= llm.memory().weights <= 1.25 * tensor_bytes(model)
+        # Tiles are of 16 rows, and on a GPU of 256 columns, which is more than these models have.
+        padding = 2.0 if ON_GPU else 1.25
+        assert 0.95 * tensor_bytes(model) <= llm.memory().weights <= padding * tensor_bytes(model)
 
 
 def test_weights_of_the_real_model_take_the_bytes_of_the_file(smollm2_path):

@@ -5,6 +5,8 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
+use crate::backend::hip::Device;
+use crate::config::EngineArgs;
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
 
@@ -41,6 +43,26 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     let matrix = PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], pool)?;
     let name = matrix.kernels().first().map(|&(_, kernel)| kernel);
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
+}
+
+/// The GPU that `device="hip"` would use, in a line.
+///
+/// # Errors
+/// `Device` saying what was tried, where there is none; those of the environment variables.
+pub fn gpu() -> Result<String> {
+    let options = EngineArgs::new("").with_env()?.hip;
+    let device = Device::open(&options)?;
+    let properties = device.properties();
+    let memory = device.memory_info()?;
+    Ok(format!(
+        "{} ({}, {}), {} multiprocessors, {:.1} of {:.1} GB free",
+        properties.name,
+        properties.arch,
+        properties.driver,
+        properties.multiprocessors,
+        memory.free as f64 / 1e9,
+        memory.total as f64 / 1e9,
+    ))
 }
 
 /// A multiple of every block that has a kernel.

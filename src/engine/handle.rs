@@ -13,7 +13,7 @@ use super::executor::Executor;
 use super::load::load_model;
 use super::output::SharedSink;
 use super::records::{Records, RequestRecord};
-use super::shared::{Admission, Command, Shared, Wanted};
+use super::shared::{Admission, Command, RequestKind, Shared};
 use super::stats::Stats;
 use super::thread;
 use super::validate::{Limits, scheduler_config};
@@ -190,8 +190,8 @@ impl Engine {
         let engine_seed = self.inner.seed;
         let (id, name) = shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
-            let wanted = Wanted::Tokens { params: Arc::new(params), seed, sink };
-            self.admission(id, name, prompt.clone(), priority, timeout, wanted)
+            let kind = RequestKind::Tokens { params: Arc::new(params), seed, sink };
+            self.admission(id, name, prompt.clone(), priority, timeout, kind)
         })?;
         Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
     }
@@ -203,14 +203,14 @@ impl Engine {
         prompt: Vec<u32>,
         priority: i32,
         timeout: Option<Duration>,
-        wanted: Wanted,
+        kind: RequestKind,
     ) -> Admission {
         let arrival = self.inner.shared.clock.now();
         let micros = |timeout: Duration| u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
         let deadline = timeout.map(|timeout| arrival.saturating_add(micros(timeout)));
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let arrival_time = since_epoch.unwrap_or_default().as_secs_f64();
-        Admission { id, name, prompt, priority, arrival, arrival_time, deadline, wanted }
+        Admission { id, name, prompt, priority, arrival, arrival_time, deadline, kind }
     }
 
     /// `false` when no such request is active. Its blocks are free within one step.
@@ -290,7 +290,9 @@ impl Engine {
         let shared = &self.inner.shared;
         self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
         let (reply, answer) = bounded(1);
-        shared.admit(None, |id, name| self.admission(id, name, token_ids, 0, None, Wanted::PromptLogits { reply }))?;
+        shared.admit(None, |id, name| {
+            self.admission(id, name, token_ids, 0, None, RequestKind::PromptLogits { reply })
+        })?;
         Ok(answer)
     }
 

@@ -9,7 +9,7 @@ use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::records::RequestRecord;
 use super::request::{Generation, Pick, Request, Work, request_of, seq_id};
 use super::sequence::{EndRules, Sequence, TextStream};
-use super::shared::{Admission, Wanted};
+use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
 use crate::config::SamplingParams;
 use crate::sampler::SequenceSampler;
@@ -19,13 +19,13 @@ use crate::{Error, Result};
 impl Core {
     /// A new request: known from here on, whatever becomes of it.
     pub(super) fn admit(&mut self, admission: Admission) {
-        let Admission { id, name, prompt, priority, arrival, arrival_time, deadline, wanted } = admission;
-        let (work, all_logits) = match wanted {
-            Wanted::Tokens { params, seed, sink } => {
+        let Admission { id, name, prompt, priority, arrival, arrival_time, deadline, kind } = admission;
+        let (work, all_logits) = match kind {
+            RequestKind::Tokens { params, seed, sink } => {
                 let all_logits = params.prompt_logprobs.is_some();
                 (Work::Generate(self.generation(params, seed, sink, &prompt)), all_logits)
             }
-            Wanted::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
+            RequestKind::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
         };
         let (num_forks, max_tokens) = match &work {
             Work::Generate(generation) => (generation.sequences.len(), generation.params.max_tokens),

@@ -39,11 +39,11 @@ pub(super) struct Admission {
     /// Seconds since the Unix epoch.
     pub arrival_time: f64,
     pub deadline: Option<u64>,
-    pub wanted: Wanted,
+    pub kind: RequestKind,
 }
 
 /// What a request is to give.
-pub(super) enum Wanted {
+pub(super) enum RequestKind {
     Tokens { params: Arc<SamplingParams>, seed: u64, sink: SharedSink },
     PromptLogits { reply: Sender<Result<Vec<f32>>> },
 }

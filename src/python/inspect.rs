@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use super::engine::with_progress;
 use crate::backend::cpu::simd::Isa;
 use crate::engine::check::check_file;
-use crate::engine::doctor::{cpu_features, cpu_kernels};
+use crate::engine::doctor::{cpu_features, cpu_kernels, gpu};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
@@ -57,7 +57,13 @@ pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let report = PyDict::new(py);
     report.set_item("architecture", std::env::consts::ARCH)?;
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
-    report.set_item("devices", [device])?;
+    let hip = PyDict::new(py);
+    hip.set_item("name", "hip")?;
+    match py.detach(gpu) {
+        Ok(detail) => hip.set_item("detail", detail)?,
+        Err(error) => hip.set_item("detail", format!("not usable: {error}"))?,
+    }
+    report.set_item("devices", [device, hip])?;
     report.set_item("cpu_features", features)?;
     let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
     report.set_item("kernels", kernels.collect::<Vec<_>>())?;

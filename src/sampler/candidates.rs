@@ -16,7 +16,7 @@ use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
 use crate::{Error, Result};
 
 /// Relative error of a weight at most, from all its roundings: `exp_nonpositive` is within 2 units in the last place,
-/// and its argument, at most 88, within one.
+/// and its argument, at most 88, within one and a half.
 const WEIGHT_ERROR: f64 = 2e-5;
 /// Relative error of the sum of all weights against the device's: the roundings of weights far below the largest, which
 /// are the inexact ones, hardly count in it.
@@ -171,7 +171,7 @@ impl Sampler {
         self.weigh_keys(best.logits[0], temperature);
     }
 
-    /// Bounds of the sum of all tokens' weights as `sum` would give it, with the candidates in play, best first.
+    /// Bounds of the sum of all tokens' weights however it is added up, with the candidates in play, best first.
     fn total_bounds(&self, best: Best<'_>) -> (f64, f64) {
         let known: f64 = self.weights.iter().copied().map(f64::from).sum();
         // No token behind the candidates weighs more than the last of them.
@@ -193,10 +193,7 @@ impl Sampler {
             })
         };
         let cut = place(low)?;
-        // What `cut` neglects must lie behind the cut for certain, too.
-        let negligible = (1.0 - share) * high / self.vocab_size as f64;
-        let counts = f64::from(self.weights[cut]) > negligible * (1.0 + WEIGHT_ERROR);
-        (counts && place(high) == Some(cut)).then_some(cut)
+        (place(high) == Some(cut)).then_some(cut)
     }
 
     /// `None` when the candidates are fewer than the `top` tokens asked for.

@@ -21,6 +21,19 @@ pub(super) fn row_max(row: &[f32]) -> (f32, bool) {
     (max.iter().fold(tail, |m, &x| if x > m { x } else { m }), has_nan)
 }
 
+/// Smallest value of a row without NaNs; infinite for an empty row.
+pub(super) fn row_min(row: &[f32]) -> f32 {
+    let mut min = [f32::INFINITY; LANES];
+    let chunks = row.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            min[lane] = if chunk[lane] < min[lane] { chunk[lane] } else { min[lane] };
+        }
+    }
+    min.iter().chain(rest).fold(f32::INFINITY, |m, &x| if x < m { x } else { m })
+}
+
 /// Sum in double precision.
 pub(super) fn sum(values: &[f32]) -> f64 {
     let mut lanes = [0f64; LANES];
@@ -39,9 +52,11 @@ pub(super) fn sum(values: &[f32]) -> f64 {
 pub(super) fn exp_weights(row: &[f32], max: f32, temperature: f32, out: &mut Vec<f32>) {
     if max == f32::INFINITY {
         out.extend(row.iter().map(|&x| f32::from(u8::from(x == max))));
-    } else {
-        out.extend(row.iter().map(|&x| exp_nonpositive((x - max) / temperature)));
+        return;
     }
+    // One division, not one per token. Finite, since the difference may be 0.
+    let per_logit = (1.0 / temperature).min(f32::MAX);
+    out.extend(row.iter().map(|&x| exp_nonpositive((x - max) * per_logit)));
 }
 
 /// `e^x` for `x <= 0`, within 2 units in the last place; what would be subnormal is 0.

@@ -11,6 +11,7 @@
 //! a device need not send the rest (`candidates`). Nothing here depends on the batch.
 
 mod candidates;
+mod cut;
 mod logprobs;
 mod math;
 mod select;
@@ -23,8 +24,12 @@ pub use logprobs::{TokenLogprob, TokenLogprobs};
 pub use sequence::SequenceSampler;
 
 use crate::{Error, Result};
-use math::{exp_weights, row_max, sum};
-use select::{NarrowScratch, key, key_id, top_k};
+use cut::CutScratch;
+use math::{exp_weights, row_max};
+use select::{key, key_id, key_logit, top_k};
+
+/// Tokens passed over together when few of a row are kept.
+const CHUNK: usize = 64;
 
 /// Reusable memory for one row at a time; allocates only until it has seen the largest case.
 #[derive(Debug)]
@@ -35,11 +40,15 @@ pub struct Sampler {
     /// Keys of the tokens still in play, by ascending id; empty while `all` is set.
     keys: Vec<u64>,
     all: bool,
+    /// The largest logit in play.
+    max: f32,
     /// Unnormalised probabilities of the tokens in play; the likeliest has 1.
     weights: Vec<f32>,
     /// The best tokens of a row, in any order.
     best: Vec<u64>,
-    narrow: NarrowScratch,
+    /// Logits of the tokens named by `keys`.
+    key_logits: Vec<f32>,
+    cut: CutScratch,
 }
 
 impl Sampler {
@@ -49,9 +58,11 @@ impl Sampler {
             logits: Vec::new(),
             keys: Vec::new(),
             all: true,
+            max: f32::NEG_INFINITY,
             weights: Vec::new(),
             best: Vec::new(),
-            narrow: NarrowScratch::default(),
+            key_logits: Vec::new(),
+            cut: CutScratch::default(),
         }
     }
 
@@ -109,10 +120,15 @@ impl Sampler {
     fn choose(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         let params = sequence.params();
         if params.min_p > 0.0 {
-            self.keep_weights(logits, f64::from(params.min_p));
+            self.keep_weights(logits, params.min_p);
         }
-        if params.top_p < 1.0 {
-            let cut = self.cut(logits, f64::from(params.top_p)).unwrap_or_default();
+        if params.top_p < 1.0
+            && let Some(cut) = self.cut(logits, f64::from(params.top_p), params.temperature)
+        {
+            if self.all {
+                // Takes out nearly all behind the cut, and nothing else: a better token weighs less by rounding at most.
+                self.keep_weights(logits, self.weights[key_id(cut) as usize] * (1.0 - 1e-6));
+            }
             self.retain(|key, _| key >= cut);
         }
         self.draw_one(logits, sequence)
@@ -121,6 +137,7 @@ impl Sampler {
     /// Brings the `k` best tokens (0 = all) into play with their weights `exp((logit - max) / temperature)`.
     fn weigh(&mut self, logits: &[f32], max: f32, temperature: f32, k: usize) {
         self.keys.clear();
+        self.max = max;
         self.all = k == 0 || k >= logits.len();
         if self.all {
             self.weights.clear();
@@ -136,23 +153,32 @@ impl Sampler {
     /// Weights of the tokens named by `keys`.
     fn weigh_keys(&mut self, max: f32, temperature: f32) {
         self.all = false;
+        self.max = max;
+        self.key_logits.clear();
+        self.key_logits.extend(self.keys.iter().map(|&key| key_logit(key)));
         self.weights.clear();
-        exp_weights(self.narrow.logits_of(&self.keys), max, temperature, &mut self.weights);
+        exp_weights(&self.key_logits, max, temperature, &mut self.weights);
     }
 
     /// Takes tokens whose weight is below `least` out of play.
-    fn keep_weights(&mut self, logits: &[f32], least: f64) {
+    fn keep_weights(&mut self, logits: &[f32], least: f32) {
         if !self.all {
-            return self.retain(|_, weight| f64::from(weight) >= least);
+            return self.retain(|_, weight| weight >= least);
         }
         self.all = false;
         let mut kept = 0;
-        for (id, &logit) in (0u32..).zip(logits) {
-            let weight = self.weights[id as usize];
-            if f64::from(weight) >= least {
-                self.keys.push(key(logit, id));
-                self.weights[kept] = weight;
-                kept += 1;
+        for start in (0..logits.len()).step_by(CHUNK) {
+            let chunk = start..logits.len().min(start + CHUNK);
+            if !self.weights[chunk.clone()].iter().fold(false, |any, &weight| any | (weight >= least)) {
+                continue;
+            }
+            for id in chunk {
+                let weight = self.weights[id];
+                if weight >= least {
+                    self.keys.push(key(logits[id], id as u32));
+                    self.weights[kept] = weight;
+                    kept += 1;
+                }
             }
         }
         self.weights.truncate(kept);
@@ -172,18 +198,20 @@ impl Sampler {
 
     /// Draws one of the tokens in play.
     fn draw_one(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
-        let cut = self.cut(logits, sequence.uniform());
+        let cut = self.cut(logits, sequence.uniform(), sequence.params().temperature);
         cut.map(key_id).ok_or_else(|| failed("every token has probability zero"))
     }
 
     /// Key of the token at which the weights, added up best token first, reach `share` of the total.
-    fn cut(&mut self, logits: &[f32], share: f64) -> Option<u64> {
-        let total = sum(&self.weights);
-        let spare = (1.0 - share) * total;
-        // Tokens below this weight cannot add up to more than what is left behind the cut, so none of them is before
-        // it: what has to be searched shrinks from the vocabulary to a few hundred.
-        self.keep_weights(logits, spare / self.weights.len() as f64);
-        self.narrow.cut(&self.keys, &self.weights, total - spare)
+    fn cut(&mut self, logits: &[f32], share: f64, temperature: f32) -> Option<u64> {
+        if !self.all {
+            return self.cut.cut_keys(&self.keys, &self.weights, share);
+        }
+        // The total is 1 at least, so tokens that weigh less than this cannot add up to what is left behind the cut:
+        // the cut is above them.
+        let negligible = (1.0 - share) / logits.len() as f64;
+        let range = temperature * -negligible.ln() as f32;
+        self.cut.cut_row(logits, &self.weights, share, self.max, range)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Partial selection in the total order of tokens: (logit descending, id ascending).
 
-/// Tokens looked at together when searching for the best.
-const CHUNK: usize = 64;
+use super::CHUNK;
 
 /// A token's place in the order: the larger key is the better token, and no two are equal.
 pub(super) fn key(logit: f32, id: u32) -> u64 {
@@ -56,44 +55,4 @@ fn thin(keys: &mut Vec<u64>, k: usize) -> Option<f32> {
     let (_, &mut worst, _) = keys.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
     keys.truncate(k);
     Some(key_logit(worst))
-}
-
-/// Reusable memory of the selections that work on few tokens.
-#[derive(Debug, Default)]
-pub(super) struct NarrowScratch {
-    weighted: Vec<(u64, f32)>,
-    logits: Vec<f32>,
-}
-
-impl NarrowScratch {
-    /// Logits of the tokens named by `keys`.
-    pub(super) fn logits_of(&mut self, keys: &[u64]) -> &[f32] {
-        self.logits.clear();
-        self.logits.extend(keys.iter().map(|&key| key_logit(key)));
-        &self.logits
-    }
-
-    /// Key of the last token of the smallest best-first prefix whose weights reach `mass`.
-    ///
-    /// Quickselect by weight: halve the tokens, and go on in the half in which the running sum crosses `mass`. Linear
-    /// in their number on average.
-    pub(super) fn cut(&mut self, keys: &[u64], weights: &[f32], mass: f64) -> Option<u64> {
-        self.weighted.clear();
-        self.weighted.extend(keys.iter().copied().zip(weights.iter().copied()));
-        let mut missing = mass;
-        let mut slice = &mut self.weighted[..];
-        while slice.len() > 1 {
-            let half = slice.len() / 2;
-            slice.select_nth_unstable_by(half, |a, b| b.0.cmp(&a.0));
-            let (better, worse) = slice.split_at_mut(half);
-            let better_mass: f64 = better.iter().map(|&(_, weight)| f64::from(weight)).sum();
-            if better_mass >= missing {
-                slice = better;
-            } else {
-                missing -= better_mass;
-                slice = worse;
-            }
-        }
-        slice.first().map(|&(key, _)| key)
-    }
 }

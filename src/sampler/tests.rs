@@ -1,6 +1,7 @@
 //! Expected values come from a float64 reference that sorts the whole vocabulary.
 
 mod candidates;
+mod cut;
 mod draws;
 mod edges;
 mod filters;

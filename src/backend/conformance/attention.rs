@@ -25,13 +25,14 @@ const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'sta
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps; then a cache in f32.
-pub(super) const CASES: [Case; 18] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; then windows and caps; then a cache in f32.
+pub(super) const CASES: [Case; 19] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
     case([7, 1], 80, 16, MIX),
     case([8, 1], 33, 48, MIX),
+    case([18, 1], 24, 16, &[(70, 1), (0, 1), (3, 2)]),
     case([3, 3], 64, 16, MIX),
     case([9, 3], 64, 16, MIX),
     case([16, 2], 128, 16, &[(0, 40), (300, 1)]),

@@ -102,6 +102,11 @@ impl HipBackend {
         })
     }
 
+    /// From how many rows on the vendor's library serves; `None` where there is none.
+    pub(super) fn vendor_rows(&self) -> Option<usize> {
+        self.vendor.as_ref().map(|vendor| vendor.least_rows)
+    }
+
     pub(super) fn multiprocessors(&self) -> u32 {
         self.device.properties().multiprocessors
     }
@@ -215,7 +220,7 @@ impl Backend for HipBackend {
         if let Some(pair) = self.gated_gemv_of(gate_up, activation, rows) {
             return self.gated_gemv(x, norm, eps, gate_up, pair, rows, out);
         }
-        self.norm_multiply(x, norm, eps, gate_up, rows, normed, products)?;
+        self.norm_gate_up(x, norm, eps, gate_up, rows, normed, products)?;
         self.gated_activation(products, activation, rows, cols, out)
     }
 

@@ -27,6 +27,11 @@ impl Format {
         }
     }
 
+    /// Bytes of one number.
+    pub fn element_bytes(self) -> u64 {
+        if self.is_f32() { 4 } else { 2 }
+    }
+
     /// Bytes of `rows` rows, padding included.
     pub fn bytes(self, rows: usize, cols: usize) -> u64 {
         let padded = cols.next_multiple_of(TILE_COLS) as u64;

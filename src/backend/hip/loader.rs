@@ -8,7 +8,7 @@ use super::functions::{self, Functions};
 use super::ops::{Kept, Vendor, dequantized_bytes};
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
-use super::tuning::{NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
+use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use super::upload::Uploader;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
@@ -41,6 +41,8 @@ pub struct HipLoader {
     /// Types on the device, each with the file's types that it holds.
     types: Vec<(KernelType, GgmlType)>,
     samples: Vec<Sample>,
+    /// Of all matrices, with their columns.
+    segments: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
@@ -113,6 +115,7 @@ impl HipLoader {
             ledger: MemoryLedger::default(),
             types: Vec::new(),
             samples: Vec::new(),
+            segments: Vec::new(),
             max_cols: 1,
             cache: None,
         })
@@ -346,6 +349,7 @@ impl Loader for HipLoader {
             }
             _ => None,
         };
+        self.segments.extend(segments.iter().map(|&segment| (segment, cols)));
         Ok(Matrix { rows, cols, segments, pair })
     }
 
@@ -437,14 +441,16 @@ impl Loader for HipLoader {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
                 let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
                 let kept = Kept::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes);
-                Some(Vendor { blas, weights, workspace, kept })
+                let all_16_bit = types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
+                let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
+                Some(Vendor { blas, weights, workspace, kept, least_rows })
             }
             None => None,
         };
         self.ledger.scratch += vendor_bytes;
 
         let common = self.common_format();
-        let samples = self.samples;
+        let (samples, segments) = (self.samples, self.segments);
         let mut backend = HipBackend::new(Parts {
             device: self.device,
             options: self.options,
@@ -462,6 +468,7 @@ impl Loader for HipLoader {
             types: self.types,
         })?;
         backend.self_test(&samples)?;
+        backend.keep_dequantized(&segments)?;
         Ok(backend)
     }
 }

@@ -77,10 +77,10 @@ pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
     plan(32, rows, out_rows, 1)
 }
 
-/// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 64
+/// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 128
 /// tokens or more. A power of two, so that contexts of about the same length share a recorded step.
 pub fn context_splits(max_context: u32) -> u32 {
-    max_context.div_ceil(64).next_power_of_two().min(32)
+    max_context.div_ceil(128).next_power_of_two().min(32)
 }
 
 /// Splits of the context for `items` sequences: no more than fill the multiprocessors.
@@ -111,16 +111,29 @@ pub fn bucket(rows: usize, most: usize) -> Option<usize> {
     BUCKETS.into_iter().find(|&size| rows <= size).map(|size| size.min(most))
 }
 
-/// From so many rows on the vendor's matrix library is faster, although the weights are dequantised for it each time.
-const VENDOR_ROWS: usize = 176;
+/// From how many rows on the vendor's matrix library is faster than our own kernels: soonest for weights that have 16 bits
+/// anyhow, latest where weights are dequantised for each product.
+pub fn vendor_rows(all_16_bit: bool, kept: bool) -> usize {
+    match (all_16_bit, kept) {
+        (true, true) => 9,
+        (false, true) => 65,
+        (_, false) => 176,
+    }
+}
+
 /// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
 pub const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
 
 /// The format in which a product on the matrix units takes its rows, `on_units` being that of our own kernels (`None`:
-/// the type has none). A single row goes to `gemv`, which takes f32.
-pub fn activation_format(on_units: Option<Format>, rows: usize, batch_invariant: bool, vendor: bool) -> Format {
+/// the type has none). A single row goes to `gemv`, which takes f32; `vendor_rows` and more to the vendor's library.
+pub fn activation_format(
+    on_units: Option<Format>,
+    rows: usize,
+    batch_invariant: bool,
+    vendor_rows: Option<usize>,
+) -> Format {
     match on_units {
-        Some(format) if vendor && rows >= VENDOR_ROWS && !batch_invariant => format.row_major(),
+        Some(format) if vendor_rows.is_some_and(|least| rows >= least) && !batch_invariant => format.row_major(),
         Some(format) if rows > 1 || batch_invariant => format,
         _ => Format::F32,
     }
@@ -154,8 +167,8 @@ mod tests {
             assert!(plan.grid[2] == 1 || u64::from(plan.grid[2]) * partial_bytes(plan) <= PARTIAL_BYTES);
         }
         assert_eq!(context_splits(0), 1);
-        assert_eq!(context_splits(65), 2);
-        assert_eq!(context_splits(200), 4);
+        assert_eq!(context_splits(129), 2);
+        assert_eq!(context_splits(300), 4);
         assert_eq!(context_splits(1 << 20), 32);
         assert_eq!(attention_splits(1, 32, 8, 128, 132, 32), 32);
         assert_eq!(attention_splits(1, 32, 8, 128, 132, 4), 4);

@@ -2,7 +2,7 @@
 
 use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
 use crate::backend::hip::HipBackend;
-use crate::backend::hip::tests::devices::{self, AMD_TARGETS, CPU_TARGETS, Call, Live};
+use crate::backend::hip::tests::devices::{self, CPU_TARGETS, Call, Live};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::{Error, Result, testdata};
 
@@ -80,8 +80,8 @@ fn exercise(device: &Opened) -> Result<Vec<f32>> {
     model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])
 }
 
-/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays allocated, and
-/// the device, where it is not lost, serves the next engine.
+/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays
+/// allocated, and the device, where it is not lost, serves the next engine.
 #[test]
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
@@ -186,15 +186,22 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama and a qwen model in AMD's machine code, for both sizes of a wave.
+/// A llama, a qwen and a quantised model in AMD machine code.
+fn check_amd(target: &str) {
+    let Some(device) = devices::open(target) else { return };
+    check_architecture(&device, "llama3_ropescale");
+    check_architecture(&device, "qwen3");
+    check_quantised(&device, "Q4_K_M");
+}
+
 #[test]
-fn golden_logits_in_machine_code() {
-    for target in &AMD_TARGETS[..2] {
-        let Some(device) = devices::open(target) else { return };
-        check_architecture(&device, "llama_tied");
-        check_quantised(&device, "Q4_K_M");
-        check_architecture(&device, "qwen2");
-    }
+fn golden_logits_gfx1100() {
+    check_amd("gfx1100");
+}
+
+#[test]
+fn golden_logits_gfx942() {
+    check_amd("gfx942");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Res
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(()))?;
     let kv = KvLayerSpec {
-        num_blocks: 64,
+        num_blocks: 512,
         block_size: BLOCK,
         num_kv_heads: spec.qkv.num_kv_heads,
         head_dim: spec.qkv.head_dim,

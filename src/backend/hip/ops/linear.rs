@@ -3,7 +3,7 @@
 use crate::backend::Activation;
 use crate::backend::hip::args::{Format, GemvArgs, LINEAR_ADD, MatmulArgs};
 use crate::backend::hip::backend::HipBackend;
-use crate::backend::hip::buffer::{Buffer, Matrix, Segment, Vector, count};
+use crate::backend::hip::buffer::{Buffer, Matrix, Segment, TILE_COLS, Vector, count};
 use crate::backend::hip::{DevicePtr, KernelType, tuning};
 use crate::{Error, Result};
 
@@ -16,6 +16,7 @@ pub(super) struct Product {
     pub rows: usize,
     pub cols: usize,
     pub out: DevicePtr,
+    pub out_format: Format,
     pub out_stride: usize,
     pub flags: u32,
 }
@@ -23,8 +24,7 @@ pub(super) struct Product {
 impl HipBackend {
     /// What a product with `ty` reads its activations as.
     pub(in super::super) fn input_format(&self, ty: KernelType, rows: usize) -> Format {
-        let vendor = self.vendor.is_some();
-        tuning::activation_format(ty.matmul_format(), rows, self.options.batch_invariant, vendor)
+        tuning::activation_format(ty.matmul_format(), rows, self.options.batch_invariant, self.vendor_rows())
     }
 
     /// What all segments read, if they agree.
@@ -47,6 +47,19 @@ impl HipBackend {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
         let out = out.write("linear's output", rows, matrix.rows, Format::F32)?;
+        self.multiply_into(matrix, x, rows, out, Format::F32, flags)
+    }
+
+    /// `multiply` to an address, in a format that all segments' kernels can write.
+    fn multiply_into(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buffer,
+        rows: usize,
+        out: DevicePtr,
+        out_format: Format,
+        flags: u32,
+    ) -> Result<()> {
         let mut converted = None;
         for segment in &matrix.segments {
             let wanted = self.input_format(segment.ty, rows);
@@ -66,7 +79,8 @@ impl HipBackend {
                 eps: 0.0,
                 rows,
                 cols: matrix.cols,
-                out: out.offset(4 * segment.first_row as u64),
+                out: out.offset(out_format.element_bytes() * segment.first_row as u64),
+                out_format,
                 out_stride: matrix.rows,
                 flags,
             };
@@ -98,10 +112,34 @@ impl HipBackend {
         for segment in &matrix.segments {
             let out = out.offset(4 * segment.first_row as u64);
             let (cols, out_stride) = (matrix.cols, matrix.rows);
-            let product = Product { x, norm: norm.ptr, eps, rows, cols, out, out_stride, flags: 0 };
+            let out_format = Format::F32;
+            let product = Product { x, norm: norm.ptr, eps, rows, cols, out, out_format, out_stride, flags: 0 };
             self.product(segment, Format::F32, &product)?;
         }
         Ok(())
+    }
+
+    /// Gate and up of many rows by the vendor's library, half as wide where that loses nothing that the activation's own
+    /// format would keep.
+    pub(in super::super) fn norm_gate_up(
+        &mut self,
+        x: &Buffer,
+        norm: &Vector,
+        eps: f32,
+        gate_up: &Matrix,
+        rows: usize,
+        normed: &mut Buffer,
+        products: &mut Buffer,
+    ) -> Result<()> {
+        // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
+        let whole = gate_up.rows.is_multiple_of(TILE_COLS) && gate_up.segments.len() == 1;
+        if self.matrix_format(gate_up, rows) != Some(Format::F16) || !whole {
+            return self.norm_multiply(x, norm, eps, gate_up, rows, normed, products);
+        }
+        check_norm(norm, gate_up)?;
+        self.prepare(x, Some((norm, eps)), rows, gate_up.cols, normed, Format::F16)?;
+        let out = products.write("gate and up", rows, gate_up.rows, Format::F16)?;
+        self.multiply_into(gate_up, normed, rows, out, Format::F16, 0)
     }
 
     /// Gate and up of a single row, where one kernel does it all.

@@ -4,7 +4,7 @@ use crate::backend::Activation;
 use crate::backend::hip::DevicePtr;
 use crate::backend::hip::args::{EmbedArgs, Format, GatedArgs, GatherArgs, PrepareArgs};
 use crate::backend::hip::backend::HipBackend;
-use crate::backend::hip::buffer::{Buffer, Matrix, Vector, count};
+use crate::backend::hip::buffer::{Buffer, Matrix, TILE_COLS, Vector, count};
 use crate::backend::hip::tuning;
 use crate::batch::Batch;
 use crate::{Error, Result};
@@ -12,7 +12,7 @@ use crate::{Error, Result};
 impl HipBackend {
     /// The format in which rows are handed to the next product.
     fn handed_on(&self, rows: usize) -> Format {
-        tuning::activation_format(self.common, rows, self.options.batch_invariant, self.vendor.is_some())
+        tuning::activation_format(self.common, rows, self.options.batch_invariant, self.vendor_rows())
     }
 
     /// What attention writes for the output projection.
@@ -45,8 +45,9 @@ impl HipBackend {
         if rows == 0 {
             return Ok(());
         }
+        let grid = [count(rows)?, count(table.cols.div_ceil(TILE_COLS))?, 1];
         // SAFETY: see `ops`; ids were checked against the table.
-        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.embed, [count(rows)?, 1, 1], &args) }
+        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.embed, grid, &args) }
     }
 
     /// `out = x`, or its norm, in `format`.
@@ -106,11 +107,11 @@ impl HipBackend {
         let Activation::Silu = activation;
         let format = self.handed_on(rows);
         let args = GatedArgs {
-            gate_up: gate_up.read_f32("gate and up", rows, 2 * cols)?,
+            gate_up: gate_up.read("gate and up", rows, 2 * cols)?,
             out: out.write("the activation's output", rows, cols, format)?,
             rows: count(rows)?,
             cols: count(cols)?,
-            format_in: Format::F32,
+            format_in: gate_up.format,
             format_out: format,
         };
         if rows == 0 {

@@ -1,5 +1,5 @@
-//! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there is
-//! memory to keep them, else right before each product.
+//! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there
+//! is memory to keep them, else right before each product.
 
 use std::collections::HashMap;
 
@@ -22,9 +22,11 @@ pub struct Vendor {
     /// `VENDOR_WEIGHTS_BYTES`, for weights that are not kept.
     pub weights: DevicePtr,
     pub kept: Kept,
+    /// It serves products of so many rows and more.
+    pub least_rows: usize,
 }
 
-/// Dequantised weights that stay on the device, from the first product that needed them on.
+/// Dequantised weights that stay on the device.
 pub struct Kept {
     start: DevicePtr,
     bytes: u64,
@@ -58,20 +60,26 @@ pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
 }
 
 impl HipBackend {
+    /// Dequantises the segments (with their columns) that there is room to keep; they are small enough to be of use often.
+    pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
+        for (segment, cols) in segments {
+            let Some(vendor) = &mut self.vendor else { return Ok(()) };
+            let bytes = dequantized_bytes(segment.rows, *cols);
+            if bytes <= VENDOR_WEIGHTS_BYTES
+                && let Some(place) = vendor.kept.take(segment.tiles, bytes)
+            {
+                self.dequantize(segment, *cols, 0, segment.rows, place)?;
+            }
+        }
+        Ok(())
+    }
+
     /// One segment with its activations row-major in `format`.
     pub(super) fn vendor_product(&mut self, segment: &Segment, format: Format, product: &Product) -> Result<()> {
-        let recording = self.graphs.recording().is_some();
         let Some(vendor) = &mut self.vendor else {
             return Err(Error::internal("row-major activations without a vendor's library"));
         };
         if let Some(weights) = vendor.kept.find(segment.tiles) {
-            return self.library_product(segment, format, product, 0, segment.rows, weights);
-        }
-        // What is recorded does not run now, and would run each time.
-        if !recording
-            && let Some(weights) = vendor.kept.take(segment.tiles, dequantized_bytes(segment.rows, product.cols))
-        {
-            self.dequantize(segment, product.cols, 0, segment.rows, weights)?;
             return self.library_product(segment, format, product, 0, segment.rows, weights);
         }
         let weights = vendor.weights;
@@ -118,7 +126,7 @@ impl HipBackend {
             cols: product.cols.next_multiple_of(TILE_COLS),
             out_stride: product.out_stride,
             input: if format == Format::Bf16 { Element::Bf16 } else { Element::F16 },
-            output: Element::F32,
+            output: if product.out_format == Format::F16 { Element::F16 } else { Element::F32 },
             add: product.flags & LINEAR_ADD != 0,
             bias: segment.bias != DevicePtr::NULL,
         };
@@ -126,7 +134,7 @@ impl HipBackend {
             weights,
             x: product.x,
             bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
-            out: product.out.offset(4 * first as u64),
+            out: product.out.offset(product.out_format.element_bytes() * first as u64),
             workspace: vendor.workspace,
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
