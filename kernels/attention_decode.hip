@@ -3,6 +3,7 @@
 // A block attends with all query heads of one kv head to one split of the keys, so that K and V are read once for them.
 // Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
 // split may turn out empty.
+#include "arrival.h"
 #include "attention.h"
 
 constexpr u32 GROUPS = ATTENTION_THREADS / 32;
@@ -11,7 +12,6 @@ constexpr u32 QUERIES = 4;               // of a group at once
 // Results of the groups of a block: values relative to exp2(top), and the sum of the weights.
 template <u32 D> struct GroupResults {
   float values[GROUPS][QUERIES][D], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
-  bool last;
 };
 
 // What a block works at: an item's token and the query heads of one kv head, which go in chunks of QUERIES. Up to four
@@ -122,21 +122,6 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
   }
 }
 
-// Whether this block is the last of its item and kv head to get here. All partial results are then visible to it: each
-// thread's stores are released before the count, and acquired after it, at the scope of the whole device.
-DEV bool last_to_arrive(const AttentionArgs& a, const Work& w, bool& last) {
-  device_fence();
-  block_sync_all();
-  if (tid_x() == 0) {
-    u32* counter = a.counters + (u64)w.item * a.num_kv_heads + w.kv_head;
-    last = add_release(counter, 1) == a.splits - 1;
-    if (last) *counter = 0;                            // for the next launch; nobody else comes
-  }
-  block_sync_all();
-  device_fence();
-  return last;
-}
-
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
 template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
   constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
@@ -174,7 +159,8 @@ template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
   }
   const AttentionArgs& end = reload(a);
   if (end.splits > 1) {
-    if (!last_to_arrive(end, w, results.last)) return;
+    u32* counter = end.counters + (u64)w.item * end.num_kv_heads + w.kv_head;
+    if (!last_to_arrive<ATTENTION_THREADS>(counter, end.splits)) return;
     combine_splits<D>(end, w);
   }
   if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, ATTENTION_THREADS);

@@ -196,7 +196,8 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
-  for (u32 i = (u32)tid_x(); i < ATTENTION_PREFILL_ROWS * D; i += ATTENTION_THREADS) {
+  const u32 queries = keys.first < keys.end ? ATTENTION_PREFILL_ROWS * D : 0;       // without a key nobody reads them
+  for (u32 i = (u32)tid_x(); i < queries; i += ATTENTION_THREADS) {
     const u32 row = i / D, column = i % D;               // rows beyond the last repeat it; nobody stores them
     const u64 at = (tile.row + min_(row, tile.rows - 1)) * q_stride + column;
     lds.q[row * Lds::K_STRIDE + column] = column < a.head_dim ? f2h_sat(q[at]) : (f16)0;
@@ -232,7 +233,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
     block_sync();                                        // V has been read
   }
-  block_sync();                                          // all of q is written and read: its place is free
+  // In the place of the wave's own rows of q, which nobody else reads.
   #pragma unroll
   for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(reload(a), tile, lds);
 }

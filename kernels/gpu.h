@@ -9,7 +9,7 @@
 // Vocabulary, on every platform:
 //   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block
 //   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
-//   block_sync (orders LDS), block_sync_all (global memory too), warp_sync, shfl_*, warp_ballot, atomics, device_fence
+//   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, device_fence
 //   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
 #pragma once
 
@@ -87,11 +87,6 @@ DEV int lane_id() {
   #define LOCAL_FENCE(order) __builtin_amdgcn_fence(order, "workgroup")
 #endif
 DEV void block_sync() { LOCAL_FENCE(__ATOMIC_RELEASE); __builtin_amdgcn_s_barrier(); LOCAL_FENCE(__ATOMIC_ACQUIRE); }
-DEV void block_sync_all() {
-  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-  __builtin_amdgcn_s_barrier();
-  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-}
 DEV void warp_sync() {                 // lanes run in lockstep: this keeps the compiler from reordering LDS accesses
   __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
   __builtin_amdgcn_wave_barrier();
@@ -205,7 +200,6 @@ DEV int bid_y() { return (int)blockIdx.y; }
 DEV int bid_z() { return (int)blockIdx.z; }
 DEV int lane_id() { u32 r; asm("mov.u32 %0, %%laneid;" : "=r"(r)); return (int)r; }
 DEV void block_sync() { __syncthreads(); }
-DEV void block_sync_all() { __syncthreads(); }
 DEV void warp_sync() { __syncwarp(); }
 DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
 DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }

@@ -342,7 +342,6 @@ DEV int lane_id() { return tid_x() & (WARP - 1); }
     struct place { static gpu::Site site() { return {__FILE__, __LINE__}; } };                \
     gpu::barrier<__COUNTER__ - gpu::FIRST_BARRIER, place>();                                  \
   } while (0)
-#define block_sync_all() block_sync()
 // The default arguments are the caller's place, which the lanes of a wave must share.
 #define GPU_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 DEV void warp_sync(GPU_PLACE) { gpu::wait(gpu::AT_WAVE_OP, {file, line}); }

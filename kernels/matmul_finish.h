@@ -1,5 +1,6 @@
 // From the sums of the waves to the output: over the groups that share a tile, over the splits, bias, residual, store.
 #pragma once
+#include "arrival.h"
 #include "matmul_shape.h"
 
 DEV v4 pack_floats(const float* f) {
@@ -30,20 +31,6 @@ template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& 
   }
 }
 
-// Counts the blocks that have stored their partial sums. True in the last one, for all its threads; it then sees the
-// sums of all.
-DEV bool last_to_arrive(u32* counter, u32 blocks) {
-  SHARED u32 before;
-  device_fence();                      // the stores of every thread come before ...
-  block_sync();
-  if (tid_x() == 0) before = add_release(counter, 1);      // ... the arrival of the block
-  block_sync();
-  if (before != blocks - 1) return false;
-  device_fence();                      // nothing is read ahead of the last arrival
-  if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
-  return true;
-}
-
 // Adds the sums of all splits, in order of the splits whichever block arrives last. False in all blocks but that one.
 template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
@@ -54,7 +41,7 @@ template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, c
     #pragma unroll
     for (int q = 0; q < S::QUADS; q++) mine[q * WARP] = pack_floats(v + 4 * q);
   }
-  if (!last_to_arrive(a.counters + at.block, a.splits)) return false;
+  if (!last_to_arrive<S::THREADS>(a.counters + at.block, a.splits)) return false;
   if (at.kw == 0) {
     #pragma unroll
     for (int q = 0; q < 4 * S::QUADS; q++) v[q] = 0.f;

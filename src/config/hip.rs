@@ -44,6 +44,9 @@ pub struct HipOptions {
     pub self_test: bool,
     /// Whether the vendor's matrix library serves long prompts where it is installed. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: bool,
+    /// A file of kernels and the number of the block barrier that it is compiled without.
+    #[cfg(test)]
+    pub without_barrier: Option<(&'static str, u32)>,
 }
 
 impl Default for HipOptions {
@@ -58,6 +61,8 @@ impl Default for HipOptions {
             batch_invariant: false,
             self_test: true,
             vendor_blas: true,
+            #[cfg(test)]
+            without_barrier: None,
         }
     }
 }

@@ -25,13 +25,14 @@ const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'sta
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7 and 8, odd heads first; then windows and caps; then a cache in f32.
-pub(super) const CASES: [Case; 18] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; then windows and caps; then a cache in f32.
+pub(super) const CASES: [Case; 19] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
     case([7, 1], 80, 16, MIX),
     case([8, 1], 33, 48, MIX),
+    case([18, 1], 24, 16, &[(70, 1), (0, 1), (3, 2)]),
     case([3, 3], 64, 16, MIX),
     case([9, 3], 64, 16, MIX),
     case([16, 2], 128, 16, &[(0, 40), (300, 1)]),
@@ -86,12 +87,15 @@ impl Case {
     }
 }
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
-    for (seed, case) in CASES.iter().enumerate() {
+/// Contexts about and far beyond what a kernel holds at once.
+const LONG: Case = case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]);
+
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
+    for (seed, case) in CASES.iter().chain([&LONG]).enumerate() {
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let mut rig = AttentionRig::new(loader(512), case.layout(), spec, &rows);
+        let mut rig = AttentionRig::new(loader(4097), case.layout(), spec, &rows);
         let got = rig.run(case.args(), &pieces);
         let cols = case.layout().cols();
         let expected: Vec<f64> = pieces
@@ -111,7 +115,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) 
     nothing_to_attend_to(loader(512));
 }
 
-/// G20: a window of nothing masks every key: zeros, no NaN.
+/// A window of nothing masks every key: zeros, no NaN.
 fn nothing_to_attend_to<L: Loader>(loader: L) {
     let case = Case { window: Some(0), ..case([4, 2], 20, 16, &[(0, 5), (16, 1), (130, 18)]) };
     let mut random = Random(0);

@@ -8,7 +8,7 @@ use crate::batch::Batch;
 const SHAPES: [(usize, usize); 9] =
     [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000)];
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (seed, (rows, cols)) in SHAPES.into_iter().enumerate() {
         norms(loader(rows), rows, cols, seed as u64);
         gated(loader(rows), rows, cols, seed as u64);

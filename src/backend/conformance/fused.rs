@@ -7,7 +7,7 @@ use crate::backend::{Activation, Backend, Loader};
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
 const EPS: f32 = 1e-5;
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (seed, (rows, inputs, outputs)) in SHAPES.into_iter().enumerate() {
         half_layer(loader(rows), rows, inputs, outputs, seed as u64);
     }

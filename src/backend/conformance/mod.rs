@@ -1,12 +1,13 @@
 //! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references, through
 //! the traits alone. A backend calls `check_all` in its tests with a way to make loaders.
 
-mod attention;
-mod elementwise;
-mod fused;
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod fused;
 mod invariance;
-mod linear;
+pub(crate) mod linear;
 mod rope;
+pub(crate) mod selection;
 
 use crate::backend::{
     AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger, QkvLayout, RopeKind, RopeSpec,
@@ -37,6 +38,7 @@ pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy:
     linear::check(loader);
     rope::check(loader);
     attention::check(loader, accuracy);
+    selection::check(loader);
 }
 
 /// Results have the same bits whatever was computed with them.

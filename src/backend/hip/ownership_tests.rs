@@ -50,11 +50,11 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     }
     event.record(&compute)?;
     event.synchronize()?;
-    event.is_complete()?;
     compute.synchronize()?;
     Ok(host.as_slice().to_vec())
 }
 
+/// G4: the driver under test answers a handle that was freed before, or never made, with an error.
 #[test]
 fn the_whole_layer_works_and_leaves_nothing() {
     let (device, faults) = faulty();

@@ -157,11 +157,6 @@ impl Event {
         // SAFETY: the event lives.
         self.device.call(|driver| unsafe { driver.synchronize_event(self.handle) })
     }
-
-    pub fn is_complete(&self) -> Result<bool> {
-        // SAFETY: the event lives.
-        self.device.call(|driver| unsafe { driver.query_event(self.handle) })
-    }
 }
 
 impl Drop for Event {

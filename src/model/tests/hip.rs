@@ -80,8 +80,8 @@ fn exercise(device: &Opened) -> Result<Vec<f32>> {
     model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])
 }
 
-/// Whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays allocated, and
-/// the device, where it is not lost, serves the next engine.
+/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays
+/// allocated, and the device, where it is not lost, serves the next engine.
 #[test]
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
@@ -145,8 +145,8 @@ fn self_test_on_real_weights() {
     }
 }
 
-/// A decode step is one copy to the device and one launch of a recording: nothing is allocated, and only the wanted rows
-/// come back.
+/// G3, G23, G26: a decode step is one copy to the device and one launch of a recording: nothing is allocated, and only
+/// the wanted rows come back.
 #[test]
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
@@ -157,6 +157,7 @@ fn a_decode_step_is_one_copy_and_one_launch() {
         model.step(&[(&tokens[..length], length - 1), (&tokens[..length - 1], length - 2)]).unwrap();
     };
     (3..6).for_each(&mut decode);
+    assert!(faults.live().allocations <= 64);
     let count = || Call::ALL.map(|call| faults.calls(call));
     let before = count();
     (6..16).for_each(&mut decode);
@@ -174,6 +175,7 @@ fn a_decode_step_is_one_copy_and_one_launch() {
     }
 }
 
+/// G2, G11: streams run nothing before it is waited for, and are ordered by events alone.
 #[test]
 fn golden_logits_cpu_wave32() {
     check_all(devices::open(CPU_TARGETS[0]));

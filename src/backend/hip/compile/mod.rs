@@ -13,6 +13,8 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use cache::Cache;
+#[cfg(test)]
+pub use embedded::target_for;
 use embedded::{Target, Unpacked};
 use plan::Unit;
 use runtime::RuntimeCompiler;

@@ -24,6 +24,8 @@ pub struct RuntimeCompiler {
     library: Api,
     name: String,
     target: Vec<String>,
+    #[cfg(test)]
+    without_barrier: Option<(&'static str, u32)>,
 }
 
 /// One unit, ready to be compiled.
@@ -57,7 +59,11 @@ impl RuntimeCompiler {
             // SAFETY: the initialisers of a compiler that was installed to be used like this.
             let Ok(library) = (unsafe { open_library(path) }) else { continue };
             match Self::load(properties, path, library) {
-                Ok(compiler) => return Ok(compiler),
+                Ok(compiler) => {
+                    #[cfg(test)]
+                    let compiler = Self { without_barrier: options.without_barrier, ..compiler };
+                    return Ok(compiler);
+                }
                 Err(why) => problem = problem.or(Some(why)),
             }
         }
@@ -83,7 +89,13 @@ impl RuntimeCompiler {
             Platform::Amd => format!("{kind} {major}.{minor} ({path}) of {}", properties.driver),
             Platform::Nvidia => format!("{kind} {major}.{minor} ({path})"),
         };
-        Ok(Self { library, name, target: target_options(properties) })
+        Ok(Self {
+            library,
+            name,
+            target: target_options(properties),
+            #[cfg(test)]
+            without_barrier: None,
+        })
     }
 
     /// Library, version and, on AMD, the driver's.
@@ -92,7 +104,13 @@ impl RuntimeCompiler {
     }
 
     pub fn job(&self, unit: Unit) -> Job {
-        let options: Vec<String> = self.target.iter().cloned().chain(unit.defines()).collect();
+        let options = self.target.iter().cloned().chain(unit.defines());
+        #[cfg(test)]
+        let options = options.chain(match self.without_barrier {
+            Some((file, barrier)) if file == unit.file => vec![format!("-DGPU_DROP_BARRIER={barrier}")],
+            _ => Vec::new(),
+        });
+        let options: Vec<String> = options.collect();
         let mut hash = blake3::Hasher::new();
         let mut add = |text: &str| {
             // With its length: else two texts could be cut differently and be the same.

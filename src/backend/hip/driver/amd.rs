@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::NonNull;
 
-use super::error::{NOT_READY, SUCCESS};
+use super::error::SUCCESS;
 use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
 use super::{check_index, open_library, version_of};
 use crate::backend::hip::sys::hip::{self, Hip};
@@ -218,14 +218,6 @@ impl Driver for Amd {
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.hip, hipEventSynchronize(event)) }
-    }
-
-    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
-        // SAFETY: see above.
-        match unsafe { (self.hip.hipEventQuery)(event) } {
-            NOT_READY => Ok(false),
-            status => check(&self.hip, "hipEventQuery", status).map(|()| true),
-        }
     }
 
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {

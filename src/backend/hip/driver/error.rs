@@ -24,8 +24,6 @@ pub struct DriverError {
 
 /// hipErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY.
 pub const OUT_OF_MEMORY: i32 = 2;
-/// hipErrorNotReady, CUDA_ERROR_NOT_READY: not a failure, but the answer of a query.
-pub const NOT_READY: Status = Status(600);
 pub const SUCCESS: Status = Status(0);
 
 impl DriverError {

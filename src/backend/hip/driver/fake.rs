@@ -175,9 +175,6 @@ impl Driver for Fake {
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         self.check("synchronize_event", event.0, Kind::Event)
     }
-    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
-        self.check("query_event", event.0, Kind::Event).map(|()| true)
-    }
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
         if !self.captures(stream)? {
             // SAFETY: see above.

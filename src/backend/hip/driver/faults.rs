@@ -239,10 +239,6 @@ impl Driver for Faulty {
         // SAFETY: see above.
         self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.synchronize_event(event) })
     }
-    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool> {
-        // SAFETY: see above.
-        self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.query_event(event) })
-    }
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
         self.faults.copied(bytes);
         // SAFETY: see above.

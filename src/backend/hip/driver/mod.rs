@@ -99,9 +99,6 @@ pub trait Driver: Send + Sync {
     unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()>;
-    /// Whether everything before the event has run.
-    #[allow(clippy::missing_safety_doc)]
-    unsafe fn query_event(&self, event: EventHandle) -> Outcome<bool>;
 
     #[allow(clippy::missing_safety_doc)]
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()>;

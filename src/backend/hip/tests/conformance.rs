@@ -7,7 +7,8 @@ use crate::config::HipOptions;
 
 type Opened = (Device, HipOptions);
 
-/// G: every op on every tensor type, odd shapes first, against f64; nothing stays on the device.
+/// Every op on every tensor type, odd shapes first, against f64, in memory that is poisoned and guarded; nothing stays on
+/// the device.
 fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     conformance::check_all(|rows| devices::loader(&device, rows), Accuracy::GPU);
@@ -21,6 +22,7 @@ fn check_invariance(device: Option<Opened>) {
     conformance::check_invariance(|rows| devices::loader(&device, rows));
 }
 
+/// G1, G5, G16, G19, G20, G21: contexts up to 4097 tokens, rows with nothing to attend to, 151,936 logits.
 #[test]
 fn cpu_wave32_up() {
     check(devices::open(CPU_TARGETS[0]));
@@ -36,6 +38,7 @@ fn cpu_wave64_up() {
     check(devices::open(CPU_TARGETS[2]));
 }
 
+/// G1, G5, G16, G19, G20, G21: the other size of a wave, in the other order.
 #[test]
 fn cpu_wave64_down() {
     check(devices::open(CPU_TARGETS[3]));
@@ -46,6 +49,7 @@ fn invariance_on_the_cpu() {
     check_invariance(devices::open(CPU_TARGETS[1]));
 }
 
+/// G1, G5, G16, G18, G19, G20: what the compiler made of the kernels, every access checked.
 #[test]
 fn gfx1100() {
     check(devices::open(AMD_TARGETS[0]));

@@ -4,6 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use crate::backend::hip::compile::target_for;
 use crate::backend::hip::driver;
 pub(crate) use crate::backend::hip::driver::faults::{Call, Faults, Faulty, Live};
 use crate::backend::hip::{Device, HipLoader, StepLimits};
@@ -12,6 +13,8 @@ use crate::config::{EngineArgs, HipOptions, Platform};
 /// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
+/// Tests that break kernels have devices of their own: a fault ends whatever else runs there.
+const OWN_DEVICES: usize = 8;
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 fn stand_in() -> Option<PathBuf> {
@@ -19,17 +22,23 @@ fn stand_in() -> Option<PathBuf> {
     Some(folder.join("libamdhip64.so")).filter(|path| path.exists())
 }
 
-/// Makes the stand-in's devices, once per process.
+/// The library, which stays open as long as the process: devices are opened from it again and again.
+fn library(path: &Path) -> &'static libloading::Library {
+    static LIBRARY: OnceLock<libloading::Library> = OnceLock::new();
+    // SAFETY: the stand-in's initialisers do nothing.
+    LIBRARY.get_or_init(|| unsafe { libloading::Library::new(path).unwrap() })
+}
+
+/// Makes the stand-in's devices, once per process: all targets, then those for one test each.
 fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
-        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
+        let own = CPU_TARGETS[..2].iter().copied().cycle().take(2 * OWN_DEVICES);
+        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(own).collect();
         let list = CString::new(targets.join(",")).unwrap();
-        // SAFETY: the stand-in's initialisers do nothing; the function's type is that of its source. The library stays
-        // open as long as the process: devices are opened from it again and again.
+        // SAFETY: the function's type is that of its source.
         let status = unsafe {
-            let library = Box::leak(Box::new(libloading::Library::new(path).unwrap()));
-            let open = library.get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"hipsim_open").unwrap();
+            let open = library(path).get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"hipsim_open").unwrap();
             open(list.as_ptr())
         };
         assert_eq!(status, 0, "hipsim_open");
@@ -37,15 +46,15 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     })
 }
 
-/// A device with its options. Kernels that are compiled stay in a cache of the tests.
-pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
+fn open_index(choose: impl Fn(&[&str]) -> Option<usize>) -> Option<(Device, HipOptions)> {
     let Some(library) = stand_in() else {
         println!("skipped: no stand-in library; run `cargo build -p hipsim`");
         return None;
     };
-    let index = open_stand_in(&library).iter().position(|&known| known == target)?;
+    let index = choose(open_stand_in(&library))?;
     let options = HipOptions {
         platform: Some(Platform::Amd),
+        // Kernels that are compiled stay in a cache of the tests.
         cache_dir: library.parent().map(|folder| folder.join("test-kernels")),
         library: Some(library),
         device_index: index as u32,
@@ -53,6 +62,33 @@ pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
         ..HipOptions::default()
     };
     Some((Device::open(&options).unwrap(), options))
+}
+
+/// A device with its options.
+pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
+    if AMD_TARGETS.contains(&target) && target_for(target).is_none() {
+        println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
+        return None;
+    }
+    open_index(|targets| targets.iter().position(|&known| known == target))
+}
+
+/// A test's own devices with waves of 32 lanes, one for each order of the waves.
+pub(crate) fn open_own(test: usize) -> Option<[(Device, HipOptions); 2]> {
+    assert!(test < OWN_DEVICES);
+    let first = CPU_TARGETS.len() + AMD_TARGETS.len() + 2 * test;
+    Some([open_index(|_| Some(first))?, open_index(|_| Some(first + 1))?])
+}
+
+/// Ends what a fault left on a device.
+pub(crate) fn revive(options: &HipOptions) {
+    let path = options.library.as_deref().unwrap();
+    // SAFETY: the function's type is that of its source.
+    let status = unsafe {
+        let revive = library(path).get::<unsafe extern "C" fn(c_int) -> c_int>(b"hipsim_revive").unwrap();
+        revive(options.device_index as c_int)
+    };
+    assert_eq!(status, 0, "hipsim_revive");
 }
 
 /// A device whose calls fail on command.

@@ -2,6 +2,8 @@
 //! kernels on the CPU; or the GPU of this machine.
 
 mod args;
+mod barriers;
 mod conformance;
 pub(crate) mod devices;
+mod memory;
 mod self_test;

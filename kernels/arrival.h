@@ -1,0 +1,21 @@
+// The last block of those that share an output: it finishes what all of them have begun.
+#pragma once
+#include "gpu.h"
+
+// Counts the waves that have stored their share. True in the last of `blocks` blocks, for all its threads; it then sees
+// what all have stored. Each wave arrives by itself, so that one barrier is enough. `counter` is 0 before and after.
+template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
+  constexpr u32 WAVES = THREADS / WARP;
+  SHARED u32 before[WAVES];            // waves of all blocks that came before each of this block's
+  device_fence();                      // the stores of every lane come before ...
+  warp_sync();
+  if (lane_id() == 0) before[(u32)tid_x() / WARP] = add_release(counter, 1);      // ... the arrival of its wave
+  block_sync();
+  u32 latest = 0;
+  #pragma unroll
+  for (u32 wave = 0; wave < WAVES; wave++) latest = before[wave] > latest ? before[wave] : latest;
+  if (latest != blocks * WAVES - 1) return false;
+  device_fence();                      // nothing is read ahead of the last arrival
+  if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
+  return true;
+}
