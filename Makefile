@@ -16,7 +16,7 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
+.PHONY: help demo test test-amd test-rust gpu-tools lint-kernels test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,7 +25,14 @@ demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model
 	$(SAY) "asking SmolLM2-135M: $$PROMPT"
 	@$(BIN)/rocmforge generate --chat "$$PROMPT"
 
-test: test-rust test-loom test-python ## run all tests: Rust, loom, Python
+test: test-amd test-rust test-loom test-python ## run all tests: AMD simulator, Rust, loom, Python
+
+test-amd: ## the simulator of AMD machine code, and the stand-in for AMD's driver that the other Rust tests open
+	$(SAY) 'AMD: compilers of kernels for GPUs'
+	@if scripts/gpu_tools.sh; then \
+	    printf '==> %s\n' 'AMD: the simulator and the stand-in driver'; \
+	    cargo build --quiet --locked -p hipsim && cargo test --quiet --locked -p amdsim -p hipsim; \
+	else [ "$$CI" != true ]; fi
 
 test-rust: ## Rust tests; compiles every target first
 	$(SAY) 'Rust tests: compiling every target, benches too'
@@ -42,22 +49,29 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-lint: lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
+lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
+
+gpu-tools:
+	$(SAY) 'compilers of kernels for AMD GPUs'
+	@scripts/gpu_tools.sh || [ "$$CI" != true ]
 
 lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
 	$(SAY) 'rustfmt'
-	@cargo fmt --check
+	@cargo fmt --all --check
 	$(SAY) 'clippy: engine'
 	@cargo clippy --quiet --locked --all-targets -- -D warnings
+	$(SAY) 'clippy: AMD simulator, stand-in driver'
+	@cargo clippy --quiet --locked --all-targets -p amdsim -p hipsim -- -D warnings
 	$(SAY) 'clippy: with the Python bindings'
 	@PYO3_PYTHON="$$(command -v $(PYTHON))" cargo clippy --quiet --locked --all-targets --features python -- -D warnings
 	$(SAY) 'cargo-deny: licences, advisories, sources'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
 
-lint-kernels: $(VENV)/wheel.stamp ## registers, spills and shared memory of the kernels for all AMD targets
+lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills and shared memory of the kernels for all AMD targets
 	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory'
-	@$(BIN)/python scripts/kernel_report.py target/kernels/release.tsv
+	@if scripts/gpu_tools.sh; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
+	else [ "$$CI" != true ]; fi
 
 lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubtest, architecture test
 	$(SAY) 'ruff'

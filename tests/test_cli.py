@@ -277,7 +277,8 @@ def test_doctor_lists_a_kernel_for_every_type():
     assert report["version"] == __version__
     types = {kernel[0] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
-    assert [device["name"] for device in report["devices"]] == ["cpu"]
+    assert [device["name"] for device in report["devices"]] == ["cpu", "hip"]
+    assert ("not usable" in report["devices"][1]["detail"]) != ON_GPU
     flags = Path("/proc/cpuinfo").read_text().split()
     # The kernel's names for what it spells differently.
     names = {"avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16"}
