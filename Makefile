@@ -16,7 +16,7 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-amd test-rust gpu-tools lint-kernels test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
+.PHONY: help demo test test-amd test-rust gpu-tools test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
