@@ -7,7 +7,7 @@ Each row is one process: a model is loaded once and measured at all prompt lengt
 """
 
 import argparse
-import datetime
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -80,8 +80,14 @@ def main() -> None:
 
     columns = [f"pp{n}" for n in args.prompts.split(",")]
     columns += ["tg" if n == "1" else f"tg{n}" for n in args.batches.split(",")]
-    print(f"{datetime.date.today()}: {' '.join(sys.argv)}\n", flush=True)
-    print("| model | " + " | ".join([*columns, "load s", "first token of 512, ms"]) + " |\n|---|" + "---:|" * (len(columns) + 2), flush=True)
+    print(f"{dt.date.today()}: {' '.join(sys.argv)}\n", flush=True)
+    print(
+        "| model | "
+        + " | ".join([*columns, "load s", "first token of 512, ms"])
+        + " |\n|---|"
+        + "---:|" * (len(columns) + 2),
+        flush=True,
+    )
     for name in args.rows.split(","):
         path = model_file(args.models, name)
         figures = measure(path, args.prompts, args.batches, args.decode, args.extra)

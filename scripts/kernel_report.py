@@ -5,8 +5,8 @@
 
 The list of code objects is written by the build (release builds have all targets). Fails if a kernel of the inner loop
 spills registers, or if any kernel wants more shared memory (LDS) than a block may have. Prints one line per kernel and
-target with --all, else the worst over all targets of each kernel. "Waves" is how many waves of a SIMD the vector registers
-allow.
+target with --all, else the worst over all targets of each kernel. "Waves" is how many waves of a SIMD the vector
+registers allow.
 """
 
 import argparse

@@ -57,7 +57,13 @@ BLOCKS: dict[Type, tuple[int | float, ...]] = {
     Type.Q6_K: (128, 64, 16, STD / (18 * 73)),
 }
 # Where rows do not divide into super-blocks, as llama.cpp falls back.
-FALLBACK = {Type.Q2_K: Type.Q4_0, Type.Q3_K: Type.Q4_0, Type.Q4_K: Type.Q5_0, Type.Q5_K: Type.Q5_1, Type.Q6_K: Type.Q8_0}
+FALLBACK = {
+    Type.Q2_K: Type.Q4_0,
+    Type.Q3_K: Type.Q4_0,
+    Type.Q4_K: Type.Q5_0,
+    Type.Q5_K: Type.Q5_1,
+    Type.Q6_K: Type.Q8_0,
+}
 POOL = 1 << 16
 
 

@@ -58,6 +58,7 @@ def pattern_outside(pattern: str, places: str = "$^") -> Callable[[Path, str], l
 
     return check
 
+
 # The crates beside the engine: a HIP runtime is a C interface over memory that it maps; a simulator needs neither.
 CRATE_UNSAFE_PLACES = r"hipsim/src/(api|cpu|memory|execute)\b|amdsim/src/decode/(matrix|map)\b"
 CRATE_FOREIGN_PLACES = r"hipsim/src/(api|cpu)\b"

@@ -10,7 +10,7 @@ import pytest
 from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
-import kernel_report  # noqa: E402
+import kernel_report
 
 REPORT = """<?xml version="1.0"?><testsuites><testsuite>
 <testcase classname="tests.a" name="test_ran"/>
