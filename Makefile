@@ -16,7 +16,7 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-amd test-rust gpu-tools test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
+.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,16 +25,19 @@ demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model
 	$(SAY) "asking SmolLM2-135M: $$PROMPT"
 	@$(BIN)/rocmforge generate --chat "$$PROMPT"
 
-test: test-amd test-rust test-loom test-python ## run all tests: AMD simulator, Rust, loom, Python
+# Ahead of everything that builds: what was built without the tools carries no code for AMD GPUs.
+gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to be missing
+	@scripts/gpu_tools.sh
 
-test-amd: ## the simulator of AMD machine code, and the stand-in for AMD's driver that the other Rust tests open
-	$(SAY) 'AMD: compilers of kernels for GPUs'
-	@if scripts/gpu_tools.sh; then \
-	    printf '==> %s\n' 'AMD: the simulator and the stand-in driver'; \
-	    cargo build --quiet --locked -p hipsim && cargo test --quiet --locked -p amdsim -p hipsim; \
-	else [ "$$CI" != true ]; fi
+test: test-crates test-rust test-loom test-python ## run all tests: Rust, loom, Python
 
-test-rust: ## Rust tests; compiles every target first
+test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in libamdhip64.so
+	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
+	@cargo test --quiet --locked -p amdsim -p hipsim
+
+test-rust: gpu-tools ## Rust tests, AMD machine code and barrier mutations among them; compiles every target first
+	$(SAY) 'stand-in libamdhip64.so: building'
+	@cargo build --quiet --locked -p hipsim
 	$(SAY) 'Rust tests: compiling every target, benches too'
 	@cargo test --quiet --locked --no-run --all-targets
 	$(SAY) 'Rust tests: running'
@@ -51,17 +54,11 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 
 lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
 
-gpu-tools:
-	$(SAY) 'compilers of kernels for AMD GPUs'
-	@scripts/gpu_tools.sh || [ "$$CI" != true ]
-
 lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
 	$(SAY) 'rustfmt'
 	@cargo fmt --all --check
-	$(SAY) 'clippy: engine'
-	@cargo clippy --quiet --locked --all-targets -- -D warnings
-	$(SAY) 'clippy: AMD simulator, stand-in driver'
-	@cargo clippy --quiet --locked --all-targets -p amdsim -p hipsim -- -D warnings
+	$(SAY) 'clippy: engine, AMD simulator, stand-in HIP runtime'
+	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
 	$(SAY) 'clippy: with the Python bindings'
 	@PYO3_PYTHON="$$(command -v $(PYTHON))" cargo clippy --quiet --locked --all-targets --features python -- -D warnings
 	$(SAY) 'cargo-deny: licences, advisories, sources'
@@ -70,8 +67,8 @@ lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
 
 lint-kernels: gpu-tools $(VENV)/wheel.stamp ## registers, spills and shared memory of the kernels for all AMD targets
 	$(SAY) 'kernels for AMD GPUs: registers, spills, shared memory'
-	@if scripts/gpu_tools.sh; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
-	else [ "$$CI" != true ]; fi
+	@if [ -e target/kernels/release.tsv ]; then $(BIN)/python scripts/kernel_report.py target/kernels/release.tsv; \
+	else echo 'SKIPPED: the wheel was built without a compiler for AMD GPUs'; [ "$$CI" != true ]; fi
 
 lint-python: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## ruff, mypy --strict, stubtest, architecture test
 	$(SAY) 'ruff'

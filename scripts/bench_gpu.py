@@ -81,8 +81,13 @@ def main() -> None:
     columns = [f"pp{n}" for n in args.prompts.split(",")]
     columns += ["tg" if n == "1" else f"tg{n}" for n in args.batches.split(",")]
     print(f"{dt.date.today()}: {' '.join(sys.argv)}\n", flush=True)
-    heads = [*columns, "load s", "first token of 512, ms"]
-    print(f"| model | {' | '.join(heads)} |\n|---|{'---:|' * len(heads)}", flush=True)
+    print(
+        "| model | "
+        + " | ".join([*columns, "load s", "first token of 512, ms"])
+        + " |\n|---|"
+        + "---:|" * (len(columns) + 2),
+        flush=True,
+    )
     for name in args.rows.split(","):
         path = model_file(args.models, name)
         figures = measure(path, args.prompts, args.batches, args.decode, args.extra)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What compiles and executes AMD kernels without an AMD GPU: clang (AMDGPU back end), lld and llvm-objdump, version 22
-# or newer. Installs them from apt when root; otherwise says what is missing. Exits 0 when they are there, else 1.
+# or newer. Installs them from apt when root; otherwise says what is missing. Exits 0 when they are there.
 set -euo pipefail
 
 version=22
@@ -17,7 +17,10 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         "clang-$version" "lld-$version" "llvm-$version" >/dev/null
+    # What was built without them is built again.
+    touch "$(dirname "$0")/../build.rs"
     exit 0
 fi
 echo "SKIPPED: AMD kernels are neither compiled nor executed; install clang-$version lld-$version llvm-$version" >&2
-exit 1
+# In CI nothing may be missing.
+[ "${CI:-}" != true ]

@@ -44,8 +44,9 @@ def python_tests(text: str) -> Iterator[tuple[str, str]]:
 
 
 def all_tests() -> Iterator[tuple[str, str]]:
-    for _, text in rust_files():
-        yield from rust_tests(text)
+    for folder in ("src", "tests"):
+        for _, text in rust_files(ROOT / folder):
+            yield from rust_tests(text)
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         yield from python_tests(path.read_text(encoding="utf-8"))
 

@@ -59,6 +59,10 @@ def pattern_outside(pattern: str, places: str = "$^") -> Callable[[Path, str], l
     return check
 
 
+# The crates beside the engine: a HIP runtime is a C interface over memory that it maps; a simulator needs neither.
+CRATE_UNSAFE_PLACES = r"hipsim/src/(api|cpu|memory|execute)\b|amdsim/src/decode/(matrix|map)\b"
+CRATE_FOREIGN_PLACES = r"hipsim/src/(api|cpu)\b"
+
 # Each rule reads code without comments, literals and tests; with it, a file and a text that break it.
 RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
     "import directions": (forbidden_imports, "scheduler/mod.rs", "use crate::{batch::Batch, model::Decoder};"),
@@ -82,6 +86,11 @@ RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
         "sampler/mod.rs",
         "let x = unsafe { *p };",
     ),
+    "no wait for the whole device": (
+        pattern_outside(r"\b\w*(DeviceSynchronize|CtxSynchronize)\b"),
+        "backend/hip/sys/hip.rs",
+        "fn hipDeviceSynchronize() -> Status;",
+    ),
     "nothing is printed": (
         pattern_outside(r"\b(e?print(ln)?|dbg)!"),
         "engine/core.rs",
@@ -99,7 +108,7 @@ WHOLE_FILE_RULES = {"no stub", "no ignored test, no silenced dead code", "enviro
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rust_sources_keep_the_rule(rule: str) -> None:
-    """S30: among the rules, nothing in the engine prints."""
+    """S30, G12: among the rules, nothing in the engine prints, and nothing waits for a whole device."""
     check = RULES[rule][0]
     if rule in WHOLE_FILE_RULES:
         files: Iterator[tuple[Path, str]] = ((path, code_only(text)) for path, text in rust_files())
@@ -113,6 +122,27 @@ def test_rust_sources_keep_the_rule(rule: str) -> None:
 def test_rule_finds_its_bad_sample(rule: str) -> None:
     check, path, bad = RULES[rule]
     assert check(Path(path), bad) != []
+
+
+def crate_files() -> Iterator[tuple[Path, str]]:
+    """(path relative to tests, code without comments, literals and tests) of the crates beside the engine."""
+    for path, text in rust_files(ROOT / "tests"):
+        if path.parts[1] == "src":
+            yield path, without_inline_tests(code_only(text))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "places"),
+    [
+        (r"\bunsafe\b", CRATE_UNSAFE_PLACES),
+        (r'\bextern\s+""', CRATE_FOREIGN_PLACES),
+        (r"#\[ignore\b|\ballow\([^)]*\bdead_code\b|\b(todo|unimplemented|dbg)!", "$^"),
+    ],
+)
+def test_crates_beside_the_engine_keep_the_rules(pattern: str, places: str) -> None:
+    check = pattern_outside(pattern, places)
+    assert {path.as_posix(): found for path, code in crate_files() if (found := check(path, code))} == {}
+    assert any(path.parts[0] == "hipsim" for path, _ in crate_files())
 
 
 @pytest.mark.parametrize(
