@@ -44,7 +44,11 @@ def test_greedy_continuations_equal_llamacpp(llm, golden, assert_nothing_left):
         assert len(got) == 48
         for i, (ours, theirs) in enumerate(zip(got, prompt["greedy_ids"], strict=True)):
             if ours != theirs:
-                assert prompt["gap"][i] < GAP, f"{prompt['name']}: token {i} is {ours}, not {theirs}"
+                gap = prompt["gap"][i]
+                # Who rounds less than llama.cpp does may part from it where the exact model nearly ties.
+                if got[:i] == prompt["float_greedy_ids"][:i]:
+                    gap = min(gap, prompt["float_gap"][i])
+                assert gap < GAP, f"{prompt['name']}: token {i} is {ours}, not {theirs}"
                 break
             compared += 1
     # Were every prompt to part at once, nothing would have been compared.

@@ -46,9 +46,10 @@ def test_weights_take_about_the_bytes_of_the_file(name, tmp_path):
 
 
 def test_weights_of_the_real_model_take_the_bytes_of_the_file(smollm2_path):
-    """M15, M16, L9: on a real file, padding is nothing."""
+    """M15, M16, L9: on a real file, padding is nothing; on a GPU it fills its 576 columns up to 768."""
+    most = 1.35 if ON_GPU else 1.03
     with LLM(smollm2_path, max_model_len=256) as llm:
-        assert 0.98 * tensor_bytes(smollm2_path) <= llm.memory().weights <= 1.03 * tensor_bytes(smollm2_path)
+        assert 0.98 * tensor_bytes(smollm2_path) <= llm.memory().weights <= most * tensor_bytes(smollm2_path)
 
 
 def test_model_file_is_mapped_once_at_most(tmp_path):
