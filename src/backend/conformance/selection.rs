@@ -8,7 +8,7 @@ use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
 
 /// How logits lie in a row; where the large ones are decides which way a kernel takes.
-const PATTERNS: [fn(&mut Random, usize) -> f32; 7] = [
+const PATTERNS: [fn(&mut Random, usize) -> f32; 9] = [
     |random, _| 30.0 * random.value(),
     |_, i| i as f32 / 1000.0,
     |_, i| -(i as f32) / 1000.0,
@@ -18,6 +18,9 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 7] = [
     |_, _| 1.5,
     |_, i| if i % 5 == 1 { f32::NEG_INFINITY } else { (i % 11) as f32 },
     |_, i| if i % 3 == 2 { f32::NAN } else { i as f32 },
+    // More good ones in few places than can be held at once: the best of them at the start, or in the middle.
+    |_, i| if i / 4 % 32 == 0 { -(i as f32) } else { -1e6 },
+    |_, i| if i / 4 % 32 == 0 { -(i as f32 - 34_304.0).abs() } else { -1e6 },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
@@ -36,7 +39,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
         for wishes in [
             [Wanted::Argmax, Wanted::Argmax],
             [top(1, 1.0), top(3, 0.5)],
-            [top(40, 0.7), Wanted::Argmax],
+            [top(2, 2.0), Wanted::Argmax],
+            [top(40, 0.7), top(40, 1.0)],
             [Wanted::Row, top(u32::MAX, 1.0)],
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
