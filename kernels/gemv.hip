@@ -83,7 +83,7 @@ DEV void load4(const float* x, bool aligned, u32 c, u32 cols, float v[4]) {
 DEV bool is_aligned(const float* p) { return ((u64)p & 15) == 0; }
 
 // Vectors of four that a thread has on their way at once: the prologue is as long as its loads are waited for.
-constexpr u32 IN_FLIGHT = 8;
+constexpr u32 IN_FLIGHT = WARP == 64 ? 4 : 8;
 constexpr u32 STRIDE = 4 * GEMV_THREADS;
 
 // 1 / rms of the row

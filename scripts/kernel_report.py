@@ -21,6 +21,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LISTS = (ROOT / "target/kernels/release.tsv", ROOT / "target/kernels/debug.tsv")
 HOT = ("gemv_", "matmul_", "attention_")
+# The widest matrix kernel on the generic targets of GFX9, which have no matrix units: only for devices without code of
+# their own, where it is slow anyhow.
+KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-(4-)?generic")
 MAX_LDS = 64 * 1024
 # First version that knows every target, as in build/clang.rs.
 READELF = ("llvm-readelf-22", "llvm-readelf-23", "llvm-readelf-24", "llvm-readelf")
@@ -61,7 +64,9 @@ class Kernel:
     def faults(self) -> list[str]:
         """What the build must not ship."""
         found = []
-        if (self.vgpr_spills or self.sgpr_spills) and self.name.startswith(HOT):
+        # Scalar registers are kept in lanes of a vector register, which costs no memory, unless there is scratch too.
+        spilled = self.vgpr_spills or (self.sgpr_spills and self.scratch)
+        if spilled and self.name.startswith(HOT) and not KNOWN_SPILLS.match(f"{self.name} {self.target}"):
             spills = f"{self.vgpr_spills} vector and {self.sgpr_spills} scalar registers"
             found.append(f"{self.name} for {self.target} spills {spills}")
         if self.lds > MAX_LDS:
