@@ -31,12 +31,12 @@ gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to
 
 test: test-crates test-rust test-loom test-python ## run all tests: Rust, loom, Python
 
-test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in libamdhip64.so
+test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in HIP runtime
 	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
 	@cargo test --quiet --locked -p amdsim -p hipsim
 
 test-rust: gpu-tools ## Rust tests, AMD machine code and barrier mutations among them; compiles every target first
-	$(SAY) 'stand-in libamdhip64.so: building'
+	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 	$(SAY) 'Rust tests: compiling every target, benches too'
 	@cargo test --quiet --locked --no-run --all-targets

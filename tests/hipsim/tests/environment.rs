@@ -5,8 +5,8 @@ mod common;
 
 use std::ptr::null_mut;
 
-use amdhip64::api::{device::*, memory::*, rtc::*};
 use common::{Gpu, compile, ok};
+use hipsim::api::{device::*, memory::*, rtc::*};
 
 #[test]
 fn variables_choose_devices_order_and_definitions() {

@@ -6,9 +6,9 @@ mod common;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
-use amdhip64::Status;
-use amdhip64::api::{inspect::*, memory::*, module::*, rtc::*, stream::*};
 use common::{Gpu, Handle, ScaleArgs, compile, compile_sample, ok};
+use hipsim::Status;
+use hipsim::api::{inspect::*, memory::*, module::*, rtc::*, stream::*};
 
 const DEVICES: &CStr = c"cpu-wave32,cpu-wave32:down,cpu-wave64,cpu-wave64:down,\
     gfx1100,gfx1100:down,gfx942,gfx942:down,gfx1201,gfx90a,gfx1030,\
@@ -48,7 +48,7 @@ fn a_kernel_is_right_on_the_cpu_and_needs_its_barriers() {
         let gpus = [up, down].map(|index| Gpu::new(DEVICES, index));
         let errors = |options: &[&str]| {
             gpus.each_ref().map(|gpu| {
-                ok(amdhip64::api::device::hipSetDevice(gpu.0));
+                ok(hipsim::api::device::hipSetDevice(gpu.0));
                 normalize_error(gpu, options)
             })
         };

@@ -7,10 +7,10 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::thread;
 
-use amdhip64::Status;
-use amdhip64::api::inspect::{hipsim_check, hipsim_open, hipsim_revive};
-use amdhip64::api::{device::*, graph::*, memory::*, stream::*};
 use common::{Gpu, ok};
+use hipsim::Status;
+use hipsim::api::inspect::{hipsim_check, hipsim_open, hipsim_revive};
+use hipsim::api::{device::*, graph::*, memory::*, stream::*};
 
 const DEVICES: &CStr = c"gfx1100,gfx942,gfx1201,cpu-wave32,cpu-wave64,gfx90a,gfx1100";
 

@@ -7,9 +7,9 @@ use std::ffi::CStr;
 use std::ptr::null_mut;
 use std::thread;
 
-use amdhip64::Status;
-use amdhip64::api::{event::*, graph::*, memory::*, module::*, stream::*};
 use common::{Gpu, Handle, ScaleArgs, ok};
+use hipsim::Status;
+use hipsim::api::{event::*, graph::*, memory::*, module::*, stream::*};
 
 const DEVICES: &CStr = c"gfx1100,gfx1100,gfx1100,gfx1100,gfx1100,cpu-wave32,cpu-wave32,gfx942";
 

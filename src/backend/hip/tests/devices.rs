@@ -19,7 +19,7 @@ const OWN_DEVICES: usize = 8;
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 fn stand_in() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
-    Some(folder.join("libamdhip64.so")).filter(|path| path.exists())
+    Some(folder.join("libhipsim.so")).filter(|path| path.exists())
 }
 
 /// The library, which stays open as long as the process: devices are opened from it again and again.

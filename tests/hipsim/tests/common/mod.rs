@@ -9,9 +9,9 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-use amdhip64::Status;
-use amdhip64::api::inspect::{Live, hipsim_fault, hipsim_live, hipsim_open};
-use amdhip64::api::{device::*, event::*, memory::*, module::*, rtc::*, stream::*};
+use hipsim::Status;
+use hipsim::api::inspect::{Live, hipsim_fault, hipsim_live, hipsim_open};
+use hipsim::api::{device::*, event::*, memory::*, module::*, rtc::*, stream::*};
 
 pub type Handle = *mut c_void;
 
