@@ -45,8 +45,9 @@ pub struct HipOptions {
     /// Whether the vendor's matrix library serves long prompts where it is installed. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.
+    /// `ROCMFORGE_TEST_WITHOUT_BARRIER`, in tests alone: `gemv.hip:3`.
     #[cfg(test)]
-    pub without_barrier: Option<(&'static str, u32)>,
+    pub without_barrier: Option<(String, u32)>,
 }
 
 impl Default for HipOptions {
@@ -104,6 +105,12 @@ impl HipOptions {
         self.vendor_blas = switch("ROCMFORGE_VENDOR_BLAS")?.unwrap_or(self.vendor_blas);
         if self.cuda_home.is_none() {
             self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
+        }
+        #[cfg(test)]
+        if let Some(value) = read("ROCMFORGE_TEST_WITHOUT_BARRIER")? {
+            let barrier = value.split_once(':').and_then(|(file, n)| Some((file.to_owned(), n.parse().ok()?)));
+            let expected = || Error::invalid("ROCMFORGE_TEST_WITHOUT_BARRIER", value, "a file and a number");
+            self.without_barrier = Some(barrier.ok_or_else(expected)?);
         }
         Ok(())
     }

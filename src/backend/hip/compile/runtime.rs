@@ -25,7 +25,7 @@ pub struct RuntimeCompiler {
     name: String,
     target: Vec<String>,
     #[cfg(test)]
-    without_barrier: Option<(&'static str, u32)>,
+    without_barrier: Option<(String, u32)>,
 }
 
 /// One unit, ready to be compiled.
@@ -61,7 +61,7 @@ impl RuntimeCompiler {
             match Self::load(properties, path, library) {
                 Ok(compiler) => {
                     #[cfg(test)]
-                    let compiler = Self { without_barrier: options.without_barrier, ..compiler };
+                    let compiler = Self { without_barrier: options.without_barrier.clone(), ..compiler };
                     return Ok(compiler);
                 }
                 Err(why) => problem = problem.or(Some(why)),
@@ -106,7 +106,7 @@ impl RuntimeCompiler {
     pub fn job(&self, unit: Unit) -> Job {
         let options = self.target.iter().cloned().chain(unit.defines());
         #[cfg(test)]
-        let options = options.chain(match self.without_barrier {
+        let options = options.chain(match &self.without_barrier {
             Some((file, barrier)) if file == unit.file => vec![format!("-DGPU_DROP_BARRIER={barrier}")],
             _ => Vec::new(),
         });

@@ -13,8 +13,6 @@ use crate::config::{EngineArgs, HipOptions, Platform};
 /// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
-/// Tests that break kernels have devices of their own: a fault ends whatever else runs there.
-const OWN_DEVICES: usize = 8;
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 fn stand_in() -> Option<PathBuf> {
@@ -29,12 +27,11 @@ fn library(path: &Path) -> &'static libloading::Library {
     LIBRARY.get_or_init(|| unsafe { libloading::Library::new(path).unwrap() })
 }
 
-/// Makes the stand-in's devices, once per process: all targets, then those for one test each.
+/// Makes the stand-in's devices, once per process: one of each target.
 fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
-        let own = CPU_TARGETS[..2].iter().copied().cycle().take(2 * OWN_DEVICES);
-        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(own).collect();
+        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
         let list = CString::new(targets.join(",")).unwrap();
         // SAFETY: the function's type is that of its source.
         let status = unsafe {
@@ -46,12 +43,17 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     })
 }
 
-fn open_index(choose: impl Fn(&[&str]) -> Option<usize>) -> Option<(Device, HipOptions)> {
+/// A device with its options.
+pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
+    if AMD_TARGETS.contains(&target) && target_for(target).is_none() {
+        println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
+        return None;
+    }
     let Some(library) = stand_in() else {
         println!("skipped: no stand-in library; run `cargo build -p hipsim`");
         return None;
     };
-    let index = choose(open_stand_in(&library))?;
+    let index = open_stand_in(&library).iter().position(|&known| known == target)?;
     let options = HipOptions {
         platform: Some(Platform::Amd),
         // Kernels that are compiled stay in a cache of the tests.
@@ -59,36 +61,10 @@ fn open_index(choose: impl Fn(&[&str]) -> Option<usize>) -> Option<(Device, HipO
         library: Some(library),
         device_index: index as u32,
         self_test: false,
+        without_barrier: EngineArgs::new("").with_env().unwrap().hip.without_barrier,
         ..HipOptions::default()
     };
     Some((Device::open(&options).unwrap(), options))
-}
-
-/// A device with its options.
-pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
-    if AMD_TARGETS.contains(&target) && target_for(target).is_none() {
-        println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
-        return None;
-    }
-    open_index(|targets| targets.iter().position(|&known| known == target))
-}
-
-/// A test's own devices with waves of 32 lanes, one for each order of the waves.
-pub(crate) fn open_own(test: usize) -> Option<[(Device, HipOptions); 2]> {
-    assert!(test < OWN_DEVICES);
-    let first = CPU_TARGETS.len() + AMD_TARGETS.len() + 2 * test;
-    Some([open_index(|_| Some(first))?, open_index(|_| Some(first + 1))?])
-}
-
-/// Ends what a fault left on a device.
-pub(crate) fn revive(options: &HipOptions) {
-    let path = options.library.as_deref().unwrap();
-    // SAFETY: the function's type is that of its source.
-    let status = unsafe {
-        let revive = library(path).get::<unsafe extern "C" fn(c_int) -> c_int>(b"hipsim_revive").unwrap();
-        revive(options.device_index as c_int)
-    };
-    assert_eq!(status, 0, "hipsim_revive");
 }
 
 /// A device whose calls fail on command.

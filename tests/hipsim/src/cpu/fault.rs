@@ -77,6 +77,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
             let address = unsafe { (*info).si_addr() };
             // SAFETY: the context that the system passed in.
             if unsafe { redirect(context, escape, stack, describe(signal), address) } {
+                // Once: a kernel that has destroyed what `cpu_fault` needs would otherwise be sent there for ever.
+                WATCHED.set(None);
                 return;
             }
         }
