@@ -16,11 +16,21 @@ use rocmforge::selection::{Selection, Wanted};
 const VOCAB: usize = 512;
 const STEPS: usize = 512;
 
-struct NoForward(Vec<f32>);
+struct NoForward {
+    logits: Vec<f32>,
+    num_rows: usize,
+}
 
 impl Executor for NoForward {
-    fn forward(&mut self, _: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
-        Ok(Selection::of_rows(&self.0[..wanted.len() * VOCAB], VOCAB))
+    fn launch(&mut self, _: &Batch, wanted: &[Wanted]) -> Result<()> {
+        self.num_rows = wanted.len();
+        Ok(())
+    }
+    fn collect(&mut self) -> Result<Selection<'_>> {
+        Ok(Selection::of_rows(&self.logits[..self.num_rows * VOCAB], VOCAB))
+    }
+    fn is_asynchronous(&self) -> bool {
+        false
     }
     fn vocab_size(&self) -> usize {
         VOCAB
@@ -51,8 +61,8 @@ fn engine(max_num_seqs: usize) -> Engine {
         retention: Duration::from_secs(1),
         seed: Some(0),
     };
-    let logits = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
-    Engine::start(Box::new(NoForward(logits)), config, vec![GroupKind::Full], None, None).unwrap()
+    let logits: Vec<f32> = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
+    Engine::start(Box::new(NoForward { logits, num_rows: 0 }), config, vec![GroupKind::Full], None, None).unwrap()
 }
 
 /// Runs `sequences` requests of `STEPS` tokens to their end.

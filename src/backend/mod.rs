@@ -79,6 +79,9 @@ pub trait Backend: Send + Sized + 'static {
     type Vector: Send;
     type KvLayer: Send;
 
+    /// Whether ops return before they are done.
+    const ASYNCHRONOUS: bool;
+
     /// Hands the batch's integers to the device; called once per step, before any op.
     fn begin_step(&mut self, batch: &Batch) -> Result<()>;
 
@@ -206,10 +209,16 @@ pub trait Backend: Send + Sized + 'static {
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
 
-    /// What is wanted of each row of `logits`, `[wanted.len(), cols]` (after everything queued before has run). A
-    /// backend may give more than that; this one gives whole rows.
-    fn select<'a>(&'a mut self, logits: &'a Self::Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
-        Ok(Selection::of_rows(self.to_host(logits, wanted.len(), cols)?, cols))
+    /// Says what `select` is to bring of each row of `logits`, `[wanted.len(), cols]`, so that the device can go about
+    /// it.
+    fn begin_select(&mut self, _logits: &Self::Buffer, _cols: usize, _wanted: &[Wanted]) -> Result<()> {
+        Ok(())
+    }
+
+    /// What was wanted of each of the `rows` rows (after everything queued before has run). A backend may give more than
+    /// that; this one gives whole rows.
+    fn select<'a>(&'a mut self, logits: &'a Self::Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
+        Ok(Selection::of_rows(self.to_host(logits, rows, cols)?, cols))
     }
 
     /// Bytes held on the device, by purpose.

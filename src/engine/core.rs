@@ -39,6 +39,8 @@ pub(super) struct Core {
     pub(super) outputs: Sender<Vec<Delivery>>,
     pub(super) counters: Stats,
     panics: u32,
+    /// The step that the executor computes.
+    launched: Option<Step>,
     /// Memory of a step, reused.
     wanted: Vec<Wanted>,
     picks: Vec<Pick>,
@@ -70,6 +72,7 @@ impl Core {
             outputs,
             counters: Stats::default(),
             panics: 0,
+            launched: None,
             wanted: Vec::new(),
             picks: Vec::new(),
             tokens: Vec::new(),
@@ -78,57 +81,65 @@ impl Core {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.requests.is_empty()
+        self.requests.is_empty() && self.launched.is_none()
     }
 
-    /// One step: schedule, compute, sample, commit, output.
+    /// One step: schedule, compute, sample, commit, output. Where the device computes on its own, the next step is
+    /// scheduled meanwhile and left running, so that its outputs are delivered, and commands taken, while it does.
     ///
     /// # Errors
     /// Only what the engine cannot go on after.
     pub(super) fn step(&mut self) -> Result<()> {
         let now = self.shared.clock.now();
         self.expire(now);
-        let step = self.scheduler.schedule(now)?;
-        if step.seqs.is_empty() {
-            return self.stalled();
+        if self.launched.is_none() {
+            let step = self.scheduler.schedule(now)?;
+            if step.seqs.is_empty() {
+                return self.stalled();
+            }
+            self.launch(step)?;
         }
-        self.note_started(&step, now);
-        self.counters.engine_steps += 1;
-        match self.compute(&step) {
-            Ok(()) => self.commit(&step),
+        let Some(step) = self.launched.take() else { return Ok(()) };
+        let next = if self.executor.is_asynchronous() { self.scheduler.schedule(now)? } else { Step::default() };
+        match self.collect(&step) {
+            Ok(()) => self.commit(&step)?,
             Err(error) => {
-                self.scheduler.discard(&step, self.shared.clock.now())?;
-                if matches!(error, Error::EngineDead { .. }) {
-                    return Err(error);
-                }
-                self.fail_step(&step, error);
+                self.scheduler.withdraw(&next)?;
+                return self.give_up(&step, error);
+            }
+        }
+        let next = self.scheduler.complete(next, self.shared.clock.now())?;
+        if next.seqs.is_empty() { Ok(()) } else { self.launch(next) }
+    }
+
+    /// Hands a step to the executor; the requests of one that fails there end.
+    fn launch(&mut self, step: Step) -> Result<()> {
+        self.note_started(&step, self.shared.clock.now());
+        self.counters.engine_steps += 1;
+        self.want_logits(&step);
+        let (executor, wanted) = (&mut self.executor, &self.wanted);
+        match guarded(|| executor.launch(&step.batch, wanted)) {
+            Ok(Ok(())) => {
+                self.launched = Some(step);
                 Ok(())
+            }
+            Ok(Err(error)) => self.give_up(&step, error),
+            Err(payload) => {
+                let error = forward_panicked(&mut self.panics, payload.as_ref());
+                self.give_up(&step, error)
             }
         }
     }
 
-    /// Runs the batch and reads its logits: sampled tokens go to `picks`, requests that end here to `ends`.
-    fn compute(&mut self, step: &Step) -> Result<()> {
-        self.want_logits(step);
-        let (executor, wanted) = (&mut self.executor, &self.wanted);
-        let forward = guarded(|| executor.forward(&step.batch, wanted));
-        let mut logits = match forward {
-            Ok(logits) => {
-                self.panics = 0;
-                logits?
-            }
-            Err(payload) => {
-                self.panics += 1;
-                let problem = format!("a panic in the forward pass: {}", panic_message(payload.as_ref()));
-                tracing::error!(panics_in_a_row = self.panics, "{problem}");
-                return Err(if self.panics < MAX_PANICS {
-                    Error::StepFailed { problem }
-                } else {
-                    Error::EngineDead { reason: format!("{MAX_PANICS} steps in a row panicked; the last: {problem}") }
-                });
-            }
+    /// Waits for the step's logits and reads them: sampled tokens go to `picks`, requests that end here to `ends`.
+    fn collect(&mut self, step: &Step) -> Result<()> {
+        let executor = &mut self.executor;
+        let mut logits = match guarded(|| executor.collect()) {
+            Ok(logits) => logits?,
+            Err(payload) => return Err(forward_panicked(&mut self.panics, payload.as_ref())),
         };
-        check_shape(&logits, wanted.len(), self.vocab_size)?;
+        self.panics = 0;
+        check_shape(&logits, self.wanted.len(), self.vocab_size)?;
         self.picks.clear();
         self.ends.clear();
         for scheduled in &step.seqs {
@@ -197,6 +208,19 @@ impl Core {
         Ok(())
     }
 
+    /// The step failed.
+    ///
+    /// # Errors
+    /// The error itself, if the engine cannot go on after it.
+    fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
+        self.scheduler.discard(step, self.shared.clock.now())?;
+        if matches!(error, Error::EngineDead { .. }) {
+            return Err(error);
+        }
+        self.fail_step(step, error);
+        Ok(())
+    }
+
     /// The step did not happen: its requests end with the error, all others go on.
     fn fail_step(&mut self, step: &Step, error: Error) {
         let now = self.shared.clock.now();
@@ -221,6 +245,16 @@ impl Core {
         ));
         Err(Error::EngineDead { reason: error.to_string() })
     }
+}
+
+fn forward_panicked(panics: &mut u32, payload: &(dyn Any + Send)) -> Error {
+    *panics += 1;
+    let problem = format!("a panic in the forward pass: {}", panic_message(payload));
+    tracing::error!(panics_in_a_row = *panics, "{problem}");
+    if *panics < MAX_PANICS {
+        return Error::StepFailed { problem };
+    }
+    Error::EngineDead { reason: format!("{MAX_PANICS} steps in a row panicked; the last: {problem}") }
 }
 
 fn check_shape(logits: &Selection<'_>, rows: usize, vocab_size: usize) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What the engine loop needs from a model on a device: one virtual call per step.
+//! What the engine loop needs from a model on a device: a few virtual calls per step.
 
 use crate::Result;
 use crate::backend::MemoryLedger;
@@ -6,9 +6,14 @@ use crate::batch::Batch;
 use crate::selection::{Selection, Wanted};
 
 pub trait Executor: Send {
-    /// Runs one step and brings back what is `wanted` of each row of `Batch::logits_indices`. An error (or panic) fails
-    /// the requests of the step; the executor stays usable unless the error is `Error::EngineDead`.
-    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>>;
+    /// Starts a step, of which `collect` brings what is `wanted` of each row of `Batch::logits_indices`. One step at a
+    /// time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless the
+    /// error is `Error::EngineDead`.
+    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()>;
+    /// Waits for the step that was launched last.
+    fn collect(&mut self) -> Result<Selection<'_>>;
+    /// Whether the device computes on its own after `launch`, so that the next step may be prepared meanwhile.
+    fn is_asynchronous(&self) -> bool;
     fn vocab_size(&self) -> usize;
     fn memory(&self) -> MemoryLedger;
     fn device_allocations(&self) -> u64;

@@ -241,7 +241,7 @@ impl Core {
     pub(super) fn check_integrity(&self) -> Result<()> {
         self.scheduler.check_integrity()?;
         let owned = self.shared.kv_cache.read().stats().blocks_owned;
-        if self.requests.is_empty() && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
+        if self.is_idle() && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
             return Err(Error::internal(format!("no request is left, yet {owned} blocks are owned")));
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::batch::Batch;
 use crate::model::Decoder;
 use crate::selection::{Selection, Wanted};
 
-/// `Executor` over any backend, monomorphised: one virtual call per step, none per op.
+/// `Executor` over any backend, monomorphised: a few virtual calls per step, none per op.
 pub struct Runner<B: Backend> {
     backend: B,
     decoder: Decoder<B>,
@@ -23,8 +23,16 @@ impl<B: Backend> Executor for Runner<B>
 where
     Decoder<B>: Send,
 {
-    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
-        self.decoder.forward(&mut self.backend, batch, wanted)
+    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
+        self.decoder.launch(&mut self.backend, batch, wanted)
+    }
+
+    fn collect(&mut self) -> Result<Selection<'_>> {
+        self.decoder.collect(&mut self.backend)
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        B::ASYNCHRONOUS
     }
 
     fn vocab_size(&self) -> usize {

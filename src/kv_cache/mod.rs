@@ -172,6 +172,11 @@ impl KvCache {
         self.groups.iter().all(fits)
     }
 
+    /// Whether each group has that many blocks to give.
+    pub fn has_available(&self, num_blocks: usize) -> bool {
+        self.groups.iter().all(|group| group.pool.num_available() >= num_blocks)
+    }
+
     /// Grows whenever blocks come back.
     pub fn num_releases(&self) -> u64 {
         self.num_releases

@@ -25,6 +25,8 @@ pub struct Decoder<B: Backend> {
     weights: Weights<B>,
     kv_layers: Vec<B::KvLayer>,
     buffers: Buffers<B>,
+    /// Rows of logits of the step that was launched last.
+    num_rows: usize,
 }
 
 /// Activations of one step.
@@ -83,7 +85,7 @@ impl<B: Backend> Decoder<B> {
             work,
             logits: loader.alloc_buffer(rows, spec.vocab_size)?,
         };
-        Ok(Self { spec, limits, weights, kv_layers, buffers })
+        Ok(Self { spec, limits, weights, kv_layers, buffers, num_rows: 0 })
     }
 
     pub fn spec(&self) -> &DecoderSpec {
@@ -99,8 +101,10 @@ impl<B: Backend> Decoder<B> {
         bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
     }
 
-    /// Runs one step and returns what is `wanted` of each row of logits: one per entry of the batch's `logits_indices`.
-    pub fn forward<'a>(&'a mut self, backend: &'a mut B, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'a>> {
+    /// Starts a step, of which `collect` brings what is `wanted` of each row of logits: one per entry of the batch's
+    /// `logits_indices`.
+    pub fn launch(&mut self, backend: &mut B, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
+        self.num_rows = 0;
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
         if rows != wanted.len() {
             return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wanted.len())));
@@ -117,10 +121,17 @@ impl<B: Backend> Decoder<B> {
             self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
         }
         backend.end_ops()?;
-        if rows == 0 {
-            return Ok(Selection::of_rows(&[], self.spec.vocab_size));
+        if rows > 0 {
+            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wanted)?;
         }
-        backend.select(&self.buffers.logits, self.spec.vocab_size, wanted)
+        self.num_rows = rows;
+        Ok(())
+    }
+
+    /// Waits for the step that was launched last.
+    pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
+        let (rows, cols) = (self.num_rows, self.spec.vocab_size);
+        if rows == 0 { Ok(Selection::of_rows(&[], cols)) } else { backend.select(&self.buffers.logits, rows, cols) }
     }
 
     /// The ops of a step of `tokens` rows, of which `rows` go on to become logits.

@@ -1,4 +1,4 @@
-//! What a step that has run (or failed) changes.
+//! What becomes of a step: completed before it runs, committed after it, or given up.
 
 use super::sequence::State;
 use super::{Scheduler, SeqId, Step};
@@ -14,6 +14,67 @@ pub(super) struct InFlight {
 }
 
 impl Scheduler {
+    /// Completes a step that was scheduled while others were in flight, now that those are committed: puts in the tokens
+    /// that they sampled, and takes out the sequences that ended. Empty if none is left, and then no longer in flight.
+    ///
+    /// # Errors
+    /// `Internal` for a step that is not the oldest in flight (nothing is changed), and for one that waits for a token
+    /// which the steps before did not bring.
+    pub fn complete(&mut self, mut step: Step, now: u64) -> Result<Step> {
+        if step.seqs.is_empty() {
+            return Ok(step);
+        }
+        let Some(oldest) = self.in_flight.front_mut().filter(|oldest| oldest.id == step.id) else {
+            return Err(Error::internal(format!("step {} is not the oldest step in flight", step.id)));
+        };
+        // No step that could write them has been launched.
+        if !std::mem::take(&mut oldest.held).is_empty() {
+            self.kv_cache.write().tick(now);
+        }
+        let slots: Vec<Option<usize>> = step.seqs.iter().map(|seq| self.slot_in_step(seq.id, step.id)).collect();
+        if slots.iter().all(Option::is_some) {
+            for ((slot, scheduled), end) in slots.iter().flatten().zip(&step.seqs).zip(&step.batch.cu_seqlens_q[1..]) {
+                let last = scheduled.start + scheduled.num_tokens - 1;
+                let token = self.sequences[*slot].tokens.get(last);
+                let token = token.ok_or_else(|| Error::internal(format!("{:?} was not given a token", scheduled.id)));
+                step.batch.token_ids[*end as usize - 1] = *token?;
+            }
+            return Ok(step);
+        }
+        let left = slots.into_iter().zip(step.seqs).filter_map(|(slot, seq)| Some((slot?, seq))).collect::<Vec<_>>();
+        if left.is_empty() {
+            self.in_flight.pop_front();
+            return Ok(Step::default());
+        }
+        let kv = std::sync::Arc::clone(&self.kv_cache);
+        // Copies for those that ended go to blocks that nobody has been given since.
+        Ok(Step { id: step.id, ..self.lay_out(left, step.batch.block_copies, kv.read().config()) })
+    }
+
+    /// Takes back a step that was never launched: its sequences compute its tokens later. Newer steps are withdrawn
+    /// first.
+    ///
+    /// # Errors
+    /// `Internal` for a step that is not the newest in flight (nothing is changed).
+    pub fn withdraw(&mut self, step: &Step) -> Result<()> {
+        if step.seqs.is_empty() {
+            return Ok(());
+        }
+        self.take_newest(step)?;
+        let kv = std::sync::Arc::clone(&self.kv_cache);
+        let mut kv = kv.write();
+        for scheduled in &step.seqs {
+            let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
+            let seq = &mut self.sequences[slot];
+            seq.unschedule(scheduled);
+            // Copies into its blocks may have been part of the step, which no older one has a part in then.
+            if seq.in_flight == 0 {
+                self.send_back(slot, &mut kv);
+            }
+        }
+        Ok(())
+    }
+
     /// The step has run: its tokens are computed, and each sampling sequence is given its token. Sequences finished
     /// meanwhile are passed over. Steps are committed in the order in which they were scheduled.
     ///
@@ -34,6 +95,7 @@ impl Scheduler {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let seq = &mut self.sequences[slot];
             seq.in_flight -= 1;
+            seq.num_expected = seq.num_expected.saturating_sub(usize::from(scheduled.samples));
             seq.num_computed = scheduled.start + scheduled.num_tokens;
             seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.prompt_len));
             kv.extend_chain(&mut seq.chain, &seq.tokens);
@@ -54,14 +116,7 @@ impl Scheduler {
         if step.seqs.is_empty() {
             return Ok(());
         }
-        if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
-            return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));
-        }
-        // Older steps may write these still.
-        let held = self.in_flight.pop_back().map(|discarded| discarded.held);
-        if let (Some(held), Some(newest)) = (held, self.in_flight.back_mut()) {
-            newest.held.extend(held);
-        }
+        self.take_newest(step)?;
         for scheduled in &step.seqs {
             if let Some(slot) = self.slot_in_step(scheduled.id, step.id) {
                 self.sequences[slot].in_flight -= 1;
@@ -69,6 +124,19 @@ impl Scheduler {
             }
         }
         self.kv_cache.write().tick(now);
+        Ok(())
+    }
+
+    /// The step is no longer in flight.
+    fn take_newest(&mut self, step: &Step) -> Result<()> {
+        if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
+            return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));
+        }
+        // Older steps may write these still.
+        let held = self.in_flight.pop_back().map(|newest| newest.held);
+        if let (Some(held), Some(newest)) = (held, self.in_flight.back_mut()) {
+            newest.held.extend(held);
+        }
         Ok(())
     }
 

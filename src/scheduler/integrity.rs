@@ -57,9 +57,12 @@ impl Scheduler {
 }
 
 fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
-    let order = [seq.num_computed, seq.num_scheduled, seq.tokens.len(), seq.max_len];
+    let order = [seq.num_computed, seq.num_scheduled, seq.tokens.len() + seq.num_expected, seq.max_len];
     if !order.is_sorted() {
         return Err(format!("{:?}: computed, scheduled, tokens, limit are {order:?}", seq.id));
+    }
+    if seq.num_expected > seq.in_flight {
+        return Err(format!("{:?} expects {} tokens of {} steps", seq.id, seq.num_expected, seq.in_flight));
     }
     if (seq.num_computed < seq.num_scheduled) != (seq.in_flight > 0) {
         return Err(format!("{:?}: {order:?} with {} steps in flight", seq.id, seq.in_flight));

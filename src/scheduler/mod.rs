@@ -190,8 +190,11 @@ impl Scheduler {
 
     /// Picks the next step's tokens and gives them blocks (preempting where none is left). Empty when nothing can run.
     ///
-    /// Every step that is not empty is given back by `commit` or `discard`: until then no block that it writes is
-    /// reused, not even those of sequences that end meanwhile.
+    /// Every step that is not empty is given back by `commit`, `discard` or `withdraw`: until then no block that it
+    /// writes is reused, not even those of sequences that end meanwhile.
+    ///
+    /// While other steps are in flight, sequences go on with the tokens that those will sample: such a step must be
+    /// `complete`d before it runs. It is empty where a sequence might have to be preempted for it.
     ///
     /// # Errors
     /// `Internal` when an invariant is broken.
@@ -199,14 +202,14 @@ impl Scheduler {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         kv.tick(now);
+        if !self.in_flight.is_empty() && !kv.has_available(self.most_blocks(kv.config())) {
+            return Ok(Step::default());
+        }
         let picks = self.pick(&mut kv, now)?;
         if picks.entries.is_empty() {
             return Ok(Step::default());
         }
         self.last_step += 1;
-        for pick in &picks.entries {
-            self.sequences[pick.slot].in_flight += 1;
-        }
         self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
         Ok(self.build_step(self.last_step, picks, kv.config()))
     }

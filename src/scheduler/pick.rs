@@ -8,7 +8,7 @@ use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::batch::BlockCopy;
-use crate::kv_cache::{Demand, KvCache, PrefixHit};
+use crate::kv_cache::{Demand, KvCache, KvCacheConfig, PrefixHit};
 
 /// What was picked so far.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Picks {
     budget: usize,
     /// Prompt tokens whose logits still fit into the step.
     prompt_logits: usize,
+    /// Blocks left free when a sequence is admitted beside others.
+    keep_free: usize,
     /// A running sequence found no block left.
     is_short: bool,
 }
@@ -49,11 +51,13 @@ impl Picks {
 
 impl Scheduler {
     pub(super) fn pick(&mut self, kv: &mut KvCache, now: u64) -> Result<Picks> {
+        let most_blocks = if self.in_flight.is_empty() { 0 } else { self.most_blocks(kv.config()) };
         let mut picks = Picks {
             entries: Vec::with_capacity(self.running.len() + 1),
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
             prompt_logits: self.config.max_prompt_logits,
+            keep_free: self.watermark.max(most_blocks),
             is_short: false,
         };
         self.pick_decodes(kv, &mut picks, now)?;
@@ -128,6 +132,19 @@ impl Scheduler {
         }
     }
 
+    /// The most blocks of a group that the running sequences can need in the next step: those for their tokens, and one
+    /// each for a copy.
+    pub(super) fn most_blocks(&self, kv: &KvCacheConfig) -> usize {
+        let budget = self.config.max_num_batched_tokens;
+        let needed = self.running.iter().map(|&(_, slot)| {
+            let seq = &self.sequences[slot];
+            let end = seq.num_scheduled + seq.num_pending().min(budget);
+            let held = (0..kv.groups.len()).map(|group| seq.blocks.table(group).len()).min();
+            end.div_ceil(kv.block_size).saturating_sub(held.unwrap_or(0)) + 1
+        });
+        needed.sum()
+    }
+
     /// The last running sequence in the order, from `key` on, whose blocks no step in flight writes.
     fn victim(&self, key: Key) -> Option<usize> {
         let candidates = self.running.iter().rev().take_while(|(candidate, _)| *candidate >= key);
@@ -144,17 +161,22 @@ impl Scheduler {
             }
             picks.copies.retain(|(owner, _)| *owner != slot);
         }
+        self.send_back(slot, kv);
+        self.num_preemptions += 1;
+        self.sequences[slot].num_preemptions += 1;
+    }
+
+    /// Lets a running sequence wait again, without blocks.
+    pub(super) fn send_back(&mut self, slot: usize, kv: &mut KvCache) {
         let seq = &mut self.sequences[slot];
         kv.release(&mut seq.blocks);
         seq.state = State::Waiting;
         seq.num_computed = 0;
         seq.num_scheduled = 0;
-        seq.num_preemptions += 1;
         let (key, places) = (seq.key, seq.places);
         self.remove_running(key);
         self.places_taken -= places;
         self.waiting.insert(key, slot);
-        self.num_preemptions += 1;
     }
 
     /// Starts the first of the waiting sequences if there are a place and blocks for all its tokens; `false` if not,
@@ -180,10 +202,13 @@ impl Scheduler {
             return Ok(false);
         }
         // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
-        let keep_free = if self.running.is_empty() { 0 } else { self.watermark };
+        let keep_free = if self.running.is_empty() { 0 } else { picks.keep_free };
         let demand = Demand { write: start..start + num_tokens, reserve: seq.tokens.len(), keep_free };
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {
-            self.refused = Some(attempt);
+            // With a step in flight more is kept free than an admission needs otherwise.
+            if self.in_flight.is_empty() {
+                self.refused = Some(attempt);
+            }
             return Ok(false);
         };
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;

@@ -1,6 +1,6 @@
 //! One sequence as the scheduler keeps it.
 
-use super::{NewSequence, SeqId};
+use super::{NewSequence, ScheduledSeq, SeqId};
 use crate::kv_cache::{HashChain, SeqBlocks};
 
 /// Order in which sequences are served; the last is the first to be preempted.
@@ -44,6 +44,8 @@ pub(super) struct Sequence {
     pub(super) num_scheduled: usize,
     /// Steps that hold it and were not committed yet.
     pub(super) in_flight: usize,
+    /// Tokens that those steps sample and that it is to compute after them: known to be there, not yet known which.
+    pub(super) num_expected: usize,
     /// The last step given out before it was added: older ones cannot speak of it.
     pub(super) born_after: u64,
     pub(super) created_at: u64,
@@ -79,6 +81,7 @@ impl Sequence {
             num_computed: 0,
             num_scheduled: 0,
             in_flight: 0,
+            num_expected: 0,
             born_after,
             created_at: now,
             last_access: now,
@@ -89,9 +92,28 @@ impl Sequence {
         }
     }
 
-    /// Tokens that could be computed now.
+    /// Tokens that could be computed now, or once the steps in flight have sampled them.
     pub(super) fn num_pending(&self) -> usize {
-        self.tokens.len() - self.num_scheduled
+        self.tokens.len() + self.num_expected - self.num_scheduled
+    }
+
+    /// Counts a step that computes its tokens up to `end`; answers whether that step samples its next one.
+    pub(super) fn schedule_up_to(&mut self, end: usize) -> bool {
+        let len = self.tokens.len() + self.num_expected;
+        self.in_flight += 1;
+        // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
+        if end == len && self.places == 1 && len + 1 < self.max_len {
+            self.num_expected += 1;
+        }
+        end == len
+    }
+
+    /// Takes back the newest step that holds it.
+    pub(super) fn unschedule(&mut self, scheduled: &ScheduledSeq) {
+        let end = scheduled.start + scheduled.num_tokens;
+        self.in_flight -= 1;
+        self.num_scheduled = scheduled.start;
+        self.num_expected -= usize::from(scheduled.samples && self.tokens.len() + self.num_expected > end);
     }
 
     /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.

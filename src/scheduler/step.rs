@@ -1,12 +1,10 @@
 //! From what was picked to the flat arrays of a step.
 
-use super::Scheduler;
 use super::pick::Picks;
 use super::sequence::Sequence;
-use crate::batch::{Batch, GroupTables};
+use super::{Scheduler, SeqId};
+use crate::batch::{Batch, BlockCopy, GroupTables};
 use crate::kv_cache::KvCacheConfig;
-
-use super::SeqId;
 
 /// One step: what to compute and whose it is. Holds ids only, so that an old copy cannot bring old state back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,9 +31,35 @@ pub struct ScheduledSeq {
 }
 
 impl Scheduler {
-    pub(super) fn build_step(&self, id: u64, picks: Picks, kv: &KvCacheConfig) -> Step {
-        let num_tokens = picks.entries.iter().map(|pick| pick.num_tokens).sum();
-        let num_seqs = picks.entries.len();
+    pub(super) fn build_step(&mut self, id: u64, picks: Picks, kv: &KvCacheConfig) -> Step {
+        let scheduled = picks.entries.iter().map(|pick| {
+            let seq = &mut self.sequences[pick.slot];
+            // The pick counts as scheduled already.
+            let end = seq.num_scheduled;
+            let start = end - pick.num_tokens;
+            let samples = seq.schedule_up_to(end);
+            let num_rows = match (seq.wants_prompt_logits(), samples) {
+                (true, _) => end - start.max(seq.logits_done).min(end),
+                (false, true) => 1,
+                (false, false) => 0,
+            };
+            let seq = ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits: 0..num_rows, samples };
+            (pick.slot, seq)
+        });
+        let scheduled = scheduled.collect();
+        let copies = picks.copies.into_iter().map(|(_, copy)| copy).collect();
+        Step { id, ..self.lay_out(scheduled, copies, kv) }
+    }
+
+    /// The flat arrays of a step of these sequences, which are told by their slots.
+    pub(super) fn lay_out(
+        &self,
+        scheduled: Vec<(usize, ScheduledSeq)>,
+        block_copies: Vec<BlockCopy>,
+        kv: &KvCacheConfig,
+    ) -> Step {
+        let num_tokens = scheduled.iter().map(|(_, seq)| seq.num_tokens).sum();
+        let num_seqs = scheduled.len();
         let mut batch = Batch {
             token_ids: Vec::with_capacity(num_tokens),
             positions: Vec::with_capacity(num_tokens),
@@ -43,17 +67,15 @@ impl Scheduler {
             context_lens: Vec::with_capacity(num_seqs),
             groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
             logits_indices: Vec::with_capacity(num_seqs),
-            block_copies: picks.copies.into_iter().map(|(_, copy)| copy).collect(),
+            block_copies,
         };
         batch.cu_seqlens_q.push(0);
         let mut seqs = Vec::with_capacity(num_seqs);
-        for pick in picks.entries {
-            let seq = &self.sequences[pick.slot];
-            // The pick counts as scheduled already.
-            let start = seq.num_scheduled - pick.num_tokens;
-            seqs.push(append_sequence(&mut batch, seq, start, kv.block_size));
+        for (slot, mut seq) in scheduled {
+            seq.logits = append_sequence(&mut batch, &self.sequences[slot], &seq, kv.block_size);
+            seqs.push(seq);
         }
-        Step { id, batch, seqs }
+        Step { id: 0, batch, seqs }
     }
 }
 
@@ -63,11 +85,19 @@ fn empty_tables(num_tokens: usize, num_seqs: usize) -> GroupTables {
     GroupTables { slot_mapping: Vec::with_capacity(num_tokens), block_tables: Vec::new(), cu_blocks }
 }
 
-/// Appends the tokens `start..num_scheduled` of `seq`. All values fit in 32 bits: positions are below the model's
-/// length and slots below the pool's size, both of which were checked when they were configured.
-fn append_sequence(batch: &mut Batch, seq: &Sequence, start: usize, block_size: usize) -> ScheduledSeq {
-    let end = seq.num_scheduled;
-    batch.token_ids.extend_from_slice(&seq.tokens[start..end]);
+/// Appends what is scheduled of `seq` and answers its rows of logits. All values fit in 32 bits: positions are below the
+/// model's length and slots below the pool's size, both of which were checked when they were configured.
+fn append_sequence(
+    batch: &mut Batch,
+    seq: &Sequence,
+    scheduled: &ScheduledSeq,
+    block_size: usize,
+) -> std::ops::Range<usize> {
+    let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
+    let known = end.min(seq.tokens.len());
+    batch.token_ids.extend_from_slice(&seq.tokens[start.min(known)..known]);
+    // A token that a step in flight samples: `complete` puts it here.
+    batch.token_ids.extend(std::iter::repeat_n(0, end - start.max(known)));
     batch.positions.extend(start as u32..end as u32);
     batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
     batch.context_lens.push(end as u32);
@@ -85,15 +115,8 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, start: usize, block_size: 
             position += count;
         }
     }
-    let samples = end == seq.tokens.len();
-    let num_rows = match (seq.wants_prompt_logits(), samples) {
-        (true, _) => end - start.max(seq.logits_done).min(end),
-        (false, true) => 1,
-        (false, false) => 0,
-    };
-    let first_row = batch.logits_indices.len();
+    let (first_row, num_rows) = (batch.logits_indices.len(), scheduled.logits.len());
     let num_tokens = batch.token_ids.len();
     batch.logits_indices.extend((num_tokens - num_rows) as u32..num_tokens as u32);
-    let logits = first_row..first_row + num_rows;
-    ScheduledSeq { id: seq.id, num_tokens: end - start, start, logits, samples }
+    first_row..first_row + num_rows
 }

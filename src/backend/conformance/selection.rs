@@ -44,7 +44,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
             [Wanted::Row, top(u32::MAX, 1.0)],
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
-            let mut selection = backend.select(&buffer, cols, &wanted).unwrap();
+            backend.begin_select(&buffer, cols, &wanted).unwrap();
+            let mut selection = backend.select(&buffer, rows, cols).unwrap();
             for (row, logits) in logits.chunks(cols).enumerate() {
                 let what = format!("row {row} of {cols} logits, {:?}", wanted[row]);
                 compare(&what, selection.row(row), wanted[row], logits);

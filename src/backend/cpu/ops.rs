@@ -67,6 +67,8 @@ impl Backend for CpuBackend {
     type Vector = Storage<f32>;
     type KvLayer = KvLayer;
 
+    const ASYNCHRONOUS: bool = false;
+
     fn begin_step(&mut self, batch: &Batch) -> Result<()> {
         crate::backend::args::validate_batch(batch)
     }

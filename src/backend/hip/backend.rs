@@ -155,6 +155,8 @@ impl Backend for HipBackend {
     type Vector = Vector;
     type KvLayer = KvLayer;
 
+    const ASYNCHRONOUS: bool = true;
+
     fn begin_step(&mut self, batch: &Batch) -> Result<()> {
         self.device.check()?;
         self.graphs.abandon(&self.stream);
@@ -295,8 +297,12 @@ impl Backend for HipBackend {
         Ok(&self.host)
     }
 
-    fn select<'a>(&'a mut self, logits: &'a Buffer, cols: usize, wanted: &[Wanted]) -> Result<Selection<'a>> {
-        self.select_rows(logits, cols, wanted)
+    fn begin_select(&mut self, logits: &Buffer, cols: usize, wanted: &[Wanted]) -> Result<()> {
+        self.queue_selection(logits, cols, wanted)
+    }
+
+    fn select<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
+        self.bring_selection(logits, rows, cols)
     }
 
     fn memory(&self) -> MemoryLedger {

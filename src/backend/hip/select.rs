@@ -13,13 +13,16 @@ pub struct Results {
     /// On their way to the kernel.
     temperatures: HostBuffer,
     max_rows: usize,
-    /// Per row of the step: its wish, and where its values are, by kind.
+    /// Per row of the step: its wish, and where in `rows` it begins if it is wanted whole.
     wanted: Vec<(Wanted, usize)>,
+    /// Whether any row wants its argmax.
+    argmax: bool,
+    /// Candidates of a row, the most that any row wants.
+    width: usize,
     tokens: Vec<u32>,
     /// Largest logit and log-sum-exp of each row.
     largest: Vec<f32>,
-    /// Candidates of a row, `width` each.
-    width: usize,
+    /// Candidates of all rows, `width` of each.
     ids: Vec<u32>,
     logits: Vec<f32>,
     /// Log-sum-exp of each row, as it is and at its temperature.
@@ -57,9 +60,10 @@ impl Results {
             temperatures: HostBuffer::new(device, 4 * max_rows.max(1))?,
             max_rows,
             wanted: Vec::with_capacity(max_rows),
+            argmax: false,
+            width: 0,
             tokens: Vec::with_capacity(max_rows),
             largest: Vec::with_capacity(2 * max_rows),
-            width: 0,
             ids: Vec::with_capacity(max_rows * MAX_TOP),
             logits: Vec::with_capacity(max_rows * MAX_TOP),
             log_sums: Vec::with_capacity(2 * max_rows),
@@ -82,12 +86,8 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
 }
 
 impl HipBackend {
-    pub(super) fn select_rows<'a>(
-        &'a mut self,
-        logits: &'a Buffer,
-        cols: usize,
-        wanted: &[Wanted],
-    ) -> Result<Selection<'a>> {
+    /// Queues the kernels of a selection; `bring_selection` waits for it.
+    pub(super) fn queue_selection(&mut self, logits: &Buffer, cols: usize, wanted: &[Wanted]) -> Result<()> {
         let num_rows = wanted.len();
         if num_rows > self.results.max_rows {
             return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.results.max_rows)));
@@ -118,8 +118,15 @@ impl HipBackend {
             // SAFETY: as above.
             unsafe { self.stream.launch(&self.functions.top_k, [count(num_rows)?, 1, 1], &args)? };
         }
-        self.bring_results(from, cols, wanted, &places, argmax, width)?;
-        Ok(Selection::on_device(Box::new(Rows { backend: self, logits: from, cols }), num_rows, cols))
+        let results = &mut self.results;
+        (results.argmax, results.width) = (argmax, width);
+        results.wanted.clear();
+        let mut whole = 0;
+        for &wish in wanted {
+            results.wanted.push((wish, whole));
+            whole += if wish == Wanted::Row { cols } else { 0 };
+        }
+        Ok(())
     }
 
     fn upload_temperatures(&mut self, wanted: &[Wanted]) -> Result<DevicePtr> {
@@ -129,23 +136,25 @@ impl HipBackend {
             let temperature = if let Wanted::Top { temperature, .. } = *wanted { temperature } else { 1.0 };
             *bytes = temperature.to_ne_bytes();
         }
-        // SAFETY: every selection ends with a read of its results, so the copy of the last one has run.
+        // SAFETY: the results of one selection are waited for before the next is asked for, so the last copy has run.
         unsafe { self.stream.copy_to_device(to, &host.as_slice()[..4 * wanted.len()])? };
         Ok(to)
     }
 
-    /// Copies what the kernels left, then the rows that are wanted whole.
-    fn bring_results(
-        &mut self,
-        logits: DevicePtr,
+    /// Waits for what the kernels left, then brings the rows that are wanted whole.
+    pub(super) fn bring_selection<'a>(
+        &'a mut self,
+        logits: &'a Buffer,
+        num_rows: usize,
         cols: usize,
-        wanted: &[Wanted],
-        places: &Places,
-        argmax: bool,
-        width: usize,
-    ) -> Result<()> {
-        let num_rows = wanted.len();
-        let range = match (argmax, width > 0) {
+    ) -> Result<Selection<'a>> {
+        let from = logits.read_f32("logits", num_rows, cols)?;
+        let (asked, width) = (self.results.wanted.len(), self.results.width);
+        if num_rows != asked {
+            return Err(Error::internal(format!("the selection of {num_rows} rows, {asked} were asked for")));
+        }
+        let places = Places::new(num_rows, width);
+        let range = match (self.results.argmax, width > 0) {
             (false, false) => 0..0,
             (true, false) => 0..places.log_sums,
             (false, true) => places.log_sums..places.end,
@@ -170,26 +179,21 @@ impl HipBackend {
         results.ids.clear();
         results.ids.extend(part(places.ids, places.logits));
         numbers(part(places.logits, places.end), &mut results.logits);
-        results.width = width;
         self.words = words;
         read?;
 
         let mut rows = std::mem::take(&mut self.results.rows);
         rows.clear();
-        self.results.wanted.clear();
         let mut outcome = Ok(());
-        for (row, &wish) in wanted.iter().enumerate().take(num_rows) {
-            self.results.wanted.push((wish, rows.len()));
-            if wish == Wanted::Row {
-                let from = logits.offset(4 * (row * cols) as u64);
+        for row in 0..num_rows {
+            if self.results.wanted[row].0 == Wanted::Row && outcome.is_ok() {
+                let from = from.offset(4 * (row * cols) as u64);
                 outcome = self.read(from, 4 * cols, |bytes| rows.extend(floats(bytes)));
-                if outcome.is_err() {
-                    break;
-                }
             }
         }
         self.results.rows = rows;
-        outcome
+        outcome?;
+        Ok(Selection::on_device(Box::new(Rows { backend: self, logits: from, cols }), num_rows, cols))
     }
 }
 

@@ -38,6 +38,8 @@ struct Gate {
 /// What a test and its executor share.
 #[derive(Default)]
 pub struct Script {
+    /// Computes as a CPU does, not on its own as a GPU does.
+    pub synchronous: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
     /// By number of the step, from 0.
@@ -113,12 +115,14 @@ pub struct Fake {
     pub block_size: usize,
     /// (token, position) in each slot.
     slots: HashMap<u32, (u32, u32)>,
+    /// Number of the step that was launched, and the step.
+    launched: Option<(u64, Batch, Vec<Wanted>)>,
     values: Vec<f32>,
 }
 
 impl Fake {
     pub fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
-        Self { script, rule, vocab_size, block_size, slots: HashMap::new(), values: Vec::new() }
+        Self { script, rule, vocab_size, block_size, slots: HashMap::new(), launched: None, values: Vec::new() }
     }
 
     fn copy_blocks(&mut self, batch: &Batch) {
@@ -146,13 +150,10 @@ impl Fake {
             })
             .collect()
     }
-}
 
-impl Executor for Fake {
-    fn forward(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<Selection<'_>> {
-        assert_eq!(wanted.len(), batch.logits_indices.len());
+    /// Computes what was launched; then faults, if it is this step's turn.
+    fn compute(&mut self, step: u64, batch: &Batch) -> Result<()> {
         self.script.pass_gate();
-        let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
         self.copy_blocks(batch);
         let slots = &batch.groups[0].slot_mapping;
@@ -161,15 +162,7 @@ impl Executor for Fake {
         for ((&slot, &token), &position) in slots.iter().zip(&batch.token_ids).zip(&batch.positions) {
             self.slots.insert(slot, (token, position));
         }
-        match self.script.fault_of(step) {
-            Some(Fault::Error) => {
-                return Err(Error::Device { device: "fake".into(), problem: "scripted".into() });
-            }
-            Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
-            Some(Fault::Dead) => return Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
-            Some(Fault::WrongShape) => return Ok(Selection::of_rows(&[1.0], self.vocab_size)),
-            None => {}
-        }
+        self.fault(step)?;
         self.values.clear();
         for seq in 0..batch.num_seqs() {
             let tokens = batch.tokens_of(seq);
@@ -179,14 +172,50 @@ impl Executor for Fake {
                 self.values.extend((self.rule)(&content[..len]));
             }
         }
+        Ok(())
+    }
+
+    fn fault(&self, step: u64) -> Result<()> {
+        match self.script.fault_of(step) {
+            Some(Fault::Error) => Err(Error::Device { device: "fake".into(), problem: "scripted".into() }),
+            Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
+            Some(Fault::Dead) => Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
+            Some(Fault::WrongShape) | None => Ok(()),
+        }
+    }
+}
+
+impl Executor for Fake {
+    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
+        assert_eq!(wanted.len(), batch.logits_indices.len());
+        assert!(self.launched.is_none(), "a step was launched before the last one was collected");
+        let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
+        // Every other step fails when it is launched, the rest when it is waited for.
+        if step % 2 == 1 {
+            self.fault(step)?;
+        }
+        self.launched = Some((step, batch.clone(), wanted.to_vec()));
+        Ok(())
+    }
+
+    fn collect(&mut self) -> Result<Selection<'_>> {
+        let (step, batch, wanted) = self.launched.take().expect("a step that was launched");
+        self.compute(step, &batch)?;
+        if self.script.fault_of(step) == Some(Fault::WrongShape) {
+            return Ok(Selection::of_rows(&[1.0], self.vocab_size));
+        }
         if !self.script.selects.load(Ordering::SeqCst) {
             return Ok(Selection::of_rows(&self.values, self.vocab_size));
         }
         let whole = wanted.iter().filter(|&&wanted| wanted == Wanted::Row).count();
         self.script.rows_wanted.fetch_add(whole as u64, Ordering::SeqCst);
-        let rows = self.values.chunks(self.vocab_size).zip(wanted).map(|(row, &wanted)| FakeRow::new(row, wanted));
+        let rows = self.values.chunks(self.vocab_size).zip(&wanted).map(|(row, &wanted)| FakeRow::new(row, wanted));
         let rows = FakeRows { rows: rows.collect(), script: &self.script };
         Ok(Selection::on_device(Box::new(rows), wanted.len(), self.vocab_size))
+    }
+
+    fn is_asynchronous(&self) -> bool {
+        !self.script.synchronous.load(Ordering::SeqCst)
     }
 
     fn vocab_size(&self) -> usize {

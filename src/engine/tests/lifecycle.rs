@@ -1,4 +1,5 @@
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::fake::hashed;
@@ -150,4 +151,22 @@ fn test_kv_cache_concurrent_access() {
         }
     });
     assert_nothing_left(&rig.engine);
+}
+
+/// S12: while the device computes a step, the next has its blocks already; but not where the device is the CPU itself.
+#[test]
+fn the_next_step_is_prepared_while_the_device_computes() {
+    for (synchronous, blocks) in [(true, 1), (false, 2)] {
+        let rig = Rig::new();
+        rig.script.synchronous.store(synchronous, Ordering::SeqCst);
+        rig.script.close_gate();
+        // A prompt of one block: the first token after it needs another.
+        let client = rig.submit(&[1, 2, 3, 4], greedy(3));
+        rig.script.wait_at_gate();
+        let owned = rig.engine.block_map().iter().filter(|block| block.owners > 0).count();
+        assert_eq!(owned, blocks);
+        rig.script.open_gate();
+        assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, &[1, 2, 3, 4], &greedy(3), 0, 0));
+        assert_nothing_left(&rig.engine);
+    }
 }

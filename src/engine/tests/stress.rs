@@ -42,7 +42,12 @@ fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
 /// from 16 threads; each result is that of the request alone, or the start of it where the request was cut short.
 #[test]
 fn a_thousand_requests_from_sixteen_threads() {
+    [false, true].into_iter().for_each(a_thousand_requests);
+}
+
+fn a_thousand_requests(synchronous: bool) {
     let rig = Rig::with(tiny(), hashed(VOCAB), None);
+    rig.script.synchronous.store(synchronous, Ordering::SeqCst);
     rig.script.fail_every.store(97, Ordering::SeqCst);
     let reasons = Mutex::new(HashMap::<FinishReason, u64>::new());
     std::thread::scope(|scope| {
@@ -106,7 +111,7 @@ fn every_mix_gives_what_each_gives_alone() {
     let mut generator = ChaCha8Rng::seed_from_u64(99);
     let mut random = move |n: u64| generator.next_u64() % n;
     let rule = hashed(VOCAB);
-    for _ in 0..200 {
+    for mix in 0..200 {
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(30) as usize,
             num_blocks: 16 + random(40) as usize,
@@ -115,6 +120,7 @@ fn every_mix_gives_what_each_gives_alone() {
             ..tiny()
         };
         let rig = Rig::with(config, Arc::clone(&rule), None);
+        rig.script.synchronous.store(mix % 2 == 0, Ordering::SeqCst);
         let drafts: Vec<_> = (0..1 + random(10)).map(|_| draft(&mut random)).collect();
         let clients: Vec<_> = drafts.iter().map(|(prompt, params)| rig.submit(prompt, params.clone())).collect();
         for (client, (prompt, params)) in clients.into_iter().zip(&drafts) {

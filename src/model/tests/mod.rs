@@ -76,7 +76,8 @@ impl<B: Backend> Model<B> {
         batch.logits_indices = (0..n as u32).collect();
         batch.groups.push(group);
         let wanted = vec![Wanted::Row; n];
-        let mut logits = self.decoder.forward(&mut self.backend, &batch, &wanted)?;
+        self.decoder.launch(&mut self.backend, &batch, &wanted)?;
+        let mut logits = self.decoder.collect(&mut self.backend)?;
         let mut values = Vec::new();
         for row in 0..n {
             values.extend_from_slice(logits.whole_row(row)?);

@@ -3,7 +3,7 @@
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
 use crate::batch::BlockCopy;
-use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
+use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
 
 /// S9, S10: one request alone runs to its end.
 #[test]
@@ -285,4 +285,53 @@ fn ids_of_64_bits() {
         h.add(NewSequence { id: SeqId(id), ..sequence(1, 2) }).unwrap();
     }
     assert_eq!(h.schedule().seqs.len(), 3);
+}
+
+/// A step that was scheduled ahead of another's tokens waits for them, and leaves out who ended with them.
+#[test]
+fn a_step_ahead_is_completed_before_it_runs() {
+    let mut h = Harness::new(16, limits());
+    h.add(sequence(1, 3)).unwrap();
+    h.add(sequence(2, 3)).unwrap();
+    h.add(NewSequence { max_tokens: 1, ..sequence(3, 3) }).unwrap();
+    let first = h.schedule();
+    let ahead = h.schedule();
+    // The third has no use for its token but to end with it.
+    assert_eq!(shares(&ahead), [(1, 1), (2, 1)]);
+    assert!(h.scheduler.complete(ahead.clone(), h.now).is_err(), "the tokens are not there yet");
+    h.commit(&first);
+    h.finish(3);
+    h.finish(1);
+    let owned = h.blocks_owned();
+    let ahead = h.scheduler.complete(ahead, h.now).unwrap();
+    assert_eq!(h.blocks_owned(), owned - 1, "who ended is not waited for");
+    assert_eq!(shares(&ahead), [(2, 1)]);
+    assert_eq!((&ahead.batch.token_ids[..], &ahead.batch.positions[..]), (&[token_of(SeqId(2))][..], &[3][..]));
+    assert_eq!((ahead.seqs[0].logits.clone(), &ahead.batch.logits_indices[..]), (0..1, &[0][..]));
+    h.commit(&ahead);
+    let ahead = [h.schedule(), h.schedule()];
+    h.commit(&ahead[0]);
+    h.finish(2);
+    let [_, ahead] = ahead;
+    assert_eq!(h.scheduler.complete(ahead, h.now).unwrap(), Step::default());
+    assert_eq!(h.blocks_owned(), 0);
+    h.scheduler.check_integrity().unwrap();
+}
+
+/// What was taken back before it ran is computed later, from the start where copies may have been part of it.
+#[test]
+fn a_step_that_is_withdrawn_comes_again() {
+    let mut h = Harness::new(16, limits());
+    h.add(sequence(1, 3)).unwrap();
+    let first = h.schedule();
+    h.add(sequence(2, 5)).unwrap();
+    let ahead = h.schedule();
+    assert_eq!(shares(&ahead), [(1, 1), (2, 5)]);
+    assert!(h.scheduler.withdraw(&first).is_err(), "not the newest");
+    h.scheduler.withdraw(&ahead).unwrap();
+    assert!(h.scheduler.withdraw(&ahead).is_err());
+    h.scheduler.check_integrity().unwrap();
+    assert_eq!((h.blocks_owned(), h.scheduler.num_preemptions()), (1, 0));
+    h.commit(&first);
+    assert_eq!(shares(&h.step()), [(1, 1), (2, 5)]);
 }

@@ -13,6 +13,7 @@ enum Op {
     Cancel(usize),
     Step,
     Fail,
+    Withdraw,
     Reset,
 }
 
@@ -36,6 +37,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0usize..16).prop_map(Op::Cancel),
         8 => Just(Op::Step),
         1 => Just(Op::Fail),
+        1 => Just(Op::Withdraw),
         1 => Just(Op::Reset),
     ]
 }
@@ -70,6 +72,7 @@ proptest! {
                 Op::Cancel(k) => sim.cancel(k),
                 Op::Step => sim.step(),
                 Op::Fail => sim.fail_newest(),
+                Op::Withdraw => sim.withdraw_newest(),
                 Op::Reset => drop(sim.kv_cache.write().reset_prefix_cache()),
             }
             sim.check();

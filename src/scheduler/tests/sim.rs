@@ -101,7 +101,7 @@ pub(crate) struct SimConfig {
     pub(crate) max_num_seqs: usize,
     pub(crate) max_num_batched_tokens: usize,
     pub(crate) max_model_len: usize,
-    /// Steps that are scheduled before the oldest is committed.
+    /// Steps that are scheduled before the oldest is committed; all but the oldest with tokens that are not known yet.
     pub(crate) depth: usize,
 }
 
@@ -127,6 +127,7 @@ pub(crate) struct Sim {
     live: BTreeMap<SeqId, Live>,
     /// `[group][slot]`
     shadow: Vec<Vec<u64>>,
+    /// The oldest has been launched, the others wait for it.
     in_flight: VecDeque<Step>,
     pub(crate) finished: HashMap<SeqId, Vec<u32>>,
     next_id: u64,
@@ -223,6 +224,26 @@ impl Sim {
         self.scheduler.commit(&step, &sampled, self.now).unwrap();
         for (id, token) in sampled {
             self.deliver(id, token);
+        }
+        self.launch_next();
+    }
+
+    fn launch_next(&mut self) {
+        while let Some(step) = self.in_flight.pop_front() {
+            let step = self.scheduler.complete(step, self.now).unwrap();
+            if !step.seqs.is_empty() {
+                self.check_shape(&step);
+                return self.in_flight.push_front(step);
+            }
+        }
+    }
+
+    /// The newest step is taken back, unless it runs.
+    pub(crate) fn withdraw_newest(&mut self) {
+        if self.in_flight.len() > 1
+            && let Some(step) = self.in_flight.pop_back()
+        {
+            self.scheduler.withdraw(&step).unwrap();
         }
     }
 

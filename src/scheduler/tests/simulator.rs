@@ -69,6 +69,9 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> (u64, u64, u64) {
             if random.one_in(50) {
                 sim.fail_newest();
             }
+            if random.one_in(50) {
+                sim.withdraw_newest();
+            }
             if random.one_in(200) {
                 sim.kv_cache.write().reset_prefix_cache();
             }
