@@ -99,21 +99,25 @@ def test_prompt_from_a_pipe_is_the_same_as_an_argument(model):
 
 
 LATIN_1 = "é".encode("latin-1")
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+# Python's own streams refuse bytes that are no text, or let them through, by the locale and these settings.
+@pytest.mark.parametrize("stdio", [C_LOCALE, {"PYTHONIOENCODING": "utf-8:strict"}, {"PYTHONIOENCODING": "latin-1"}])
 @pytest.mark.parametrize(
     "arguments", [["generate"], ["chat"], ["generate", LATIN_1], ["generate", "a", "--stop", LATIN_1]]
 )
 def test_text_that_is_not_utf8_is_one_line(model, arguments):
     command = [sys.executable, "-m", "rocmforge", *arguments, "-m", model, "-n", "2"]
-    done = subprocess.run(command, capture_output=True, input=LATIN_1 + b"\n", check=False)
+    environment = os.environ | stdio
+    done = subprocess.run(command, capture_output=True, input=LATIN_1 + b"\n", check=False, env=environment)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"error: ")
     assert b"UTF-8" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+@pytest.mark.parametrize("locale", [{}, C_LOCALE])
 def test_prompts_are_utf8_in_every_locale(model, locale):
     for arguments, text in ((["é日"], None), ([], "é日".encode())):
         command = [sys.executable, "-m", "rocmforge", "generate", *arguments, "-m", model, "-n", "1", "--json"]
