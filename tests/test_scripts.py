@@ -4,6 +4,7 @@ GPU is tested whole."""
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_kernel_report_fails_on_spills_and_shared_memory(name: str, lds: int, sp
     assert len(kernels[0].faults()) == faults
 
 
+# What the script calls.
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "dirname",
+    "mktemp",
+    "grep",
+    "sed",
+    "tee",
+    "tail",
+    "head",
+    "sort",
+    "rm",
+    "realpath",
+    "cat",
+)
 # Stands for an interpreter with rocmforge and pytest in it.
 PYTHON = """#!/bin/sh
 case "$*" in
@@ -134,14 +152,12 @@ def run_test_gpu(folder: Path, conformance: str | None, **settings: str) -> subp
     command = [ROOT / "scripts" / "test_gpu.sh", "--python", folder / "python"]
     if conformance is not None:
         command += ["--conformance", folder / "conformance"]
-    # Without cargo; with a driver that was named, so that a missing GPU is a failure.
-    environment = {
-        "PATH": "/usr/bin:/bin",
-        "HOME": str(folder),
-        "ROCMFORGE_HIP_LIBRARY": "none.so",
-        **GREEN,
-        **settings,
-    }
+    # A path without cargo; a driver that was named, so that a missing GPU is a failure.
+    (folder / "bin").mkdir()
+    for tool in TOOLS:
+        (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "ROCMFORGE_HIP_LIBRARY": "none.so"}
+    environment |= GREEN | settings
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
