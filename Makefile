@@ -88,7 +88,7 @@ bench: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## benchmarks: 
 	@scripts/bench_python.sh $(BIN)
 
 test-gpu: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## tests on this machine's GPU; says so and ends where there is none
-	@scripts/test_gpu.sh $(BIN)/python
+	@scripts/test_gpu.sh --python $(BIN)/python
 
 bench-gpu: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## the engine on this machine's GPU with models of real shapes, as one table
 	@$(BIN)/python scripts/bench_gpu.py

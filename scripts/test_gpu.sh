@@ -1,47 +1,140 @@
 #!/usr/bin/env bash
 # The tests on the GPU of this machine: conformance of every kernel (Rust), the Python suite in batch-invariant mode, the
-# golden models in the default mode, and a short run under the vendor's memory checker where there is one.
-# Usage: test_gpu.sh PYTHON [CONFORMANCE]; CONFORMANCE is a compiled Rust test binary, for machines without Rust.
+# golden models in the default mode, and the golden models once more under the vendor's memory checker where it runs. A
+# part that cannot run is a failure; only the memory checker may be absent.
+#
+# Usage: test_gpu.sh [--python PYTHON] [--wheel WHEEL] [--conformance BINARY]
+#   --python       an interpreter with what requirements-dev.txt names; by default python3
+#   --wheel        tests this wheel, installed for the time of the tests, in place of what PYTHON has
+#   --conformance  the compiled Rust tests, for machines without Rust; by default cargo builds them. Elsewhere
+#                  `cargo test --locked --lib --no-run` makes the binary and prints where it is
 set -uo pipefail
 
-python=$1
-conformance=${2:-}
 here=$(cd "$(dirname "$0")/.." && pwd)
-export ROCMFORGE_DEVICE=hip
-failed=()
+python=python3 wheel='' conformance=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --python | --wheel | --conformance)
+        [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2
+        ;;
+    *)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0" >&2
+        exit 2
+        ;;
+    esac
+done
 
-if ! "$python" -m rocmforge doctor | tee /dev/stderr | grep '^device hip:' | grep -qv 'not usable'; then
+die() {
+    printf 'FAILED: %s\n' "$1" >&2
+    exit 1
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -n "$wheel" ]; then
+    "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --target "$work/site" "$wheel" ||
+        die "$wheel cannot be installed for $python ($("$python" --version))"
+    export PYTHONPATH=$work/site${PYTHONPATH:+:$PYTHONPATH}
+fi
+if [ -n "$conformance" ]; then
+    conformance=$(realpath "$conformance") && [ -x "$conformance" ] || die "--conformance: no program at $conformance"
+fi
+"$python" - <<'END' || die "$python lacks what the tests need (above): pip install --requirement requirements-dev.txt"
+import importlib.util, sys
+names = "rocmforge numpy typer rich pytest pytest_asyncio pytest_timeout hypothesis gguf fastapi httpx uvicorn"
+missing = [name for name in names.split() if importlib.util.find_spec(name) is None]
+print(f"missing: {', '.join(missing)}") if missing else None
+sys.exit(bool(missing))
+END
+
+# Tests start many processes: what one compiles, the others find.
+if [ -z "${ROCMFORGE_CACHE_DIR:-}${XDG_CACHE_HOME:-}${HOME:-}" ]; then
+    export ROCMFORGE_CACHE_DIR=$work/cache
+fi
+# The tests' own data, and pytest's settings.
+cd "$here" || exit 1
+echo '==> the GPU and its kernels'
+doctor=$("$python" -m rocmforge doctor) || die 'rocmforge doctor (above)'
+printf '%s\n' "$doctor"
+device=$(grep '^device hip: ' <<<"$doctor")
+if grep -q '^device hip: not usable' <<<"$device"; then
+    if [ -n "$wheel$conformance${ROCMFORGE_HIP_LIBRARY:-}" ] || [ -e /dev/kfd ] || [ -e /dev/nvidiactl ]; then
+        die 'there should be a GPU, and it cannot be used (see above)'
+    fi
     echo 'SKIPPED: no GPU that this build can use (see above)'
     exit 0
 fi
+export ROCMFORGE_DEVICE=hip
+# With a platform that is named, Rust tests do not take the stand-in's devices for want of a GPU.
+case $device in
+*'(sm_'*) export ROCMFORGE_HIP_PLATFORM=nvidia ;;
+*) export ROCMFORGE_HIP_PLATFORM=amd ;;
+esac
 
-run() {
-    local name=$1
-    shift
-    printf '==> %s\n' "$name"
-    "$@" || failed+=("$name")
+summary=() failed=0
+fail() {
+    summary+=("FAILED   $1")
+    failed=1
 }
 
+# Runs a part and keeps the line in which its runner counts: run NAME PATTERN COMMAND...
+run() {
+    local name=$1 pattern=$2 start=$SECONDS status figures
+    shift 2
+    printf '==> %s\n' "$name"
+    "$@" 2>&1 | tee "$work/log"
+    status=${PIPESTATUS[0]}
+    figures=$(grep -E "$pattern" "$work/log" | tail -1)
+    if [ "$status" -ne 0 ]; then
+        fail "$name: ${figures:-no result}, exit status $status"
+    elif ! grep -Eq '[1-9][0-9]* passed' <<<"$figures"; then
+        fail "$name: nothing was tested (${figures:-no result})"
+    elif grep -Eiq 'skipped: ' "$work/log"; then
+        # Rust's runner has no word for it: a test without a device says so and returns.
+        fail "$name: $figures, but some did not run: $(grep -Eio 'skipped: .*' "$work/log" | sort -u | head -3)"
+    else
+        summary+=("passed   $name: $figures, $((SECONDS - start)) s")
+    fi
+}
+rust='^test result: ' pytest='^(=+ )?[0-9]+ (passed|failed|skipped|error).* in [0-9.]+s'
+
+grep -Eq 'NOT USABLE|none of its kernels' <<<"$doctor" && fail 'kernels: some do not load (see above)'
+
+on_device=(device_tests conformance::real_device golden_logits_on_this_machines_gpu --test-threads=1 --nocapture)
 if [ -n "$conformance" ]; then
-    run 'conformance' "$conformance" --test-threads=1 backend::hip
+    run 'conformance' "$rust" "$conformance" "${on_device[@]}"
 elif command -v cargo >/dev/null; then
-    run 'conformance' cargo test --quiet --locked --lib backend::hip
+    run 'conformance' "$rust" cargo test --quiet --locked --lib -- "${on_device[@]}"
 else
-    echo 'SKIPPED: conformance (no cargo, no compiled test binary given)'
+    fail 'conformance: no cargo here; give a compiled test binary with --conformance'
 fi
 # Sources and documents are the same everywhere: make test checks them.
-cpu_only=(--ignore "$here/tests/test_architecture.py" --ignore "$here/tests/test_docs.py"
-    --ignore "$here/tests/test_failure_classes.py" --ignore "$here/tests/test_scripts.py")
-run 'Python suite, batch-invariant' env ROCMFORGE_BATCH_INVARIANT=1 \
-    "$python" -m pytest "$here/tests" -q -rs -p no:cacheprovider "${cpu_only[@]}"
-run 'golden models, default mode' "$python" -m pytest "$here/tests/test_golden_model.py" -q -rs -p no:cacheprovider
-if command -v compute-sanitizer >/dev/null; then
-    run 'memory checker' compute-sanitizer --error-exitcode 1 --target-processes all \
-        "$python" -m pytest "$here/tests/test_golden_model.py" -q -p no:cacheprovider -k architectures
+cpu_only=(--ignore tests/test_architecture.py --ignore tests/test_docs.py
+    --ignore tests/test_failure_classes.py --ignore tests/test_scripts.py)
+tests=("$python" -m pytest -q -rs -p no:cacheprovider)
+run 'Python suite, batch-invariant' "$pytest" env ROCMFORGE_BATCH_INVARIANT=1 "${tests[@]}" tests "${cpu_only[@]}"
+run 'golden models, default mode' "$pytest" "${tests[@]}" tests/test_golden_model.py
+
+checker=''
+for candidate in compute-sanitizer "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer"; do
+    checker=$(command -v "$candidate") && break
+done
+# In some containers it may not attach to any program; this one only opens the driver.
+opens_driver='import ctypes; assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0'
+if [ "$ROCMFORGE_HIP_PLATFORM" != nvidia ]; then
+    summary+=('SKIPPED  memory checker: AMD has none of this kind; make test runs the same code in a simulator that checks')
+elif [ -z "$checker" ]; then
+    summary+=('SKIPPED  memory checker: compute-sanitizer is neither in the path nor in CUDA_HOME')
+elif ! "$checker" --error-exitcode 1 "$python" -c "$opens_driver" >"$work/probe" 2>&1; then
+    summary+=("SKIPPED  memory checker: it does not run here: $(grep -m1 -i 'error' "$work/probe")")
+else
+    run 'memory checker' "$pytest" "$checker" --error-exitcode 1 --target-processes all \
+        "${tests[@]}" tests/test_golden_model.py -k architectures --timeout 3600
 fi
 
-if [ ${#failed[@]} -gt 0 ]; then
-    printf 'FAILED: %s\n' "${failed[@]}"
-    exit 1
-fi
-echo 'all green on the GPU'
+printf '\n==> on %s\n' "${device#device hip: }"
+printf '%s\n' "${summary[@]}"
+[ $failed -eq 0 ] && echo 'all green on the GPU'
+exit $failed

@@ -99,21 +99,25 @@ def test_prompt_from_a_pipe_is_the_same_as_an_argument(model):
 
 
 LATIN_1 = "é".encode("latin-1")
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
 
+# Python's own streams refuse bytes that are no text, or let them through, by the locale and these settings.
+@pytest.mark.parametrize("stdio", [C_LOCALE, {"PYTHONIOENCODING": "utf-8:strict"}, {"PYTHONIOENCODING": "latin-1"}])
 @pytest.mark.parametrize(
     "arguments", [["generate"], ["chat"], ["generate", LATIN_1], ["generate", "a", "--stop", LATIN_1]]
 )
-def test_text_that_is_not_utf8_is_one_line(model, arguments):
+def test_text_that_is_not_utf8_is_one_line(model, arguments, stdio):
     command = [sys.executable, "-m", "rocmforge", *arguments, "-m", model, "-n", "2"]
-    done = subprocess.run(command, capture_output=True, input=LATIN_1 + b"\n", check=False)
+    environment = os.environ | stdio
+    done = subprocess.run(command, capture_output=True, input=LATIN_1 + b"\n", check=False, env=environment)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"error: ")
     assert b"UTF-8" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}])
+@pytest.mark.parametrize("locale", [{}, C_LOCALE])
 def test_prompts_are_utf8_in_every_locale(model, locale):
     for arguments, text in ((["é日"], None), ([], "é日".encode())):
         command = [sys.executable, "-m", "rocmforge", "generate", *arguments, "-m", model, "-n", "1", "--json"]
@@ -286,6 +290,54 @@ def test_doctor_lists_a_kernel_for_every_type():
         for feature, available in report["cpu_features"].items():
             assert available == (names.get(feature, feature) in flags), feature
     assert run("doctor").exit_code == 0
+
+
+@pytest.mark.skipif(ON_GPU, reason="hardware: there is a GPU")
+def test_doctor_without_a_gpu_says_that_the_cpu_serves():
+    report = json.loads(run("doctor", "--json").stdout)
+    assert report["auto"] == "cpu"
+    assert list(report["devices"][1]) == ["name", "detail"]
+    shown = run("doctor").stdout
+    assert 'device="auto" takes: cpu\n' in shown
+    assert "device hip: not usable: " in shown
+    assert "Q4_K\tlinear\t" in shown
+
+
+def doctor_on_the_stand_in(*options):
+    """Of a wheel on a device whose driver is tests/hipsim, without a compiler."""
+    library = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
+    if not library.exists():
+        pytest.skip("the stand-in HIP runtime is not built: cargo build -p hipsim")
+    settings = {"ROCMFORGE_HIP_PLATFORM": "amd", "ROCMFORGE_HIP_LIBRARY": str(library)}
+    settings |= {"HIPSIM_TARGET": "gfx1100", "HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "auto"}
+    done = process("doctor", *options, env=os.environ | settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_doctor_lists_the_kernels_of_a_gpu():
+    """Per tensor type and op the kernel, and how it was compiled; the Rust tests say that it is true."""
+    report = json.loads(doctor_on_the_stand_in("--json"))
+    assert report["auto"] == "hip"
+    hip = report["devices"][1]
+    rows = {(row["tensor_type"], row["op"]): row for row in hip["kernels"]}
+    assert {name for name, _ in rows if name} == {kernel[0] for kernel in report["kernels"]} - {"F32 activations"}
+    shown = doctor_on_the_stand_in().splitlines()
+    if rows["Q4_K", "product of 1 row"]["problem"] is not None:
+        assert {row["code"] for row in rows.values()} == {None}
+        assert any(line.startswith("none of its kernels can be used: ") for line in shown)
+        pytest.skip("the wheel carries no code for AMD GPUs: it was built without a compiler for them")
+    assert {row["code"] for row in rows.values()} == {"embedded for gfx1100"}
+    lines = [
+        "tensor type\tembedding rows\tproduct of 1 row\tproduct of more rows\tdequantise\tcode",
+        "Q4_K\tembed_q4_k\tgemv_q4_k\tmatmul_q4_k_{n8,n16,n32,n64} (WMMA)\tdequantize_q4_k\tembedded for gfx1100",
+        "F32\tembed_f32\tgemv_f32\tgemv_f32\tdequantize_f32\tembedded for gfx1100",
+        "RoPE and store in the KV cache\trope_store_{f16,f32}\tembedded for gfx1100",
+        "top-k\ttop_k\tembedded for gfx1100",
+        "matrix library of the vendor: not used: the driver was given by its path",
+    ]
+    assert set(lines) <= set(shown)
+    assert any(line.startswith("IQ2_XS (kept as F16)\tembed_f16\tgemv_f16\t") for line in shown)
 
 
 def test_doctor_of_a_model_says_where_it_runs(model):

@@ -1,7 +1,10 @@
-"""The scripts behind the Makefile: a skip is never taken for a pass, saved benches can be drawn, kernels are judged."""
+"""The scripts behind the Makefile: a skip is never taken for a pass, saved benches can be drawn, kernels are judged, a
+GPU is tested whole."""
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +111,95 @@ def test_kernel_report_reads_notes() -> None:
 def test_kernel_report_fails_on_spills_and_shared_memory(name: str, lds: int, spills: int, faults: int) -> None:
     kernels = kernel_report.parse_notes(NOTES.format(name=name, lds=lds, spills=spills), "gfx1100")
     assert len(kernels[0].faults()) == faults
+
+
+# What the script calls.
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "dirname",
+    "mktemp",
+    "grep",
+    "sed",
+    "tee",
+    "tail",
+    "head",
+    "sort",
+    "rm",
+    "realpath",
+    "cat",
+)
+# Stands for an interpreter with rocmforge and pytest in it.
+PYTHON = """#!/bin/sh
+case "$*" in
+"-m rocmforge doctor") printf '%b\\n' "$DOCTOR" ;;
+*" pytest "*) echo "$PYTEST" && exit "$PYTEST_STATUS" ;;
+-) cat >/dev/null ;;
+esac
+"""
+USABLE = "device cpu: scalar\\ndevice hip: Radeon (gfx1100, HIP 7.0), 96 multiprocessors"
+GREEN = {"DOCTOR": USABLE, "PYTEST": "7 passed, 1 skipped in 0.10s", "PYTEST_STATUS": "0"}
+CONFORMED = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s"
+
+
+def run_test_gpu(folder: Path, conformance: str | None, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Runs scripts/test_gpu.sh; `conformance`: what the test binary prints, if there is one."""
+    (folder / "python").write_text(PYTHON)
+    (folder / "conformance").write_text(f"#!/bin/sh\necho '{conformance}'\n")
+    for program in ("python", "conformance"):
+        (folder / program).chmod(0o755)
+    command = [ROOT / "scripts" / "test_gpu.sh", "--python", folder / "python"]
+    if conformance is not None:
+        command += ["--conformance", folder / "conformance"]
+    # A path without cargo; a driver that was named, so that a missing GPU is a failure.
+    (folder / "bin").mkdir()
+    for tool in TOOLS:
+        (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "ROCMFORGE_HIP_LIBRARY": "none.so"}
+    environment |= GREEN | settings
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_gpu_summary_has_the_figures_of_every_part(tmp_path: Path) -> None:
+    done = run_test_gpu(tmp_path, CONFORMED)
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout[done.stdout.index("==> on Radeon (gfx1100") :].splitlines()
+    assert summary[1].startswith(f"passed   conformance: {CONFORMED}, ")
+    assert [line.split(":")[0] for line in summary[2:5]] == [
+        "passed   Python suite, batch-invariant",
+        "passed   golden models, default mode",
+        "SKIPPED  memory checker",
+    ]
+    assert "7 passed, 1 skipped in 0.10s" in summary[2]
+    assert summary[-1] == "all green on the GPU"
+
+
+@pytest.mark.parametrize(
+    ("conformance", "settings", "message"),
+    [
+        (None, {}, "FAILED   conformance: no cargo here"),
+        (CONFORMED.replace("5 passed", "0 passed"), {}, "FAILED   conformance: nothing was tested"),
+        (f"test a ... skipped: no GPU\n{CONFORMED}", {}, "FAILED   conformance: .*some did not run: skipped: no GPU"),
+        (CONFORMED, {"PYTEST": "1 failed, 6 passed in 0.1s", "PYTEST_STATUS": "1"}, "FAILED   Python suite.*1 failed"),
+        (CONFORMED, {"PYTEST": "7 skipped in 0.10s"}, "FAILED   golden models, default mode: nothing was tested"),
+        (CONFORMED, {"DOCTOR": f"{USABLE}\\nrows: NOT USABLE: no code"}, "FAILED   kernels: some do not load"),
+        (CONFORMED, {"DOCTOR": "device hip: not usable: no driver"}, "FAILED: there should be a GPU"),
+    ],
+)
+def test_gpu_part_that_does_not_run_is_a_failure(
+    tmp_path: Path, conformance: str | None, settings: dict[str, str], message: str
+) -> None:
+    """P3: on a GPU too, what was not tested is not a pass."""
+    done = run_test_gpu(tmp_path, conformance, **settings)
+    assert done.returncode == 1
+    assert re.search(message, done.stdout + done.stderr), done.stdout + done.stderr
+    assert "all green" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["python3"], ["--wheel"]])
+def test_gpu_usage(arguments: list[str]) -> None:
+    done = subprocess.run([ROOT / "scripts" / "test_gpu.sh", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "--wheel" in done.stderr

@@ -276,5 +276,9 @@ def check_gguf(
 ) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """Reads and checks a whole file. Per stage: name, summary, problems (class, message)."""
 
-def doctor() -> dict[str, Any]:
-    """What this machine offers."""
+def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+    """What this machine offers.
+
+    Loads every kernel onto the GPU, if there is one, and compiles those without code. `progress` is called with the
+    units of kernels that are done, and all.
+    """

@@ -1,12 +1,13 @@
 //! What this machine offers: devices, instruction sets, and the kernel that serves each tensor type.
 
+use super::LoadProgress;
 use crate::Result;
 use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::Device;
-use crate::config::EngineArgs;
+use crate::backend::hip::{Device, KernelRow, kernel_rows, matrix_library};
+use crate::config::{DeviceKind, EngineArgs};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
 
@@ -45,16 +46,26 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }
 
-/// The GPU that `device="hip"` would use, in a line.
+/// The GPU that `device="hip"` would use.
+pub struct Gpu {
+    /// In a line.
+    pub detail: String,
+    pub kernels: Vec<KernelRow>,
+    /// The vendor's matrix library and what it is used for, or why it is not.
+    pub matrix_library: String,
+}
+
+/// Opens the GPU and loads every kernel, compiling those that this build has no code of. `progress` counts units of
+/// compilation and says whether to go on.
 ///
 /// # Errors
-/// `Device` saying what was tried, where there is none; those of the environment variables.
-pub fn gpu() -> Result<String> {
+/// `Device` saying what was tried, where there is none; those of the environment variables; `Interrupted`.
+pub fn gpu(progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
     let options = EngineArgs::new("").with_env()?.hip;
     let device = Device::open(&options)?;
     let properties = device.properties();
     let memory = device.memory_info()?;
-    Ok(format!(
+    let detail = format!(
         "{} ({}, {}), {} multiprocessors, {:.1} of {:.1} GB free",
         properties.name,
         properties.arch,
@@ -62,7 +73,22 @@ pub fn gpu() -> Result<String> {
         properties.multiprocessors,
         memory.free as f64 / 1e9,
         memory.total as f64 / 1e9,
-    ))
+    );
+    let count = |n: usize| n as u64;
+    let kernels = kernel_rows(&device, &options, &mut |done, total| {
+        progress(LoadProgress { done: count(done), total: count(total) })
+    })?;
+    Ok(Gpu { detail, kernels, matrix_library: matrix_library(&device, &options) })
+}
+
+/// What `device="auto"` takes, in view of the environment; "none" where that is an error.
+pub fn auto_device(gpu_is_usable: bool) -> &'static str {
+    match EngineArgs::new("").with_env().map(|args| args.device) {
+        Ok(DeviceKind::Cpu) => "cpu",
+        Ok(DeviceKind::Auto | DeviceKind::Hip) if gpu_is_usable => "hip",
+        Ok(DeviceKind::Auto) => "cpu",
+        Ok(DeviceKind::Hip) | Err(_) => "none",
+    }
 }
 
 /// A multiple of every block that has a kernel.

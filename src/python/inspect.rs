@@ -7,8 +7,9 @@ use pyo3::types::PyDict;
 
 use super::engine::with_progress;
 use crate::backend::cpu::simd::Isa;
+use crate::backend::hip::{KernelRow, Origin};
 use crate::engine::check::check_file;
-use crate::engine::doctor::{cpu_features, cpu_kernels, gpu};
+use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, gpu};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
@@ -46,9 +47,11 @@ pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyA
     stages.collect()
 }
 
-/// What this machine offers, as `rocmforge doctor --json` prints it.
+/// What this machine offers, as `rocmforge doctor --json` prints it. `progress(done, total)` counts the units of kernels
+/// that were loaded, or compiled, for the GPU.
 #[pyfunction]
-pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+#[pyo3(signature = (progress=None))]
+pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
     let features = PyDict::new(py);
     cpu_features().into_iter().try_for_each(|feature| features.set_item(feature.name, feature.available))?;
     let device = PyDict::new(py);
@@ -59,8 +62,15 @@ pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
     let hip = PyDict::new(py);
     hip.set_item("name", "hip")?;
-    match py.detach(gpu) {
-        Ok(detail) => hip.set_item("detail", detail)?,
+    let gpu = with_progress(py, progress, |report| Ok(gpu(report)))?;
+    report.set_item("auto", auto_device(gpu.is_ok()))?;
+    match gpu {
+        Ok(gpu) => {
+            hip.set_item("detail", gpu.detail)?;
+            let rows = gpu.kernels.iter().map(|row| kernel_row(py, row));
+            hip.set_item("kernels", rows.collect::<PyResult<Vec<_>>>()?)?;
+            hip.set_item("matrix_library", gpu.matrix_library)?;
+        }
         Err(error) => hip.set_item("detail", format!("not usable: {error}"))?,
     }
     report.set_item("devices", [device, hip])?;
@@ -68,6 +78,25 @@ pub(super) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
     report.set_item("kernels", kernels.collect::<Vec<_>>())?;
     Ok(report)
+}
+
+fn kernel_row<'py>(py: Python<'py>, row: &KernelRow) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("tensor_type", row.weights.map(|(in_file, _)| in_file.name()))?;
+    dict.set_item("stored_as", row.weights.map(|(_, on_device)| on_device.name()))?;
+    dict.set_item("op", row.op)?;
+    dict.set_item("kernels", &row.kernels)?;
+    dict.set_item("unit", row.unit.name())?;
+    dict.set_item("matrix_unit", row.matrix_unit.map(|unit| unit.name()))?;
+    let origin = row.origin.as_ref();
+    dict.set_item("code", origin.map(ToString::to_string).ok())?;
+    let seconds = match origin {
+        Ok(Origin::Compiled { seconds, .. }) => Some(seconds),
+        _ => None,
+    };
+    dict.set_item("compile_seconds", seconds)?;
+    dict.set_item("problem", origin.err().map(ToString::to_string))?;
+    Ok(dict)
 }
 
 fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {

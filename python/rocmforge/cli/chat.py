@@ -19,6 +19,7 @@ from rocmforge.cli.common import (
     ThreadsOption,
     TopKOption,
     TopPOption,
+    fail,
     model_path,
     utf8,
     write,
@@ -94,10 +95,16 @@ def _converse(llm: LLM, params: SamplingParams, system: str | None) -> None:
 
 def _read_line() -> str | None:
     """`None` at the end of the input."""
+    if not sys.stdin.isatty():
+        # Bytes: what Python makes of those that are no text depends on the locale and on PYTHONIOENCODING.
+        line = sys.stdin.buffer.readline()
+        return utf8(line, "stdin").removesuffix("\n").removesuffix("\r") if line else None
     try:
-        return utf8(input("> " if sys.stdin.isatty() else ""), "stdin")
+        return utf8(input("> "), "stdin")
     except EOFError:
         return None
+    except UnicodeDecodeError as error:
+        fail(f"stdin: {error}; give it in UTF-8")
 
 
 def _answer(llm: LLM, messages: list[dict[str, str]], params: SamplingParams) -> str:

@@ -1,9 +1,14 @@
 """`rocmforge doctor`."""
 
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
 import typer
 
 from rocmforge import LLM, __version__, _rocmforge
 from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsOption, print_json, print_table
+from rocmforge.progress import bar
 
 
 def doctor(
@@ -13,8 +18,9 @@ def doctor(
     threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show the devices, the instruction sets, and the kernel per tensor type; with --model, for that model."""
-    report = {"version": __version__} | _rocmforge.doctor()
+    """Show the devices, the kernel of each tensor type and op and how it was compiled; with --model, that model too."""
+    with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
+        report = {"version": __version__} | _rocmforge.doctor(lambda done, total: draw(done, total, ""))
     if model is not None:
         with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
             report["model"] = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
@@ -24,10 +30,58 @@ def doctor(
     typer.echo(f"rocmforge {__version__}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
     for device_report in report["devices"]:
         typer.echo(f"device {device_report['name']}: {device_report['detail']}")
-    typer.echo()
+    typer.echo(f'device="auto" takes: {report["auto"]}\n')
+    for device_report in report["devices"]:
+        if "kernels" in device_report:
+            _print_gpu(device_report)
+            typer.echo()
     features = [(name, "yes" if available else "no") for name, available in report["cpu_features"].items()]
     print_table("CPU instruction sets", ["instruction set", "available"], features)
     typer.echo()
-    print_table("Kernels", ["tensor type", "op", "kernel"], report["kernels"])
+    print_table("Kernels of the CPU", ["tensor type", "op", "kernel"], report["kernels"])
     if model is not None:
         typer.echo(f"\n{report['model']['runs_on']}")
+
+
+def _print_gpu(device: dict[str, Any]) -> None:
+    """A row per tensor type with its kernel for each op, then a row per op that has nothing to do with weights."""
+    rows = device["kernels"]
+    problems = {row["problem"] for row in rows}
+    if len(problems) == 1 and None not in problems:
+        typer.echo(f"none of its kernels can be used: {problems.pop()}")
+        return
+    typed = [row for row in rows if row["tensor_type"] is not None]
+    ops = list(dict.fromkeys(row["op"] for row in typed))
+    table = []
+    for name in dict.fromkeys(row["tensor_type"] for row in typed):
+        mine = {row["op"]: row for row in typed if row["tensor_type"] == name}
+        stored = mine[ops[0]]["stored_as"]
+        shown = name if stored == name else f"{name} (kept as {stored})"
+        table.append([shown, *(_kernel(mine[op]) for op in ops), _code(mine.values())])
+    print_table("Kernels of the GPU, weights", ["tensor type", *ops, "code"], table)
+    typer.echo()
+    others = [row for row in rows if row["tensor_type"] is None]
+    table = [[row["op"], _kernel(row), _code([row])] for row in others]
+    print_table("Kernels of the GPU, activations", ["op", "kernel", "code"], table)
+    typer.echo(f"\nmatrix library of the vendor: {device['matrix_library']}")
+
+
+def _kernel(row: dict[str, Any]) -> str:
+    """Several kernels of one op in short: `matmul_q4_k_{n8,n16,n32,n64}`; with the matrix unit that their code uses."""
+    text, *others = row["kernels"]
+    if others:
+        parts = zip(*(name.split("_") for name in row["kernels"]), strict=False)
+        start = "".join(f"{part[0]}_" for part in itertools.takewhile(lambda part: len(set(part)) == 1, parts))
+        text = f"{start}{{{','.join(name.removeprefix(start) for name in row['kernels'])}}}"
+    return text if row["matrix_unit"] is None else f"{text} ({row['matrix_unit']})"
+
+
+def _code(rows: Iterable[dict[str, Any]]) -> str:
+    """How the code of rows came about; the units are named where it did so in several ways."""
+    units: dict[str, dict[str, None]] = {}
+    for row in rows:
+        how = row["code"] or f"NOT USABLE: {row['problem']}"
+        units.setdefault(how, {})[row["unit"]] = None
+    if len(units) == 1:
+        return next(iter(units))
+    return "; ".join(f"{', '.join(names)}: {how}" for how, names in units.items())

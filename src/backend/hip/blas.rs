@@ -13,7 +13,7 @@ use super::sys::blaslt::{
 };
 use super::sys::open_library;
 use super::{Device, DevicePtr, Stream};
-use crate::config::Platform;
+use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
 
 /// Plans kept at most: prompts come in any number of rows, and each has its own.
@@ -100,6 +100,20 @@ struct Api {
 }
 
 impl VendorBlas {
+    /// Whether it is wanted at all, or why not. Batch invariance needs one order of summation; a driver given by its path
+    /// comes without the vendor's other libraries.
+    pub fn wanted(options: &HipOptions) -> std::result::Result<(), &'static str> {
+        if !options.vendor_blas {
+            Err("ROCMFORGE_VENDOR_BLAS=0")
+        } else if options.batch_invariant {
+            Err("results are batch-invariant")
+        } else if options.library.is_some() {
+            Err("the driver was given by its path")
+        } else {
+            Ok(())
+        }
+    }
+
     /// The library of the device's platform, or `None` with the reason in the log. `cuda_home` is a CUDA toolkit,
     /// searched after the loader's own path.
     ///

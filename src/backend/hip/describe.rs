@@ -41,8 +41,7 @@ fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {
 
 fn origin(origin: &Origin) -> String {
     match origin {
-        Origin::Embedded { target } | Origin::Generic { target } => format!("embedded for {target}"),
-        Origin::Compiled { compiler, seconds } => format!("compiled here by {compiler} in {seconds:.1} s"),
-        Origin::Cached { compiler } => format!("compiled earlier by {compiler}"),
+        Origin::Compiled { seconds, .. } => format!("{origin} in {seconds:.1} s"),
+        _ => origin.to_string(),
     }
 }

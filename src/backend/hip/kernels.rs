@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::compile::plan::{KernelType, Unit};
-use super::compile::{Compiler, Origin};
+use super::compile::{Compiler, MatrixUnit, Origin};
 use super::device::Device;
 use super::module::{Function, Module};
 use crate::Result;
@@ -157,6 +157,7 @@ pub struct Kernels {
 struct Loaded {
     module: Arc<Module>,
     origin: Origin,
+    matrix_unit: MatrixUnit,
 }
 
 impl Kernels {
@@ -198,6 +199,11 @@ impl Kernels {
         self.loaded.lock().get(&unit).map(|loaded| loaded.origin.clone())
     }
 
+    /// What the loaded code of a unit computes products on; `None` while it is not loaded.
+    pub fn matrix_unit(&self, unit: Unit) -> Option<MatrixUnit> {
+        self.loaded.lock().get(&unit).map(|loaded| loaded.matrix_unit)
+    }
+
     fn load(&self, unit: Unit) -> Result<Loaded> {
         if let Some(loaded) = self.loaded.lock().get(&unit) {
             return Ok(loaded.clone());
@@ -205,6 +211,7 @@ impl Kernels {
         let code = self.compiler.code_object(unit)?;
         let module = Module::load(&self.device, &code.image, &unit.name())?;
         // Another thread may have been faster: its module stays, ours is unloaded.
-        Ok(self.loaded.lock().entry(unit).or_insert(Loaded { module, origin: code.origin }).clone())
+        let loaded = Loaded { module, origin: code.origin, matrix_unit: MatrixUnit::of(&code.image) };
+        Ok(self.loaded.lock().entry(unit).or_insert(loaded).clone())
     }
 }

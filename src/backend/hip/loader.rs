@@ -69,7 +69,7 @@ impl Arena {
 }
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
-fn device_type(ty: GgmlType) -> KernelType {
+pub fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
 }
 
@@ -99,9 +99,7 @@ impl HipLoader {
     /// # Errors
     /// `Error::Device`.
     pub fn new(device: Device, options: &HipOptions, limits: StepLimits) -> Result<Self> {
-        // Batch invariance needs one order of summation; a driver given by its path comes without the vendor's other
-        // libraries.
-        let wanted = options.vendor_blas && !options.batch_invariant && options.library.is_none();
+        let wanted = VendorBlas::wanted(options).is_ok();
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
             blas: if wanted { VendorBlas::open(&device, options.cuda_home.as_deref())? } else { None },

@@ -22,6 +22,7 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod report;
 mod select;
 mod self_test;
 mod step;
@@ -34,8 +35,8 @@ mod upload;
 
 pub use backend::HipBackend;
 pub use buffer::{Buffer, KvLayer, Matrix, Vector};
-pub use compile::Origin;
 pub use compile::plan::{KernelType, Unit};
+pub use compile::{MatrixUnit, Origin};
 pub use device::Device;
 pub use driver::{DeviceProperties, MemoryInfo};
 pub use graph::Graph;
@@ -43,5 +44,6 @@ pub use kernels::{HEAD_SIZES, KernelId, Kernels, MATMUL_ROWS};
 pub use loader::HipLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
+pub use report::{KernelRow, kernel_rows, matrix_library};
 pub use step::StepLimits;
 pub use stream::{Event, Stream};

@@ -4,6 +4,7 @@
 mod cache;
 mod child;
 mod embedded;
+mod matrix_unit;
 pub mod plan;
 mod runtime;
 #[cfg(test)]
@@ -16,6 +17,7 @@ use cache::Cache;
 #[cfg(test)]
 pub use embedded::target_for;
 use embedded::{Target, Unpacked};
+pub use matrix_unit::MatrixUnit;
 use plan::Unit;
 use runtime::RuntimeCompiler;
 
@@ -36,13 +38,14 @@ pub enum Origin {
     Cached { compiler: String },
 }
 
+/// Without the time that it took, so that units that came about in the same way read the same.
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Embedded { target } => write!(f, "embedded for {target}"),
             Self::Generic { target } => write!(f, "embedded for the family {target}"),
-            Self::Compiled { compiler, seconds } => write!(f, "compiled by {compiler} in {seconds:.1} s"),
-            Self::Cached { compiler } => write!(f, "compiled earlier by {compiler}"),
+            Self::Compiled { compiler, .. } => write!(f, "compiled now by {compiler}"),
+            Self::Cached { compiler } => write!(f, "from the disk cache, compiled by {compiler}"),
         }
     }
 }

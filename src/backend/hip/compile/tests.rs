@@ -90,6 +90,27 @@ fn no_code_and_no_compiler_is_an_error() {
     assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
 }
 
+/// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested with
+/// what `doctor` prints.
+#[test]
+fn matrix_unit_of_damaged_code_is_unknown() {
+    for image in [&b""[..], b"\x7fELF", &[0xff; 200], b"BC\xc0\xde, which is bitcode"] {
+        assert_eq!(MatrixUnit::of(image), MatrixUnit::Unknown);
+    }
+    let Some(target) = TARGETS.first() else { return };
+    let unpacked = target.unpack().unwrap();
+    let image = unpacked.object(Unit { file: "rows.hip", ty: None }).unwrap();
+    for length in 0..image.len() {
+        assert_eq!(MatrixUnit::of(&image[..length]), MatrixUnit::Unknown, "{length} bytes");
+    }
+    for at in 0..0x40 {
+        // Wherever its tables are said to be: no panic.
+        let mut bad = image.to_vec();
+        bad[at] ^= 0xff;
+        MatrixUnit::of(&bad);
+    }
+}
+
 /// NVRTC compiles for a GPU that need not be there, the result is kept, and a damaged file is made anew.
 #[test]
 fn nvrtc_compiles_and_keeps() {
@@ -114,6 +135,9 @@ fn nvrtc_compiles_and_keeps() {
         let made = compiler.code_object(unit).unwrap();
         assert!(matches!(made.origin, Origin::Compiled { .. }), "{}: {:?}", unit.name(), made.origin);
         assert!(made.image.starts_with(b"\x7fELF"), "{}", unit.name());
+        let products = ["matmul.hip", "attention_prefill.hip"].contains(&unit.file);
+        let expected = if products { MatrixUnit::MmaSync } else { MatrixUnit::Unused };
+        assert_eq!(MatrixUnit::of(&made.image), expected, "{}", unit.name());
         let kept = compiler.code_object(unit).unwrap();
         assert!(matches!(kept.origin, Origin::Cached { .. }), "{}: {:?}", unit.name(), kept.origin);
         assert_eq!(made.image, kept.image);

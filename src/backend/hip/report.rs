@@ -1,0 +1,146 @@
+//! The kernels that serve each tensor type and op on a device, every one of them looked up in the code that was loaded:
+//! what `doctor` prints.
+
+use super::blas::VendorBlas;
+use super::compile::{MatrixUnit, Origin};
+use super::loader::device_type;
+use super::{Device, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit, tuning};
+use crate::config::{HipOptions, KvCacheDtype};
+use crate::quant::{GgmlType, can_dequantize};
+use crate::{Error, Result};
+
+/// The files whose kernels compute on matrix units.
+const MATRIX_FILES: [&str; 2] = ["matmul.hip", "attention_prefill.hip"];
+
+/// What serves one op, of weights of one type or of activations.
+pub struct KernelRow {
+    /// The type in the file, and that on the device: types without kernels of their own are dequantised at load.
+    pub weights: Option<(GgmlType, KernelType)>,
+    pub op: &'static str,
+    pub kernels: Vec<String>,
+    pub unit: Unit,
+    /// Where the op is one for matrix units.
+    pub matrix_unit: Option<MatrixUnit>,
+    pub origin: Result<Origin>,
+}
+
+/// Loads everything that there is for the device, and lists it. `progress(done, total)` counts units; it says whether to
+/// go on.
+///
+/// # Errors
+/// `Error::Interrupted` if not. What cannot be loaded is an error in its row.
+pub fn kernel_rows(
+    device: &Device,
+    options: &HipOptions,
+    progress: &mut dyn FnMut(usize, usize) -> bool,
+) -> Result<Vec<KernelRow>> {
+    let kernels = Kernels::new(device, options)?;
+    let units = Unit::all();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut done = 0;
+    for some in units.chunks(threads) {
+        if let Err(error) = kernels.prepare(some) {
+            // It is met again, and told, where the kernel is looked up.
+            tracing::warn!(%error, "loading kernels");
+        }
+        done += some.len();
+        if !progress(done, units.len()) {
+            return Err(Error::Interrupted);
+        }
+    }
+    let typed = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)).flat_map(|&ty| of_type(ty, options));
+    Ok(typed.chain(of_activations()).map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
+}
+
+type Wanted = (Option<(GgmlType, KernelType)>, &'static str, Vec<KernelId>);
+
+fn of_type(file_type: GgmlType, options: &HipOptions) -> Vec<Wanted> {
+    let ty = device_type(file_type);
+    let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
+    let ops = [
+        ("embedding rows", vec![KernelId::embed(ty)]),
+        ("product of 1 row", product(ty, 1..=1, options)),
+        ("product of more rows", product(ty, 2..=most, options)),
+        ("dequantise", vec![KernelId::dequantize(ty)]),
+    ];
+    ops.into_iter().map(|(op, ids)| (Some((file_type, ty)), op, ids)).collect()
+}
+
+/// The kernels that products of so many rows are launched with, each once. Which one it is depends on the rows alone.
+fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, options: &HipOptions) -> Vec<KernelId> {
+    let invariant = options.batch_invariant;
+    let mut ids = Vec::new();
+    for rows in rows {
+        let format = tuning::activation_format(ty.matmul_format(), rows as usize, invariant, None);
+        let id = match (format.is_f32(), invariant) {
+            (true, _) => KernelId::gemv(ty),
+            (false, true) => KernelId::matmul(ty, tuning::invariant_matmul(rows, 1).n),
+            (false, false) => KernelId::matmul(ty, tuning::matmul(rows, 1, 1, 1).n),
+        };
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    }
+    ids
+}
+
+fn of_activations() -> Vec<Wanted> {
+    let caches = [KvCacheDtype::F16, KvCacheDtype::F32];
+    let attention = |kernel: fn(KvCacheDtype, u32) -> KernelId| -> Vec<KernelId> {
+        caches.into_iter().flat_map(|cache| HEAD_SIZES.map(|size| kernel(cache, size))).collect()
+    };
+    let ops = [
+        ("RMSNorm", vec![KernelId::prepare()]),
+        ("RoPE angles", vec![KernelId::rope_angles()]),
+        ("RoPE and store in the KV cache", caches.map(KernelId::rope_store).to_vec()),
+        ("attention, decode", attention(KernelId::attention_decode)),
+        ("attention, prefill", attention(KernelId::attention_prefill)),
+        ("gated activation", vec![KernelId::gated_activation()]),
+        ("gather rows", vec![KernelId::gather_rows()]),
+        ("copy KV blocks", vec![KernelId::copy_blocks()]),
+        ("argmax", vec![KernelId::argmax()]),
+        ("top-k", vec![KernelId::top_k()]),
+    ];
+    ops.into_iter().map(|(op, ids)| (None, op, ids)).collect()
+}
+
+/// All kernels of an op are of one unit.
+fn look_up(
+    kernels: &Kernels,
+    weights: Option<(GgmlType, KernelType)>,
+    op: &'static str,
+    ids: &[KernelId],
+) -> KernelRow {
+    let unit = ids.first().map_or(Unit { file: "", ty: None }, |id| id.unit);
+    let found = ids.iter().try_for_each(|id| kernels.function(id).map(drop));
+    let origin = found.and_then(|()| {
+        kernels.origin(unit).ok_or_else(|| Error::internal(format!("{} was loaded and is not there", unit.name())))
+    });
+    KernelRow {
+        weights,
+        op,
+        kernels: ids.iter().map(|id| id.name.clone()).collect(),
+        unit,
+        matrix_unit: kernels.matrix_unit(unit).filter(|_| MATRIX_FILES.contains(&unit.file)),
+        origin,
+    }
+}
+
+/// The vendor's matrix library and what it is used for, or why it is not.
+pub fn matrix_library(device: &Device, options: &HipOptions) -> String {
+    if let Err(reason) = VendorBlas::wanted(options) {
+        return format!("not used: {reason}");
+    }
+    match VendorBlas::open(device, options.cuda_home.as_deref()) {
+        Ok(Some(library)) => format!(
+            "{}: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
+             them dequantised, else of {} and more",
+            library.name(),
+            tuning::vendor_rows(true, true),
+            tuning::vendor_rows(false, true),
+            tuning::vendor_rows(false, false),
+        ),
+        Ok(None) => "not found: products of any number of rows use the kernels above".to_owned(),
+        Err(error) => format!("not usable: {error}"),
+    }
+}
