@@ -1,5 +1,6 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is free.
 
+use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
 use super::blas::{self, VendorBlas};
@@ -21,8 +22,6 @@ use crate::{Error, Result};
 const MARGIN: u64 = 256 << 20;
 /// Dequantised weights are kept for the vendor's library where they take no more than this part of the free memory.
 const KEPT_SHARE: u64 = 4;
-/// Allocations begin at multiples of this.
-const ALIGN: u64 = 256;
 /// Tokens of a KV block are a multiple of this.
 const KV_BLOCK: usize = 16;
 
@@ -51,30 +50,9 @@ pub struct HipLoader {
     kept_bytes: u64,
 }
 
-/// An allocation that is handed out from its start.
-#[derive(Default)]
-struct Arena {
-    start: DevicePtr,
-    bytes: u64,
-    used: u64,
-}
-
-impl Arena {
-    fn take(&mut self, bytes: u64) -> Option<DevicePtr> {
-        let at = self.used.next_multiple_of(ALIGN);
-        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        self.used = end;
-        Some(self.start.offset(at))
-    }
-}
-
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
 fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
-}
-
-fn aligned(bytes: u64) -> u64 {
-    bytes.next_multiple_of(ALIGN)
 }
 
 /// Bytes of an upload on the device.
@@ -246,9 +224,8 @@ impl Loader for HipLoader {
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
-        self.weights.start =
-            self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
-        (self.weights.bytes, self.weights.used) = (bytes, 0);
+        let start = self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
+        self.weights = Arena::new(start, bytes);
         // Prompts rarely want the logits of many rows: the largest matrices, which serve only those, are not kept.
         let dequantized = uploads.iter().flat_map(|upload| match upload {
             Upload::Matrix(parts) => parts.iter().map(|p| dequantized_bytes(p.weight.rows, p.weight.cols)).collect(),
@@ -440,7 +417,7 @@ impl Loader for HipLoader {
             Some(blas) => {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
                 let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
-                let kept = Kept::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes);
+                let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
                 let all_16_bit = types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
                 Some(Vendor { blas, weights, workspace, kept, least_rows })

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::linear::Product;
 use crate::backend::hip::DevicePtr;
+use crate::backend::hip::arena::Arena;
 use crate::backend::hip::args::{DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::blas::{self, Element, Operands, VendorBlas};
@@ -28,17 +29,15 @@ pub struct Vendor {
 
 /// Dequantised weights that stay on the device.
 pub struct Kept {
-    start: DevicePtr,
-    bytes: u64,
-    used: u64,
+    room: Arena,
     /// By the address of their tiles.
     places: HashMap<u64, DevicePtr>,
 }
 
 impl Kept {
-    /// Keeps what fits the `bytes` at `start`.
-    pub fn new(start: DevicePtr, bytes: u64) -> Self {
-        Self { start, bytes, used: 0, places: HashMap::new() }
+    /// Keeps what fits in `room`.
+    pub fn new(room: Arena) -> Self {
+        Self { room, places: HashMap::new() }
     }
 
     fn find(&self, tiles: DevicePtr) -> Option<DevicePtr> {
@@ -46,9 +45,7 @@ impl Kept {
     }
 
     fn take(&mut self, tiles: DevicePtr, bytes: u64) -> Option<DevicePtr> {
-        let end = self.used.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        let place = self.start.offset(self.used);
-        self.used = end;
+        let place = self.room.take(bytes)?;
         self.places.insert(tiles.0, place);
         Some(place)
     }
