@@ -6,7 +6,7 @@ use super::backend::{HipBackend, Parts};
 use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
-use super::ops::{Kept, Vendor, dequantized_bytes};
+use super::ops::{Kept, Vendor, kept_bytes};
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
@@ -40,19 +40,27 @@ pub struct HipLoader {
     /// Types on the device, each with the file's types that it holds.
     types: Vec<(KernelType, GgmlType)>,
     samples: Vec<Sample>,
-    /// Of all matrices, with their columns.
-    segments: Vec<(Segment, usize)>,
+    /// Segments that are kept dequantised where there is room, with their columns.
+    kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
     blas: Option<VendorBlas>,
-    /// Room for all weights dequantised, for the vendor's library; 0 where it would take too much of the memory.
+    /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
 fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
+}
+
+/// The stacks of matrices among the uploads.
+fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
+    uploads.iter().filter_map(|upload| match upload {
+        Upload::Matrix(parts) => Some(&parts[..]),
+        Upload::Vector(_) => None,
+    })
 }
 
 /// Bytes of an upload on the device.
@@ -93,7 +101,7 @@ impl HipLoader {
             ledger: MemoryLedger::default(),
             types: Vec::new(),
             samples: Vec::new(),
-            segments: Vec::new(),
+            kept: Vec::new(),
             max_cols: 1,
             cache: None,
         })
@@ -226,27 +234,13 @@ impl Loader for HipLoader {
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         let start = self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
         self.weights = Arena::new(start, bytes);
-        // Prompts rarely want the logits of many rows: the largest matrices, which serve only those, are not kept.
-        let dequantized = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|p| dequantized_bytes(p.weight.rows, p.weight.cols)).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
-        let kept = dequantized.filter(|&bytes| bytes <= VENDOR_WEIGHTS_BYTES).sum::<u64>();
+        let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
         let affordable = self.device.memory_info()?.free / KEPT_SHARE;
         self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
-        let tensors = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|part| device_type(part.weight.ggml_type)).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
-        let mut types: Vec<_> = tensors.collect();
-        types.sort_unstable_by_key(|&ty| ty as u32);
-        types.dedup();
+        let types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         self.kernels.prepare(&functions::units(&types))?;
-        let largest = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|part| part.weight.data.len()).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
+        let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())
     }
@@ -326,7 +320,9 @@ impl Loader for HipLoader {
             }
             _ => None,
         };
-        self.segments.extend(segments.iter().map(|&segment| (segment, cols)));
+        if kept_bytes(parts).is_some() {
+            self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
+        }
         Ok(Matrix { rows, cols, segments, pair })
     }
 
@@ -427,7 +423,7 @@ impl Loader for HipLoader {
         self.ledger.scratch += vendor_bytes;
 
         let common = self.common_format();
-        let (samples, segments) = (self.samples, self.segments);
+        let (samples, kept) = (self.samples, self.kept);
         let mut backend = HipBackend::new(Parts {
             device: self.device,
             options: self.options,
@@ -445,7 +441,7 @@ impl Loader for HipLoader {
             types: self.types,
         })?;
         backend.self_test(&samples)?;
-        backend.keep_dequantized(&segments)?;
+        backend.keep_dequantized(&kept)?;
         Ok(backend)
     }
 }
