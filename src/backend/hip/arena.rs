@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_aligned_apart_and_inside() {
-        let mut arena = Arena::new(DevicePtr(4096), 600);
+        let mut arena = Arena::new(DevicePtr(4096), 700);
         assert_eq!(arena.take(300), Some(DevicePtr(4096)));
         assert_eq!(arena.take(100), Some(DevicePtr(4096 + 512)));
         assert_eq!(arena.take(1), None);
