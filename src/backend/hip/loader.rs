@@ -310,20 +310,20 @@ impl Loader for HipLoader {
             tiles = tiles.offset(aligned(bytes));
             first_row += weight.rows;
         }
-        let pair = match (parts, &starts[..]) {
-            ([gate, up], &[a, b])
+        let up = match (parts, &starts[..]) {
+            ([gate, up], &[_, tiles])
                 if bias.is_none()
                     && gate.weight.rows == up.weight.rows
                     && device_type(gate.weight.ggml_type) == device_type(up.weight.ggml_type) =>
             {
-                Some([a, b])
+                Some(tiles)
             }
             _ => None,
         };
         if kept_bytes(parts).is_some() {
             self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
         }
-        Ok(Matrix { rows, cols, segments, pair })
+        Ok(Matrix { rows, cols, segments, up })
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {

@@ -68,17 +68,13 @@ impl HipBackend {
         if 2 * num_pairs > layout.head_dim {
             return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
         }
-        for norm in [q_norm, k_norm].into_iter().flatten() {
-            if norm.len != layout.head_dim {
-                return Err(Error::internal(format!("norm of {} for heads of {}", norm.len, layout.head_dim)));
-            }
-        }
+        let norm = |norm: Option<&Vector>| norm.map_or(Ok(DevicePtr::NULL), |norm| norm.read(layout.head_dim));
         let rows = self.rows(batch)?;
         self.inputs.check_slots(batch, group, kv.spec)?;
         let args = RopeStoreArgs {
             qkv: qkv.read_f32("qkv", rows, layout.cols())?,
-            q_norm: q_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
-            k_norm: k_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
+            q_norm: norm(q_norm)?,
+            k_norm: norm(k_norm)?,
             angles: angles.read_f32("the buffer of angles", rows, 2 * num_pairs)?,
             slot_mapping: self.inputs.slots(),
             k_cache: kv.k,
@@ -115,7 +111,7 @@ impl HipBackend {
         check_heads(layout, kv)?;
         let rows = self.rows(batch)?;
         self.inputs.check_tables(batch, group, kv.spec, args.window)?;
-        let format = self.attention_format(rows);
+        let format = self.activation_format(self.common, rows);
         let (qkv, out) = (
             qkv.read_f32("qkv", rows, layout.cols())?,
             out.write("attention's output", rows, layout.q_cols(), format)?,
