@@ -168,11 +168,11 @@ impl Backend for HipBackend {
         if !self.inputs.shape.pure_decode || self.rope.is_none() {
             return Ok(Plan::Run { rows: tokens });
         }
-        self.graphs.begin(tokens, self.inputs.shape.context_splits, &self.stream)
+        self.graphs.begin(batch, &mut self.inputs, &self.stream)
     }
 
     fn end_ops(&mut self) -> Result<()> {
-        self.graphs.end(&self.stream)
+        self.graphs.end(&self.inputs, &self.stream)
     }
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, scale: f32, out: &mut Buffer) -> Result<()> {

@@ -7,6 +7,7 @@ mod args;
 mod backend;
 pub mod blas;
 mod buffer;
+mod checks;
 mod compile;
 mod describe;
 mod device;

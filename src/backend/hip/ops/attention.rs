@@ -6,6 +6,7 @@ use crate::backend::hip::args::{
 };
 use crate::backend::hip::backend::{HipBackend, MAX_PAIRS};
 use crate::backend::hip::buffer::{Buffer, KvLayer, Vector, count};
+use crate::backend::hip::checks::Check;
 use crate::backend::hip::tuning;
 use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec};
 use crate::batch::Batch;
@@ -70,7 +71,7 @@ impl HipBackend {
         }
         let norm = |norm: Option<&Vector>| norm.map_or(Ok(DevicePtr::NULL), |norm| norm.read(layout.head_dim));
         let rows = self.rows(batch)?;
-        self.inputs.check_slots(batch, group, kv.spec)?;
+        self.inputs.check(batch, Check::Slots { group, spec: kv.spec })?;
         let args = RopeStoreArgs {
             qkv: qkv.read_f32("qkv", rows, layout.cols())?,
             q_norm: norm(q_norm)?,
@@ -110,7 +111,7 @@ impl HipBackend {
     ) -> Result<()> {
         check_heads(layout, kv)?;
         let rows = self.rows(batch)?;
-        self.inputs.check_tables(batch, group, kv.spec, args.window)?;
+        self.inputs.check(batch, Check::Tables { group, spec: kv.spec, window: args.window })?;
         let format = self.activation_format(self.common, rows);
         let (qkv, out) = (
             qkv.read_f32("qkv", rows, layout.cols())?,

@@ -5,6 +5,7 @@ use crate::backend::hip::DevicePtr;
 use crate::backend::hip::args::{EmbedArgs, Format, GatedArgs, GatherArgs, PrepareArgs};
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::buffer::{Buffer, Matrix, TILE_COLS, Vector, count};
+use crate::backend::hip::checks::Check;
 use crate::backend::hip::tuning;
 use crate::batch::Batch;
 use crate::{Error, Result};
@@ -30,9 +31,7 @@ impl HipBackend {
         scale: f32,
         out: &mut Buffer,
     ) -> Result<()> {
-        if let Some(id) = batch.token_ids.iter().find(|&&id| id as usize >= table.rows) {
-            return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows)));
-        }
+        self.inputs.check(batch, Check::TokenIds { rows: table.rows })?;
         let [segment] = &table.segments[..] else {
             return Err(Error::internal("an embedding table of several types"));
         };
