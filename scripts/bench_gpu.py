@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -46,24 +47,25 @@ def model_file(folder: Path, name: str) -> Path:
     return path
 
 
+def run(what: str, command: Sequence[str | Path]) -> dict[str, float]:
+    """The figures that a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        raise SystemExit(f"{what} ended with {done.returncode}")
+    return json.loads(done.stdout)
+
+
 def measure(path: Path, prompts: str, batches: str, decode: int, extra: list[str]) -> dict[str, float]:
     """The figures of one model, tokens per second."""
     command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "hip", "--json"]
     command += ["--prompt", prompts, "--batch", batches, "--decode", str(decode), *extra]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    return run(" ".join(command), command)
 
 
 def start(path: Path) -> dict[str, float]:
     """Seconds to load a model from the page cache, and to the first token of a prompt of 512."""
-    done = subprocess.run([sys.executable, "-c", START, path], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.stderr.write(done.stderr)
-        raise SystemExit(f"loading {path} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    return run(f"loading {path}", [sys.executable, "-c", START, path])
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 //! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
 #![deny(clippy::missing_trait_methods)] // a fused op that falls back to its parts must say so here
 
-use super::args::Format;
+use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
@@ -170,11 +170,11 @@ impl Backend for HipBackend {
         if !self.inputs.shape.pure_decode || self.rope.is_none() {
             return Ok(Plan::Run { rows: tokens });
         }
-        self.graphs.begin(tokens, self.inputs.shape.context_splits, &self.stream)
+        self.graphs.begin(batch, &mut self.inputs, &self.stream)
     }
 
     fn end_ops(&mut self) -> Result<()> {
-        self.graphs.end(&self.stream)
+        self.graphs.end(&self.inputs, &self.stream)
     }
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, scale: f32, out: &mut Buffer) -> Result<()> {
@@ -186,11 +186,11 @@ impl Backend for HipBackend {
     }
 
     fn linear(&mut self, matrix: &Matrix, x: &Buffer, rows: usize, out: &mut Buffer) -> Result<()> {
-        self.multiply(matrix, x, rows, out, 0)
+        self.multiply(matrix, x, None, rows, out, Format::F32, 0)
     }
 
     fn linear_add(&mut self, matrix: &Matrix, x: &Buffer, rows: usize, residual: &mut Buffer) -> Result<()> {
-        self.multiply(matrix, x, rows, residual, super::args::LINEAR_ADD)
+        self.multiply(matrix, x, None, rows, residual, Format::F32, LINEAR_ADD)
     }
 
     fn norm_linear(
@@ -203,7 +203,7 @@ impl Backend for HipBackend {
         normed: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<()> {
-        self.norm_multiply(x, norm, eps, matrix, rows, normed, out)
+        self.norm_multiply(x, Some((norm, eps)), matrix, rows, normed, out, Format::F32)
     }
 
     fn norm_gated_linear(
@@ -219,11 +219,8 @@ impl Backend for HipBackend {
         products: &mut Buffer,
         out: &mut Buffer,
     ) -> Result<()> {
-        if let Some(pair) = self.gated_gemv_of(gate_up, activation, rows) {
-            return self.gated_gemv(x, norm, eps, gate_up, pair, rows, out);
-        }
-        self.norm_gate_up(x, norm, eps, gate_up, rows, normed, products)?;
-        self.gated_activation(products, activation, rows, cols, out)
+        let norm = Some((norm, eps));
+        self.norm_gated_multiply(x, norm, gate_up, activation, rows, cols, normed, products, out)
     }
 
     fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts use
-//! it over weights that were dequantised in flight; nothing needs it.
+//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts and
+//! large batches use it, over weights that `ops::vendor` dequantises; nothing needs it.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -131,7 +131,7 @@ impl VendorBlas {
             );
             return Ok(None);
         };
-        device.call(|_| Ok(()))?;
+        device.make_current()?;
         let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the function is the library's own; it writes one handle.
@@ -167,7 +167,7 @@ impl VendorBlas {
     /// # Safety
     /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
     pub unsafe fn multiply(&mut self, stream: &Stream, product: Product, operands: Operands) -> Result<()> {
-        self.device.call(|_| Ok(()))?;
+        self.device.make_current()?;
         if !self.plans.contains_key(&product) {
             if self.plans.len() == MAX_PLANS {
                 self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));

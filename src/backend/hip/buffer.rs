@@ -100,8 +100,9 @@ pub struct Matrix {
     pub(super) cols: usize,
     /// Runs of outputs whose tiles are of one type and follow each other.
     pub(super) segments: Vec<Segment>,
-    /// Gate and up of a gated feed-forward: two parts of one type and shape, without bias.
-    pub(super) pair: Option<[DevicePtr; 2]>,
+    /// The tiles of up, where the stack is a gated feed-forward's gate and up: two parts of one type and shape, without
+    /// bias.
+    pub(super) up: Option<DevicePtr>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +120,19 @@ pub(super) struct Segment {
 pub struct Vector {
     pub(super) ptr: DevicePtr,
     pub(super) len: usize,
+}
+
+impl Vector {
+    /// The address, for a norm of `len` elements.
+    ///
+    /// # Errors
+    /// `Error::Internal` if the vector has another length.
+    pub(super) fn read(&self, len: usize) -> Result<DevicePtr> {
+        match self.len == len {
+            true => Ok(self.ptr),
+            false => Err(Error::internal(format!("a norm of {} elements for {len}", self.len))),
+        }
+    }
 }
 
 /// One layer's K and V, `[num_blocks][num_kv_heads][block_size][head_dim]` each.

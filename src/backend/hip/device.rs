@@ -85,6 +85,11 @@ impl Device {
         }
     }
 
+    /// Makes the device current on this thread, for a library that works on whichever is.
+    pub(super) fn make_current(&self) -> Result<()> {
+        self.inner.driver.make_current().map_err(|error| self.error(error))
+    }
+
     /// Makes a call of the driver, with the device current on this thread. That is set anew each time: another library
     /// in the process may have made another device current, and threads start with device 0.
     pub(super) fn call<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Result<T> {

@@ -1,11 +1,12 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is free.
 
+use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
 use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
-use super::ops::{Kept, Vendor, dequantized_bytes};
+use super::ops::{Kept, Vendor, kept_bytes};
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
@@ -21,8 +22,6 @@ use crate::{Error, Result};
 const MARGIN: u64 = 256 << 20;
 /// Dequantised weights are kept for the vendor's library where they take no more than this part of the free memory.
 const KEPT_SHARE: u64 = 4;
-/// Allocations begin at multiples of this.
-const ALIGN: u64 = 256;
 /// Tokens of a KV block are a multiple of this.
 const KV_BLOCK: usize = 16;
 
@@ -41,31 +40,14 @@ pub struct HipLoader {
     /// Types on the device, each with the file's types that it holds.
     types: Vec<(KernelType, GgmlType)>,
     samples: Vec<Sample>,
-    /// Of all matrices, with their columns.
-    segments: Vec<(Segment, usize)>,
+    /// Segments that are kept dequantised where there is room, with their columns.
+    kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
     blas: Option<VendorBlas>,
-    /// Room for all weights dequantised, for the vendor's library; 0 where it would take too much of the memory.
+    /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
-}
-
-/// An allocation that is handed out from its start.
-#[derive(Default)]
-struct Arena {
-    start: DevicePtr,
-    bytes: u64,
-    used: u64,
-}
-
-impl Arena {
-    fn take(&mut self, bytes: u64) -> Option<DevicePtr> {
-        let at = self.used.next_multiple_of(ALIGN);
-        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        self.used = end;
-        Some(self.start.offset(at))
-    }
 }
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
@@ -73,8 +55,12 @@ pub fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
 }
 
-fn aligned(bytes: u64) -> u64 {
-    bytes.next_multiple_of(ALIGN)
+/// The stacks of matrices among the uploads.
+fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
+    uploads.iter().filter_map(|upload| match upload {
+        Upload::Matrix(parts) => Some(&parts[..]),
+        Upload::Vector(_) => None,
+    })
 }
 
 /// Bytes of an upload on the device.
@@ -113,7 +99,7 @@ impl HipLoader {
             ledger: MemoryLedger::default(),
             types: Vec::new(),
             samples: Vec::new(),
-            segments: Vec::new(),
+            kept: Vec::new(),
             max_cols: 1,
             cache: None,
         })
@@ -244,30 +230,15 @@ impl Loader for HipLoader {
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
-        self.weights.start =
-            self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
-        (self.weights.bytes, self.weights.used) = (bytes, 0);
-        // Prompts rarely want the logits of many rows: the largest matrices, which serve only those, are not kept.
-        let dequantized = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|p| dequantized_bytes(p.weight.rows, p.weight.cols)).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
-        let kept = dequantized.filter(|&bytes| bytes <= VENDOR_WEIGHTS_BYTES).sum::<u64>();
+        let start = self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
+        self.weights = Arena::new(start, bytes);
+        let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
         let affordable = self.device.memory_info()?.free / KEPT_SHARE;
         self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
-        let tensors = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|part| device_type(part.weight.ggml_type)).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
-        let mut types: Vec<_> = tensors.collect();
-        types.sort_unstable_by_key(|&ty| ty as u32);
-        types.dedup();
+        let types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         self.kernels.prepare(&functions::units(&types))?;
-        let largest = uploads.iter().flat_map(|upload| match upload {
-            Upload::Matrix(parts) => parts.iter().map(|part| part.weight.data.len()).collect(),
-            Upload::Vector(_) => Vec::new(),
-        });
+        let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())
     }
@@ -337,18 +308,20 @@ impl Loader for HipLoader {
             tiles = tiles.offset(aligned(bytes));
             first_row += weight.rows;
         }
-        let pair = match (parts, &starts[..]) {
-            ([gate, up], &[a, b])
+        let up = match (parts, &starts[..]) {
+            ([gate, up], &[_, tiles])
                 if bias.is_none()
                     && gate.weight.rows == up.weight.rows
                     && device_type(gate.weight.ggml_type) == device_type(up.weight.ggml_type) =>
             {
-                Some([a, b])
+                Some(tiles)
             }
             _ => None,
         };
-        self.segments.extend(segments.iter().map(|&segment| (segment, cols)));
-        Ok(Matrix { rows, cols, segments, pair })
+        if kept_bytes(parts).is_some() {
+            self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
+        }
+        Ok(Matrix { rows, cols, segments, up })
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
@@ -438,7 +411,7 @@ impl Loader for HipLoader {
             Some(blas) => {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
                 let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
-                let kept = Kept::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes);
+                let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
                 let all_16_bit = types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
                 Some(Vendor { blas, weights, workspace, kept, least_rows })
@@ -448,7 +421,7 @@ impl Loader for HipLoader {
         self.ledger.scratch += vendor_bytes;
 
         let common = self.common_format();
-        let (samples, segments) = (self.samples, self.segments);
+        let (samples, kept) = (self.samples, self.kept);
         let mut backend = HipBackend::new(Parts {
             device: self.device,
             options: self.options,
@@ -466,7 +439,7 @@ impl Loader for HipLoader {
             types: self.types,
         })?;
         backend.self_test(&samples)?;
-        backend.keep_dequantized(&segments)?;
+        backend.keep_dequantized(&kept)?;
         Ok(backend)
     }
 }

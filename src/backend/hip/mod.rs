@@ -2,10 +2,12 @@
 //! on either platform of HIP, opened at run time. The other is the engine's: loader, ops, recorded steps.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
+mod arena;
 mod args;
 mod backend;
 pub mod blas;
 mod buffer;
+mod checks;
 mod compile;
 mod describe;
 mod device;

@@ -35,7 +35,7 @@ impl Sample {
         Self {
             name: weight.name.to_owned(),
             file_type: weight.ggml_type,
-            matrix: Matrix { rows, cols, segments: vec![segment], pair: None },
+            matrix: Matrix { rows, cols, segments: vec![segment], up: None },
             data: weight.data[..rows * row_bytes].to_vec(),
         }
     }
@@ -102,7 +102,7 @@ impl HipBackend {
 
     fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {
         let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
-        let is_gemv = self.input_format(ty, rows).is_f32();
+        let is_gemv = self.activation_format(ty.matmul_format(), rows).is_f32();
         // Rows that were decoded on the host are f16 for both.
         let exact = KernelType::of(sample.file_type).is_some();
         let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };

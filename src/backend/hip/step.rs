@@ -3,11 +3,11 @@
 //! and only as far as they are used.
 
 use super::args::NO_SLOT;
+use super::checks::Check;
 use super::tuning::context_splits;
 use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
-use crate::backend::KvLayerSpec;
 use crate::backend::args::validate_batch;
-use crate::batch::{Batch, GroupTables, NULL_BLOCK};
+use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// Rows of a sequence that a block of the prefill kernel computes.
@@ -78,6 +78,8 @@ pub struct StepInputs {
     hosts: [(HostBuffer, Event); 2],
     next: usize,
     pub shape: StepShape,
+    /// Of the batch.
+    checked: Vec<Check>,
 }
 
 /// Sizes of the step that was begun last.
@@ -93,9 +95,6 @@ pub struct StepShape {
     pub context_splits: u32,
     /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
     pub pure_decode: bool,
-    /// The cache that the batch's slots, and its block tables, were checked against.
-    slots_checked: Option<KvLayerSpec>,
-    tables_checked: Option<KvLayerSpec>,
 }
 
 /// Writes words into a page-locked buffer.
@@ -122,6 +121,7 @@ impl StepInputs {
             hosts: [host()?, host()?],
             next: 0,
             shape: StepShape::default(),
+            checked: Vec::new(),
         })
     }
 
@@ -228,56 +228,26 @@ impl StepInputs {
             num_copies: copies,
             context_splits: context_splits(longest),
             pure_decode,
-            slots_checked: None,
-            tables_checked: None,
         };
+        self.checked.clear();
         Ok(())
     }
 
-    /// Checks, once per step, that the batch's slots are of a cache of `spec`.
+    /// Checks the batch, once per step: layers ask for the same.
     ///
     /// # Errors
-    /// `Error::Internal`: kernels index with them unchecked.
-    pub fn check_slots(&mut self, batch: &Batch, group: usize, spec: KvLayerSpec) -> Result<()> {
-        let tables = tables(batch, group)?;
-        if self.shape.slots_checked != Some(spec) {
-            let num_slots = spec.num_blocks * spec.block_size;
-            if let Some(slot) = tables.slot_mapping.iter().find(|&&slot| slot as usize >= num_slots) {
-                return Err(Error::internal(format!("KV slot {slot} is outside the pool of {num_slots} slots")));
-            }
-            self.shape.slots_checked = Some(spec);
+    /// Those of `Check::run`.
+    pub fn check(&mut self, batch: &Batch, check: Check) -> Result<()> {
+        if !self.checked.contains(&check) {
+            check.run(batch)?;
+            self.checked.push(check);
         }
         Ok(())
     }
 
-    /// The same for the blocks that attention will read.
-    ///
-    /// # Errors
-    /// As `check_slots`.
-    pub fn check_tables(&mut self, batch: &Batch, group: usize, spec: KvLayerSpec, window: Option<u32>) -> Result<()> {
-        tables(batch, group)?;
-        if self.shape.tables_checked == Some(spec) {
-            return Ok(());
-        }
-        let (num_blocks, size) = (spec.num_blocks, spec.block_size);
-        for seq in 0..batch.num_seqs() {
-            let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { continue };
-            let table = batch.block_table(group, seq);
-            let seen_from = window.map_or(0, |window| (first + 1).saturating_sub(window)) as usize;
-            let needed = seen_from / size..(batch.context_lens[seq] as usize).div_ceil(size);
-            let Some(blocks) = table.get(needed.clone()) else {
-                return Err(Error::internal(format!("a block table of {} for blocks {needed:?}", table.len())));
-            };
-            match blocks.iter().find(|&&block| block as usize >= num_blocks) {
-                None => {}
-                Some(&NULL_BLOCK) => return Err(Error::internal("a null block stands where tokens are to be read")),
-                Some(block) => {
-                    return Err(Error::internal(format!("block {block} is outside the pool of {num_blocks} blocks")));
-                }
-            }
-        }
-        self.shape.tables_checked = Some(spec);
-        Ok(())
+    /// What the batch was checked for.
+    pub fn checked(&self) -> &[Check] {
+        &self.checked
     }
 
     fn at(&self, word: usize) -> DevicePtr {
@@ -327,11 +297,6 @@ impl StepInputs {
     pub fn copies(&self) -> DevicePtr {
         self.at(self.layout.copies)
     }
-}
-
-fn tables(batch: &Batch, group: usize) -> Result<&GroupTables> {
-    let have = batch.groups.len();
-    batch.groups.get(group).ok_or_else(|| Error::internal(format!("KV group {group} of a batch with {have}")))
 }
 
 /// Bytes of the largest step, for budgeting.

@@ -8,14 +8,11 @@ pub const PARTIAL_BYTES: u64 = 32 << 20;
 /// Counters of blocks that share an output.
 pub const NUM_COUNTERS: usize = 1 << 16;
 
-/// Blocks of `gemv` that a multiprocessor holds.
-const GEMV_BLOCKS: u32 = 1;
-
-/// Blocks of `gemv` along x: they walk the tiles of 16 rows. What is resident keeps enough loads in flight to reach the
-/// memory's speed; more would only repeat the prologue.
+/// Blocks of `gemv` along x: they walk the tiles of 16 rows. One per multiprocessor keeps enough loads in flight to reach
+/// the memory's speed; more would only repeat the prologue.
 pub fn gemv_blocks(out_rows: usize, multiprocessors: u32) -> u32 {
     let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
-    tiles.min(GEMV_BLOCKS * multiprocessors).max(1)
+    tiles.min(multiprocessors).max(1)
 }
 
 /// How a product on the matrix units is launched.

@@ -6,6 +6,7 @@ use crate::backend::hip::args::{
 };
 use crate::backend::hip::backend::{HipBackend, MAX_PAIRS};
 use crate::backend::hip::buffer::{Buffer, KvLayer, Vector, count};
+use crate::backend::hip::checks::Check;
 use crate::backend::hip::tuning;
 use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec};
 use crate::batch::Batch;
@@ -68,17 +69,13 @@ impl HipBackend {
         if 2 * num_pairs > layout.head_dim {
             return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
         }
-        for norm in [q_norm, k_norm].into_iter().flatten() {
-            if norm.len != layout.head_dim {
-                return Err(Error::internal(format!("norm of {} for heads of {}", norm.len, layout.head_dim)));
-            }
-        }
+        let norm = |norm: Option<&Vector>| norm.map_or(Ok(DevicePtr::NULL), |norm| norm.read(layout.head_dim));
         let rows = self.rows(batch)?;
-        self.inputs.check_slots(batch, group, kv.spec)?;
+        self.inputs.check(batch, Check::Slots { group, spec: kv.spec })?;
         let args = RopeStoreArgs {
             qkv: qkv.read_f32("qkv", rows, layout.cols())?,
-            q_norm: q_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
-            k_norm: k_norm.map_or(DevicePtr::NULL, |norm| norm.ptr),
+            q_norm: norm(q_norm)?,
+            k_norm: norm(k_norm)?,
             angles: angles.read_f32("the buffer of angles", rows, 2 * num_pairs)?,
             slot_mapping: self.inputs.slots(),
             k_cache: kv.k,
@@ -114,8 +111,8 @@ impl HipBackend {
     ) -> Result<()> {
         check_heads(layout, kv)?;
         let rows = self.rows(batch)?;
-        self.inputs.check_tables(batch, group, kv.spec, args.window)?;
-        let format = self.attention_format(rows);
+        self.inputs.check(batch, Check::Tables { group, spec: kv.spec, window: args.window })?;
+        let format = self.activation_format(self.common, rows);
         let (qkv, out) = (
             qkv.read_f32("qkv", rows, layout.cols())?,
             out.write("attention's output", rows, layout.q_cols(), format)?,

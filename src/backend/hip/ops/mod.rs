@@ -8,4 +8,4 @@ mod linear;
 mod rows;
 mod vendor;
 
-pub use vendor::{Kept, Vendor, dequantized_bytes};
+pub use vendor::{Kept, Vendor, kept_bytes};

@@ -5,19 +5,23 @@ use crate::backend::hip::DevicePtr;
 use crate::backend::hip::args::{EmbedArgs, Format, GatedArgs, GatherArgs, PrepareArgs};
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::buffer::{Buffer, Matrix, TILE_COLS, Vector, count};
+use crate::backend::hip::checks::Check;
 use crate::backend::hip::tuning;
 use crate::batch::Batch;
 use crate::{Error, Result};
 
-impl HipBackend {
-    /// The format in which rows are handed to the next product.
-    fn handed_on(&self, rows: usize) -> Format {
-        tuning::activation_format(self.common, rows, self.options.batch_invariant, self.vendor_rows())
-    }
+/// RMSNorm of rows that an op takes, or `None` for the rows as they are.
+pub(in super::super) type Norm<'a> = Option<(&'a Vector, f32)>;
 
-    /// What attention writes for the output projection.
-    pub(super) fn attention_format(&self, rows: usize) -> Format {
-        self.handed_on(rows)
+/// Weights and epsilon of the norm of rows of `cols`, as kernels take them.
+pub(super) fn norm_args(norm: Norm<'_>, cols: usize) -> Result<(DevicePtr, f32)> {
+    norm.map_or(Ok((DevicePtr::NULL, 0.0)), |(weight, eps)| Ok((weight.read(cols)?, eps)))
+}
+
+impl HipBackend {
+    /// The format in which a product takes its activations, `on_units` being that of the matrix kernels.
+    pub(in super::super) fn activation_format(&self, on_units: Option<Format>, rows: usize) -> Format {
+        tuning::activation_format(on_units, rows, self.options.batch_invariant, self.vendor_rows())
     }
 
     pub(in super::super) fn embed_rows(
@@ -27,9 +31,7 @@ impl HipBackend {
         scale: f32,
         out: &mut Buffer,
     ) -> Result<()> {
-        if let Some(id) = batch.token_ids.iter().find(|&&id| id as usize >= table.rows) {
-            return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows)));
-        }
+        self.inputs.check(batch, Check::TokenIds { rows: table.rows })?;
         let [segment] = &table.segments[..] else {
             return Err(Error::internal("an embedding table of several types"));
         };
@@ -54,26 +56,22 @@ impl HipBackend {
     pub(in super::super) fn prepare(
         &self,
         x: &Buffer,
-        norm: Option<(&Vector, f32)>,
+        norm: Norm<'_>,
         rows: usize,
         cols: usize,
         out: &mut Buffer,
         format: Format,
     ) -> Result<()> {
-        if let Some((weight, _)) = norm
-            && weight.len != cols
-        {
-            return Err(Error::internal(format!("a norm of {} for rows of {cols}", weight.len)));
-        }
+        let (norm, eps) = norm_args(norm, cols)?;
         let args = PrepareArgs {
             x: x.read("the input of a norm or conversion", rows, cols)?,
-            norm: norm.map_or(DevicePtr::NULL, |(weight, _)| weight.ptr),
+            norm,
             out: out.write("the output of a norm or conversion", rows, cols, format)?,
             rows: count(rows)?,
             cols: count(cols)?,
             format_in: x.format,
             format_out: format,
-            eps: norm.map_or(0.0, |(_, eps)| eps),
+            eps,
         };
         if rows == 0 {
             return Ok(());
@@ -105,7 +103,7 @@ impl HipBackend {
         out: &mut Buffer,
     ) -> Result<()> {
         let Activation::Silu = activation;
-        let format = self.handed_on(rows);
+        let format = self.activation_format(self.common, rows);
         let args = GatedArgs {
             gate_up: gate_up.read("gate and up", rows, 2 * cols)?,
             out: out.write("the activation's output", rows, cols, format)?,

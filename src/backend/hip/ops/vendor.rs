@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use super::linear::Product;
+use crate::backend::LinearPart;
 use crate::backend::hip::DevicePtr;
+use crate::backend::hip::arena::Arena;
 use crate::backend::hip::args::{DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::blas::{self, Element, Operands, VendorBlas};
@@ -28,17 +30,15 @@ pub struct Vendor {
 
 /// Dequantised weights that stay on the device.
 pub struct Kept {
-    start: DevicePtr,
-    bytes: u64,
-    used: u64,
+    room: Arena,
     /// By the address of their tiles.
     places: HashMap<u64, DevicePtr>,
 }
 
 impl Kept {
-    /// Keeps what fits the `bytes` at `start`.
-    pub fn new(start: DevicePtr, bytes: u64) -> Self {
-        Self { start, bytes, used: 0, places: HashMap::new() }
+    /// Keeps what fits in `room`.
+    pub fn new(room: Arena) -> Self {
+        Self { room, places: HashMap::new() }
     }
 
     fn find(&self, tiles: DevicePtr) -> Option<DevicePtr> {
@@ -46,28 +46,30 @@ impl Kept {
     }
 
     fn take(&mut self, tiles: DevicePtr, bytes: u64) -> Option<DevicePtr> {
-        let end = self.used.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        let place = self.start.offset(self.used);
-        self.used = end;
+        let place = self.room.take(bytes)?;
         self.places.insert(tiles.0, place);
         Some(place)
     }
 }
 
 /// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.
-pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
+fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
     2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
+/// Bytes that a stack of matrices takes where its dequantised copy is kept; `None` for a stack that is not worth it:
+/// prompts rarely want the logits of many rows, and the largest matrices serve only those.
+pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
+    let bytes = parts.iter().map(|part| dequantized_bytes(part.weight.rows, part.weight.cols));
+    bytes.clone().all(|bytes| bytes <= VENDOR_WEIGHTS_BYTES).then(|| bytes.sum())
+}
+
 impl HipBackend {
-    /// Dequantises the segments (with their columns) that there is room to keep; they are small enough to be of use often.
+    /// Dequantises the segments (with their columns) for which room was reserved.
     pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
         for (segment, cols) in segments {
             let Some(vendor) = &mut self.vendor else { return Ok(()) };
-            let bytes = dequantized_bytes(segment.rows, *cols);
-            if bytes <= VENDOR_WEIGHTS_BYTES
-                && let Some(place) = vendor.kept.take(segment.tiles, bytes)
-            {
+            if let Some(place) = vendor.kept.take(segment.tiles, dequantized_bytes(segment.rows, *cols)) {
                 self.dequantize(segment, *cols, 0, segment.rows, place)?;
             }
         }
@@ -139,5 +141,36 @@ impl HipBackend {
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
         unsafe { vendor.blas.multiply(&self.stream, wanted, operands) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::GgmlType;
+    use crate::tensor::TensorView;
+
+    fn part(rows: usize, cols: usize) -> LinearPart<'static> {
+        let weight = TensorView { name: "weights", ggml_type: GgmlType::Q4_K, rows, cols, data: &[] };
+        LinearPart { weight, bias: None }
+    }
+
+    /// What is reserved for a stack is used, also where the parts together exceed the limit of each; what serves only
+    /// logits is neither reserved nor kept.
+    #[test]
+    fn stacks_are_kept_whole_or_not_at_all() {
+        let (rows, cols) = (17_408, 5120);
+        let reserved = kept_bytes(&[part(rows, cols), part(rows, cols)]).unwrap();
+        assert!(reserved > VENDOR_WEIGHTS_BYTES);
+        let mut kept = Kept::new(Arena::new(DevicePtr(4096), reserved));
+        assert_eq!(kept.take(DevicePtr(1), dequantized_bytes(2 * rows, cols)), Some(DevicePtr(4096)));
+        assert_eq!(kept.find(DevicePtr(1)), Some(DevicePtr(4096)));
+        assert_eq!(kept.take(DevicePtr(2), 1), None);
+        // Parts that do not fill their tiles are segments of their own.
+        let separate = kept_bytes(&[part(17, 300), part(33, 300)]);
+        assert_eq!(separate, Some(dequantized_bytes(17, 300) + dequantized_bytes(33, 300)));
+
+        assert_eq!(kept_bytes(&[part(151_936, 5120)]), None);
+        assert_eq!(kept_bytes(&[part(16, 256), part(151_936, 5120)]), None);
     }
 }

@@ -6,5 +6,6 @@ mod barriers;
 mod conformance;
 pub(crate) mod devices;
 mod memory;
+mod recorded;
 mod report;
 mod self_test;

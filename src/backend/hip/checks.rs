@@ -1,0 +1,65 @@
+//! What holds of a batch's integers before kernels index by them: the kernels do not ask again.
+
+use crate::backend::KvLayerSpec;
+use crate::batch::{Batch, GroupTables, NULL_BLOCK};
+use crate::{Error, Result};
+
+/// One thing that an op relies on. A recording keeps those of its ops, for every batch that it is repeated with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Check {
+    /// Token ids are rows of an embedding table.
+    TokenIds { rows: usize },
+    /// Slots are in the cache.
+    Slots { group: usize, spec: KvLayerSpec },
+    /// So are the blocks that attention reads.
+    Tables { group: usize, spec: KvLayerSpec, window: Option<u32> },
+}
+
+impl Check {
+    /// # Errors
+    /// `Error::InvalidRequest` for a token that is not in the vocabulary, else `Error::Internal`: slots and tables are made
+    /// by the scheduler.
+    pub fn run(self, batch: &Batch) -> Result<()> {
+        match self {
+            Self::TokenIds { rows } => match batch.token_ids.iter().find(|&&id| id as usize >= rows) {
+                Some(id) => Err(Error::invalid("token id", id, format!("less than the vocabulary's {rows}"))),
+                None => Ok(()),
+            },
+            Self::Slots { group, spec } => {
+                let num_slots = spec.num_blocks * spec.block_size;
+                match tables(batch, group)?.slot_mapping.iter().find(|&&slot| slot as usize >= num_slots) {
+                    Some(slot) => {
+                        Err(Error::internal(format!("KV slot {slot} is outside the pool of {num_slots} slots")))
+                    }
+                    None => Ok(()),
+                }
+            }
+            Self::Tables { group, spec, window } => {
+                tables(batch, group)?;
+                (0..batch.num_seqs()).try_for_each(|seq| check_table(batch, group, seq, spec, window))
+            }
+        }
+    }
+}
+
+/// Of the blocks of one sequence, those that its tokens see.
+fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec, window: Option<u32>) -> Result<()> {
+    let (num_blocks, size) = (spec.num_blocks, spec.block_size);
+    let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { return Ok(()) };
+    let table = batch.block_table(group, seq);
+    let seen_from = window.map_or(0, |window| (first + 1).saturating_sub(window)) as usize;
+    let needed = seen_from / size..(batch.context_lens[seq] as usize).div_ceil(size);
+    let Some(blocks) = table.get(needed.clone()) else {
+        return Err(Error::internal(format!("a block table of {} for blocks {needed:?}", table.len())));
+    };
+    match blocks.iter().find(|&&block| block as usize >= num_blocks) {
+        None => Ok(()),
+        Some(&NULL_BLOCK) => Err(Error::internal("a null block stands where tokens are to be read")),
+        Some(block) => Err(Error::internal(format!("block {block} is outside the pool of {num_blocks} blocks"))),
+    }
+}
+
+fn tables(batch: &Batch, group: usize) -> Result<&GroupTables> {
+    let have = batch.groups.len();
+    batch.groups.get(group).ok_or_else(|| Error::internal(format!("KV group {group} of a batch with {have}")))
+}

@@ -1,0 +1,79 @@
+//! Recorded steps are repeated only for batches that their ops would have taken.
+
+use super::devices::{self, CPU_TARGETS};
+use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
+use crate::backend::hip::HipLoader;
+use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec};
+use crate::batch::{Batch, NULL_BLOCK};
+use crate::config::KvCacheDtype;
+use crate::{Error, Result};
+
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 };
+const CACHE: KvLayerSpec =
+    KvLayerSpec { num_blocks: 8, block_size: 16, num_kv_heads: 1, head_dim: 16, dtype: KvCacheDtype::F32 };
+/// Rows of the embedding table, but for a block of NaN.
+const TOKENS: usize = 64;
+const WINDOW: Option<u32> = Some(20);
+
+/// What makes a batch a bad one.
+type Spoil = fn(&mut Batch);
+
+/// A step as the decoder runs it: how it came to run, and attention's output.
+fn step(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<(Plan, Vec<f32>)> {
+    let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0], magnitude: 1.0 };
+    let args = AttentionArgs { scale: 1.0, softcap: None, window: WINDOW };
+    let AttentionRig { backend, table, qkv, angles, out, kv, .. } = rig;
+    backend.begin_step(batch)?;
+    let plan = backend.begin_ops(batch)?;
+    if let Plan::Run { .. } = plan {
+        backend.rope_angles(&rope, batch, angles)?;
+        backend.embed(table, batch, 1.0, qkv)?;
+        backend.rope_and_store_kv(qkv, LAYOUT, None, None, 0.0, &rope, angles, batch, 0, kv)?;
+        backend.attention(qkv, LAYOUT, args, batch, 0, kv, out)?;
+    }
+    backend.end_ops()?;
+    Ok((plan, backend.to_host(out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+}
+
+/// G25: a slot, a block or a token out of range is refused by a step that repeats a recording, as by the step that made
+/// it; the next good batch is served.
+#[test]
+fn a_repeated_step_checks_its_batch() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let rows = Random(1).values(TOKENS * LAYOUT.cols());
+    let mut rig = AttentionRig::new(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows);
+    let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
+    // The window has left its first block behind.
+    let long = Piece { first_row: 16, blocks: vec![6, 1, 4], cached: 40, new: 1 };
+    for piece in [&short, &long] {
+        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+    }
+    let mut good = batch_of(&[short, long], CACHE.block_size, WINDOW);
+    good.logits_indices = vec![0, 1];
+    assert_eq!(good.groups[0].block_tables, [3, NULL_BLOCK, 1, 4]);
+
+    // The first step brings the frequencies, the second is recorded.
+    let (plan, expected) = step(&mut rig, &good).unwrap();
+    assert_eq!(plan, Plan::Run { rows: 2 });
+    assert_eq!(step(&mut rig, &good).unwrap(), (plan, expected.clone()));
+    assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+
+    let bad: [(&str, Spoil); 5] = [
+        ("KV slot 128", |batch| batch.groups[0].slot_mapping[1] = (CACHE.num_blocks * CACHE.block_size) as u32),
+        ("block 8 is outside", |batch| batch.groups[0].block_tables[3] = CACHE.num_blocks as u32),
+        ("null block", |batch| batch.groups[0].block_tables[2] = NULL_BLOCK),
+        ("a block table of 2", |batch| {
+            batch.groups[0].block_tables.truncate(3);
+            batch.groups[0].cu_blocks[2] = 3;
+        }),
+        ("token id", |batch| batch.token_ids[0] = (TOKENS + CACHE.block_size) as u32),
+    ];
+    for (problem, spoil) in bad {
+        let mut batch = good.clone();
+        spoil(&mut batch);
+        let error = step(&mut rig, &batch).unwrap_err();
+        assert!(matches!(error, Error::Internal { .. } | Error::InvalidRequest { .. }), "{error}");
+        assert!(error.to_string().contains(problem), "{error}");
+        assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+    }
+}
