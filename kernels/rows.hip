@@ -5,28 +5,14 @@
 
 constexpr u32 THREADS = 256;
 
-struct Four { float v[4]; };
-
-DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
-
-// Elements 0 .. 4 of an unpadded row's rest; zeros from `valid` on.
-DEV Four load_four(const float* p, u32 valid) {
-  Four f;
-  if (valid >= 4 && is_aligned(p, 16)) {
-    const v4 w = ld16(p);
-    f.v[0] = bits_f32(w.x); f.v[1] = bits_f32(w.y); f.v[2] = bits_f32(w.z); f.v[3] = bits_f32(w.w);
-  } else {
-    for (u32 i = 0; i < 4; i++) f.v[i] = i < valid ? p[i] : 0.f;
-  }
-  return f;
-}
-DEV Four load_four(const u16* p, u32 valid, bool bf16) {
+DEV Four load_four(const float* row, u32 c, u32 cols) { return load_four(row, is_aligned(row, 16), c, cols); }
+DEV Four load_four(const u16* row, u32 c, u32 cols, bool bf16) {
   u16 half[4];
-  if (valid >= 4 && is_aligned(p, 8)) {
-    const v2 w = ld8(p);
+  if (is_aligned(row, 8) && c + 4 <= cols) {
+    const v2 w = ld8(row + c);
     half[0] = (u16)w.x; half[1] = (u16)(w.x >> 16); half[2] = (u16)w.y; half[3] = (u16)(w.y >> 16);
   } else {
-    for (u32 i = 0; i < 4; i++) half[i] = i < valid ? p[i] : (u16)0;
+    for (u32 i = 0; i < 4; i++) half[i] = c + i < cols ? row[c + i] : (u16)0;
   }
   Four f;
   for (u32 i = 0; i < 4; i++) f.v[i] = bf16 ? bf2f(half[i]) : h2f(half[i]);
@@ -36,12 +22,12 @@ DEV Four load_four(const u16* p, u32 valid, bool bf16) {
 // Columns c .. c + 4 (c a multiple of 4, below cols) of row n of an activation buffer; zeros from cols on.
 DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
   const u32 super_blocks = (cols + 255) >> 8;
-  if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols + c, cols - c);
+  if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols, c, cols);
   if (format < FORMAT_F16_TILED) {
-    return load_four((const u16*)x + (u64)n * super_blocks * 256 + c, cols - c, is_bf16(format));
+    return load_four((const u16*)x + (u64)n * super_blocks * 256, c, cols, is_bf16(format));
   }
   // Four columns lie together, the middle two swapped; the padding behind `cols` is there to be read, and zero.
-  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 4, is_bf16(format));
+  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 0, 4, is_bf16(format));
   return Four{{f.v[0], f.v[2], f.v[1], f.v[3]}};
 }
 
@@ -102,7 +88,7 @@ KERNEL(256, prepare, PrepareArgs) {
     weight[i] = Four{};
     if (c < a.cols) {
       x[i] = load_activations(a.x, a.format_in, row, c, a.cols);
-      if (a.norm) weight[i] = load_four(a.norm + c, a.cols - c);
+      if (a.norm) weight[i] = load_four(a.norm, c, a.cols);
     }
   }
   float scale = 1.f;
@@ -130,15 +116,13 @@ KERNEL(256, prepare, PrepareArgs) {
     if (c < a.cols) {
       y = load_activations(a.x, a.format_in, row, c, a.cols);
       if (a.norm) {
-        const Four more = load_four(a.norm + c, a.cols - c);
+        const Four more = load_four(a.norm, c, a.cols);
         for (u32 k = 0; k < 4; k++) y.v[k] = y.v[k] * scale * more.v[k];
       }
     }
     store_activations(a.out, a.format_out, row, c, a.cols, y);
   }
 }
-
-DEV float saturated(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
 
 // Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
 KERNEL(256, gated_activation, GatedArgs) {
@@ -147,19 +131,18 @@ KERNEL(256, gated_activation, GatedArgs) {
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y{};
   if (c < a.cols) {
-    const u64 at = (u64)row * 2 * a.cols + c;
-    const u32 valid = a.cols - c;
+    const u64 at = (u64)row * 2 * a.cols;
     Four gate, up;
     if (a.format_in == FORMAT_F32) {
-      gate = load_four((const float*)a.gate_up + at, valid);
-      up = load_four((const float*)a.gate_up + at + a.cols, valid);
+      gate = load_four((const float*)a.gate_up + at, c, a.cols);
+      up = load_four((const float*)a.gate_up + at + a.cols, c, a.cols);
     } else {
-      gate = load_four((const u16*)a.gate_up + at, valid, is_bf16(a.format_in));
-      up = load_four((const u16*)a.gate_up + at + a.cols, valid, is_bf16(a.format_in));
+      gate = load_four((const u16*)a.gate_up + at, c, a.cols, is_bf16(a.format_in));
+      up = load_four((const u16*)a.gate_up + at + a.cols, c, a.cols, is_bf16(a.format_in));
       // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
       for (u32 i = 0; i < 4 && a.format_in == FORMAT_F16; i++) {
-        gate.v[i] = saturated(gate.v[i]);
-        up.v[i] = saturated(up.v[i]);
+        gate.v[i] = clamp_half(gate.v[i]);
+        up.v[i] = clamp_half(up.v[i]);
       }
     }
     for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];
