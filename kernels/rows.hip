@@ -71,56 +71,60 @@ DEV float block_sum(float v) {
   return sum;
 }
 
-// Fours of a row that a thread of `prepare` keeps: 4096 columns a block.
-constexpr u32 KEPT = 4;
+// Fours of a row that a thread of `prepare` holds at once: a block has a span of columns in registers.
+constexpr u32 HELD = 4, SPAN = HELD * 4 * THREADS;
 
-// Grid: rows.
+// A thread's fours of the span that begins at column `start`; zeros beyond the row.
+struct Span {
+  Four fours[HELD];
+  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * THREADS + (u32)tid_x()); }
+  MEM void load(const void* x, u32 format, u32 row, u32 start, u32 cols) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      const u32 c = column(start, i);
+      fours[i] = c < cols ? load_activations(x, format, row, c, cols) : Four{};
+    }
+  }
+  MEM void add_squares(float& sum) const {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) sum = fma_(fours[i].v[k], fours[i].v[k], sum);
+  }
+  MEM void multiply(float scale, const Span& weights) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) fours[i].v[k] = fours[i].v[k] * scale * weights.fours[i].v[k];
+  }
+  MEM void store(void* out, u32 format, u32 row, u32 start, u32 cols) const {
+    const u32 end = stored_cols(format, cols);
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      const u32 c = column(start, i);
+      if (c < end) store_activations(out, format, row, c, cols, fours[i]);
+    }
+  }
+};
+
+// Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
+// there is of most rows; the ones before it are read a second time, from there back to the start.
 KERNEL(256, prepare, PrepareArgs) {
   pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x(), stride = 4 * THREADS;
-  const u32 end = stored_cols(a.format_out, a.cols);
-  // The first values of a thread stay in registers between the two passes, and all are on their way at once.
-  Four x[KEPT], weight[KEPT];
-  #pragma unroll
-  for (u32 i = 0; i < KEPT; i++) {
-    const u32 c = first + i * stride;
-    x[i] = Four{};
-    weight[i] = Four{};
-    if (c < a.cols) {
-      x[i] = load_activations(a.x, a.format_in, row, c, a.cols);
-      if (a.norm) weight[i] = load_four(a.norm, c, a.cols);
-    }
+  const u32 row = (u32)bid_x(), last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
+  Span x, weights;
+  float squares = 0.f, scale = 1.f;
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);
+  for (u32 start = a.norm ? 0 : last;; start += SPAN) {
+    x.load(a.x, a.format_in, row, start, a.cols);
+    if (a.norm) x.add_squares(squares);
+    if (start == last) break;
   }
-  float scale = 1.f;
-  if (a.norm) {
-    float squares = 0.f;
-    #pragma unroll
-    for (u32 i = 0; i < KEPT; i++)
-      for (u32 k = 0; k < 4; k++) squares = fma_(x[i].v[k], x[i].v[k], squares);
-    for (u32 c = first + KEPT * stride; c < a.cols; c += stride) {
-      const Four more = load_activations(a.x, a.format_in, row, c, a.cols);
-      for (u32 k = 0; k < 4; k++) squares = fma_(more.v[k], more.v[k], squares);
-    }
-    scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
-  }
-  #pragma unroll
-  for (u32 i = 0; i < KEPT; i++) {
-    const u32 c = first + i * stride;
-    if (c >= end) break;
-    if (a.norm)
-      for (u32 k = 0; k < 4; k++) x[i].v[k] = x[i].v[k] * scale * weight[i].v[k];
-    store_activations(a.out, a.format_out, row, c, a.cols, x[i]);
-  }
-  for (u32 c = first + KEPT * stride; c < end; c += stride) {
-    Four y{};
-    if (c < a.cols) {
-      y = load_activations(a.x, a.format_in, row, c, a.cols);
-      if (a.norm) {
-        const Four more = load_four(a.norm, c, a.cols);
-        for (u32 k = 0; k < 4; k++) y.v[k] = y.v[k] * scale * more.v[k];
-      }
-    }
-    store_activations(a.out, a.format_out, row, c, a.cols, y);
+  if (a.norm) scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
+  for (u32 start = last;; start -= SPAN) {
+    if (a.norm) x.multiply(scale, weights);
+    x.store(a.out, a.format_out, row, start, a.cols);
+    if (start == 0) break;
+    x.load(a.x, a.format_in, row, start - SPAN, a.cols);
+    if (a.norm) weights.load(a.norm, FORMAT_F32, 0, start - SPAN, a.cols);
   }
 }
 
