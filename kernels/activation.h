@@ -36,8 +36,8 @@ struct Four { float v[4]; };
 
 DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
 
-// Columns c .. c + 4 (c a multiple of 4) of a row of `cols`; zeros from cols on. `aligned`: the row begins at a multiple
-// of 16 bytes, so that one load will do.
+// Columns c .. c + 4 (c a multiple of 4) of a row of `cols`; zeros from cols on. `aligned`: the row begins at a
+// multiple of 16 bytes, so that one load will do.
 DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
   Four f;
   if (aligned && c + 4 <= cols) {

@@ -60,29 +60,35 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Sum over the block, in one order, to every thread.
-DEV float block_sum(float v) {
-  SHARED float waves[THREADS / WARP];
+// Sum over a block of so many threads, in one order, to every thread.
+template <u32 BLOCK> DEV float block_sum(float v) {
+  SHARED float waves[BLOCK / WARP];
   v = warp_sum(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;
   block_sync();
   float sum = 0.f;
-  for (u32 i = 0; i < THREADS / WARP; i++) sum += waves[i];
+  for (u32 i = 0; i < BLOCK / WARP; i++) sum += waves[i];
   return sum;
 }
 
 // Fours of a row that a thread of `prepare` holds at once: a block has a span of columns in registers.
-constexpr u32 HELD = 4, SPAN = HELD * 4 * THREADS;
+constexpr u32 PREPARE_THREADS = 512, HELD = 2, SPAN = HELD * 4 * PREPARE_THREADS;
 
 // A thread's fours of the span that begins at column `start`; zeros beyond the row.
 struct Span {
   Four fours[HELD];
-  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * THREADS + (u32)tid_x()); }
+  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * PREPARE_THREADS + (u32)tid_x()); }
   MEM void load(const void* x, u32 format, u32 row, u32 start, u32 cols) {
-    #pragma unroll
-    for (u32 i = 0; i < HELD; i++) {
-      const u32 c = column(start, i);
-      fours[i] = c < cols ? load_activations(x, format, row, c, cols) : Four{};
+    // The usual format apart from the others, whose conversions would have each load waited for before the next.
+    if (format == FORMAT_F32) {
+      #pragma unroll
+      for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * cols, column(start, i), cols);
+    } else {
+      #pragma unroll
+      for (u32 i = 0; i < HELD; i++) {
+        const u32 c = column(start, i);
+        fours[i] = c < cols ? load_activations(x, format, row, c, cols) : Four{};
+      }
     }
   }
   MEM void add_squares(float& sum) const {
@@ -107,18 +113,19 @@ struct Span {
 
 // Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
 // there is of most rows; the ones before it are read a second time, from there back to the start.
-KERNEL(256, prepare, PrepareArgs) {
-  pdl_launch(); pdl_wait();
+KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
   const u32 row = (u32)bid_x(), last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
   Span x, weights;
   float squares = 0.f, scale = 1.f;
-  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);      // on their way while the kernel before this ends
+  loads_first();
+  pdl_launch(); pdl_wait();
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
     x.load(a.x, a.format_in, row, start, a.cols);
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
+  if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
     if (a.norm) x.multiply(scale, weights);
     x.store(a.out, a.format_out, row, start, a.cols);
