@@ -6,4 +6,5 @@ mod barriers;
 mod conformance;
 pub(crate) mod devices;
 mod memory;
+mod selection;
 mod self_test;
