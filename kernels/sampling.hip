@@ -243,6 +243,12 @@ DEV void sort_candidates(u64* keys, u32 count) {
   sort_descending(keys, size);
 }
 
+// The buffer holds its capacity; all are counted.
+DEV void add_candidate(u64* keys, u32* count, u64 key) {
+  const u32 at = atomic_add_u32(count, 1);
+  if (at < CAPACITY) keys[at] = key;
+}
+
 // All tokens whose key is at least `floor`, in any order; the buffer is full when there are more. Their number.
 DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   const u32 least = (u32)(floor >> 32);
@@ -255,8 +261,7 @@ DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
       if (ordered(v[i]) < least || id >= row.end) continue;
       const u64 key = token_key(v[i], id);
       if (key < floor) continue;
-      const u32 at = atomic_add_u32(count, 1);
-      if (at < CAPACITY) keys[at] = key;
+      add_candidate(keys, count, key);
     }
   }
   block_sync();
@@ -270,7 +275,7 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
   for (u32 start = 0; start < row.end; start += THREADS) {
     const u32 id = start + (u32)tid_x();
     const u64 key = id < row.end ? token_key(row.logits[id], id) : 0;
-    if (id < row.end && key >= floor) keys[atomic_add_u32(count, 1)] = key;
+    if (id < row.end && key >= floor) add_candidate(keys, count, key);
     block_sync();
     kept = *count;
     block_sync();
