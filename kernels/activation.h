@@ -1,4 +1,4 @@
-// The order of activations for the matrix units, and stores of activations in every format.
+// The order of activations for the matrix units, loads of four columns, and stores of activations in every format.
 #pragma once
 #include "gpu.h"
 #include "args.h"
@@ -30,10 +30,21 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
   const u64 at = format >= FORMAT_F16_TILED ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
   ((u16*)out)[at] = half;
 }
-DEV float load_activation(const void* x, u32 format, u32 n, u32 c, u32 cols) {
-  if (format == FORMAT_F32) return ((const float*)x)[(u64)n * cols + c];
-  const u32 super_blocks = (cols + 255) >> 8;
-  const u64 at = format >= FORMAT_F16_TILED ? activation_index(n, c, super_blocks) : (u64)n * super_blocks * 256 + c;
-  const u16 half = ((const u16*)x)[at];
-  return is_bf16(format) ? bf2f(half) : h2f(half);
+
+// Neighbouring columns of a row.
+struct Four { float v[4]; };
+
+DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
+
+// Columns c .. c + 4 (c a multiple of 4) of a row of `cols`; zeros from cols on. `aligned`: the row begins at a
+// multiple of 16 bytes, so that one load will do.
+DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
+  Four f;
+  if (aligned && c + 4 <= cols) {
+    const v4 w = ld16(row + c);
+    f.v[0] = bits_f32(w.x); f.v[1] = bits_f32(w.y); f.v[2] = bits_f32(w.z); f.v[3] = bits_f32(w.w);
+  } else {
+    for (u32 i = 0; i < 4; i++) f.v[i] = c + i < cols ? row[c + i] : 0.f;
+  }
+  return f;
 }

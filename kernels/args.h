@@ -172,13 +172,18 @@ struct AttentionArgs {
   float softcap;          // 0: none; else cap * tanh(score / cap)
 };
 
-// Per row: the largest logit (first among equals) and log(sum(exp)). argmax, one block per row
+// Per row: the largest logit (first among equals) and log(sum(exp)). argmax, grid (rows, ceil(cols / share)): the last
+// block of a row to arrive puts together what its blocks have found, in their order.
 // With a NaN in the row, token = 0xffffffff.
+constexpr u32 ARGMAX_BLOCKS = 64;       // of a row, at most
 struct ArgmaxArgs {
   const float* logits;    // [rows][cols]
   u32* tokens;            // [rows]
   float* values;          // [rows][2]: largest logit, log-sum-exp
+  u32* partial;           // several blocks a row: [rows][blocks][4], 16-byte aligned; for the kernel alone
+  u32* counters;          // several blocks a row: [rows], zero before and after
   u32 rows, cols;
+  u32 share;              // logits of a block; a multiple of 4 where a row has several
 };
 
 // Per row: the k largest logits in order (logit descending, id ascending) and the logarithms of two sums, of exp(logit)

@@ -2,14 +2,20 @@
 #pragma once
 #include "gpu.h"
 
+// A wave that has stored its share arrives. How many came before it, in its first lane.
+DEV u32 arrive(u32* counter) {
+  device_fence();                      // the stores of every lane come before ...
+  warp_sync();
+  return lane_id() == 0 ? add_release(counter, 1) : 0;      // ... the arrival of its wave
+}
+
 // Counts the waves that have stored their share. True in the last of `blocks` blocks, for all its threads; it then sees
 // what all have stored. Each wave arrives by itself, so that one barrier is enough. `counter` is 0 before and after.
 template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   constexpr u32 WAVES = THREADS / WARP;
   SHARED u32 before[WAVES];            // waves of all blocks that came before each of this block's
-  device_fence();                      // the stores of every lane come before ...
-  warp_sync();
-  if (lane_id() == 0) before[(u32)tid_x() / WARP] = add_release(counter, 1);      // ... the arrival of its wave
+  const u32 came = arrive(counter);
+  if (lane_id() == 0) before[(u32)tid_x() / WARP] = came;
   block_sync();
   u32 latest = 0;
   #pragma unroll
@@ -17,5 +23,13 @@ template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   if (latest != blocks * WAVES - 1) return false;
   device_fence();                      // nothing is read ahead of the last arrival
   if (tid_x() == 0) *counter = 0;      // for the next launch; no block of this one comes any more
+  return true;
+}
+
+// The same where one wave of a block has its share: without a barrier, true for the lanes of the last one.
+DEV bool last_wave_to_arrive(u32* counter, u32 waves) {
+  if (shfl_u32(arrive(counter), 0) != waves - 1) return false;
+  device_fence();
+  if (lane_id() == 0) *counter = 0;
   return true;
 }

@@ -13,8 +13,10 @@
 // Every block norms, quantises and puts the activations into LDS: that costs less than a kernel of its own, and the
 // first weights are on their way meanwhile. Where the row is longer than LDS allows, the block takes CHUNK columns at a
 // time, for BATCH tiles each, and adds up in LDS: any number of columns will do.
-#include "quant.h"
+#include "activation.h"
 #include "args.h"
+#include "elementary.h"
+#include "quant.h"
 
 constexpr int GROUPS = GEMV_THREADS / 32;
 using Piece = GemvPiece<Tile>::Type;
@@ -69,34 +71,21 @@ struct Shared {
   float squares[GROUPS];
 };
 
-DEV float silu(float x) { return x / (1.f + fast_exp(-x)); }
-
-// Columns c .. c + 3 of a row of `cols`, zeros beyond.
-DEV void load4(const float* x, bool aligned, u32 c, u32 cols, float v[4]) {
-  if (aligned && c + 4 <= cols) {
-    const v4 w = ld16(x + c);
-    for (int i = 0; i < 4; i++) v[i] = bits_f32(word(w, i));
-  } else {
-    for (u32 i = 0; i < 4; i++) v[i] = c + i < cols ? x[c + i] : 0.f;
-  }
-}
-DEV bool is_aligned(const float* p) { return ((u64)p & 15) == 0; }
-
 // Vectors of four that a thread has on their way at once: the prologue is as long as its loads are waited for.
 constexpr u32 IN_FLIGHT = WARP == 64 ? 4 : 8;
 constexpr u32 STRIDE = 4 * GEMV_THREADS;
 
 // 1 / rms of the row
 DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
-  const bool aligned = is_aligned(x);
+  const bool aligned = is_aligned(x, 16);
   float sum = 0.f;
   for (u32 c = 4 * tid_x(); c < a.cols; c += IN_FLIGHT * STRIDE) {
-    float v[IN_FLIGHT][4];
+    Four fours[IN_FLIGHT];
     #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++) load4(x, aligned, c + u * STRIDE, a.cols, v[u]);
+    for (u32 u = 0; u < IN_FLIGHT; u++) fours[u] = load_four(x, aligned, c + u * STRIDE, a.cols);
     #pragma unroll
     for (u32 u = 0; u < IN_FLIGHT; u++)
-      for (int i = 0; i < 4; i++) sum = fma_(v[u][i], v[u][i], sum);
+      for (int i = 0; i < 4; i++) sum = fma_(fours[u].v[i], fours[u].v[i], sum);
   }
   for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
   if ((tid_x() & 31) == 0) s.squares[tid_x() >> 5] = sum;
@@ -108,22 +97,21 @@ DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
 
 // Puts columns first .. first + count (a multiple of 256, zeros beyond the row) into LDS.
 DEV void stage(Shared& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
-  const bool aligned = is_aligned(x), norm_aligned = is_aligned(a.norm);
+  const bool aligned = is_aligned(x, 16), norm_aligned = is_aligned(a.norm, 16);
   // All lanes of a wave make the same trips, as `put` demands: count is a multiple of 256, a wave covers 128 or 256.
   for (u32 start = 4 * tid_x(); start < count; start += IN_FLIGHT * STRIDE) {
-    float v[IN_FLIGHT][4];
+    Four fours[IN_FLIGHT];
     #pragma unroll
-    for (u32 u = 0; u < IN_FLIGHT; u++) load4(x, aligned, first + start + u * STRIDE, a.cols, v[u]);
+    for (u32 u = 0; u < IN_FLIGHT; u++) fours[u] = load_four(x, aligned, first + start + u * STRIDE, a.cols);
     #pragma unroll
     for (u32 u = 0; u < IN_FLIGHT; u++) {
       const u32 c = start + u * STRIDE;
       if (c >= count) break;
       if (a.norm) {
-        float w[4];
-        load4(a.norm, norm_aligned, first + c, a.cols, w);
-        for (int i = 0; i < 4; i++) v[u][i] *= scale * w[i];
+        const Four w = load_four(a.norm, norm_aligned, first + c, a.cols);
+        for (int i = 0; i < 4; i++) fours[u].v[i] *= scale * w.v[i];
       }
-      s.x.put(c, v[u]);
+      s.x.put(c, fours[u].v);
     }
   }
   block_sync();

@@ -331,7 +331,8 @@ DEV v2 ld8(const void* p) { return *(const v2*)p; }
 
 DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
 DEV u32 f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
-DEV u16 f2h_sat(float f) { return f2h(f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f); }
+DEV float clamp_half(float f) { return f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f; }    // a NaN stays one
+DEV u16 f2h_sat(float f) { return f2h(clamp_half(f)); }
 DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
 DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
 DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
@@ -344,7 +345,6 @@ DEV u16 f2bf(float f) {
 }
 constexpr float LOG2E = 1.44269504088896340736f;
 DEV float fast_exp(float x) { return fast_exp2(x * LOG2E); }
-
 
 DEV float shfl_xor(float v, int m) { return bits_f32(shfl_xor_u32(f32_bits(v), m)); }
 DEV i32 shfl_xor(i32 v, int m) { return (i32)shfl_xor_u32((u32)v, m); }

@@ -250,7 +250,6 @@ inline Block* acquire() {
   if (b) b->stacks = (char*)stacks; else munmap(stacks, STACKS);
   return b;
 }
-__attribute__((destructor)) inline void release_spare() { release(spare); }
 
 inline long launch(void (*kernel)(const void*), const void* args, const int (&grid)[3], int threads, Order order) {
   if (threads < 1 || threads > MAX_THREADS) { strcpy(self.error, "block size out of range"); return 1; }
@@ -314,6 +313,8 @@ extern GPU_EXPORT const u32 cpu_wave_size;
 const u32 cpu_wave_size = WARP;
 // Why the last launch on this thread failed.
 GPU_EXPORT const char* cpu_error() { return gpu::self.error; }
+// Gives back the memory that is kept for the next launch.
+GPU_EXPORT void cpu_release() { gpu::release(__atomic_exchange_n(&gpu::spare, (gpu::Block*)nullptr, __ATOMIC_ACQ_REL)); }
 // Block barriers in the source are numbered 0 .. cpu_barrier_sites() - 1; one that was not compiled has no file.
 GPU_EXPORT int cpu_barrier_sites() { return gpu::num_barriers; }
 GPU_EXPORT const char* cpu_barrier_file(int n) { return gpu::barriers[n].file; }

@@ -5,28 +5,14 @@
 
 constexpr u32 THREADS = 256;
 
-struct Four { float v[4]; };
-
-DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
-
-// Elements 0 .. 4 of an unpadded row's rest; zeros from `valid` on.
-DEV Four load_four(const float* p, u32 valid) {
-  Four f;
-  if (valid >= 4 && is_aligned(p, 16)) {
-    const v4 w = ld16(p);
-    f.v[0] = bits_f32(w.x); f.v[1] = bits_f32(w.y); f.v[2] = bits_f32(w.z); f.v[3] = bits_f32(w.w);
-  } else {
-    for (u32 i = 0; i < 4; i++) f.v[i] = i < valid ? p[i] : 0.f;
-  }
-  return f;
-}
-DEV Four load_four(const u16* p, u32 valid, bool bf16) {
+DEV Four load_four(const float* row, u32 c, u32 cols) { return load_four(row, is_aligned(row, 16), c, cols); }
+DEV Four load_four(const u16* row, u32 c, u32 cols, bool bf16) {
   u16 half[4];
-  if (valid >= 4 && is_aligned(p, 8)) {
-    const v2 w = ld8(p);
+  if (is_aligned(row, 8) && c + 4 <= cols) {
+    const v2 w = ld8(row + c);
     half[0] = (u16)w.x; half[1] = (u16)(w.x >> 16); half[2] = (u16)w.y; half[3] = (u16)(w.y >> 16);
   } else {
-    for (u32 i = 0; i < 4; i++) half[i] = i < valid ? p[i] : (u16)0;
+    for (u32 i = 0; i < 4; i++) half[i] = c + i < cols ? row[c + i] : (u16)0;
   }
   Four f;
   for (u32 i = 0; i < 4; i++) f.v[i] = bf16 ? bf2f(half[i]) : h2f(half[i]);
@@ -36,12 +22,12 @@ DEV Four load_four(const u16* p, u32 valid, bool bf16) {
 // Columns c .. c + 4 (c a multiple of 4, below cols) of row n of an activation buffer; zeros from cols on.
 DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
   const u32 super_blocks = (cols + 255) >> 8;
-  if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols + c, cols - c);
+  if (format == FORMAT_F32) return load_four((const float*)x + (u64)n * cols, c, cols);
   if (format < FORMAT_F16_TILED) {
-    return load_four((const u16*)x + (u64)n * super_blocks * 256 + c, cols - c, is_bf16(format));
+    return load_four((const u16*)x + (u64)n * super_blocks * 256, c, cols, is_bf16(format));
   }
   // Four columns lie together, the middle two swapped; the padding behind `cols` is there to be read, and zero.
-  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 4, is_bf16(format));
+  const Four f = load_four((const u16*)x + activation_index(n, c, super_blocks), 0, 4, is_bf16(format));
   return Four{{f.v[0], f.v[2], f.v[1], f.v[3]}};
 }
 
@@ -74,71 +60,80 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Sum over the block, in one order, to every thread.
-DEV float block_sum(float v) {
-  SHARED float waves[THREADS / WARP];
+// Sum over a block of so many threads, in one order, to every thread.
+template <u32 BLOCK> DEV float block_sum(float v) {
+  SHARED float waves[BLOCK / WARP];
   v = warp_sum(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;
   block_sync();
   float sum = 0.f;
-  for (u32 i = 0; i < THREADS / WARP; i++) sum += waves[i];
+  for (u32 i = 0; i < BLOCK / WARP; i++) sum += waves[i];
   return sum;
 }
 
-// Fours of a row that a thread of `prepare` keeps: 4096 columns a block.
-constexpr u32 KEPT = 4;
+// Fours of a row that a thread of `prepare` holds at once: a block has a span of columns in registers.
+constexpr u32 PREPARE_THREADS = 512, HELD = 2, SPAN = HELD * 4 * PREPARE_THREADS;
 
-// Grid: rows.
-KERNEL(256, prepare, PrepareArgs) {
-  pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x(), stride = 4 * THREADS;
-  const u32 end = stored_cols(a.format_out, a.cols);
-  // The first values of a thread stay in registers between the two passes, and all are on their way at once.
-  Four x[KEPT], weight[KEPT];
-  #pragma unroll
-  for (u32 i = 0; i < KEPT; i++) {
-    const u32 c = first + i * stride;
-    x[i] = Four{};
-    weight[i] = Four{};
-    if (c < a.cols) {
-      x[i] = load_activations(a.x, a.format_in, row, c, a.cols);
-      if (a.norm) weight[i] = load_four(a.norm + c, a.cols - c);
-    }
-  }
-  float scale = 1.f;
-  if (a.norm) {
-    float squares = 0.f;
-    #pragma unroll
-    for (u32 i = 0; i < KEPT; i++)
-      for (u32 k = 0; k < 4; k++) squares = fma_(x[i].v[k], x[i].v[k], squares);
-    for (u32 c = first + KEPT * stride; c < a.cols; c += stride) {
-      const Four more = load_activations(a.x, a.format_in, row, c, a.cols);
-      for (u32 k = 0; k < 4; k++) squares = fma_(more.v[k], more.v[k], squares);
-    }
-    scale = rsqrt_accurate(block_sum(squares) / (float)a.cols + a.eps);
-  }
-  #pragma unroll
-  for (u32 i = 0; i < KEPT; i++) {
-    const u32 c = first + i * stride;
-    if (c >= end) break;
-    if (a.norm)
-      for (u32 k = 0; k < 4; k++) x[i].v[k] = x[i].v[k] * scale * weight[i].v[k];
-    store_activations(a.out, a.format_out, row, c, a.cols, x[i]);
-  }
-  for (u32 c = first + KEPT * stride; c < end; c += stride) {
-    Four y{};
-    if (c < a.cols) {
-      y = load_activations(a.x, a.format_in, row, c, a.cols);
-      if (a.norm) {
-        const Four more = load_four(a.norm + c, a.cols - c);
-        for (u32 k = 0; k < 4; k++) y.v[k] = y.v[k] * scale * more.v[k];
+// A thread's fours of the span that begins at column `start`; zeros beyond the row.
+struct Span {
+  Four fours[HELD];
+  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * PREPARE_THREADS + (u32)tid_x()); }
+  MEM void load(const void* x, u32 format, u32 row, u32 start, u32 cols) {
+    // The usual format apart from the others, whose conversions would have each load waited for before the next.
+    if (format == FORMAT_F32) {
+      #pragma unroll
+      for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * cols, column(start, i), cols);
+    } else {
+      #pragma unroll
+      for (u32 i = 0; i < HELD; i++) {
+        const u32 c = column(start, i);
+        fours[i] = c < cols ? load_activations(x, format, row, c, cols) : Four{};
       }
     }
-    store_activations(a.out, a.format_out, row, c, a.cols, y);
+  }
+  MEM void add_squares(float& sum) const {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) sum = fma_(fours[i].v[k], fours[i].v[k], sum);
+  }
+  MEM void multiply(float scale, const Span& weights) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) fours[i].v[k] = fours[i].v[k] * scale * weights.fours[i].v[k];
+  }
+  MEM void store(void* out, u32 format, u32 row, u32 start, u32 cols) const {
+    const u32 end = stored_cols(format, cols);
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      const u32 c = column(start, i);
+      if (c < end) store_activations(out, format, row, c, cols, fours[i]);
+    }
+  }
+};
+
+// Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
+// there is of most rows; the ones before it are read a second time, from there back to the start.
+KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
+  const u32 row = (u32)bid_x(), last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
+  Span x, weights;
+  float squares = 0.f, scale = 1.f;
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);      // on their way while the kernel before this ends
+  loads_first();
+  pdl_launch(); pdl_wait();
+  for (u32 start = a.norm ? 0 : last;; start += SPAN) {
+    x.load(a.x, a.format_in, row, start, a.cols);
+    if (a.norm) x.add_squares(squares);
+    if (start == last) break;
+  }
+  if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares) / (float)a.cols + a.eps);
+  for (u32 start = last;; start -= SPAN) {
+    if (a.norm) x.multiply(scale, weights);
+    x.store(a.out, a.format_out, row, start, a.cols);
+    if (start == 0) break;
+    x.load(a.x, a.format_in, row, start - SPAN, a.cols);
+    if (a.norm) weights.load(a.norm, FORMAT_F32, 0, start - SPAN, a.cols);
   }
 }
-
-DEV float saturated(float x) { return x > 65504.f ? 65504.f : x < -65504.f ? -65504.f : x; }
 
 // Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
 KERNEL(256, gated_activation, GatedArgs) {
@@ -147,19 +142,18 @@ KERNEL(256, gated_activation, GatedArgs) {
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y{};
   if (c < a.cols) {
-    const u64 at = (u64)row * 2 * a.cols + c;
-    const u32 valid = a.cols - c;
+    const u64 at = (u64)row * 2 * a.cols;
     Four gate, up;
     if (a.format_in == FORMAT_F32) {
-      gate = load_four((const float*)a.gate_up + at, valid);
-      up = load_four((const float*)a.gate_up + at + a.cols, valid);
+      gate = load_four((const float*)a.gate_up + at, c, a.cols);
+      up = load_four((const float*)a.gate_up + at + a.cols, c, a.cols);
     } else {
-      gate = load_four((const u16*)a.gate_up + at, valid, is_bf16(a.format_in));
-      up = load_four((const u16*)a.gate_up + at + a.cols, valid, is_bf16(a.format_in));
+      gate = load_four((const u16*)a.gate_up + at, c, a.cols, is_bf16(a.format_in));
+      up = load_four((const u16*)a.gate_up + at + a.cols, c, a.cols, is_bf16(a.format_in));
       // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
       for (u32 i = 0; i < 4 && a.format_in == FORMAT_F16; i++) {
-        gate.v[i] = saturated(gate.v[i]);
-        up.v[i] = saturated(up.v[i]);
+        gate.v[i] = clamp_half(gate.v[i]);
+        up.v[i] = clamp_half(up.v[i]);
       }
     }
     for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];

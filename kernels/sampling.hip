@@ -1,7 +1,9 @@
-// What sampling needs of a row of logits, one block of 1024 threads a row. Both kernels read the row once for its
-// maximum and the sums of its exponentials; top_k reads it a second time, for the candidates.
+// What sampling needs of a row of logits, in blocks of 1024 threads. Both kernels read the row once for its maximum and
+// the sums of its exponentials; top_k, one block a row, reads it a second time, for the candidates. Where rows are few,
+// argmax deals each to several blocks: what takes the time is then how long one of them is busy.
 #include "gpu.h"
 #include "args.h"
+#include "arrival.h"
 #include "elementary.h"
 
 constexpr u32 THREADS = 1024;
@@ -10,6 +12,8 @@ constexpr u32 WAVES = THREADS / WARP;
 // would spill on wave64 targets, which keep a mask of all lanes for every condition.
 constexpr u32 PER_THREAD = WARP == 64 ? 8 : 16;
 constexpr u32 CHUNK = THREADS * PER_THREAD;
+// Logits of a block's threads at one load each.
+constexpr u32 STRETCH = THREADS * 4;
 // Candidates of top_k in LDS.
 constexpr u32 CAPACITY = 2 * THREADS;
 
@@ -35,28 +39,31 @@ DEV float key_logit(u64 key) {
 
 DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
 
-struct Row {
-  const float* logits;
-  u32 cols;
+// The logits first .. end of a row: this block's share.
+struct Share {
+  const float* logits;    // of the whole row
+  u32 first, end;
 };
-DEV Row row_of(const float* logits, u32 row, u32 cols) { return Row{logits + (u64)row * cols, cols}; }
+
+// Where the stretch of a chunk begins that its threads' i-th logits are in.
+DEV u32 stretch_of(u32 start, u32 i) { return start + (i >> 2) * STRETCH; }
 
 // Id of this thread's i-th logit of the chunk at `start`; ascends with i.
-DEV u32 token_id(u32 start, u32 i) { return start + (i >> 2) * (4 * THREADS) + 4 * (u32)tid_x() + (i & 3); }
+DEV u32 token_id(u32 start, u32 i) { return stretch_of(start, i) + 4 * (u32)tid_x() + (i & 3); }
 
-// This thread's logits of a chunk; -infinity beyond the row.
-DEV void load_chunk(const Row& row, u32 start, float* v) {
-  const bool whole = ((u64)row.logits & 15) == 0 && row.cols - start >= CHUNK;
+// This thread's logits of a chunk; -infinity beyond the share.
+DEV void load_chunk(const Share& share, u32 start, float* v) {
+  const bool aligned = ((u64)share.logits & 15) == 0;
   UNROLL
   for (u32 i = 0; i < PER_THREAD; i += 4) {
     const u32 id = token_id(start, i);
-    if (whole) {
-      const v4 w = ld16(row.logits + id);
+    if (aligned && stretch_of(start, i) + STRETCH <= share.end) {
+      const v4 w = ld16(share.logits + id);
       v[i] = bits_f32(w.x); v[i + 1] = bits_f32(w.y); v[i + 2] = bits_f32(w.z); v[i + 3] = bits_f32(w.w);
     } else {
       for (u32 j = 0; j < 4; j++) {
-        const float x = row.logits[id + j < row.cols ? id + j : row.cols - 1];
-        v[i + j] = id + j < row.cols ? x : -F32_INFINITY;
+        const float x = share.logits[id + j < share.end ? id + j : share.end - 1];
+        v[i + j] = id + j < share.end ? x : -F32_INFINITY;
       }
     }
   }
@@ -80,7 +87,7 @@ DEV void raise_max(ExpSum& s, float before, float max, float inverse_temperature
   s.lost *= scale;
 }
 
-// One thread's part of a row.
+// One thread's part of a share.
 struct Part {
   float max;
   u32 best;               // first id that has it
@@ -89,12 +96,12 @@ struct Part {
   bool nan;
 };
 
-DEV Part scan(const Row& row, float temperature) {
+DEV Part scan(const Share& share, float temperature) {
   const float inverse = 1.f / temperature;
-  Part p{-F32_INFINITY, 4 * (u32)tid_x(), {0.f, 0.f}, {0.f, 0.f}, false};
-  for (u32 start = 0; start < row.cols; start += CHUNK) {
+  Part p{-F32_INFINITY, token_id(share.first, 0), {0.f, 0.f}, {0.f, 0.f}, false};
+  for (u32 start = share.first; start < share.end; start += CHUNK) {
     float v[PER_THREAD];
-    load_chunk(row, start, v);
+    load_chunk(share, start, v);
     const float before = p.max;
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
@@ -108,6 +115,7 @@ DEV Part scan(const Row& row, float temperature) {
     }
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i += 4) {
+      if (stretch_of(start, i) >= share.end) continue;
       add_four(p.plain, v + i, p.max, 1.f);
       if (temperature != 1.f) add_four(p.tempered, v + i, p.max, inverse);
     }
@@ -116,22 +124,44 @@ DEV Part scan(const Row& row, float temperature) {
 }
 
 // Key of the best token that this thread saw, 0 if it saw none.
-DEV u64 best_key(const Row& row, const Part& p) {
-  return 4 * (u32)tid_x() < row.cols ? token_key(p.max, p.best) : 0;
+DEV u64 best_key(const Share& share, const Part& p) {
+  return token_id(share.first, 0) < share.end ? token_key(p.max, p.best) : 0;
 }
 
 DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
 
+// Over all threads of a block, or all blocks of a row.
 struct Whole {
   u64 best;               // key of the best token
-  float log_sum_exp;      // of the logits; NaN if the row holds one
-  float log_tempered;     // of (logit - max) / temperature
-  bool nan;
+  u32 nan;                // whether there is one
+  float plain;            // sum of exp(logit - max); 0 if the largest logit is infinite
+  float tempered;         // sum of exp((logit - max) / temperature)
+  MEM float max() const { return key_logit(best); }
+  // Logarithms of the sums of exp(logit) and exp((logit - max) / temperature); NaN if there is one.
+  MEM float log_sum_exp() const {
+    return nan ? bits_f32(0x7fc00000u) : is_finite(max()) ? max() + log_accurate(plain) : max();
+  }
+  MEM float log_tempered() const {
+    return nan ? bits_f32(0x7fc00000u) : is_finite(max()) ? log_accurate(tempered) : 0.f;
+  }
 };
+
+// The best key of a wave, and whether it has seen a NaN, to all its lanes.
+DEV void best_of_wave(u64& best, u32& nan) {
+  for (int m = WARP / 2; m; m >>= 1) {
+    const u32 high = shfl_xor_u32((u32)(best >> 32), m), low = shfl_xor_u32((u32)best, m);
+    best = max_u64(best, (u64)high << 32 | low);
+    nan |= shfl_xor_u32(nan, m);
+  }
+}
+
+// A sum under its own maximum, brought under one that is larger by -below: not finite where nothing was summed, or
+// where a logit is infinite and there is no sum.
+DEV float brought_under(float sum, float below) { return is_finite(below) ? sum * exp_accurate(below) : 0.f; }
 
 // Sum over the block of the threads' sums, each brought under the block's maximum.
 DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
-  const float sum = warp_sum(is_finite(below_max) ? s.sum * exp_accurate(below_max) : 0.f);
+  const float sum = warp_sum(brought_under(s.sum, below_max));
   if (lane_id() == 0) waves[(u32)tid_x() / WARP] = sum;
   block_sync();
   float total = 0.f;
@@ -140,32 +170,51 @@ DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
 }
 
 // Puts the threads' parts together; every thread gets the result.
-DEV Whole combine(const Row& row, const Part& p, float temperature) {
+DEV Whole combine(const Share& share, const Part& p, float temperature) {
   SHARED u64 bests[WAVES];
   SHARED float sums[2][WAVES];
   SHARED u32 nans[WAVES];
-  u64 best = best_key(row, p);
+  u64 best = best_key(share, p);
   u32 nan = p.nan;
-  for (int m = WARP / 2; m; m >>= 1) {
-    const u32 high = shfl_xor_u32((u32)(best >> 32), m), low = shfl_xor_u32((u32)best, m);
-    best = max_u64(best, (u64)high << 32 | low);
-    nan |= shfl_xor_u32(nan, m);
-  }
+  best_of_wave(best, nan);
   const u32 wave = (u32)tid_x() / WARP;
   if (lane_id() == 0) { bests[wave] = best; nans[wave] = nan; }
   block_sync();
   for (u32 i = 0; i < WAVES; i++) { best = max_u64(best, bests[i]); nan |= nans[i]; }
-  const float max = key_logit(best);
-  const float below = p.max - max;       // not finite where this thread saw nothing, or the row has no sum
+  const float below = p.max - key_logit(best);
   const float plain = combine_sums(p.plain, below, sums[0]);
   const float tempered = temperature == 1.f ? plain : combine_sums(p.tempered, below / temperature, sums[1]);
-  Whole whole{best, max, 0.f, nan != 0};
-  if (nan) whole.log_sum_exp = whole.log_tempered = bits_f32(0x7fc00000u);
-  else if (is_finite(max)) {
-    whole.log_sum_exp = max + log_accurate(plain);
-    whole.log_tempered = log_accurate(tempered);
+  return Whole{best, nan, plain, tempered};
+}
+
+// By one wave of each of a row's blocks: puts together what they have found. False in all but the last to arrive. A
+// lane has the same blocks whichever that is, so the sum has one order.
+DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) {
+  constexpr u32 EACH = ARGMAX_BLOCKS / WARP;
+  v4* found = (v4*)a.partial + (u64)row * blocks;
+  if (lane_id() == 0) {
+    v4 mine;
+    mine.x = (u32)whole.best; mine.y = (u32)(whole.best >> 32); mine.z = f32_bits(whole.plain); mine.w = whole.nan;
+    found[bid_y()] = mine;
   }
-  return whole;
+  if (!last_wave_to_arrive(a.counters + row, blocks)) return false;
+  u64 best[EACH];
+  float sum[EACH];
+  whole = Whole{0, 0, 0.f, 0.f};
+  UNROLL
+  for (u32 i = 0; i < EACH; i++) {
+    const u32 block = i * WARP + (u32)lane_id();
+    const v4 other = ld16(found + (block < blocks ? block : 0));
+    best[i] = block < blocks ? (u64)other.y << 32 | other.x : 0;      // whose logit is a NaN: it adds nothing
+    sum[i] = bits_f32(other.z);
+    whole.best = max_u64(whole.best, best[i]);
+    whole.nan |= other.w;
+  }
+  best_of_wave(whole.best, whole.nan);
+  UNROLL
+  for (u32 i = 0; i < EACH; i++) whole.plain += brought_under(sum[i], key_logit(best[i]) - whole.max());
+  whole.plain = warp_sum(whole.plain);
+  return true;
 }
 
 // Sorts keys[0 .. n) in descending order: a bitonic network; n is a power of two, at most CAPACITY. What was written to
@@ -194,20 +243,25 @@ DEV void sort_candidates(u64* keys, u32 count) {
   sort_descending(keys, size);
 }
 
+// The buffer holds its capacity; all are counted.
+DEV void add_candidate(u64* keys, u32* count, u64 key) {
+  const u32 at = atomic_add_u32(count, 1);
+  if (at < CAPACITY) keys[at] = key;
+}
+
 // All tokens whose key is at least `floor`, in any order; the buffer is full when there are more. Their number.
-DEV u32 collect(const Row& row, u64 floor, u64* keys, u32* count) {
+DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   const u32 least = (u32)(floor >> 32);
-  for (u32 start = 0; start < row.cols; start += CHUNK) {
+  for (u32 start = 0; start < row.end; start += CHUNK) {
     float v[PER_THREAD];
     load_chunk(row, start, v);
     UNROLL
     for (u32 i = 0; i < PER_THREAD; i++) {
       const u32 id = token_id(start, i);
-      if (ordered(v[i]) < least || id >= row.cols) continue;
+      if (ordered(v[i]) < least || id >= row.end) continue;
       const u64 key = token_key(v[i], id);
       if (key < floor) continue;
-      const u32 at = atomic_add_u32(count, 1);
-      if (at < CAPACITY) keys[at] = key;
+      add_candidate(keys, count, key);
     }
   }
   block_sync();
@@ -216,12 +270,12 @@ DEV u32 collect(const Row& row, u64 floor, u64* keys, u32* count) {
 
 // The same for any number of tokens: whenever another round might not fit, the k best so far are kept. Leaves at least
 // k tokens in the buffer. `count` is 0. Their number.
-DEV u32 collect_thinning(const Row& row, u64 floor, u32 k, u64* keys, u32* count) {
+DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* count) {
   u32 kept = 0;
-  for (u32 start = 0; start < row.cols; start += THREADS) {
+  for (u32 start = 0; start < row.end; start += THREADS) {
     const u32 id = start + (u32)tid_x();
-    const u64 key = id < row.cols ? token_key(row.logits[id], id) : 0;
-    if (id < row.cols && key >= floor) keys[atomic_add_u32(count, 1)] = key;
+    const u64 key = id < row.end ? token_key(row.logits[id], id) : 0;
+    if (id < row.end && key >= floor) add_candidate(keys, count, key);
     block_sync();
     kept = *count;
     block_sync();
@@ -236,16 +290,19 @@ DEV u32 collect_thinning(const Row& row, u64 floor, u32 k, u64* keys, u32* count
   return kept;
 }
 
-// Grid: rows.
+// Grid: (rows, blocks of a row).
 KERNEL(1024, argmax, ArgmaxArgs) {
   pdl_launch(); pdl_wait();
-  const u32 r = (u32)bid_x();
-  const Row row = row_of(a.logits, r, a.cols);
-  const Whole whole = combine(row, scan(row, 1.f), 1.f);
+  const u32 r = (u32)bid_x(), first = (u32)bid_y() * a.share, blocks = (a.cols + a.share - 1) / a.share;
+  const u32 end = a.cols - first < a.share ? a.cols : first + a.share;
+  const Share share{a.logits + (u64)r * a.cols, first, end};
+  Whole whole = combine(share, scan(share, 1.f), 1.f);
+  if (tid_x() >= WARP) return;
+  if (blocks > 1 && !combine_blocks(a, r, blocks, whole)) return;
   if (tid_x() == 0) {
     a.tokens[r] = whole.nan ? ~0u : key_id(whole.best);
-    a.values[2 * r] = key_logit(whole.best);
-    a.values[2 * r + 1] = whole.log_sum_exp;
+    a.values[2 * r] = whole.max();
+    a.values[2 * r + 1] = whole.log_sum_exp();
   }
 }
 
@@ -257,13 +314,13 @@ KERNEL(1024, top_k, TopKArgs) {
   SHARED u64 keys[CAPACITY];
   SHARED u32 count;
   const u32 r = (u32)bid_x(), t = (u32)tid_x();
-  const Row row = row_of(a.logits, r, a.cols);
+  const Share row{a.logits + (u64)r * a.cols, 0, a.cols};
   const float temperature = a.temperatures[r];
   const Part part = scan(row, temperature);
   const Whole whole = combine(row, part, temperature);
   if (t == 0) {
-    a.log_sums[2 * r] = whole.log_sum_exp;
-    a.log_sums[2 * r + 1] = whole.log_tempered;
+    a.log_sums[2 * r] = whole.log_sum_exp();
+    a.log_sums[2 * r + 1] = whole.log_tempered();
     count = 0;
   }
   keys[t] = best_key(row, part);

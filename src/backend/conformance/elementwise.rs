@@ -4,9 +4,9 @@ use super::{Random, assert_close, fill, matrix, rows_batch, vector};
 use crate::backend::{Activation, Backend, Loader, RopeKind, RopeSpec};
 use crate::batch::Batch;
 
-/// `(rows, cols)`.
-const SHAPES: [(usize, usize); 9] =
-    [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000)];
+/// `(rows, cols)`; rows of 5001 and 12,301 are longer than what a block of threads holds at once.
+const SHAPES: [(usize, usize); 11] =
+    [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000), (2, 5001), (1, 12_301)];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (seed, (rows, cols)) in SHAPES.into_iter().enumerate() {

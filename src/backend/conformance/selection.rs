@@ -1,6 +1,6 @@
 //! What a step brings back of its logits: the largest, the best few, their log-sum-exp, or the row.
 
-use super::{Random, fill, matrix};
+use super::{Random, fill, matrix, rows_batch};
 use crate::backend::{Backend, Loader};
 use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
 
@@ -8,7 +8,7 @@ use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
 
 /// How logits lie in a row; where the large ones are decides which way a kernel takes.
-const PATTERNS: [fn(&mut Random, usize) -> f32; 9] = [
+const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |random, _| 30.0 * random.value(),
     |_, i| i as f32 / 1000.0,
     |_, i| -(i as f32) / 1000.0,
@@ -21,6 +21,9 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 9] = [
     // More good ones in few places than can be held at once: the best of them at the start, or in the middle.
     |_, i| if i / 4 % 32 == 0 { -(i as f32) } else { -1e6 },
     |_, i| if i / 4 % 32 == 0 { -(i as f32 - 34_304.0).abs() } else { -1e6 },
+    // What decides is all at the start.
+    |_, i| if i == 0 { f32::NAN } else { i as f32 },
+    |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
@@ -51,6 +54,15 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
                 compare(&what, selection.row(row), wanted[row], logits);
                 assert_eq!(bits(selection.whole_row(row).unwrap()), bits(logits), "{what}: the whole row");
             }
+        }
+        // A row alone may be dealt to several blocks of threads.
+        for (row, logits) in logits.chunks(cols).enumerate() {
+            let batch = rows_batch(vec![row as u32]);
+            backend.begin_step(&batch).unwrap();
+            backend.embed(&table, &batch, 1.0, &mut buffer).unwrap();
+            backend.begin_select(&buffer, cols, &[Wanted::Argmax]).unwrap();
+            let selection = backend.select(&buffer, 1, cols).unwrap();
+            compare(&format!("row {row} of {cols} logits, alone"), selection.row(0), Wanted::Argmax, logits);
         }
     }
 }

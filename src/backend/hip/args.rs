@@ -138,7 +138,16 @@ kernel_args! {
         scale: f32,
         softcap: f32,
     }
-    ArgmaxArgs { logits: DevicePtr, tokens: DevicePtr, values: DevicePtr, rows: u32, cols: u32 }
+    ArgmaxArgs {
+        logits: DevicePtr,
+        tokens: DevicePtr,
+        values: DevicePtr,
+        partial: DevicePtr,
+        counters: DevicePtr,
+        rows: u32,
+        cols: u32,
+        share: u32,
+    }
     TopKArgs {
         logits: DevicePtr,
         ids: DevicePtr,

@@ -76,7 +76,7 @@ impl KernelId {
     }
 
     pub fn prepare() -> Self {
-        Self::new("rows.hip", "prepare", 256)
+        Self::new("rows.hip", "prepare", 512)
     }
 
     pub fn gated_activation() -> Self {

@@ -3,7 +3,7 @@
 use super::args::{ArgmaxArgs, Format, TopKArgs};
 use super::backend::HipBackend;
 use super::buffer::{Buffer, count};
-use super::{Device, DeviceBuffer, DevicePtr, HostBuffer};
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, tuning};
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted};
 use crate::{Error, Result};
 
@@ -98,10 +98,25 @@ impl HipBackend {
         let argmax = wanted.contains(&Wanted::Argmax);
         let places = Places::new(num_rows, width);
         if argmax {
-            let (tokens, values) = (self.results.at(places.tokens), self.results.at(places.largest));
-            let args = ArgmaxArgs { logits: from, tokens, values, rows: count(num_rows)?, cols: count(cols)? };
-            // SAFETY: the logits' room was checked, the results' is that of `max_rows`; one stream.
-            unsafe { self.stream.launch(&self.functions.argmax, [count(num_rows)?, 1, 1], &args)? };
+            // How a row's sum comes about must not depend on how many rows there are in batch-invariant mode.
+            let share = match self.options.batch_invariant {
+                true => cols.max(1),
+                false => tuning::argmax_share(num_rows, cols, self.multiprocessors()),
+            };
+            let args = ArgmaxArgs {
+                logits: from,
+                tokens: self.results.at(places.tokens),
+                values: self.results.at(places.largest),
+                partial: self.partial,
+                counters: self.counters,
+                rows: count(num_rows)?,
+                cols: count(cols)?,
+                share: count(share)?,
+            };
+            let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
+            // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are no
+            // more blocks than multiprocessors, whose partial results are few; one stream.
+            unsafe { self.stream.launch(&self.functions.argmax, grid, &args)? };
         }
         if width > 0 {
             let temperatures = self.upload_temperatures(wanted)?;

@@ -2,8 +2,8 @@
 
 use super::args::Format;
 
-/// Device memory for partial sums of products and of attention that are split; fewer splits are used where it would not
-/// do.
+/// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it would
+/// not do.
 pub const PARTIAL_BYTES: u64 = 32 << 20;
 /// Counters of blocks that share an output.
 pub const NUM_COUNTERS: usize = 1 << 16;
@@ -96,6 +96,17 @@ pub fn attention_splits(
     (2 * multiprocessors).div_ceil(blocks).clamp(1, context_splits.max(1)).min(room.max(1))
 }
 
+/// Logits that a block of `argmax` reads with one load a thread.
+const ARGMAX_STRETCH: usize = 4096;
+/// Blocks of a row at most; `ARGMAX_BLOCKS` in `args.h`.
+const ARGMAX_BLOCKS: usize = 64;
+
+/// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a thread.
+pub fn argmax_share(rows: usize, cols: usize, multiprocessors: u32) -> usize {
+    let blocks = (multiprocessors as usize / rows.max(1)).clamp(1, ARGMAX_BLOCKS);
+    cols.max(1).div_ceil(blocks).next_multiple_of(ARGMAX_STRETCH)
+}
+
 /// Batch sizes that decode steps are recorded for.
 const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
 
@@ -171,6 +182,22 @@ mod tests {
         assert_eq!(attention_splits(1, 32, 8, 128, 132, 4), 4);
         assert_eq!(attention_splits(256, 32, 8, 128, 132, 32), 1);
         assert_eq!(attention_splits(1 << 14, 32, 8, 128, 132, 32), 1);
+    }
+
+    /// One block a multiprocessor at most where rows are split: their partial results have room.
+    #[test]
+    fn few_rows_of_logits_are_split() {
+        let blocks = |rows, cols: usize, sms| cols.div_ceil(argmax_share(rows, cols, sms));
+        assert_eq!(blocks(1, 151_936, 132), 38);
+        assert_eq!(blocks(8, 151_936, 132), 13);
+        assert_eq!(blocks(66, 151_936, 132), 2);
+        assert_eq!(blocks(67, 151_936, 132), 1);
+        assert_eq!(blocks(1, 4096, 132), 1);
+        assert_eq!(blocks(1, 1 << 24, 1000), ARGMAX_BLOCKS);
+        for (rows, sms) in [(1, 4), (3, 96), (16, 304), (304, 304)] {
+            let blocks = blocks(rows, 1 << 20, sms);
+            assert!(blocks == 1 || rows * blocks <= sms as usize && rows <= NUM_COUNTERS, "{rows} {sms}");
+        }
     }
 
     #[test]

@@ -25,7 +25,8 @@ fn barriers(image: &[u8]) -> Vec<(u32, String)> {
     std::fs::write(&path, image).unwrap();
     // SAFETY: the functions' types are those of gpu_cpu.h, which returns strings that live as long as the library.
     unsafe {
-        let library = libloading::Library::new(&path).unwrap();
+        // Never closed: other threads may be about to reach thread-local variables, which closing is no friend of.
+        let library = Box::leak(Box::new(libloading::Library::new(&path).unwrap()));
         let count = library.get::<unsafe extern "C" fn() -> c_int>(b"cpu_barrier_sites").unwrap()();
         let file = library.get::<unsafe extern "C" fn(c_int) -> *const c_char>(b"cpu_barrier_file").unwrap();
         let line = library.get::<unsafe extern "C" fn(c_int) -> c_int>(b"cpu_barrier_line").unwrap();

@@ -8,4 +8,5 @@ pub(crate) mod devices;
 mod memory;
 mod recorded;
 mod report;
+mod selection;
 mod self_test;

@@ -2,10 +2,14 @@
 
 mod fault;
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_void};
 use std::io::Write;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use amdsim::Order;
+use parking_lot::Mutex;
 
 use fault::Escape;
 
@@ -17,12 +21,54 @@ pub(crate) struct CpuObject {
     wave_size: u32,
     escape: Escape,
     error: unsafe extern "C" fn() -> *const c_char,
+    release: unsafe extern "C" fn(),
+    users: AtomicUsize,
 }
 
 // SAFETY: dlsym may be called from any thread, and the object's functions keep their state per thread.
 unsafe impl Send for CpuObject {}
 // SAFETY: as above.
 unsafe impl Sync for CpuObject {}
+
+/// A loaded object, while it is in use. Which modules share it does not matter: it has no variables but those.
+pub(crate) struct CpuModule(&'static CpuObject);
+
+/// Every object that was loaded, by its bytes. None is closed again: that would free what the C library may be reading
+/// on other threads at that moment, when they come to thread-local variables for the first time (glibc bug 27111).
+static OBJECTS: Mutex<BTreeMap<Box<[u8]>, &CpuObject>> = Mutex::new(BTreeMap::new());
+
+impl CpuModule {
+    pub(crate) fn load(image: &[u8]) -> Result<Self, String> {
+        let mut objects = OBJECTS.lock();
+        let object = match objects.get(image) {
+            Some(object) => *object,
+            None => {
+                let object: &CpuObject = Box::leak(Box::new(CpuObject::load(image)?));
+                objects.insert(image.into(), object);
+                object
+            }
+        };
+        object.users.fetch_add(1, Ordering::Relaxed);
+        Ok(Self(object))
+    }
+}
+
+impl Deref for CpuModule {
+    type Target = CpuObject;
+
+    fn deref(&self) -> &CpuObject {
+        self.0
+    }
+}
+
+impl Drop for CpuModule {
+    fn drop(&mut self) {
+        if self.0.users.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // SAFETY: gpu_cpu.h's; it may be called at any time.
+            unsafe { (self.0.release)() }
+        }
+    }
+}
 
 pub(crate) struct CpuKernel {
     pub threads: u32,
@@ -31,8 +77,7 @@ pub(crate) struct CpuKernel {
 }
 
 impl CpuObject {
-    /// Every load is a copy of its own, with its own variables.
-    pub(crate) fn load(image: &[u8]) -> Result<Self, String> {
+    fn load(image: &[u8]) -> Result<Self, String> {
         let mut file =
             tempfile::Builder::new().prefix("hipsim-").suffix(".so").tempfile().map_err(|e| e.to_string())?;
         file.write_all(image).map_err(|error| error.to_string())?;
@@ -45,19 +90,19 @@ impl CpuObject {
         let found =
             |name: &CStr| symbol(handle, name).ok_or_else(|| format!("no symbol {name:?}: not made with gpu_cpu.h"));
         let symbols = || -> Result<_, String> {
-            Ok((found(c"cpu_wave_size")?, found(c"cpu_error")?, found(c"cpu_fault_stack")?, found(c"cpu_fault")?))
+            let escape = (found(c"cpu_fault_stack")?, found(c"cpu_fault")?);
+            Ok((found(c"cpu_wave_size")?, found(c"cpu_error")?, found(c"cpu_release")?, escape))
         };
-        let (wave_size, error, stack, fault) = symbols().inspect_err(|_| {
-            // SAFETY: opened above, and nothing of it is in use.
-            unsafe { libc::dlclose(handle) };
-        })?;
-        // SAFETY: the types are those of gpu_cpu.h, and the object stays loaded as long as this value.
+        let (wave_size, error, release, (stack, fault)) = symbols()?;
+        // SAFETY: the types are those of gpu_cpu.h, and the object stays loaded.
         unsafe {
             Ok(Self {
                 handle,
                 wave_size: wave_size.cast::<u32>().read(),
                 error: std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const c_char>(error),
+                release: std::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(release),
                 escape: Escape::new(stack, fault),
+                users: AtomicUsize::new(0),
             })
         }
     }
@@ -110,13 +155,6 @@ impl CpuObject {
         }
         // SAFETY: a zero-terminated text of this thread, valid until its next launch.
         Err(unsafe { CStr::from_ptr((self.error)()) }.to_string_lossy().into_owned())
-    }
-}
-
-impl Drop for CpuObject {
-    fn drop(&mut self) {
-        // SAFETY: opened in `load`; no kernel of it runs, since running one borrows this value.
-        unsafe { libc::dlclose(self.handle) };
     }
 }
 
