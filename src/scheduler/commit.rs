@@ -41,14 +41,11 @@ impl Scheduler {
             }
             return Ok(step);
         }
-        let left = slots.into_iter().zip(step.seqs).filter_map(|(slot, seq)| Some((slot?, seq))).collect::<Vec<_>>();
-        if left.is_empty() {
+        if slots.iter().all(Option::is_none) {
             self.in_flight.pop_front();
             return Ok(Step::default());
         }
-        let kv = std::sync::Arc::clone(&self.kv_cache);
-        // Copies for those that ended go to blocks that nobody has been given since.
-        Ok(Step { id: step.id, ..self.lay_out(left, step.batch.block_copies, kv.read().config()) })
+        Ok(self.rebuild_step(step, &slots, self.kv_cache.read().config()))
     }
 
     /// Takes back a step that was never launched: its sequences compute its tokens later. Newer steps are withdrawn

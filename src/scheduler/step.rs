@@ -32,6 +32,9 @@ pub struct ScheduledSeq {
 
 impl Scheduler {
     pub(super) fn build_step(&mut self, id: u64, picks: Picks, kv: &KvCacheConfig) -> Step {
+        let num_tokens = picks.entries.iter().map(|pick| pick.num_tokens).sum();
+        let copies = picks.copies.into_iter().map(|(_, copy)| copy).collect();
+        let mut batch = empty_batch(num_tokens, picks.entries.len(), copies, kv);
         let scheduled = picks.entries.iter().map(|pick| {
             let seq = &mut self.sequences[pick.slot];
             // The pick counts as scheduled already.
@@ -43,39 +46,38 @@ impl Scheduler {
                 (false, true) => 1,
                 (false, false) => 0,
             };
-            let seq = ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits: 0..num_rows, samples };
-            (pick.slot, seq)
+            let scheduled =
+                ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits: 0..num_rows, samples };
+            append_sequence(&mut batch, seq, scheduled, kv.block_size)
         });
-        let scheduled = scheduled.collect();
-        let copies = picks.copies.into_iter().map(|(_, copy)| copy).collect();
-        Step { id, ..self.lay_out(scheduled, copies, kv) }
+        let seqs = scheduled.collect();
+        Step { id, batch, seqs }
     }
 
-    /// The flat arrays of a step of these sequences, which are told by their slots.
-    pub(super) fn lay_out(
-        &self,
-        scheduled: Vec<(usize, ScheduledSeq)>,
-        block_copies: Vec<BlockCopy>,
-        kv: &KvCacheConfig,
-    ) -> Step {
-        let num_tokens = scheduled.iter().map(|(_, seq)| seq.num_tokens).sum();
-        let num_seqs = scheduled.len();
-        let mut batch = Batch {
-            token_ids: Vec::with_capacity(num_tokens),
-            positions: Vec::with_capacity(num_tokens),
-            cu_seqlens_q: Vec::with_capacity(num_seqs + 1),
-            context_lens: Vec::with_capacity(num_seqs),
-            groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
-            logits_indices: Vec::with_capacity(num_seqs),
-            block_copies,
-        };
-        batch.cu_seqlens_q.push(0);
-        let mut seqs = Vec::with_capacity(num_seqs);
-        for (slot, mut seq) in scheduled {
-            seq.logits = append_sequence(&mut batch, &self.sequences[slot], &seq, kv.block_size);
-            seqs.push(seq);
-        }
-        Step { id: 0, batch, seqs }
+    /// The step once more, without the sequences that have no slot any more.
+    pub(super) fn rebuild_step(&self, step: Step, slots: &[Option<usize>], kv: &KvCacheConfig) -> Step {
+        let Step { id, batch: before, seqs } = step;
+        // Copies for those that ended go to blocks that nobody has been given since.
+        let mut batch = empty_batch(before.num_tokens(), seqs.len(), before.block_copies, kv);
+        let left = seqs.into_iter().zip(slots).filter_map(|(seq, slot)| Some((seq, (*slot)?)));
+        let seqs = left.map(|(seq, slot)| append_sequence(&mut batch, &self.sequences[slot], seq, kv.block_size));
+        let seqs = seqs.collect();
+        Step { id, batch, seqs }
+    }
+}
+
+/// With room for so many tokens and sequences.
+fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>, kv: &KvCacheConfig) -> Batch {
+    let mut cu_seqlens_q = Vec::with_capacity(num_seqs + 1);
+    cu_seqlens_q.push(0);
+    Batch {
+        token_ids: Vec::with_capacity(num_tokens),
+        positions: Vec::with_capacity(num_tokens),
+        cu_seqlens_q,
+        context_lens: Vec::with_capacity(num_seqs),
+        groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
+        logits_indices: Vec::with_capacity(num_seqs),
+        block_copies,
     }
 }
 
@@ -85,14 +87,9 @@ fn empty_tables(num_tokens: usize, num_seqs: usize) -> GroupTables {
     GroupTables { slot_mapping: Vec::with_capacity(num_tokens), block_tables: Vec::new(), cu_blocks }
 }
 
-/// Appends what is scheduled of `seq` and answers its rows of logits. All values fit in 32 bits: positions are below the
+/// Appends what is scheduled of `seq`, and gives it its rows of logits. All values fit in 32 bits: positions are below the
 /// model's length and slots below the pool's size, both of which were checked when they were configured.
-fn append_sequence(
-    batch: &mut Batch,
-    seq: &Sequence,
-    scheduled: &ScheduledSeq,
-    block_size: usize,
-) -> std::ops::Range<usize> {
+fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, block_size: usize) -> ScheduledSeq {
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
     let known = end.min(seq.tokens.len());
     batch.token_ids.extend_from_slice(&seq.tokens[start.min(known)..known]);
@@ -118,5 +115,5 @@ fn append_sequence(
     let (first_row, num_rows) = (batch.logits_indices.len(), scheduled.logits.len());
     let num_tokens = batch.token_ids.len();
     batch.logits_indices.extend((num_tokens - num_rows) as u32..num_tokens as u32);
-    first_row..first_row + num_rows
+    ScheduledSeq { logits: first_row..first_row + num_rows, ..scheduled }
 }
