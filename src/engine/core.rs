@@ -117,27 +117,22 @@ impl Core {
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
         self.want_logits(&step);
-        let (executor, wanted) = (&mut self.executor, &self.wanted);
-        match guarded(|| executor.launch(&step.batch, wanted)) {
-            Ok(Ok(())) => {
+        let (executor, wanted, panics) = (&mut self.executor, &self.wanted, &mut self.panics);
+        let launched = guarded(|| executor.launch(&step.batch, wanted));
+        match launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref()))) {
+            Ok(()) => {
                 self.launched = Some(step);
                 Ok(())
             }
-            Ok(Err(error)) => self.give_up(&step, error),
-            Err(payload) => {
-                let error = forward_panicked(&mut self.panics, payload.as_ref());
-                self.give_up(&step, error)
-            }
+            Err(error) => self.give_up(&step, error),
         }
     }
 
     /// Waits for the step's logits and reads them: sampled tokens go to `picks`, requests that end here to `ends`.
     fn collect(&mut self, step: &Step) -> Result<()> {
-        let executor = &mut self.executor;
-        let mut logits = match guarded(|| executor.collect()) {
-            Ok(logits) => logits?,
-            Err(payload) => return Err(forward_panicked(&mut self.panics, payload.as_ref())),
-        };
+        let (executor, panics) = (&mut self.executor, &mut self.panics);
+        let collected = guarded(|| executor.collect());
+        let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
         check_shape(&logits, self.wanted.len(), self.vocab_size)?;
         self.picks.clear();

@@ -32,20 +32,20 @@ impl Scheduler {
             self.kv_cache.write().tick(now);
         }
         let slots: Vec<Option<usize>> = step.seqs.iter().map(|seq| self.slot_in_step(seq.id, step.id)).collect();
-        if slots.iter().all(Option::is_some) {
-            for ((slot, scheduled), end) in slots.iter().flatten().zip(&step.seqs).zip(&step.batch.cu_seqlens_q[1..]) {
-                let last = scheduled.start + scheduled.num_tokens - 1;
-                let token = self.sequences[*slot].tokens.get(last);
-                let token = token.ok_or_else(|| Error::internal(format!("{:?} was not given a token", scheduled.id)));
-                step.batch.token_ids[*end as usize - 1] = *token?;
-            }
-            return Ok(step);
+        if slots.iter().any(Option::is_none) {
+            step = self.rebuild_step(step, &slots, self.kv_cache.read().config());
         }
-        if slots.iter().all(Option::is_none) {
+        if step.seqs.is_empty() {
             self.in_flight.pop_front();
             return Ok(Step::default());
         }
-        Ok(self.rebuild_step(step, &slots, self.kv_cache.read().config()))
+        for ((slot, scheduled), end) in slots.iter().flatten().zip(&step.seqs).zip(&step.batch.cu_seqlens_q[1..]) {
+            let last = scheduled.start + scheduled.num_tokens - 1;
+            let token = self.sequences[*slot].tokens.get(last);
+            let token = token.ok_or_else(|| Error::internal(format!("{:?} was not given a token", scheduled.id)));
+            step.batch.token_ids[*end as usize - 1] = *token?;
+        }
+        Ok(step)
     }
 
     /// Takes back a step that was never launched: its sequences compute its tokens later. Newer steps are withdrawn

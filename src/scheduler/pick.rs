@@ -50,14 +50,13 @@ impl Picks {
 }
 
 impl Scheduler {
-    pub(super) fn pick(&mut self, kv: &mut KvCache, now: u64) -> Result<Picks> {
-        let most_blocks = if self.in_flight.is_empty() { 0 } else { self.most_blocks(kv.config()) };
+    pub(super) fn pick(&mut self, kv: &mut KvCache, keep_free: usize, now: u64) -> Result<Picks> {
         let mut picks = Picks {
             entries: Vec::with_capacity(self.running.len() + 1),
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
             prompt_logits: self.config.max_prompt_logits,
-            keep_free: self.watermark.max(most_blocks),
+            keep_free,
             is_short: false,
         };
         self.pick_decodes(kv, &mut picks, now)?;

@@ -335,3 +335,20 @@ fn a_step_that_is_withdrawn_comes_again() {
     h.commit(&first);
     assert_eq!(shares(&h.step()), [(1, 1), (2, 5)]);
 }
+
+/// A token that never came is noticed, also where other sequences of the step have ended.
+#[test]
+fn a_step_ahead_without_its_token_is_an_error() {
+    for ended in [None, Some(1)] {
+        let mut h = Harness::new(16, limits());
+        h.add(sequence(1, 3)).unwrap();
+        h.add(sequence(2, 3)).unwrap();
+        let (first, ahead) = (h.schedule(), h.schedule());
+        h.scheduler.commit(&first, &[(SeqId(1), token_of(SeqId(1)))], h.now).unwrap();
+        if let Some(id) = ended {
+            assert!(h.scheduler.finish(SeqId(id), h.now));
+        }
+        let error = h.scheduler.complete(ahead, h.now).unwrap_err();
+        assert!(error.to_string().contains("SeqId(2) was not given a token"), "{error}");
+    }
+}
