@@ -34,8 +34,6 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
 // Neighbouring columns of a row.
 struct Four { float v[4]; };
 
-DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }
-
 // Columns c .. c + 4 (c a multiple of 4) of a row of `cols`; zeros from cols on. `aligned`: the row begins at a
 // multiple of 16 bytes, so that one load will do.
 DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {

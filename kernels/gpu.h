@@ -329,6 +329,7 @@ DEV void pdl_launch() {}
 DEV v4 ld16(const void* p) { return *(const v4*)p; }
 DEV v2 ld8(const void* p) { return *(const v2*)p; }
 
+DEV bool is_aligned(const void* p, u32 bytes) { return ((u64)p & (bytes - 1)) == 0; }     // to a power of two
 DEV float bits_f32(u32 u) { union { u32 u; float f; } x; x.u = u; return x.f; }
 DEV u32 f32_bits(float f) { union { u32 u; float f; } x; x.f = f; return x.u; }
 DEV float clamp_half(float f) { return f > 65504.f ? 65504.f : f < -65504.f ? -65504.f : f; }    // a NaN stays one

@@ -53,7 +53,7 @@ DEV u32 token_id(u32 start, u32 i) { return stretch_of(start, i) + 4 * (u32)tid_
 
 // This thread's logits of a chunk; -infinity beyond the share.
 DEV void load_chunk(const Share& share, u32 start, float* v) {
-  const bool aligned = ((u64)share.logits & 15) == 0;
+  const bool aligned = is_aligned(share.logits, 16);
   UNROLL
   for (u32 i = 0; i < PER_THREAD; i += 4) {
     const u32 id = token_id(start, i);
