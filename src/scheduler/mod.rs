@@ -202,11 +202,10 @@ impl Scheduler {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         kv.tick(now);
-        let most_blocks = if self.in_flight.is_empty() { 0 } else { self.most_blocks(kv.config()) };
-        if !kv.has_available(most_blocks) {
+        if !self.in_flight.is_empty() && !kv.has_available(self.most_blocks(kv.config(), 1)) {
             return Ok(Step::default());
         }
-        let picks = self.pick(&mut kv, self.watermark.max(most_blocks), now)?;
+        let picks = self.pick(&mut kv, now)?;
         if picks.entries.is_empty() {
             return Ok(Step::default());
         }

@@ -50,16 +50,20 @@ impl Picks {
 }
 
 impl Scheduler {
-    pub(super) fn pick(&mut self, kv: &mut KvCache, keep_free: usize, now: u64) -> Result<Picks> {
+    pub(super) fn pick(&mut self, kv: &mut KvCache, now: u64) -> Result<Picks> {
         let mut picks = Picks {
             entries: Vec::with_capacity(self.running.len() + 1),
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
             prompt_logits: self.config.max_prompt_logits,
-            keep_free,
+            keep_free: self.watermark,
             is_short: false,
         };
         self.pick_decodes(kv, &mut picks, now)?;
+        if !self.in_flight.is_empty() {
+            // Nothing is preempted ahead: what prompts under way may still need is not for newcomers.
+            picks.keep_free = picks.keep_free.max(self.most_blocks(kv.config(), 2));
+        }
         self.pick_prompts(kv, &mut picks, now)?;
         Ok(picks)
     }
@@ -131,12 +135,12 @@ impl Scheduler {
         }
     }
 
-    /// The most blocks of a group that the running sequences can need in the next step: those for their tokens, and one
-    /// each for a copy.
-    pub(super) fn most_blocks(&self, kv: &KvCacheConfig) -> usize {
+    /// The most blocks of a group that the running sequences with `least` or more tokens to compute can need in the next
+    /// step: those for their tokens, and one each for a copy.
+    pub(super) fn most_blocks(&self, kv: &KvCacheConfig, least: usize) -> usize {
         let budget = self.config.max_num_batched_tokens;
-        let needed = self.running.iter().map(|&(_, slot)| {
-            let seq = &self.sequences[slot];
+        let running = self.running.iter().map(|&(_, slot)| &self.sequences[slot]);
+        let needed = running.filter(|seq| seq.num_pending() >= least).map(|seq| {
             let end = seq.num_scheduled + seq.num_pending().min(budget);
             let held = (0..kv.groups.len()).map(|group| seq.blocks.table(group).len()).min();
             end.div_ceil(kv.block_size).saturating_sub(held.unwrap_or(0)) + 1
