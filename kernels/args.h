@@ -146,15 +146,16 @@ struct RopeStoreArgs {
 // hold a multiple of 16 tokens; a block that the window has left behind is never read, whatever its number.
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
-//     combines them in order.
+//     combines them in order. With a slot_mapping it does what rope_store does as well, but leaves qkv as it is.
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
 //     the sequence) pairs, best with the longest contexts first: grid (items, heads).
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;
+constexpr u32 ATTENTION_DECODE_THREADS = 256;
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;      // of prefill
 struct AttentionArgs {
-  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
-  const void* k_cache;
-  const void* v_cache;
+  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], rotated but where slot_mapping is given
+  void* k_cache;
+  void* v_cache;
   void* out;              // [n] rows of num_heads * head_dim in format_out
   float* partial;         // decode: [items][num_heads][splits][head_dim + 2] (values, max, sum)
   u32* counters;          // decode: [items][num_kv_heads], zero before and after
@@ -164,6 +165,12 @@ struct AttentionArgs {
   const u32* block_start;
   const u32* block_tables;
   const float* sinks;     // [num_heads] or null
+  const u32* slot_mapping;         // decode, or null; the next ones with it alone: as in RopeStoreArgs
+  const float* q_norm;
+  const float* k_norm;
+  const float* angles;
+  u32 num_pairs, neox;
+  float eps;
   u32 num_heads, num_kv_heads, head_dim, block_size;
   u32 splits;
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it

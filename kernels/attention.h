@@ -81,6 +81,18 @@ template <> struct Eight<f16> {
     const u32 w[4] = {words.x, words.y, words.z, words.w};
     for (int i = 0; i < 4; i++) { x[2 * i] = lo_h(w[i]); x[2 * i + 1] = hi_h(w[i]); }
   }
+  MEMBER void round(const float* x) {
+    f16 h[8];
+    for (int i = 0; i < 8; i++) h[i] = f2h(x[i]);
+    set(h);
+  }
+  // At column `column` of a row of `cols`; whole words where all rows of the cache lie so.
+  MEMBER void store(f16* p, u32 cols, u32 column) const {
+    if (cols % 8 == 0) { *(v4*)p = words; return; }
+    const u32 w[4] = {words.x, words.y, words.z, words.w};
+    for (u32 i = 0; i < 8; i++)
+      if (column + i < cols) p[i] = (f16)(w[i / 2] >> (16 * (i % 2)));
+  }
 };
 template <> struct Eight<float> {
   v4 low, high;
@@ -93,6 +105,14 @@ template <> struct Eight<float> {
     const u32 w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
   }
+  MEMBER void round(const float* x) { set(x); }
+  MEMBER void store(float* p, u32 cols, u32 column) const {
+    if (cols % 4 == 0 && column + 8 <= cols) { *(v4*)p = low; *(v4*)(p + 4) = high; return; }
+    float x[8];
+    unpack(x);
+    for (u32 i = 0; i < 8; i++)
+      if (column + i < cols) p[i] = x[i];
+  }
 };
 // The slow way, for rows that are no multiple of 16 bytes. Columns from `cols` on repeat the last one: no column beyond
 // the head has a part in a score, or is stored.
@@ -101,6 +121,14 @@ template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 co
   #pragma unroll
   for (u32 i = 0; i < 8; i++) x[i] = row[min_(column + i, cols - 1)];
   eight.set(x);
+}
+
+// Columns column .. column + 8 of a row of f32; zeros from `cols` on.
+DEV void load_eight(const float* row, u32 column, u32 cols, float* x) {
+  const bool aligned = is_aligned(row, 16);
+  const Four low = load_four(row, aligned, column, cols), high = load_four(row, aligned, column + 4, cols);
+  #pragma unroll
+  for (u32 j = 0; j < 4; j++) { x[j] = low.v[j]; x[4 + j] = high.v[j]; }
 }
 
 // ------------------------------------------------------------------------------------------------ output
@@ -159,18 +187,35 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   // First of this lane's eight columns.
   MEMBER static u32 column() { return ((u32)tid_x() % LANES) * 8; }
 
-  // Query `i` := `row`, which sees keys first .. end.
-  MEMBER void set_query(u32 i, const float* row, u32 head_dim, float factor, u32 first_, u32 end_) {
+  // Query `i` := the eight columns of this lane, zeros beyond the head, of a query that sees keys first .. end.
+  MEMBER void set_query(u32 i, const float* x, float factor, u32 first_, u32 end_) {
     for (u32 j = 0; j < 8; j++) {
-      const u32 c = column() + j;
-      const float x = row[c < head_dim ? c : 0];
-      q[i][j] = c < head_dim ? x * factor : 0.f;
+      q[i][j] = x[j] * factor;
       values[i][j] = 0;
     }
     top[i] = NOTHING;
     sum[i] = 0;
     first[i] = first_;
     end[i] = end_;
+  }
+
+  // Begins the sums of the queries that were just set with a key that all of them see, in the runs of `mine`.
+  MEMBER void begin_with(const Eight<T>& k, const Eight<T>& v, bool mine, float softcap) {
+    float x[8], y[8];
+    k.unpack(x);
+    v.unpack(y);
+    #pragma unroll
+    for (u32 i = 0; i < QUERIES; i++) {
+      float s = q[i][0] * x[0];
+      #pragma unroll
+      for (u32 j = 1; j < 8; j++) s = fma_(q[i][j], x[j], s);
+      for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
+      if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
+      top[i] = mine ? s : NOTHING;
+      sum[i] = mine ? 1.f : 0.f;
+      #pragma unroll
+      for (u32 j = 0; j < 8; j++) values[i][j] = mine ? y[j] : 0.f;
+    }
   }
 
   // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys. ALIGNED = false is for

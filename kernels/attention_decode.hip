@@ -3,10 +3,14 @@
 // A block attends with all query heads of one kv head to one split of the keys, so that K and V are read once for them.
 // Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
 // split may turn out empty.
+//
+// With a slot_mapping, q and k come as the projection left them. Every block then rotates its queries, and the one whose
+// split ends the context also the new token's k, which it stores with v and attends to straight from its registers.
 #include "arrival.h"
 #include "attention.h"
+#include "rope.h"
 
-constexpr u32 GROUPS = ATTENTION_THREADS / 32;
+constexpr u32 GROUPS = ATTENTION_DECODE_THREADS / 32;
 constexpr u32 QUERIES = 4;               // of a group at once
 
 // Results of the groups of a block: values relative to exp2(top), and the sum of the weights.
@@ -44,20 +48,33 @@ template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work&
                     min_(context, (block + share) * a.block_size));
 }
 
-// This group's part of the chunks from `chunk` on.
-template <class T, u32 D> DEV void attend(const AttentionArgs& a, const Work& w, const Keys<T>& keys, u32 chunk,
-                                          GroupResults<D>& results) {
+// This group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's own.
+template <class T, u32 D> DEV void attend(const AttentionArgs& a, const Work& w, Keys<T> keys, bool ends_context,
+                                          u32 chunk, GroupResults<D>& results) {
   using Queries = FewQueries<T, D, QUERIES>;
-  const u32 group = (u32)tid_x() >> 5;
+  const u32 group = (u32)tid_x() >> 5, worker = group / w.side_by_side, column = Queries::column();
   const float* q = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  const bool rotates = a.slot_mapping != nullptr, adds_key = rotates && ends_context;
+  if (adds_key) keys.end--;                            // the cache may not have it yet
+  Angles angles;
+  if (rotates) angles.load(a, w.row, column);
   Queries queries;
   #pragma unroll
   for (u32 i = 0; i < QUERIES; i++) {
     // Places beyond the last head compute it again; nobody reads them.
     const u32 head = w.kv_head * w.heads + min_((chunk + group % w.side_by_side) * QUERIES + i, w.heads - 1);
-    queries.set_query(i, q + head * a.head_dim, a.head_dim, query_factor(a), keys.first, keys.end);
+    float x[8];
+    if (rotates) load_rotated<Queries::LANES>(a, q + head * a.head_dim, a.q_norm, angles, column, x);
+    else load_eight(q + head * a.head_dim, column, a.head_dim, x);
+    queries.set_query(i, x, query_factor(a), keys.first, keys.end);
   }
-  queries.attend(keys, group / w.side_by_side, GROUPS / w.side_by_side, a.softcap);
+  if (adds_key) {
+    NewKey<T> key;
+    key.template load<Queries::LANES>(a, w.row, w.kv_head, angles, column);
+    if (chunk == 0 && (u32)tid_x() < Queries::LANES) key.store(a, w.kv_head, column);
+    queries.begin_with(key.k, key.v, worker == 0 && ((u32)tid_x() & 31) < Queries::LANES, a.softcap);
+  }
+  queries.attend(keys, worker, GROUPS / w.side_by_side, a.softcap);
   queries.merge_runs();
   if (((u32)tid_x() & 31) >= Queries::LANES) return;
   #pragma unroll
@@ -99,7 +116,7 @@ struct Columns {
 // The groups that shared the keys of a head become one result, of the item or of the split.
 template <u32 D>
 DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
-  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += ATTENTION_THREADS) {
+  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += ATTENTION_DECODE_THREADS) {
     const u32 place = i / (D / 4), query = place % QUERIES, column = i % (D / 4) * 4;
     const u32 in_kv_head = chunk * QUERIES + place;
     if (in_kv_head >= w.heads || column >= a.head_dim) continue;
@@ -125,7 +142,7 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
 template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
   constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
-  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += ATTENTION_THREADS) {
+  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += ATTENTION_DECODE_THREADS) {
     const u32 head = w.kv_head * w.heads + i / (D / 4), column = i % (D / 4) * 4;
     if (column >= a.head_dim) continue;
     Columns columns;
@@ -147,12 +164,30 @@ template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) 
   }
 }
 
+// Asks L2 for the split's keys. They come from device memory: since the step before, all weights passed through L2.
+template <class T> DEV void prefetch_keys(const Keys<T>& keys) {
+  constexpr u32 LINE = 128 / sizeof(T);
+  const u32 lines = (keys.head_dim + LINE - 1) / LINE;
+  for (u32 i = (u32)tid_x(); i < (keys.end - keys.first) * lines; i += ATTENTION_DECODE_THREADS) {
+    const u32 key = keys.first + i / lines;
+    const u64 at = keys.table[key / keys.block_size] * keys.block_stride +
+                   (u64)(key % keys.block_size) * keys.head_dim + i % lines * LINE;
+    prefetch(keys.k + at);
+    prefetch(keys.v + at);
+  }
+}
+
 template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
   SHARED GroupResults<D> results;
+  // All of this is the step's input.
   const Work w = work_of(a);
   const Keys<T> keys = keys_of_split<T>(a, w);
+  const bool ends_context = keys.first < keys.end && keys.end == a.context_lens[w.sequence];
+  if (GPU_NV && keys.first < keys.end) prefetch_keys(keys);
+  pdl_launch();
+  pdl_wait();
   for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
-    attend(reload(a), w, keys, chunk, results);
+    attend(reload(a), w, keys, ends_context, chunk, results);
     block_sync();
     combine_groups(reload(a), w, chunk, results);
     block_sync();                                      // before the next chunks overwrite the results
@@ -160,17 +195,14 @@ template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
   const AttentionArgs& end = reload(a);
   if (end.splits > 1) {
     u32* counter = end.counters + (u64)w.item * end.num_kv_heads + w.kv_head;
-    if (!last_to_arrive<ATTENTION_THREADS>(counter, end.splits)) return;
+    if (!last_to_arrive<ATTENTION_DECODE_THREADS>(counter, end.splits)) return;
     combine_splits<D>(end, w);
   }
-  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, ATTENTION_THREADS);
+  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, ATTENTION_DECODE_THREADS);
 }
 
-#define ATTENTION_DECODE(type, suffix, D)                                       \
-  KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {            \
-    pdl_launch(); pdl_wait();                                                  \
-    attention_decode<type, D>(a);                                               \
-  }
+#define ATTENTION_DECODE(type, suffix, D) \
+  KERNEL(ATTENTION_DECODE_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) { attention_decode<type, D>(a); }
 ATTENTION_DECODE(f16, f16, 64)
 ATTENTION_DECODE(f16, f16, 128)
 ATTENTION_DECODE(f16, f16, 256)

@@ -25,8 +25,9 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       const u32 r = min_(row + i, last);
-      queries.set_query(i, q + (tile.row + r) * q_stride, a.head_dim, query_factor(a), tile.first_key(r),
-                        tile.end_key(r));
+      float x[8];
+      load_eight(q + (tile.row + r) * q_stride, Queries::column(), a.head_dim, x);
+      queries.set_query(i, x, query_factor(a), tile.first_key(r), tile.end_key(r));
     }
     queries.template attend<ALIGNED>(keys, 0, 1, a.softcap);
     queries.merge_runs();

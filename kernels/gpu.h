@@ -179,6 +179,7 @@ DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
 }
 DEV void pdl_wait() {}
 DEV void pdl_launch() {}
+DEV void prefetch(const void*) {}
 
 // ================================================================================================ NVIDIA
 #elif defined(__CUDACC__) || defined(__CUDACC_RTC__)
@@ -273,6 +274,7 @@ DEV void pdl_launch() { asm volatile("griddepcontrol.launch_dependents;" ::: "me
 DEV void pdl_wait() {}
 DEV void pdl_launch() {}
 #endif
+DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
 
 // ================================================================================================ CPU
 #else
@@ -309,6 +311,7 @@ DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
 }
 DEV void pdl_wait() {}
 DEV void pdl_launch() {}
+DEV void prefetch(const void*) {}
 #endif
 
 // ================================================================================================ all
@@ -324,8 +327,10 @@ DEV void pdl_launch() {}
 //   add_release        atomic add whose block has published what it wrote before, and sees what earlier
 //                      adders published
 //   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the one ahead of it has ended,
-//                      and calls this before it touches anything but weights. EVERY kernel must: order is transitive
+//                      and calls this before it touches anything but weights and the step's inputs, which were there
+//                      before the step's first kernel. EVERY kernel must: order is transitive
 //   pdl_launch         from here on the next kernel may start
+//   prefetch           asks for a line of L2, whoever may be writing it: worth while ahead of pdl_wait alone
 DEV v4 ld16(const void* p) { return *(const v4*)p; }
 DEV v2 ld8(const void* p) { return *(const v2*)p; }
 

@@ -190,6 +190,27 @@ pub trait Backend: Send + Sized + 'static {
         out: &mut Self::Buffer,
     ) -> Result<()>;
 
+    /// `rope_and_store_kv`, then `attention` over what is there with it; what becomes of `qkv` is the backend's affair.
+    #[allow(clippy::too_many_arguments)]
+    fn rope_attention(
+        &mut self,
+        qkv: &mut Self::Buffer,
+        layout: QkvLayout,
+        q_norm: Option<&Self::Vector>,
+        k_norm: Option<&Self::Vector>,
+        eps: f32,
+        rope: &RopeSpec,
+        angles: &Self::Buffer,
+        args: AttentionArgs,
+        batch: &Batch,
+        group: usize,
+        kv: &mut Self::KvLayer,
+        out: &mut Self::Buffer,
+    ) -> Result<()> {
+        self.rope_and_store_kv(qkv, layout, q_norm, k_norm, eps, rope, angles, batch, group, kv)?;
+        self.attention(qkv, layout, args, batch, group, kv, out)
+    }
+
     /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns.
     fn gated_activation(
         &mut self,

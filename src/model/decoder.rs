@@ -146,12 +146,12 @@ impl<B: Backend> Decoder<B> {
             backend.copy_blocks(batch, KV_GROUP, kv)?;
             backend.norm_linear(&all.residual, &layer.attn_norm, eps, &layer.qkv, tokens, &mut work.normed, qkv)?;
             let (q_norm, k_norm) = layer.qk_norm.as_ref().map(|[q, k]| (q, k)).unzip();
-            backend.rope_and_store_kv(qkv, spec.qkv, q_norm, k_norm, eps, &spec.rope, angles, batch, KV_GROUP, kv)?;
-            let is_last = i + 1 == num_layers;
+            let (layout, rope, is_last) = (spec.qkv, &spec.rope, i + 1 == num_layers);
             if is_last && rows == 0 {
-                return Ok(());
+                return backend.rope_and_store_kv(qkv, layout, q_norm, k_norm, eps, rope, angles, batch, KV_GROUP, kv);
             }
-            backend.attention(qkv, spec.qkv, spec.attention, batch, KV_GROUP, kv, &mut all.attn)?;
+            let (args, out) = (spec.attention, &mut all.attn);
+            backend.rope_attention(qkv, layout, q_norm, k_norm, eps, rope, angles, args, batch, KV_GROUP, kv, out)?;
             if is_last {
                 backend.gather_rows(&all.attn, batch, spec.qkv.q_cols(), &mut last.attn)?;
                 backend.gather_rows(&all.residual, batch, spec.hidden_size, &mut last.residual)?;

@@ -18,7 +18,12 @@ pub(super) struct Case {
     pub(super) seqs: &'static [(usize, usize)],
 }
 
-const fn case(heads: [usize; 2], head_dim: usize, block_size: usize, seqs: &'static [(usize, usize)]) -> Case {
+pub(super) const fn case(
+    heads: [usize; 2],
+    head_dim: usize,
+    block_size: usize,
+    seqs: &'static [(usize, usize)],
+) -> Case {
     let [num_heads, num_kv_heads] = heads;
     Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, dtype: KvCacheDtype::F16, seqs }
 }
@@ -126,7 +131,7 @@ fn nothing_to_attend_to<L: Loader>(loader: L) {
 }
 
 /// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows.
-fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
+pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
     let layout = case.layout();
     let AttentionArgs { scale, softcap, window } = case.args();
     let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));

@@ -7,6 +7,7 @@ pub(crate) mod fused;
 mod invariance;
 pub(crate) mod linear;
 mod rope;
+pub(crate) mod rope_attention;
 pub(crate) mod selection;
 
 use crate::backend::{
@@ -38,6 +39,7 @@ pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy:
     linear::check(loader);
     rope::check(loader);
     attention::check(loader, accuracy);
+    rope_attention::check(loader);
     selection::check(loader);
 }
 
@@ -166,21 +168,37 @@ pub(crate) struct AttentionRig<L: Loader> {
     pub(crate) angles: BufferOf<L>,
     pub(crate) out: BufferOf<L>,
     pub(crate) kv: <L::Backend as Backend>::KvLayer,
+    rope: RopeSpec,
+    /// Of q and of k.
+    norms: Option<[<L::Backend as Backend>::Vector; 2]>,
 }
 
 impl<L: Loader> AttentionRig<L> {
-    /// `rows`: qkv rows, of `layout.cols()`.
-    pub(crate) fn new(mut loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Self {
+    /// `rows`: qkv rows, of `layout.cols()`. Nothing is rotated.
+    pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Self {
+        Self::with_rope(loader, layout, spec, rows, no_rope(), None)
+    }
+
+    pub(crate) fn with_rope(
+        mut loader: L,
+        layout: QkvLayout,
+        spec: KvLayerSpec,
+        rows: &[f32],
+        rope: RopeSpec,
+        norms: Option<[Vec<f32>; 2]>,
+    ) -> Self {
         let table_rows = rows.len() / layout.cols();
         let mut rows = rows.to_vec();
         rows.resize(rows.len() + spec.block_size * layout.cols(), f32::NAN);
         let table = matrix(&mut loader, &rows, layout.cols());
         let most = table_rows.max(spec.block_size);
         let qkv = loader.alloc_buffer(most, layout.cols()).unwrap();
-        let angles = loader.alloc_buffer(most, 1).unwrap();
+        let angles = loader.alloc_buffer(most, 2 * rope.inv_freq.len().max(1)).unwrap();
         let out = loader.alloc_buffer(most, layout.q_cols()).unwrap();
         let kv = loader.alloc_kv_layer(spec).unwrap();
-        let mut rig = Self { backend: loader.finish().unwrap(), layout, spec, table, table_rows, qkv, angles, out, kv };
+        let norms = norms.map(|norms| norms.map(|weights| vector(&mut loader, &weights)));
+        let backend = loader.finish().unwrap();
+        let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rope, norms };
         rig.poison();
         rig
     }
@@ -195,12 +213,17 @@ impl<L: Loader> AttentionRig<L> {
 
     /// Stores the K and V of the batch's tokens.
     pub(crate) fn store(&mut self, batch: &Batch) {
-        let backend = &mut self.backend;
-        backend.begin_step(batch).unwrap();
-        backend.embed(&self.table, batch, 1.0, &mut self.qkv).unwrap();
-        let (rope, layout) = (no_rope(), self.layout);
-        let (qkv, angles, kv) = (&mut self.qkv, &self.angles, &mut self.kv);
-        backend.rope_and_store_kv(qkv, layout, None, None, 0.0, &rope, angles, batch, 0, kv).unwrap();
+        self.project(batch);
+        let Self { backend, layout, qkv, angles, kv, rope, norms, .. } = self;
+        let (q_norm, k_norm) = norms.as_ref().map(|[q, k]| (q, k)).unzip();
+        backend.rope_and_store_kv(qkv, *layout, q_norm, k_norm, rope::EPS, rope, angles, batch, 0, kv).unwrap();
+    }
+
+    /// The batch's rows of q, k and v, and their angles.
+    fn project(&mut self, batch: &Batch) {
+        self.backend.begin_step(batch).unwrap();
+        self.backend.rope_angles(&self.rope, batch, &mut self.angles).unwrap();
+        self.backend.embed(&self.table, batch, 1.0, &mut self.qkv).unwrap();
     }
 
     /// Stores what the batch's sequences have in the cache, then runs the step: store and attention.
@@ -218,6 +241,16 @@ impl<L: Loader> AttentionRig<L> {
         self.store(batch);
         self.backend.attention(&self.qkv, self.layout, args, batch, 0, &self.kv, &mut self.out).unwrap();
         self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols()).unwrap().to_vec()
+    }
+
+    /// One step with store and attention in one op.
+    pub(crate) fn rope_step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+        let batch = &batch_of(pieces, self.spec.block_size, args.window);
+        self.project(batch);
+        let Self { backend, layout, qkv, angles, out, kv, rope, norms, .. } = self;
+        let ((q_norm, k_norm), eps) = (norms.as_ref().map(|[q, k]| (q, k)).unzip(), rope::EPS);
+        backend.rope_attention(qkv, *layout, q_norm, k_norm, eps, rope, angles, args, batch, 0, kv, out).unwrap();
+        backend.to_host(out, batch.num_tokens(), layout.q_cols()).unwrap().to_vec()
     }
 
     pub(crate) fn held(&self) -> (MemoryLedger, u64) {

@@ -31,6 +31,9 @@ const CASES: [Case; 9] = [
     case(RopeKind::Neox, [2, 2], [5, 0], true, 4),
 ];
 
+/// Of q/k norm.
+pub(super) const EPS: f32 = 1e-6;
+
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (seed, case) in CASES.iter().enumerate() {
         check_case(loader(case.tokens), case, seed as u64);
@@ -44,7 +47,6 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
     let cols = layout.cols();
     let (x, q_w, k_w) = (random.values(tokens * cols), random.values(head_dim), random.values(head_dim));
     let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.5 };
-    let eps = 1e-6;
 
     let table = matrix(&mut loader, &x, cols);
     let weights = norms.then(|| (vector(&mut loader, &q_w), vector(&mut loader, &k_w)));
@@ -62,29 +64,43 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
     backend.begin_step(&batch).unwrap();
     backend.rope_angles(&rope, &batch, &mut angles).unwrap();
     let (q_norm, k_norm) = weights.as_ref().map_or((None, None), |(q, k)| (Some(q), Some(k)));
-    backend.rope_and_store_kv(&mut qkv, layout, q_norm, k_norm, eps, &rope, &angles, &batch, 0, &mut kv).unwrap();
+    backend.rope_and_store_kv(&mut qkv, layout, q_norm, k_norm, EPS, &rope, &angles, &batch, 0, &mut kv).unwrap();
 
     let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    let norms = norms.then_some([q_w, k_w]);
     for (token, row) in expected.chunks_mut(cols).enumerate() {
-        for (index, head) in row.chunks_mut(head_dim).take(num_heads + num_kv_heads).enumerate() {
-            if norms {
-                let weight = if index < num_heads { &q_w } else { &k_w };
-                let mean = head.iter().map(|x| x * x).sum::<f64>() / head_dim as f64;
-                let rms = (mean + f64::from(eps)).sqrt();
-                head.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x / rms * f64::from(w));
-            }
-            for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
-                let (sin, cos) = f64::from(token as f32 * inv_freq).sin_cos();
-                let (i, j) = match kind {
-                    RopeKind::Norm => (2 * pair, 2 * pair + 1),
-                    RopeKind::Neox => (pair, pair + num_pairs),
-                };
-                let (a, b) = (head[i], head[j]);
-                head[i] = 1.5 * (a * cos - b * sin);
-                head[j] = 1.5 * (a * sin + b * cos);
-            }
+        rotate(row, layout, &rope, norms.as_ref(), token);
+    }
+    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {}", case.norms);
+    assert_close(&what, backend.to_host(&qkv, tokens, cols).unwrap(), &expected, 1e-6, 1e-6);
+}
+
+/// q and k of a row, normed with the weights of `norms` (for q, for k) and rotated.
+pub(super) fn rotate(
+    row: &mut [f64],
+    layout: QkvLayout,
+    rope: &RopeSpec,
+    norms: Option<&[Vec<f32>; 2]>,
+    position: usize,
+) {
+    let num_pairs = rope.inv_freq.len();
+    let heads = row.chunks_mut(layout.head_dim).take(layout.num_heads + layout.num_kv_heads);
+    for (index, head) in heads.enumerate() {
+        if let Some([q_weight, k_weight]) = norms {
+            let weight = if index < layout.num_heads { q_weight } else { k_weight };
+            let mean = head.iter().map(|x| x * x).sum::<f64>() / head.len() as f64;
+            let rms = (mean + f64::from(EPS)).sqrt();
+            head.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x / rms * f64::from(w));
+        }
+        for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
+            let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+            let (i, j) = match rope.kind {
+                RopeKind::Norm => (2 * pair, 2 * pair + 1),
+                RopeKind::Neox => (pair, pair + num_pairs),
+            };
+            let (a, b, magnitude) = (head[i], head[j], f64::from(rope.magnitude));
+            head[i] = magnitude * (a * cos - b * sin);
+            head[j] = magnitude * (a * sin + b * cos);
         }
     }
-    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms}");
-    assert_close(&what, backend.to_host(&qkv, tokens, cols).unwrap(), &expected, 1e-6, 1e-6);
 }

@@ -5,7 +5,7 @@ use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
-use super::ops::Vendor;
+use super::ops::{Rotation, Vendor};
 use super::select::Results;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
@@ -240,7 +240,8 @@ impl Backend for HipBackend {
         group: usize,
         kv: &mut KvLayer,
     ) -> Result<()> {
-        self.rope_store(qkv, layout, [q_norm, k_norm], eps, rope, angles, batch, group, kv)
+        let rotation = Rotation { norms: [q_norm, k_norm], eps, rope, angles };
+        self.rope_store(qkv, layout, rotation, batch, group, kv)
     }
 
     fn attention(
@@ -253,7 +254,30 @@ impl Backend for HipBackend {
         kv: &KvLayer,
         out: &mut Buffer,
     ) -> Result<()> {
-        self.attend(qkv, layout, args, batch, group, kv, out)
+        self.attend(qkv, layout, None, args, batch, group, kv, out)
+    }
+
+    fn rope_attention(
+        &mut self,
+        qkv: &mut Buffer,
+        layout: QkvLayout,
+        q_norm: Option<&Vector>,
+        k_norm: Option<&Vector>,
+        eps: f32,
+        rope: &RopeSpec,
+        angles: &Buffer,
+        args: AttentionArgs,
+        batch: &Batch,
+        group: usize,
+        kv: &mut KvLayer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        let rotation = Rotation { norms: [q_norm, k_norm], eps, rope, angles };
+        if self.rotates_in_attention(args) {
+            return self.attend(qkv, layout, Some(rotation), args, batch, group, kv, out);
+        }
+        self.rope_store(qkv, layout, rotation, batch, group, kv)?;
+        self.attend(qkv, layout, None, args, batch, group, kv, out)
     }
 
     fn gated_activation(

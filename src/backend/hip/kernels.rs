@@ -102,7 +102,7 @@ impl KernelId {
     /// `head_size` is one of `HEAD_SIZES`.
     pub fn attention_decode(cache: KvCacheDtype, head_size: u32) -> Self {
         let name = format!("attention_decode_{}_d{head_size}", cache_type(cache));
-        Self::new("attention_decode.hip", name, 128)
+        Self::new("attention_decode.hip", name, 256)
     }
 
     /// `head_size` is one of `HEAD_SIZES`.

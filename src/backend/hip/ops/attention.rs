@@ -15,6 +15,40 @@ use crate::{Error, Result};
 /// Heads of a block of `rope_store`; `ROPE_STORE_HEADS` in `args.h`.
 const ROPE_STORE_HEADS: usize = 8;
 
+/// How q and k are rotated.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Rotation<'a> {
+    /// Of q and of k.
+    pub norms: [Option<&'a Vector>; 2],
+    pub eps: f32,
+    pub rope: &'a RopeSpec,
+    pub angles: &'a Buffer,
+}
+
+/// The same, as kernels take it.
+struct RotationArgs {
+    /// Where K and V go; null where nothing is rotated.
+    slot_mapping: DevicePtr,
+    q_norm: DevicePtr,
+    k_norm: DevicePtr,
+    angles: DevicePtr,
+    num_pairs: u32,
+    neox: u32,
+    eps: f32,
+}
+
+impl RotationArgs {
+    const NONE: Self = Self {
+        slot_mapping: DevicePtr::NULL,
+        q_norm: DevicePtr::NULL,
+        k_norm: DevicePtr::NULL,
+        angles: DevicePtr::NULL,
+        num_pairs: 0,
+        neox: 0,
+        eps: 0.0,
+    };
+}
+
 impl HipBackend {
     pub(in super::super) fn angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {
         let (rows, num_pairs) = (self.rows(batch)?, spec.inv_freq.len());
@@ -51,33 +85,52 @@ impl HipBackend {
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments)] // the op's
+    /// Checks what rotates the batch's rows, and where their K and V go.
+    fn rotation_args(
+        &mut self,
+        rotation: Rotation<'_>,
+        layout: QkvLayout,
+        batch: &Batch,
+        group: usize,
+        kv: &KvLayer,
+    ) -> Result<RotationArgs> {
+        let Rotation { norms, eps, rope, angles } = rotation;
+        let (rows, num_pairs, head_dim) = (self.rows(batch)?, rope.inv_freq.len(), layout.head_dim);
+        if 2 * num_pairs > head_dim {
+            return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {head_dim}")));
+        }
+        self.inputs.check(batch, Check::Slots { group, spec: kv.spec })?;
+        let [q_norm, k_norm] = norms.map(|norm| norm.map_or(Ok(DevicePtr::NULL), |norm| norm.read(head_dim)));
+        Ok(RotationArgs {
+            slot_mapping: self.inputs.slots(),
+            q_norm: q_norm?,
+            k_norm: k_norm?,
+            angles: angles.read_f32("the buffer of angles", rows, 2 * num_pairs)?,
+            num_pairs: count(num_pairs)?,
+            neox: u32::from(rope.kind == RopeKind::Neox),
+            eps,
+        })
+    }
+
     pub(in super::super) fn rope_store(
         &mut self,
         qkv: &mut Buffer,
         layout: QkvLayout,
-        [q_norm, k_norm]: [Option<&Vector>; 2],
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Buffer,
+        rotation: Rotation<'_>,
         batch: &Batch,
         group: usize,
         kv: &mut KvLayer,
     ) -> Result<()> {
         check_heads(layout, kv)?;
-        let num_pairs = rope.inv_freq.len();
-        if 2 * num_pairs > layout.head_dim {
-            return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
-        }
-        let norm = |norm: Option<&Vector>| norm.map_or(Ok(DevicePtr::NULL), |norm| norm.read(layout.head_dim));
         let rows = self.rows(batch)?;
-        self.inputs.check(batch, Check::Slots { group, spec: kv.spec })?;
+        let RotationArgs { slot_mapping, q_norm, k_norm, angles, num_pairs, neox, eps } =
+            self.rotation_args(rotation, layout, batch, group, kv)?;
         let args = RopeStoreArgs {
             qkv: qkv.read_f32("qkv", rows, layout.cols())?,
-            q_norm: norm(q_norm)?,
-            k_norm: norm(k_norm)?,
-            angles: angles.read_f32("the buffer of angles", rows, 2 * num_pairs)?,
-            slot_mapping: self.inputs.slots(),
+            q_norm,
+            k_norm,
+            angles,
+            slot_mapping,
             k_cache: kv.k,
             v_cache: kv.v,
             rows: count(rows)?,
@@ -85,8 +138,8 @@ impl HipBackend {
             num_kv_heads: count(layout.num_kv_heads)?,
             head_dim: count(layout.head_dim)?,
             block_size: count(kv.spec.block_size)?,
-            num_pairs: count(num_pairs)?,
-            neox: u32::from(rope.kind == RopeKind::Neox),
+            num_pairs,
+            neox,
             eps,
         };
         if rows == 0 {
@@ -98,11 +151,20 @@ impl HipBackend {
         unsafe { self.stream.launch(&self.functions.cache()?.rope_store, grid, &args) }
     }
 
+    /// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can. Not where results
+    /// may not depend on the batch: rows of a chunk are rotated by another kernel.
+    pub(in super::super) fn rotates_in_attention(&self, args: AttentionArgs) -> bool {
+        let shape = &self.inputs.shape;
+        shape.decode_items == shape.tokens && !self.options.batch_invariant && args.window != Some(0)
+    }
+
+    /// Attention; with a `rotation`, of q as it was projected, k and v of the same tokens being stored on the way.
     #[allow(clippy::too_many_arguments)] // the op's
     pub(in super::super) fn attend(
         &mut self,
         qkv: &Buffer,
         layout: QkvLayout,
+        rotation: Option<Rotation<'_>>,
         args: AttentionArgs,
         batch: &Batch,
         group: usize,
@@ -111,6 +173,10 @@ impl HipBackend {
     ) -> Result<()> {
         check_heads(layout, kv)?;
         let rows = self.rows(batch)?;
+        let RotationArgs { slot_mapping, q_norm, k_norm, angles, num_pairs, neox, eps } = match rotation {
+            Some(rotation) => self.rotation_args(rotation, layout, batch, group, kv)?,
+            None => RotationArgs::NONE,
+        };
         self.inputs.check(batch, Check::Tables { group, spec: kv.spec, window: args.window })?;
         let format = self.activation_format(self.common, rows);
         let (qkv, out) = (
@@ -147,6 +213,13 @@ impl HipBackend {
             block_start: self.inputs.block_start(),
             block_tables: self.inputs.block_tables(),
             sinks: DevicePtr::NULL,
+            slot_mapping,
+            q_norm,
+            k_norm,
+            angles,
+            num_pairs,
+            neox,
+            eps,
             num_heads,
             num_kv_heads,
             head_dim,

@@ -8,4 +8,5 @@ mod linear;
 mod rows;
 mod vendor;
 
+pub(super) use attention::Rotation;
 pub use vendor::{Kept, Vendor, kept_bytes};

@@ -1,0 +1,93 @@
+//! RoPE, store and attention in one op, for steps of single tokens: two steps one after the other, so that what the first
+//! stored is read.
+
+use super::attention::{Case, reference};
+use super::rope::rotate;
+use super::{AttentionRig, Piece, Random, assert_close, batch_of};
+use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
+use crate::config::KvCacheDtype;
+
+/// Tokens in the cache; two are new.
+const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (130, 2), (300, 2)];
+/// Of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
+const ROUNDED: f64 = 2e-3;
+
+struct Rotated {
+    case: Case,
+    kind: RopeKind,
+    num_pairs: usize,
+    norms: bool,
+}
+
+const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usize, norms: bool) -> Rotated {
+    Rotated { case: super::attention::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms }
+}
+
+/// Pairs that fill the head, that do not, and that are no multiple of four; several heads of q for one of k.
+fn cases() -> Vec<Rotated> {
+    use RopeKind::{Neox, Norm};
+    let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };
+    let windowed = |window, softcap, rotated: Rotated| {
+        let case = Case { window: Some(window), softcap, block_size: 32, ..rotated.case };
+        Rotated { case, ..rotated }
+    };
+    vec![
+        case([1, 1], 1, Norm, 0, false),
+        case([3, 1], 7, Norm, 3, true),
+        case([3, 1], 7, Neox, 2, true),
+        case([4, 2], 80, Norm, 40, false),
+        case([7, 1], 80, Neox, 20, true),
+        case([8, 1], 33, Neox, 9, true),
+        case([18, 1], 24, Norm, 12, false),
+        case([9, 3], 64, Neox, 32, false),
+        case([16, 2], 128, Neox, 64, true),
+        case([2, 2], 256, Norm, 128, false),
+        windowed(1, None, case([2, 1], 16, Neox, 8, false)),
+        windowed(5, None, case([4, 2], 20, Norm, 10, true)),
+        windowed(140, Some(2.0), case([6, 3], 48, Neox, 12, false)),
+        f32_cache(case([3, 1], 7, Neox, 3, true)),
+        f32_cache(case([7, 1], 80, Norm, 40, false)),
+        f32_cache(windowed(20, None, case([9, 3], 64, Neox, 32, true))),
+    ]
+}
+
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
+    for (seed, case) in cases().iter().enumerate() {
+        check_case(&loader, case, seed as u64);
+    }
+}
+
+fn check_case<L: Loader>(loader: &impl Fn(usize) -> L, rotated: &Rotated, seed: u64) {
+    let mut random = Random(seed);
+    let &Rotated { ref case, kind, num_pairs, norms } = rotated;
+    let layout: QkvLayout = case.layout();
+    let rows = case.rows(&mut random);
+    let (pieces, spec): (Vec<Piece>, KvLayerSpec) = case.pieces(&mut random);
+    let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.0 };
+    let norms = norms.then(|| [random.values(layout.head_dim), random.values(layout.head_dim)]);
+
+    let mut expected_rows: Vec<f64> = rows.iter().map(|&x| f64::from(x)).collect();
+    let mut at = expected_rows.chunks_mut(layout.cols());
+    for piece in &pieces {
+        for (position, row) in at.by_ref().take(piece.cached + piece.new).enumerate() {
+            rotate(row, layout, &rope, norms.as_ref(), position);
+        }
+    }
+    let expected_rows: Vec<f32> = expected_rows.iter().map(|&x| x as f32).collect();
+
+    let what = format!("{kind:?} RoPE of {num_pairs} pairs and attention, {layout:?} {:?}", case.dtype);
+    let mut rig = AttentionRig::with_rope(loader(512), layout, spec, &rows, rope, norms);
+    for piece in &pieces {
+        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], case.block_size, None));
+    }
+    for step in 0..2 {
+        let now: Vec<_> = pieces.iter().map(|p| Piece { cached: p.cached + step, new: 1, ..p.clone() }).collect();
+        let got = rig.rope_step(case.args(), &now);
+        let expected: Vec<f64> = now
+            .iter()
+            .flat_map(|piece| reference(case, &expected_rows[piece.first_row * layout.cols()..], piece.cached))
+            .collect();
+        let absolute = if case.dtype == KvCacheDtype::F16 { ROUNDED } else { 1e-5 };
+        assert_close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);
+    }
+}
