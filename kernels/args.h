@@ -147,8 +147,9 @@ struct RopeStoreArgs {
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
 //     combines them in order.
-//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
-//     the sequence) pairs, best with the longest contexts first: grid (items, heads).
+//   attention_prefill_{f16,f32}_d<D>: tiles of up to ATTENTION_PREFILL_ROWS rows of one sequence: items are (sequence,
+//     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid, so that with the
+//     items that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;
 struct AttentionArgs {

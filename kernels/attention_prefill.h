@@ -15,7 +15,7 @@ struct RowTile {
 };
 
 DEV RowTile row_tile(const AttentionArgs& a) {
-  const u32 sequence = a.items[2 * bid_x()], first = a.items[2 * bid_x() + 1], head = (u32)bid_y();
+  const u32 sequence = a.items[2 * bid_y()], first = a.items[2 * bid_y() + 1], head = (u32)bid_x();
   const u32 start = a.q_start[sequence], length = a.q_start[sequence + 1] - start, context = a.context_lens[sequence];
   const u32 kv_head = head / (a.num_heads / a.num_kv_heads), rows = min_(ATTENTION_PREFILL_ROWS, length - first);
   return {sequence, head, kv_head, start + first, rows, context - length + first, context, a.window};

@@ -165,7 +165,7 @@ impl HipBackend {
         if prefill_items > 0 {
             args.items = self.inputs.prefill_items();
             // SAFETY: as above.
-            unsafe { self.stream.launch(&functions.prefill, [prefill_items, num_heads, 1], &args)? };
+            unsafe { self.stream.launch(&functions.prefill, [num_heads, prefill_items, 1], &args)? };
         }
         Ok(())
     }
