@@ -151,7 +151,7 @@ struct RopeStoreArgs {
 //     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid, so that with the
 //     items that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
   const void* k_cache;

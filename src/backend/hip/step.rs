@@ -4,14 +4,11 @@
 
 use super::args::NO_SLOT;
 use super::checks::Check;
-use super::tuning::context_splits;
+use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
 use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
 use crate::backend::args::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
-
-/// Rows of a sequence that a block of the prefill kernel computes.
-const PREFILL_ROWS: usize = 64;
 
 /// The largest step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +47,7 @@ impl Layout {
             at += words.next_multiple_of(32);
             start
         };
-        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(PREFILL_ROWS));
+        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(LEAST_PREFILL_ROWS));
         Self {
             token_ids: take(limits.tokens),
             positions: take(limits.tokens),
@@ -74,6 +71,8 @@ pub struct StepInputs {
     layout: Layout,
     /// Each token is a sequence of its own to attention: its result then comes about in one way, whatever its chunk.
     by_token: bool,
+    /// Rows of an item of prefill.
+    prefill_rows: usize,
     device: DeviceBuffer,
     hosts: [(HostBuffer, Event); 2],
     next: usize,
@@ -119,6 +118,7 @@ impl StepInputs {
             limits,
             layout,
             by_token,
+            prefill_rows: prefill_rows(device.properties().platform),
             device: DeviceBuffer::new(device, bytes as u64)?,
             hosts: [host()?, host()?],
             next: 0,
@@ -209,9 +209,9 @@ impl StepInputs {
                         decode_items += 1;
                     }
                     rows => {
-                        let end = |first: usize| rows_of.start + rows.min(first + PREFILL_ROWS);
+                        let end = |first: usize| rows_of.start + rows.min(first + self.prefill_rows);
                         let tile = |first| (batch.positions[end(first) - 1], seq as u32, first as u32);
-                        self.tiles.extend((0..rows).step_by(PREFILL_ROWS).map(tile));
+                        self.tiles.extend((0..rows).step_by(self.prefill_rows).map(tile));
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in them.
 
 use super::args::Format;
+use crate::config::Platform;
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it would
 /// not do.
@@ -73,6 +74,16 @@ pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> Matm
 pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
     plan(32, rows, out_rows, 1)
 }
+
+/// Rows of a sequence that a block of the prefill kernel computes, on any platform no less than the least;
+/// `ATTENTION_PREFILL_ROWS` in `args.h`.
+pub fn prefill_rows(platform: Platform) -> usize {
+    match platform {
+        Platform::Amd => LEAST_PREFILL_ROWS,
+        Platform::Nvidia => 128,
+    }
+}
+pub const LEAST_PREFILL_ROWS: usize = 64;
 
 /// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 128
 /// tokens or more. A power of two, so that contexts of about the same length share a recorded step.
