@@ -87,7 +87,9 @@ struct PrepareArgs {
   float eps;
 };
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation, grid (rows, ceil(columns to store /
+// GATED_COLS))
+constexpr u32 GATED_COLS = 2048;
 struct GatedArgs {
   const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
   void* out;              // [rows] of `cols` in format_out
@@ -148,8 +150,8 @@ struct RopeStoreArgs {
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
 //     combines them in order.
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to ATTENTION_PREFILL_ROWS rows of one sequence: items are (sequence,
-//     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid, so that with the
-//     items that see the most keys first, none with much work starts when the others are done.
+//     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
+//     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
 struct AttentionArgs {
