@@ -31,6 +31,36 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
   ((u16*)out)[at] = half;
 }
 
+DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
+
+// Columns c .. c + 8 of row n at once, c and `cols` being multiples of 8.
+DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float* x) {
+  if (format == FORMAT_F32) {
+    v4* to = (v4*)((float*)out + (u64)n * cols + c);
+    to[0] = {f32_bits(x[0]), f32_bits(x[1]), f32_bits(x[2]), f32_bits(x[3])};
+    to[1] = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
+    return;
+  }
+  u32 h[8];
+  if (is_bf16(format)) {
+    #pragma unroll
+    for (u32 i = 0; i < 8; i++) h[i] = f2bf(x[i]);
+  } else {
+    #pragma unroll
+    for (u32 i = 0; i < 8; i++) h[i] = f2h_sat(x[i]);
+  }
+  const u32 super_blocks = (cols + 255) >> 8;
+  u64 at = (u64)n * super_blocks * 256 + c;
+  // Tiled, eight aligned columns lie together as well, but of every four the inner two change places.
+  if (format >= FORMAT_F16_TILED) {
+    at = activation_index(n, c, super_blocks);
+    swap(h[1], h[2]);
+    swap(h[5], h[6]);
+  }
+  const v4 words = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
+  *(v4*)((u16*)out + at) = words;
+}
+
 // Neighbouring columns of a row.
 struct Four { float v[4]; };
 

@@ -87,7 +87,9 @@ struct PrepareArgs {
   float eps;
 };
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation
+// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation, grid (rows, ceil(columns to store /
+// GATED_COLS))
+constexpr u32 GATED_COLS = 2048;
 struct GatedArgs {
   const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
   void* out;              // [rows] of `cols` in format_out
@@ -147,18 +149,21 @@ struct RopeStoreArgs {
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
 //     combines them in order. With a slot_mapping it does what rope_store does as well, but leaves qkv as it is.
-//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows of one sequence: items are (sequence, first row within
-//     the sequence) pairs, best with the longest contexts first: grid (items, heads).
+//   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
+//     (items, heads, splits).
+//   attention_prefill_{f16,f32}_d<D>: tiles of up to ATTENTION_PREFILL_ROWS rows of one sequence: items are (sequence,
+//     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
+//     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
-constexpr u32 ATTENTION_DECODE_THREADS = 256;
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = 64;      // of prefill
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
+constexpr u32 ATTENTION_DECODE_HEAD_THREADS = 256;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], rotated but where slot_mapping is given
   void* k_cache;
   void* v_cache;
   void* out;              // [n] rows of num_heads * head_dim in format_out
   float* partial;         // decode: [items][num_heads][splits][head_dim + 2] (values, max, sum)
-  u32* counters;          // decode: [items][num_kv_heads], zero before and after
+  u32* counters;          // decode: [items][grid y], zero before and after
   const u32* items;       // decode: sequence numbers; prefill: pairs
   const u32* q_start;
   const u32* context_lens;

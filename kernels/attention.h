@@ -34,7 +34,6 @@ DEV const AttentionArgs& reload(const AttentionArgs& a) { return a; }
 
 DEV u32 min_(u32 x, u32 y) { return x < y ? x : y; }
 DEV u32 max_(u32 x, u32 y) { return x > y ? x : y; }
-DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
 
 // ------------------------------------------------------------------------------------------------ keys
 // Keys first .. end of a sequence, for one kv head. Outside of them nothing may be read: blocks that a sliding window
@@ -81,18 +80,6 @@ template <> struct Eight<f16> {
     const u32 w[4] = {words.x, words.y, words.z, words.w};
     for (int i = 0; i < 4; i++) { x[2 * i] = lo_h(w[i]); x[2 * i + 1] = hi_h(w[i]); }
   }
-  MEMBER void round(const float* x) {
-    f16 h[8];
-    for (int i = 0; i < 8; i++) h[i] = f2h(x[i]);
-    set(h);
-  }
-  // At column `column` of a row of `cols`; whole words where all rows of the cache lie so.
-  MEMBER void store(f16* p, u32 cols, u32 column) const {
-    if (cols % 8 == 0) { *(v4*)p = words; return; }
-    const u32 w[4] = {words.x, words.y, words.z, words.w};
-    for (u32 i = 0; i < 8; i++)
-      if (column + i < cols) p[i] = (f16)(w[i / 2] >> (16 * (i % 2)));
-  }
 };
 template <> struct Eight<float> {
   v4 low, high;
@@ -104,14 +91,6 @@ template <> struct Eight<float> {
   MEMBER void unpack(float* x) const {
     const u32 w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
-  }
-  MEMBER void round(const float* x) { set(x); }
-  MEMBER void store(float* p, u32 cols, u32 column) const {
-    if (cols % 4 == 0 && column + 8 <= cols) { *(v4*)p = low; *(v4*)(p + 4) = high; return; }
-    float x[8];
-    unpack(x);
-    for (u32 i = 0; i < 8; i++)
-      if (column + i < cols) p[i] = x[i];
   }
 };
 // The slow way, for rows that are no multiple of 16 bytes. Columns from `cols` on repeat the last one: no column beyond
@@ -141,26 +120,7 @@ DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const 
       if (column + i < a.head_dim) store_activation(a.out, a.format_out, n, c + i, cols, x[i]);
     return;
   }
-  if (column >= a.head_dim) return;
-  if (a.format_out == FORMAT_F32) {
-    v4* out = (v4*)((float*)a.out + (u64)n * cols + c);
-    out[0] = {f32_bits(x[0]), f32_bits(x[1]), f32_bits(x[2]), f32_bits(x[3])};
-    out[1] = {f32_bits(x[4]), f32_bits(x[5]), f32_bits(x[6]), f32_bits(x[7])};
-    return;
-  }
-  u32 h[8];
-  #pragma unroll
-  for (u32 i = 0; i < 8; i++) h[i] = is_bf16(a.format_out) ? f2bf(x[i]) : f2h_sat(x[i]);
-  const u32 super_blocks = (cols + 255) >> 8;
-  u64 at = (u64)n * super_blocks * 256 + c;
-  // Tiled, eight aligned columns lie together as well, but of every four the inner two change places.
-  if (a.format_out >= FORMAT_F16_TILED) {
-    at = activation_index(n, c, super_blocks);
-    swap(h[1], h[2]);
-    swap(h[5], h[6]);
-  }
-  const v4 words = {h[0] | h[1] << 16, h[2] | h[3] << 16, h[4] | h[5] << 16, h[6] | h[7] << 16};
-  *(v4*)((u16*)a.out + at) = words;
+  if (column < a.head_dim) store_eight(a.out, a.format_out, n, c, cols, x);
 }
 
 // Zeros to the columns behind the last head, which all formats but F32 have. For all threads of a block.

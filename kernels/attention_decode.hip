@@ -1,41 +1,55 @@
 // Attention of one token per sequence over the paged cache, the context split over the grid (flash decoding).
 //
-// A block attends with all query heads of one kv head to one split of the keys, so that K and V are read once for them.
+// A block attends with the query heads of one kv head to one split of the keys, so that K and V are read once for them;
+// or, where the sequences are few and short, with one query head: what counts then is how long a block takes.
 // Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
 // split may turn out empty.
 //
-// With a slot_mapping, q and k come as the projection left them. Every block then rotates its queries, and the one whose
-// split ends the context also the new token's k, which it stores with v and attends to straight from its registers.
+// With a slot_mapping, q, k and v come as the projection left them. A block then rotates its queries, and the one whose
+// split ends the context also the new token's k: one of them stores it with v, all attend to it from LDS.
 #include "arrival.h"
 #include "attention.h"
 #include "rope.h"
 
-constexpr u32 GROUPS = ATTENTION_DECODE_THREADS / 32;
-constexpr u32 QUERIES = 4;               // of a group at once
-
-// Results of the groups of a block: values relative to exp2(top), and the sum of the weights.
-template <u32 D> struct GroupResults {
-  float values[GROUPS][QUERIES][D], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
-};
-
-// What a block works at: an item's token and the query heads of one kv head, which go in chunks of QUERIES. Up to four
-// chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
+// What a block works at: an item's token and `heads` query heads of one kv head, which go in chunks of QUERIES. Up to
+// GROUPS chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
 struct Work {
-  u32 item, kv_head, split;
+  u32 item, split;
   u32 sequence, row;
-  u32 heads, chunks, side_by_side;
+  u32 kv_head, first_head, heads, chunks, side_by_side;
 };
 
-DEV Work work_of(const AttentionArgs& a) {
+// THREADS of a block, a group of 32 of which has QUERIES at once. PER_HEAD: a block for each query head.
+template <class Element, u32 HEAD_SIZE, u32 THREADS_, u32 QUERIES_, bool PER_HEAD_> struct Shape {
+  using T = Element;
+  static constexpr u32 D = HEAD_SIZE, THREADS = THREADS_, QUERIES = QUERIES_, GROUPS = THREADS / 32;
+  static constexpr bool PER_HEAD = PER_HEAD_;
+  // Heads that are worked at side by side.
+  static constexpr u32 HEADS = PER_HEAD ? 1 : GROUPS * QUERIES;
+
+  // Results of the groups: values relative to exp2(top), and the sum of the weights.
+  struct Results {
+    float values[GROUPS][QUERIES][D], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
+  };
+  struct Lds {
+    alignas(16) float q[HEADS][D];
+    T k[D], v[D];                        // of the new token, rounded as the cache holds them
+    Results results;
+  };
+};
+
+template <class S> DEV Work work_of(const AttentionArgs& a) {
+  const u32 group_heads = a.num_heads / a.num_kv_heads;
   Work w;
   w.item = (u32)bid_x();
-  w.kv_head = (u32)bid_y();
   w.split = (u32)bid_z();
   w.sequence = a.items[w.item];
   w.row = a.q_start[w.sequence];
-  w.heads = a.num_heads / a.num_kv_heads;
-  w.chunks = (w.heads + QUERIES - 1) / QUERIES;
-  w.side_by_side = w.chunks == 1 ? 1 : w.chunks == 2 ? 2 : GROUPS;
+  w.kv_head = S::PER_HEAD ? (u32)bid_y() / group_heads : (u32)bid_y();
+  w.first_head = S::PER_HEAD ? (u32)bid_y() : w.kv_head * group_heads;
+  w.heads = S::PER_HEAD ? 1 : group_heads;
+  w.chunks = (w.heads + S::QUERIES - 1) / S::QUERIES;
+  w.side_by_side = w.chunks == 1 ? 1 : w.chunks == 2 ? 2 : S::GROUPS;
   return w;
 }
 
@@ -48,41 +62,86 @@ template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work&
                     min_(context, (block + share) * a.block_size));
 }
 
+// Asks L2 for the split's keys. They come from device memory: since the step before, all weights passed through L2.
+template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
+  constexpr u32 LINE = 128 / sizeof(T);
+  const u32 lines = (keys.head_dim + LINE - 1) / LINE;
+  for (u32 i = (u32)tid_x(); i < (keys.end - keys.first) * lines; i += THREADS) {
+    const u32 key = keys.first + i / lines;
+    const u64 at = keys.table[key / keys.block_size] * keys.block_stride +
+                   (u64)(key % keys.block_size) * keys.head_dim + i % lines * LINE;
+    prefetch(keys.k + at);
+    prefetch(keys.v + at);
+  }
+}
+
+// Puts the heads `first` .. `first + heads` into LDS, and with them the new token's k and v where `adds_key`. Each group
+// takes heads in turn; all make the same trips, because two of them may make up a wave.
+template <class S>
+DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool adds_key, typename S::Lds& lds) {
+  using T = typename S::T;
+  const bool rotates = a.slot_mapping != nullptr;
+  const float* row = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  const float* angles = a.angles + (u64)w.row * 2 * a.num_pairs;
+  const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
+  const u32 slot = stores ? a.slot_mapping[w.row] : ~0u, all = heads + (adds_key ? 2 : 0);
+  for (u32 turn = 0; turn < all; turn += S::GROUPS) {
+    const u32 i = turn + ((u32)tid_x() >> 5);
+    const bool is_q = i < heads, is_k = i == heads, exists = i < all;
+    const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
+    GroupHead mine;
+    mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, a.num_pairs, a.neox != 0);
+    if (rotates) mine.load_angles(angles, is_q || is_k);
+    loads_first();
+    mine.arrange();
+    if (a.q_norm || a.k_norm) mine.normalize(is_q ? a.q_norm : is_k ? a.k_norm : nullptr, a.eps);
+    if (rotates && (is_q || is_k)) mine.rotate();
+    if (is_q) {
+      mine.store(lds.q[i]);
+    } else if (exists) {
+      mine.store(is_k ? lds.k : lds.v);
+      T* cache = cache_row<T>(is_k ? a.k_cache : a.v_cache, slot, w.kv_head, a.num_kv_heads, a.block_size, a.head_dim);
+      if (cache) mine.store(cache);
+    }
+    for (u32 c = a.head_dim + ((u32)tid_x() & 31); c < S::D && exists; c += 32) {
+      if (is_q) lds.q[i][c] = 0.f;
+      else (is_k ? lds.k : lds.v)[c] = 0;
+    }
+  }
+}
+
 // This group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's own.
-template <class T, u32 D> DEV void attend(const AttentionArgs& a, const Work& w, Keys<T> keys, bool ends_context,
-                                          u32 chunk, GroupResults<D>& results) {
-  using Queries = FewQueries<T, D, QUERIES>;
-  const u32 group = (u32)tid_x() >> 5, worker = group / w.side_by_side, column = Queries::column();
-  const float* q = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
-  const bool rotates = a.slot_mapping != nullptr, adds_key = rotates && ends_context;
+template <class S> DEV void attend(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys, bool ends_context,
+                                   u32 chunk, typename S::Lds& lds) {
+  using Queries = FewQueries<typename S::T, S::D, S::QUERIES>;
+  const u32 group = (u32)tid_x() >> 5, worker = group / w.side_by_side;
+  const u32 first = chunk * S::QUERIES, heads = min_(w.side_by_side * S::QUERIES, w.heads - first);
+  const bool adds_key = ends_context && a.slot_mapping;
+  stage<S>(a, w, w.first_head + first, heads, adds_key, lds);
+  block_sync();                                        // the queries are there
   if (adds_key) keys.end--;                            // the cache may not have it yet
-  Angles angles;
-  if (rotates) angles.load(a, w.row, column);
   Queries queries;
   #pragma unroll
-  for (u32 i = 0; i < QUERIES; i++) {
+  for (u32 i = 0; i < S::QUERIES; i++) {
     // Places beyond the last head compute it again; nobody reads them.
-    const u32 head = w.kv_head * w.heads + min_((chunk + group % w.side_by_side) * QUERIES + i, w.heads - 1);
-    float x[8];
-    if (rotates) load_rotated<Queries::LANES>(a, q + head * a.head_dim, a.q_norm, angles, column, x);
-    else load_eight(q + head * a.head_dim, column, a.head_dim, x);
-    queries.set_query(i, x, query_factor(a), keys.first, keys.end);
+    const float* q = lds.q[min_(group % w.side_by_side * S::QUERIES + i, heads - 1)] + Queries::column();
+    queries.set_query(i, q, query_factor(a), keys.first, keys.end);
   }
   if (adds_key) {
-    NewKey<T> key;
-    key.template load<Queries::LANES>(a, w.row, w.kv_head, angles, column);
-    if (chunk == 0 && (u32)tid_x() < Queries::LANES) key.store(a, w.kv_head, column);
-    queries.begin_with(key.k, key.v, worker == 0 && ((u32)tid_x() & 31) < Queries::LANES, a.softcap);
+    Eight<typename S::T> k, v;
+    k.load(lds.k + Queries::column());
+    v.load(lds.v + Queries::column());
+    queries.begin_with(k, v, worker == 0 && ((u32)tid_x() & 31) < Queries::LANES, a.softcap);
   }
-  queries.attend(keys, worker, GROUPS / w.side_by_side, a.softcap);
+  queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
   queries.merge_runs();
   if (((u32)tid_x() & 31) >= Queries::LANES) return;
   #pragma unroll
-  for (u32 i = 0; i < QUERIES; i++) {
+  for (u32 i = 0; i < S::QUERIES; i++) {
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) results.values[group][i][Queries::column() + j] = queries.values[i][j];
-    results.top[group][i] = queries.top[i];
-    results.sum[group][i] = queries.sum[i];
+    for (u32 j = 0; j < 8; j++) lds.results.values[group][i][Queries::column() + j] = queries.values[i][j];
+    lds.results.top[group][i] = queries.top[i];
+    lds.results.sum[group][i] = queries.sum[i];
   }
 }
 
@@ -114,15 +173,16 @@ struct Columns {
 };
 
 // The groups that shared the keys of a head become one result, of the item or of the split.
-template <u32 D>
-DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const GroupResults<D>& results) {
-  for (u32 i = (u32)tid_x(); i < w.side_by_side * QUERIES * D / 4; i += ATTENTION_DECODE_THREADS) {
-    const u32 place = i / (D / 4), query = place % QUERIES, column = i % (D / 4) * 4;
-    const u32 in_kv_head = chunk * QUERIES + place;
-    if (in_kv_head >= w.heads || column >= a.head_dim) continue;
-    const u32 head = w.kv_head * w.heads + in_kv_head;
+template <class S>
+DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const typename S::Results& results) {
+  constexpr u32 FOURS = S::D / 4;
+  for (u32 i = (u32)tid_x(); i < w.side_by_side * S::QUERIES * FOURS; i += S::THREADS) {
+    const u32 place = i / FOURS, query = place % S::QUERIES, column = i % FOURS * 4;
+    const u32 in_block = chunk * S::QUERIES + place;
+    if (in_block >= w.heads || column >= a.head_dim) continue;
+    const u32 head = w.first_head + in_block;
     Columns columns;
-    for (u32 g = place / QUERIES; g < GROUPS; g += w.side_by_side)
+    for (u32 g = place / S::QUERIES; g < S::GROUPS; g += w.side_by_side)
       columns.add(results.top[g][query], results.sum[g][query], &results.values[g][query][column]);
     if (a.splits == 1) {
       columns.store(a, w.row, head, column);
@@ -140,10 +200,10 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
 }
 
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
-template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
+template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
   constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
-  for (u32 i = (u32)tid_x(); i < w.heads * D / 4; i += ATTENTION_DECODE_THREADS) {
-    const u32 head = w.kv_head * w.heads + i / (D / 4), column = i % (D / 4) * 4;
+  for (u32 i = (u32)tid_x(); i < w.heads * S::D / 4; i += S::THREADS) {
+    const u32 head = w.first_head + i / (S::D / 4), column = i % (S::D / 4) * 4;
     if (column >= a.head_dim) continue;
     Columns columns;
     for (u32 first = 0; first < a.splits; first += BATCH) {
@@ -164,45 +224,37 @@ template <u32 D> DEV void combine_splits(const AttentionArgs& a, const Work& w) 
   }
 }
 
-// Asks L2 for the split's keys. They come from device memory: since the step before, all weights passed through L2.
-template <class T> DEV void prefetch_keys(const Keys<T>& keys) {
-  constexpr u32 LINE = 128 / sizeof(T);
-  const u32 lines = (keys.head_dim + LINE - 1) / LINE;
-  for (u32 i = (u32)tid_x(); i < (keys.end - keys.first) * lines; i += ATTENTION_DECODE_THREADS) {
-    const u32 key = keys.first + i / lines;
-    const u64 at = keys.table[key / keys.block_size] * keys.block_stride +
-                   (u64)(key % keys.block_size) * keys.head_dim + i % lines * LINE;
-    prefetch(keys.k + at);
-    prefetch(keys.v + at);
-  }
-}
-
-template <class T, u32 D> DEV void attention_decode(const AttentionArgs& a) {
-  SHARED GroupResults<D> results;
+template <class S> DEV void attention_decode(const AttentionArgs& a) {
+  SHARED typename S::Lds lds;
   // All of this is the step's input.
-  const Work w = work_of(a);
-  const Keys<T> keys = keys_of_split<T>(a, w);
+  const Work w = work_of<S>(a);
+  const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
   const bool ends_context = keys.first < keys.end && keys.end == a.context_lens[w.sequence];
-  if (GPU_NV && keys.first < keys.end) prefetch_keys(keys);
+  if (GPU_NV && keys.first < keys.end) prefetch_keys<S::THREADS>(keys);
   pdl_launch();
   pdl_wait();
   for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
-    attend(reload(a), w, keys, ends_context, chunk, results);
+    attend<S>(reload(a), w, keys, ends_context, chunk, lds);
     block_sync();
-    combine_groups(reload(a), w, chunk, results);
+    combine_groups<S>(reload(a), w, chunk, lds.results);
     block_sync();                                      // before the next chunks overwrite the results
   }
   const AttentionArgs& end = reload(a);
   if (end.splits > 1) {
-    u32* counter = end.counters + (u64)w.item * end.num_kv_heads + w.kv_head;
-    if (!last_to_arrive<ATTENTION_DECODE_THREADS>(counter, end.splits)) return;
-    combine_splits<D>(end, w);
+    const u32 outputs = S::PER_HEAD ? end.num_heads : end.num_kv_heads;
+    if (!last_to_arrive<S::THREADS>(end.counters + (u64)w.item * outputs + (u32)bid_y(), end.splits)) return;
+    combine_splits<S>(end, w);
   }
-  if (w.kv_head == end.num_kv_heads - 1) store_padding(end, w.row, ATTENTION_DECODE_THREADS);
+  if (w.first_head + w.heads == end.num_heads) store_padding(end, w.row, S::THREADS);
 }
 
-#define ATTENTION_DECODE(type, suffix, D) \
-  KERNEL(ATTENTION_DECODE_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) { attention_decode<type, D>(a); }
+#define ATTENTION_DECODE(type, suffix, D)                                                                \
+  KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {                           \
+    attention_decode<Shape<type, D, ATTENTION_THREADS, 4, false>>(a);                                    \
+  }                                                                                                      \
+  KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
+    attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
+  }
 ATTENTION_DECODE(f16, f16, 64)
 ATTENTION_DECODE(f16, f16, 128)
 ATTENTION_DECODE(f16, f16, 256)

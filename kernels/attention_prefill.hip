@@ -1,7 +1,7 @@
-// Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens) of one sequence and one
-// head, and walks the keys in tiles with an online softmax (flash attention). Over an f16 cache the products run on the
-// matrix units, with q and the weights rounded to f16; over an f32 cache, and for heads that do not fill 16-byte words,
-// everything is f32 on the vector units.
+// Attention of chunks of prompts over the paged cache: a block takes up to 64 rows (tokens; 128 on
+// NVIDIA) of one sequence and one head, and walks the keys in tiles with an online softmax (flash attention). Over an
+// f16 cache the products run on the matrix units, with q and the weights rounded to f16; over an f32 cache, and for
+// heads that do not fill 16-byte words, everything is f32 on the vector units.
 #include "attention.h"
 #if GPU_NV
   #include "attention_prefill_nv.h"

@@ -23,6 +23,28 @@ template <u32 D> struct PrefillLds {
   f16 weights[ATTENTION_PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
 };
 
+// Where the runs of 16 keys that make up a tile of KEYS keys lie in the cache: a block holds whole runs.
+template <u32 KEYS> struct Runs {
+  u64 at[KEYS / 16];       // elements
+  u32 block, slot;         // of the next tile
+
+  // Begins at a multiple of 16.
+  MEMBER void start(const Keys<f16>& keys, u32 key) {
+    block = key / keys.block_size;
+    slot = key % keys.block_size;
+  }
+  // The tile from `key` on, which follows the one before. Runs outside of the keys have no block to ask for.
+  MEMBER void next(const Keys<f16>& keys, u32 key) {
+    #pragma unroll
+    for (u32 i = 0; i < KEYS / 16; i++, key += 16) {
+      const bool any = key < keys.end && key + 16 > keys.first;
+      at[i] = any ? keys.table[block] * keys.block_stride + (u64)slot * keys.head_dim : 0;
+      slot += 16;
+      if (slot == keys.block_size) { slot = 0; block++; }
+    }
+  }
+};
+
 // A thread's share of a K or V tile, on its way from the cache to LDS; zeros outside of the keys and of the head, since
 // 0 * NaN is NaN.
 template <u32 D> struct Staged {

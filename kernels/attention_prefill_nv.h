@@ -1,25 +1,26 @@
 // Prefill over an f16 cache on NVIDIA: mma.m16n8k16 with q, weights and outputs in registers, K and V through shared
-// memory by asynchronous copies: V of a tile comes in while its scores are computed, K of the next while the values are
-// summed.
+// memory. Two tiles of K and V take turns: asynchronous copies fill one while the other is multiplied, one barrier a
+// tile. Up to heads of 128, a warp has two times 16 rows, which share every fragment of K and V that is read: with 16
+// rows alone, shared memory would be slower than the matrix units.
 #pragma once
 #include "attention_prefill.h"
 
 // ------------------------------------------------------------------------------------------------ instructions
+// Addresses in shared memory are bytes, so that distances known to the compiler go into the instructions.
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 // 16 bytes; zeros where not `valid`.
-DEV void copy_async(f16* to, const f16* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
-               :: "r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+DEV void copy_async(u32 to, const f16* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 DEV void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
-DEV void load_matrices(u32* x, const f16* row) {
+DEV void load_matrices(u32* x, u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
 }
-DEV void load_matrices_transposed(u32* x, const f16* row) {
+DEV void load_matrices_transposed(u32* x, u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(shared_address(row)) : "memory");
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
 }
 DEV void mma_16x8x16(float* c, const u32* a, u32 b0, u32 b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -34,157 +35,258 @@ DEV u32 pack(float low, float high) {
 
 // ------------------------------------------------------------------------------------------------ tiles
 template <u32 D> struct KvTile {
-  static constexpr u32 KEYS = D == 256 ? 32 : 64, STRIDE = D + 8;   // rows 16 bytes apart in the banks: no conflicts
+  static constexpr u32 KEYS = 4096 / D, STRIDE = D + 8;   // rows 16 bytes apart in the banks: no conflicts
   f16 k[KEYS][STRIDE], v[KEYS][STRIDE];
 };
 
-// K or V of the tile from `key` on; zeros outside of the keys and of the head, since 0 * NaN is NaN.
-template <u32 D> DEV void copy_tile(f16 (*to)[KvTile<D>::STRIDE], const Keys<f16>& keys, const f16* cache,
-                                    const Runs<KvTile<D>::KEYS>& runs, u32 key) {
-  constexpr u32 CHUNKS = D / 8, ROWS = ATTENTION_THREADS / CHUNKS;
-  const u32 column = (u32)tid_x() % CHUNKS * 8, first = (u32)tid_x() / CHUNKS;
-  #pragma unroll
-  for (u32 i = 0; i < KvTile<D>::KEYS / ROWS; i++) {
-    const u32 row = first + i * ROWS;
-    const bool valid = key + row >= keys.first && key + row < keys.end && column < keys.head_dim;
-    const f16* from = cache + runs.at[i * ROWS / 16] + row % 16 * keys.head_dim + column;
-    copy_async(&to[row][column], valid ? from : cache, valid);
-  }
-}
+// Brings tiles of K and V into shared memory, one after the other. Zeros outside of the keys and of the head, since
+// 0 * NaN is NaN.
+template <u32 D> struct TileCopies {
+  static constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, RUNS = KEYS / 16, CHUNKS = D / 8;
+  static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // side by side; the thread's others are that far apart
+  u32 first_key, end_key;  // those to bring; outside of them nothing is read
+  u32 pages[RUNS];         // blocks of the next tile's runs of 16 keys, asked for a tile ahead
+  const u32* entry;        // of the table, where the next tile begins, and the slot in its block
+  u32 slot;
+  u32 row;                 // the thread's first row of a tile; behind all keys where its columns are behind the head
+  u32 from, to;            // its part of a run in the first block (elements), of a tile in shared memory (bytes)
 
-// Four 8-column fragments of a row that lie in the four lanes of a quad, two columns each, become eight whole columns a
-// lane: lane t then holds fragment t.
-DEV void transpose_quad(float (*x)[2]) {
-  const bool odd = lane_id() & 1, high = lane_id() & 2;
-  #pragma unroll
-  for (int j = 0; j < 2; j++) {
+  MEMBER void start(const AttentionArgs& a, const RowTile& tile, u32 key, const KvTile<D>* tiles) {
+    const u32 first = (u32)tid_x() / CHUNKS, column = (u32)tid_x() % CHUNKS * 8;
+    const bool in_head = column < a.head_dim;
+    row = in_head ? first : 0x80000000u;
+    from = (tile.kv_head * a.block_size + first) * a.head_dim + (in_head ? column : 0);
+    to = shared_address(tiles) + (first * STRIDE + column) * 2;
+    entry = a.block_tables + a.block_start[tile.sequence] + key / a.block_size;
+    slot = key % a.block_size;
+    ask(a, key);
+  }
+  // Runs outside of the keys have no block to ask for.
+  MEMBER void ask(const AttentionArgs& a, u32 key) {
+    const u32* e = entry;
+    u32 s = slot;
     #pragma unroll
-    for (int i = 0; i < 2; i++) {                                      // fragments i and i + 2
-      const float other = shfl_xor(high ? x[i][j] : x[i + 2][j], 2);
-      if (high) x[i][j] = other; else x[i + 2][j] = other;
-    }
-    #pragma unroll
-    for (int i = 0; i < 4; i += 2) {                                   // fragments i and i + 1
-      const float other = shfl_xor(odd ? x[i][j] : x[i + 1][j], 1);
-      if (odd) x[i][j] = other; else x[i + 1][j] = other;
+    for (u32 i = 0; i < RUNS; i++, key += 16) {
+      pages[i] = key < end_key && key + 16 > first_key ? *e : 0;
+      s += 16;
+      if (s == a.block_size) { s = 0; e++; }
     }
   }
-}
+  // The tile from `key` on to place `stage`.
+  MEMBER void copy(const AttentionArgs& a, u32 key, u32 stage) {
+    const u32 there = to + stage * (u32)sizeof(KvTile<D>);
+    #pragma unroll
+    for (u32 i = 0; i < RUNS; i++) {
+      const u64 at = (u64)pages[i] * (a.num_kv_heads * a.block_size * a.head_dim) + (slot * a.head_dim + from);
+      #pragma unroll
+      for (u32 r = 0; r < 16; r += ROWS) {
+        const u32 k = key + row + 16 * i + r, distance = (16 * i + r) * STRIDE * 2;
+        const bool valid = k >= first_key && k < end_key;
+        copy_async(there + distance, (const f16*)a.k_cache + at + r * a.head_dim, valid);
+        copy_async(there + KEYS * STRIDE * 2 + distance, (const f16*)a.v_cache + at + r * a.head_dim, valid);
+      }
+      slot += 16;
+      if (slot == a.block_size) { slot = 0; entry++; }
+    }
+    ask(a, key + KEYS);
+  }
+};
 
 // ------------------------------------------------------------------------------------------------ the kernel
-// A warp has 16 rows; lane l has rows l / 4 and l / 4 + 8 of them ("halves") and two columns of every 8.
-template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
-  constexpr u32 KEYS = KvTile<D>::KEYS;
-  SHARED __align__(16) KvTile<D> lds;
-  const RowTile tile = row_tile(a);
-  const u32 lane = (u32)lane_id(), warp_row = (u32)tid_x() / 32 * 16, last_row = tile.rows - 1;
-  const u32 my_rows[2] = {min_(warp_row + lane / 4, last_row), min_(warp_row + lane / 4 + 8, last_row)};
-  const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, tile.first_key(0), tile.end_key(last_row));
+// A weight is 2^(score - top), where `top` stays the largest score of earlier tiles until one is above it by more than
+// this: weights stay far below the largest half, and most tiles leave the sums as they are.
+constexpr float RISE = 8.f;
 
-  u32 q[D / 16][4];
+// Of the D / 16 steps of q . k, those whose q waits in shared memory, where each lane has a place of its own: with q in
+// registers, too few were left to read K ahead of its products.
+template <u32 D> constexpr u32 q_steps_shared() { return D == 128 ? 6 : 0; }
+
+// Rows first_row .. of the tile: 16 * TILES a warp, of which lane l has rows l / 4 and l / 4 + 8 of every 16 ("halves")
+// and two columns of every 8.
+template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row,
+                                                            KvTile<D>* lds, v4 (*q_lds)[ATTENTION_THREADS]) {
+  constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, WARP_ROWS = 16 * TILES;
+  const u32 lane = (u32)lane_id(), warp_row = first_row + (u32)tid_x() / 32 * WARP_ROWS;
+  const u32 last_row = min_(tile.rows, first_row + ATTENTION_THREADS / 32 * WARP_ROWS) - 1;
+  constexpr u32 Q_STEPS = D / 16, Q_KEPT = Q_STEPS - q_steps_shared<D>();
+
+  u32 q[TILES][Q_STEPS][4];                                             // the last tile's last steps go to q_lds
   #pragma unroll
-  for (u32 half = 0; half < 2; half++) {
-    const float* row = a.qkv + (u64)(tile.row + my_rows[half]) * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim +
-                       tile.head * a.head_dim;
+  for (u32 t = 0; t < TILES; t++)
     #pragma unroll
-    for (u32 i = 0; i < D / 8; i++) {
-      const u32 column = 8 * i + lane % 4 * 2;
-      const float x = column < a.head_dim ? row[column] : 0.f, y = column + 1 < a.head_dim ? row[column + 1] : 0.f;
-      q[i / 2][i % 2 * 2 + half] = f2h_sat(x) | (u32)f2h_sat(y) << 16;
+    for (u32 half = 0; half < 2; half++) {
+      const u32 r = min_(warp_row + 16 * t + 8 * half + lane / 4, last_row);
+      const float* row = a.qkv + (u64)(tile.row + r) * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim +
+                         tile.head * a.head_dim;
+      #pragma unroll
+      for (u32 i = 0; i < D / 8; i++) {
+        const u32 column = 8 * i + lane % 4 * 2;                       // of heads of whole eights
+        const v2 x = column < a.head_dim ? ld8(row + column) : v2{0, 0};
+        q[t][i / 2][i % 2 * 2 + half] = pack(clamp_half(bits_f32(x.x)), clamp_half(bits_f32(x.y)));
+      }
     }
+  #pragma unroll
+  for (u32 d = Q_KEPT; d < Q_STEPS; d++) {
+    const u32* x = q[TILES - 1][d];
+    q_lds[d - Q_KEPT][tid_x()] = {x[0], x[1], x[2], x[3]};
   }
 
-  // A warp's tiles that need a mask: those that not all of its rows see whole.
-  const u32 all_see_from = tile.first_key(min_(warp_row + 15, last_row));
-  const u32 all_see_to = tile.end_key(min_(warp_row, last_row));
+  // A row's position is also the last key that it sees. That of the warp's first row; the sum with WARP_ROWS is 0 for a
+  // warp beyond the last row, which has nothing to do.
+  const u32 position = warp_row > last_row ? 0u - WARP_ROWS : tile.position + warp_row;
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
-  float values[D / 8][4] = {}, top[2] = {NOTHING, NOTHING}, sum[2] = {0.f, 0.f};
-  Runs<KEYS> runs = {};
-  u32 key = keys.first / KEYS * KEYS;
-  if (keys.first < keys.end) {
-    runs.start(keys, key);
-    runs.next(keys, key);
-    copy_tile<D>(lds.k, keys, keys.k, runs, key);
-  }
-  for (; key < keys.end; key += KEYS) {
-    copies_wait();
-    block_sync();                                                      // K is there; V's place is free
-    copy_tile<D>(lds.v, keys, keys.v, runs, key);
+  // Of 16 x 16 elements, where the row of an 8x8 matrix begins that this lane gives the address of.
+  const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8) * 2;
+  const u32 v_row = shared_address(lds) + ((KEYS + lane % 16) * STRIDE + lane / 16 * 8) * 2;
+  float values[TILES][D / 8][4] = {}, top[TILES][2], sum[TILES][2];
+  #pragma unroll
+  for (u32 i = 0; i < 2 * TILES; i++) { top[i / 2][i % 2] = NOTHING; sum[i / 2][i % 2] = 0.f; }
 
-    float score[KEYS / 8][4] = {};
+  TileCopies<D> copies;
+  copies.first_key = tile.first_key(first_row);
+  copies.end_key = tile.end_key(last_row);
+  u32 key = copies.first_key / KEYS * KEYS, stage = 0;
+  if (key < copies.end_key) {
+    copies.start(a, tile, key, lds);
+    copies.copy(a, key, 0);
+  }
+  for (; key < copies.end_key; key += KEYS, stage ^= 1) {
+    copies_wait();
+    block_sync();                                                      // this tile is there, the other's place is free
+    if (key + KEYS < copies.end_key) copies.copy(a, key + KEYS, stage ^ 1);
+    if (key >= position + WARP_ROWS || key + KEYS <= first_key(position, tile.window)) continue;
+
+    const u32 offset = stage * (u32)sizeof(KvTile<D>);
+    float score[TILES][KEYS / 8][4] = {};
     #pragma unroll
-    for (u32 d = 0; d < D / 16; d++)
+    for (u32 d = 0; d < Q_STEPS; d++) {
+      if (d >= Q_KEPT) {
+        const v4 x = q_lds[d - Q_KEPT][tid_x()];
+        q[TILES - 1][d][0] = x.x; q[TILES - 1][d][1] = x.y; q[TILES - 1][d][2] = x.z; q[TILES - 1][d][3] = x.w;
+      }
       #pragma unroll
       for (u32 n = 0; n < KEYS / 16; n++) {
         u32 k[4];
-        load_matrices(k, &lds.k[16 * n + lane / 16 * 8 + lane % 8][16 * d + lane / 8 % 2 * 8]);
-        mma_16x8x16(score[2 * n], q[d], k[0], k[1]);
-        mma_16x8x16(score[2 * n + 1], q[d], k[2], k[3]);
+        load_matrices(k, k_row + offset + (16 * n * STRIDE + 16 * d) * 2);
+        #pragma unroll
+        for (u32 t = 0; t < TILES; t++) {
+          mma_16x8x16(score[t][2 * n], q[t][d], k[0], k[1]);
+          mma_16x8x16(score[t][2 * n + 1], q[t][d], k[2], k[3]);
+        }
       }
+    }
     if (a.softcap != 0.f)
       #pragma unroll
-      for (u32 i = 0; i < KEYS / 2; i++) score[i / 4][i % 4] = soft_cap(score[i / 4][i % 4] * a.scale, a.softcap);
-    if (key < all_see_from || key + KEYS > all_see_to)
+      for (u32 i = 0; i < TILES * KEYS / 2; i++) {
+        float& x = score[i / (KEYS / 2)][i / 4 % (KEYS / 8)][i % 4];
+        x = soft_cap(x * a.scale, a.softcap);
+      }
+    if (key + KEYS > position + 1 || key < first_key(position + WARP_ROWS - 1, tile.window))
       #pragma unroll
-      for (u32 i = 0; i < KEYS / 2; i++) {
-        const u32 half = i / 2 % 2, at = key + i / 4 * 8 + lane % 4 * 2 + i % 2;
-        if (at < tile.first_key(my_rows[half]) || at >= tile.end_key(my_rows[half])) score[i / 4][i % 4] = MASKED;
+      for (u32 half = 0; half < 2 * TILES; half++) {
+        const u32 last = position + 8 * half + lane / 4, from = first_key(last, tile.window);
+        #pragma unroll
+        for (u32 i = 0; i < KEYS / 4; i++) {
+          const u32 k = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
+          if (k < from || k > last) score[half / 2][i / 2][half % 2 * 2 + i % 2] = MASKED;
+        }
       }
 
+    float factor[TILES][2];
+    bool risen = false;
     #pragma unroll
-    for (u32 half = 0; half < 2; half++) {
-      float highest = top[half];
+    for (u32 half = 0; half < 2 * TILES; half++) {
+      float& old = top[half / 2][half % 2];
+      float highest = MASKED;
       #pragma unroll
-      for (u32 n = 0; n < KEYS / 8; n++) highest = fmax_(highest, fmax_(score[n][2 * half], score[n][2 * half + 1]));
+      for (u32 i = 0; i < KEYS / 4; i++) highest = fmax_(highest, score[half / 2][i / 2][half % 2 * 2 + i % 2]);
       highest = fmax_(highest, shfl_xor(highest, 1));
       highest = fmax_(highest, shfl_xor(highest, 2));
-      const float factor = fast_exp2((top[half] - highest) * to_log2), base = highest * to_log2;
-      top[half] = highest;
-      sum[half] *= factor;
+      const bool rises = (highest - old) * to_log2 > RISE;
+      factor[half / 2][half % 2] = rises ? fast_exp2((old - highest) * to_log2) : 1.f;
+      old = rises ? highest : old;
+      risen |= rises;
+    }
+    if (warp_any(risen))
       #pragma unroll
-      for (u32 n = 0; n < D / 8; n++) { values[n][2 * half] *= factor; values[n][2 * half + 1] *= factor; }
+      for (u32 half = 0; half < 2 * TILES; half++) {
+        const float by = factor[half / 2][half % 2];
+        sum[half / 2][half % 2] *= by;
+        #pragma unroll
+        for (u32 i = 0; i < D / 4; i++) values[half / 2][i / 2][half % 2 * 2 + i % 2] *= by;
+      }
+    #pragma unroll
+    for (u32 half = 0; half < 2 * TILES; half++) {
+      const float base = top[half / 2][half % 2] * to_log2;
+      float& total = sum[half / 2][half % 2];
       #pragma unroll
       for (u32 i = 0; i < KEYS / 4; i++) {
-        float& x = score[i / 2][2 * half + i % 2];
+        float& x = score[half / 2][i / 2][half % 2 * 2 + i % 2];
         x = fast_exp2(fma_(x, to_log2, -base));
-        sum[half] += x;                                                // of this lane; the quad's are added at the end
+        total += x;                                                    // of this lane; the quad's are added at the end
       }
     }
 
-    copies_wait();
-    block_sync();                                                      // V is there; K's place is free
-    if (key + KEYS < keys.end) {
-      runs.next(keys, key + KEYS);
-      copy_tile<D>(lds.k, keys, keys.k, runs, key + KEYS);
-    }
     #pragma unroll
     for (u32 n = 0; n < KEYS / 16; n++) {
-      const float *x = score[2 * n], *y = score[2 * n + 1];            // the layout of a result is that of an operand
-      const u32 weights[4] = {pack(x[0], x[1]), pack(x[2], x[3]), pack(y[0], y[1]), pack(y[2], y[3])};
+      u32 weights[TILES][4];                                           // the layout of a result is that of an operand
+      #pragma unroll
+      for (u32 t = 0; t < TILES; t++)
+        #pragma unroll
+        for (u32 i = 0; i < 4; i++) {
+          const float* x = &score[t][2 * n + i / 2][i % 2 * 2];
+          weights[t][i] = pack(x[0], x[1]);
+        }
       #pragma unroll
       for (u32 d = 0; d < D / 16; d++) {
         u32 v[4];
-        load_matrices_transposed(v, &lds.v[16 * n + lane % 16][16 * d + lane / 16 * 8]);
-        mma_16x8x16(values[2 * d], weights, v[0], v[1]);
-        mma_16x8x16(values[2 * d + 1], weights, v[2], v[3]);
+        load_matrices_transposed(v, v_row + offset + (16 * n * STRIDE + 16 * d) * 2);
+        #pragma unroll
+        for (u32 t = 0; t < TILES; t++) {
+          mma_16x8x16(values[t][2 * d], weights[t], v[0], v[1]);
+          mma_16x8x16(values[t][2 * d + 1], weights[t], v[2], v[3]);
+        }
       }
     }
   }
 
+  // Out through shared memory, eight rows at a time, so that a lane stores eight neighbours.
+  const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
+  float* rows = (float*)lds + (u32)tid_x() / 32 * 8 * STRIDE;          // the warp's
+  static_assert(ATTENTION_THREADS / 32 * 8 * STRIDE * sizeof(float) <= 2 * sizeof(KvTile<D>), "rows of all warps");
+  block_sync();                                                        // the last tile was read
   #pragma unroll
-  for (u32 half = 0; half < 2; half++) {
-    float total = sum[half];
+  for (u32 half = 0; half < 2 * TILES; half++) {
+    float total = sum[half / 2][half % 2];
     total += shfl_xor(total, 1);
     total += shfl_xor(total, 2);
-    const float factor = softmax_factor(a, tile.head, top[half] * to_log2, total);
-    const u32 row = warp_row + lane / 4 + 8 * half;
+    const float factor = softmax_factor(a, out.head, top[half / 2][half % 2] * to_log2, total);
     #pragma unroll
-    for (u32 d = 0; d < D / 32; d++) {
-      float x[4][2];
-      #pragma unroll
-      for (u32 i = 0; i < 8; i++) x[i / 2][i % 2] = values[4 * d + i / 2][2 * half + i % 2] * factor;
-      transpose_quad(x);
-      if (row < tile.rows) store_eight(a, tile.row + row, tile.head, (4 * d + lane % 4) * 8, &x[0][0]);
+    for (u32 i = 0; i < D / 8; i++) {
+      const float* x = &values[half / 2][i][half % 2 * 2];
+      *(v2*)&rows[lane / 4 * STRIDE + 8 * i + lane % 4 * 2] = {f32_bits(x[0] * factor), f32_bits(x[1] * factor)};
     }
+    warp_sync();
+    #pragma unroll 1
+    for (u32 i = lane; i < D; i += 32) {
+      const u32 row = i / (D / 8), column = i % (D / 8) * 8, r = warp_row + 8 * half + row;
+      const float* x = &rows[row * STRIDE + column];
+      const v4 low = ld16(x), high = ld16(x + 4);
+      const float eight[8] = {bits_f32(low.x), bits_f32(low.y), bits_f32(low.z), bits_f32(low.w),
+                              bits_f32(high.x), bits_f32(high.y), bits_f32(high.z), bits_f32(high.w)};
+      if (r < out.rows) store_eight(a, out.row + r, out.head, column, eight);
+    }
+    warp_sync();
+  }
+}
+
+template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
+  constexpr u32 TILES = D == 256 ? 1 : 2, ROWS = ATTENTION_THREADS / 2 * TILES, STEPS = q_steps_shared<D>();
+  SHARED __align__(16) KvTile<D> lds[2];
+  SHARED v4 q_lds[STEPS ? STEPS : 1][ATTENTION_THREADS];
+  const RowTile tile = row_tile(a);
+  for (u32 first = 0; first < tile.rows; first += ROWS) {
+    if (first) block_sync();                                           // the last tiles were read
+    attention_prefill_rows<D, TILES>(a, tile, first, lds, q_lds);
   }
 }

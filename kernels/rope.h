@@ -1,98 +1,153 @@
-// A head of q or k as attention wants it, straight from the projection: RMSNorm where given, then rotation. For lanes
-// that own eight neighbouring columns each. The sums are those of rope_store (rope.hip) up to rounding.
+// A head of q, k or v in the registers of a group of 32 lanes: loads, RMSNorm, rotation, stores.
 #pragma once
-#include "attention.h"
+#include "gpu.h"
 
-// cos and sin for a lane's columns, negative where the column is the first of its pair; 1 and 0 where nothing is
-// rotated. So every column is x * cos + partner * sin.
-struct Angles {
-  float cos[8], sin[8];
+// Two or four neighbours at a time, where all heads begin at a multiple of so many.
+DEV void store_cache(f16* at, float x) { *at = f2h(x); }
+DEV void store_cache(float* at, float x) { *at = x; }
+DEV void store_cache(f16* at, float x, float y) { *(u32*)at = f2h(x) | (u32)f2h(y) << 16; }
+DEV void store_cache(float* at, float x, float y) { *(v2*)at = {f32_bits(x), f32_bits(y)}; }
+DEV void store_cache(f16* at, float x, float y, float z, float w) {
+  *(v2*)at = {f2h(x) | (u32)f2h(y) << 16, f2h(z) | (u32)f2h(w) << 16};
+}
+DEV void store_cache(float* at, float x, float y, float z, float w) {
+  *(v4*)at = {f32_bits(x), f32_bits(y), f32_bits(z), f32_bits(w)};
+}
 
-  MEMBER void load(const AttentionArgs& a, u32 row, u32 column) {
-    const float* angles = a.angles + (u64)row * 2 * a.num_pairs;
-    #pragma unroll
-    for (u32 j = 0; j < 8; j++) {
-      const u32 c = column + j;
-      const bool rotated = c < 2 * a.num_pairs, first = a.neox ? c < a.num_pairs : c % 2 == 0;
-      const u32 pair = !a.neox ? c / 2 : first ? c : c - a.num_pairs;
-      const float s = rotated ? angles[a.num_pairs + pair] : 0.f;
-      cos[j] = rotated ? angles[pair] : 1.f;
-      sin[j] = first ? -s : s;
+// How a head's elements make up pairs: the rotated ones, then the neighbours (2p, 2p + 1) of the rest, the last of them
+// without its second where head_dim is odd.
+struct PairLayout {
+  u32 head_dim, num_pairs;
+  bool neox;
+  bool words;                // of pairs p and p + 1, p even, the elements lie together: two by two, or all four
+
+  MEM bool halves(u32 pair) const { return neox && pair < num_pairs; }
+  MEM u32 first(u32 pair) const { return halves(pair) ? pair : 2 * pair; }
+  MEM u32 second(u32 pair) const { return halves(pair) ? pair + num_pairs : 2 * pair + 1; }
+};
+
+// Elements of pairs p and p + 1 of a head, p even; zeros where there are none.
+struct TwoPairs {
+  float first[2], second[2];
+
+  MEM void load(const PairLayout& at, const float* x, u32 pair) {
+    v2 low = {0, 0}, high = {0, 0};
+    if (!at.words) {
+      u32 w[4] = {};
+      #pragma unroll
+      for (u32 i = 0; i < 2; i++) {
+        const u32 p = at.first(pair + i), q = at.second(pair + i);
+        if (p < at.head_dim) w[2 * i] = f32_bits(x[p]);
+        if (q < at.head_dim) w[2 * i + 1] = f32_bits(x[q]);
+      }
+      low = {w[0], w[1]};
+      high = {w[2], w[3]};
+    } else if (at.halves(pair)) {
+      low = ld8(x + pair);
+      high = ld8(x + pair + at.num_pairs);
+    } else if (2 * pair < at.head_dim) {
+      const v4 w = ld16(x + 2 * pair);
+      low = {w.x, w.y};
+      high = {w.z, w.w};
+    }
+    first[0] = bits_f32(low.x); second[0] = bits_f32(low.y);
+    first[1] = bits_f32(high.x); second[1] = bits_f32(high.y);
+  }
+  // To be called once all loads are on their way, since it waits for them: of halves, the two firsts were loaded, then
+  // the two seconds.
+  MEM void arrange(const PairLayout& at, u32 pair) {
+    if (!at.words || !at.halves(pair)) return;
+    const float x = second[0];
+    second[0] = first[1];
+    first[1] = x;
+  }
+  template <class T> MEM void store(const PairLayout& at, T* x, u32 pair) const {
+    if (!at.words) {
+      #pragma unroll
+      for (u32 i = 0; i < 2; i++) {
+        const u32 p = at.first(pair + i), q = at.second(pair + i);
+        if (p < at.head_dim) store_cache(x + p, first[i]);
+        if (q < at.head_dim) store_cache(x + q, second[i]);
+      }
+    } else if (at.halves(pair)) {
+      store_cache(x + pair, first[0], first[1]);
+      store_cache(x + pair + at.num_pairs, second[0], second[1]);
+    } else if (2 * pair < at.head_dim) {
+      store_cache(x + 2 * pair, first[0], second[0], first[1], second[1]);
     }
   }
 };
 
-// The columns that eight columns are rotated with.
-DEV void load_partners(const AttentionArgs& a, const float* head, u32 column, const float* x, float* partner) {
-  const bool aligned = is_aligned(head, 16);
-  if (!a.neox) {
+// A lane owns two pairs of every 64 of its group's head.
+struct GroupHead {
+  static constexpr u32 TURNS = 2;                                  // heads of up to 256
+  PairLayout at, angle_at;
+  TwoPairs pairs[TURNS], angles[TURNS];
+
+  MEM static u32 pair(u32 turn) { return 2 * ((u32)tid_x() & 31) + 64 * turn; }
+
+  // Neither waits for what it asks for. `exists`: else there is no such head, and x is not read.
+  MEM void load(const float* x, bool exists, u32 head_dim, u32 num_pairs, bool neox) {
+    at = {head_dim, num_pairs, neox, head_dim % 4 == 0 && num_pairs % 2 == 0};
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) partner[j] = x[j ^ 1];
-    return;
+    for (u32 i = 0; i < TURNS; i++) pairs[i].load(at, x, exists ? pair(i) : head_dim);
   }
-  #pragma unroll
-  for (u32 i = 0; i < 8; i += 4) {
-    // Of unrotated columns anything will do, times 0: but it must be a number, so it is one of the head's.
-    const u32 c = column + i, other = c < a.num_pairs ? c + a.num_pairs : c < 2 * a.num_pairs ? c - a.num_pairs : c;
-    if (a.num_pairs % 4 == 0) {
-      const Four four = load_four(head, aligned, other, a.head_dim);
+  // cos and sin of a row, [2 * num_pairs]; of nothing where the head is not rotated.
+  MEM void load_angles(const float* row, bool rotates) {
+    // A row of angles lies like a head that is rotated as a whole: cos of a pair is its first element, sin the second.
+    angle_at = {2 * at.num_pairs, at.num_pairs, true, at.words};
+    #pragma unroll
+    for (u32 i = 0; i < TURNS; i++) angles[i].load(angle_at, row, rotates ? pair(i) : at.num_pairs);
+  }
+  // Waits for the head.
+  MEM void arrange() {
+    #pragma unroll
+    for (u32 i = 0; i < TURNS; i++) pairs[i].arrange(at, pair(i));
+  }
+  // By all lanes of a wave, which may hold two groups; `weights` null: this group's head stays as it is.
+  MEM void normalize(const float* weights, float eps) {
+    float squares = 0.f;
+    #pragma unroll
+    for (u32 i = 0; i < 2 * TURNS; i++) {
+      const float u = pairs[i / 2].first[i % 2], v = pairs[i / 2].second[i % 2];
+      squares = fma_(u, u, fma_(v, v, squares));
+    }
+    for (int m = 16; m; m >>= 1) squares += shfl_xor(squares, m);
+    const float scale = fast_rsqrt(squares / (float)at.head_dim + eps);
+    #pragma unroll
+    for (u32 i = 0; i < TURNS && weights; i++) {
+      TwoPairs w;
+      w.load(at, weights, pair(i));
+      w.arrange(at, pair(i));
       #pragma unroll
-      for (u32 j = 0; j < 4; j++) partner[i + j] = four.v[j];
-    } else {
-      #pragma unroll
-      for (u32 j = 0; j < 4; j++) {
-        const u32 at = c + j, p = at < a.num_pairs ? at + a.num_pairs : at < 2 * a.num_pairs ? at - a.num_pairs : at;
-        partner[i + j] = p < a.head_dim ? head[p] : 0.f;
+      for (u32 j = 0; j < 2; j++) {
+        pairs[i].first[j] = pairs[i].first[j] * scale * w.first[j];
+        pairs[i].second[j] = pairs[i].second[j] * scale * w.second[j];
       }
     }
   }
-}
-
-// `head` normed with `norm`, where given, and rotated. LANES lanes have the whole of it.
-template <u32 LANES>
-DEV void load_rotated(const AttentionArgs& a, const float* head, const float* norm, const Angles& angles, u32 column,
-                      float* x) {
-  float partner[8];
-  load_eight(head, column, a.head_dim, x);
-  load_partners(a, head, column, x, partner);
-  if (norm) {
-    float squares = 0.f, weight[8], partner_weight[8];
-    load_eight(norm, column, a.head_dim, weight);
-    load_partners(a, norm, column, weight, partner_weight);
+  MEM void rotate() {
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) squares = fma_(x[j], x[j], squares);
-    for (u32 m = LANES / 2; m; m >>= 1) squares += shfl_xor(squares, (int)m);
-    const float scale = fast_rsqrt(squares / (float)a.head_dim + a.eps);
+    for (u32 i = 0; i < TURNS; i++) {
+      angles[i].arrange(angle_at, pair(i));
+      #pragma unroll
+      for (u32 j = 0; j < 2; j++) {
+        if (pair(i) + j >= at.num_pairs) continue;
+        const float u = pairs[i].first[j], v = pairs[i].second[j], c = angles[i].first[j], s = angles[i].second[j];
+        pairs[i].first[j] = fma_(u, c, -(v * s));
+        pairs[i].second[j] = fma_(u, s, v * c);
+      }
+    }
+  }
+  template <class T> MEM void store(T* to) const {
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) { x[j] = x[j] * scale * weight[j]; partner[j] = partner[j] * scale * partner_weight[j]; }
-  }
-  #pragma unroll
-  for (u32 j = 0; j < 8; j++) x[j] = fma_(x[j], angles.cos[j], partner[j] * angles.sin[j]);
-}
-
-// K and V of a new token, rounded as the cache holds them.
-template <class T> struct NewKey {
-  Eight<T> k, v;
-  u32 slot;                // ~0: nowhere
-
-  template <u32 LANES>
-  MEMBER void load(const AttentionArgs& a, u32 row, u32 kv_head, const Angles& angles, u32 column) {
-    const float* k_head = a.qkv + ((u64)row * (a.num_heads + 2 * a.num_kv_heads) + a.num_heads + kv_head) * a.head_dim;
-    const float* v_head = k_head + (u64)a.num_kv_heads * a.head_dim;
-    float x[8];
-    slot = a.slot_mapping[row];
-    load_rotated<LANES>(a, k_head, a.k_norm, angles, column, x);
-    k.round(x);
-    load_eight(v_head, column, a.head_dim, x);
-    v.round(x);
-  }
-
-  // Into the cache, by the lanes that have the columns.
-  MEMBER void store(const AttentionArgs& a, u32 kv_head, u32 column) const {
-    if (slot == ~0u || column >= a.head_dim) return;
-    const u64 at = (((u64)(slot / a.block_size) * a.num_kv_heads + kv_head) * a.block_size + slot % a.block_size) *
-                       a.head_dim + column;
-    k.store((T*)a.k_cache + at, a.head_dim, column);
-    v.store((T*)a.v_cache + at, a.head_dim, column);
+    for (u32 i = 0; i < TURNS; i++) pairs[i].store(at, to, pair(i));
   }
 };
+
+// Where a head of a token lies in the cache; null for a slot of nothing.
+template <class T>
+DEV T* cache_row(void* cache, u32 slot, u32 kv_head, u32 num_kv_heads, u32 block_size, u32 head_dim) {
+  if (slot == ~0u) return nullptr;
+  return (T*)cache + (((u64)(slot / block_size) * num_kv_heads + kv_head) * block_size + slot % block_size) * head_dim;
+}

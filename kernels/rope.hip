@@ -1,6 +1,7 @@
 // Rotary embedding: the table of angles, and the rotation of q and k with their norms and the store into the KV cache.
 #include "gpu.h"
 #include "args.h"
+#include "rope.h"
 
 // ------------------------------------------------------------------------------------------------ angles
 // cos and sin of x, to the last bit of f32 for |x| < 2^27. Own code, because AMD's sin and cos instructions reduce no
@@ -41,65 +42,27 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
 }
 
 // ------------------------------------------------------------------------------------------------ rotation and store
-DEV void store_cache(f16* at, float value) { *at = f2h(value); }
-DEV void store_cache(float* at, float value) { *at = value; }
-
-// A group of 32 lanes owns one head of q, k or v. A lane owns pairs of its elements, 32 pairs apart: the rotated ones,
-// then the neighbours (2p, 2p + 1) of the rest, the last of which lacks its second where head_dim is odd.
+// A group of 32 lanes owns one head of q, k or v.
 template <class T> DEV void rope_store(const RopeStoreArgs& a) {
-  constexpr u32 PAIRS = 4;                                         // of a lane: heads of up to 256
-  const u32 row = (u32)bid_x(), head = (u32)bid_y() * ROPE_STORE_HEADS + ((u32)tid_x() >> 5), lane = (u32)tid_x() & 31;
-  const u32 num_heads = a.num_heads + 2 * a.num_kv_heads, head_dim = a.head_dim;
+  const u32 row = (u32)bid_x(), head = (u32)bid_y() * ROPE_STORE_HEADS + ((u32)tid_x() >> 5);
+  const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
-  float* x = a.qkv + ((u64)row * num_heads + (is_head ? head : 0)) * head_dim;
-
-  float first[PAIRS], second[PAIRS], squares = 0;
-  u32 at_first[PAIRS], at_second[PAIRS];
-  #pragma unroll
-  for (u32 i = 0; i < PAIRS; i++) {
-    const u32 pair = lane + 32 * i;
-    const bool halves = a.neox && pair < a.num_pairs;
-    at_first[i] = halves ? pair : 2 * pair;
-    at_second[i] = halves ? pair + a.num_pairs : 2 * pair + 1;
-    first[i] = is_head && at_first[i] < head_dim ? x[at_first[i]] : 0.f;
-    second[i] = is_head && at_second[i] < head_dim ? x[at_second[i]] : 0.f;
-    squares = fma_(first[i], first[i], fma_(second[i], second[i], squares));
-  }
-  // All lanes take part in the sum, also those of a missing head: a wave may hold two groups.
-  for (int m = 16; m; m >>= 1) squares += shfl_xor(squares, m);
+  float* x = a.qkv + ((u64)row * num_heads + head) * a.head_dim;
+  const u32 slot = is_head && !is_q ? a.slot_mapping[row] : ~0u;
+  GroupHead mine;
+  mine.load(x, is_head, a.head_dim, a.num_pairs, a.neox != 0);
+  mine.load_angles(a.angles + (u64)row * 2 * a.num_pairs, !is_v);
+  loads_first();
+  mine.arrange();
+  if (a.q_norm || a.k_norm) mine.normalize(is_q ? a.q_norm : is_v ? nullptr : a.k_norm, a.eps);
   if (!is_head) return;
-
-  const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
-  const float scale = fast_rsqrt(squares / (float)head_dim + a.eps);
-  const u32 slot = is_q ? ~0u : a.slot_mapping[row];
-  const u32 kv_head = is_q ? 0 : (head - a.num_heads) % a.num_kv_heads;
-  T* cache = (T*)(is_v ? a.v_cache : a.k_cache);
-  if (slot != ~0u)
-    cache += (((u64)(slot / a.block_size) * a.num_kv_heads + kv_head) * a.block_size + slot % a.block_size) * head_dim;
-  const float* cos = a.angles + (u64)row * 2 * a.num_pairs;
-  const float* sin = cos + a.num_pairs;
-  #pragma unroll
-  for (u32 i = 0; i < PAIRS; i++) {
-    const u32 pair = lane + 32 * i, p = at_first[i], q = at_second[i];
-    if (p >= head_dim) break;
-    float u = first[i], v = second[i];
-    if (norm) {
-      u = u * scale * norm[p];
-      if (q < head_dim) v = v * scale * norm[q];
-    }
-    if (pair < a.num_pairs && !is_v) {
-      const float c = cos[pair], s = sin[pair], rotated = fma_(u, c, -(v * s));
-      v = fma_(u, s, v * c);
-      u = rotated;
-    }
-    if (!is_v) {
-      x[p] = u;
-      if (q < head_dim) x[q] = v;
-    }
-    if (slot == ~0u) continue;
-    store_cache(cache + p, u);
-    if (q < head_dim) store_cache(cache + q, v);
+  if (!is_v) {
+    mine.rotate();
+    mine.store(x);
   }
+  if (slot == ~0u) return;
+  const u32 kv_head = head - a.num_heads - (is_v ? a.num_kv_heads : 0);
+  mine.store(cache_row<T>(is_v ? a.v_cache : a.k_cache, slot, kv_head, a.num_kv_heads, a.block_size, a.head_dim));
 }
 
 KERNEL(32 * ROPE_STORE_HEADS, rope_store_f16, RopeStoreArgs) {

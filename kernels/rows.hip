@@ -135,10 +135,39 @@ KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
   }
 }
 
-// Grid: (rows, columns to store / 1024 rounded up): 4 columns a thread.
-KERNEL(256, gated_activation, GatedArgs) {
-  pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+// Eight columns of a row as they lie in memory, all asked for at once, and as numbers.
+struct EightF32 {
+  static constexpr u32 BYTES = 4;
+  v4 low, high;
+  MEM void load(const void* row, u32 c) { low = ld16((const float*)row + c); high = ld16((const float*)row + c + 4); }
+  MEM float get(u32 i) const {
+    const u32 w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+    return bits_f32(w[i]);
+  }
+};
+template <bool BF16> struct EightHalves {
+  static constexpr u32 BYTES = 2;
+  v4 words;
+  MEM void load(const void* row, u32 c) { words = ld16((const u16*)row + c); }
+  // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
+  MEM float get(u32 i) const {
+    const u32 w[4] = {words.x, words.y, words.z, words.w};
+    const u16 half = (u16)(w[i / 2] >> i % 2 * 16);
+    return BF16 ? bf2f(half) : clamp_half(h2f(half));
+  }
+};
+template <class Eight> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
+  const u8* gate_up = (const u8*)a.gate_up + (u64)row * 2 * a.cols * Eight::BYTES;
+  Eight gate, up;
+  gate.load(gate_up, c);
+  up.load(gate_up + (u64)a.cols * Eight::BYTES, c);
+  loads_first();
+  #pragma unroll
+  for (u32 i = 0; i < 8; i++) y[i] = silu(gate.get(i)) * up.get(i);
+}
+
+// Four columns, for rows that are no multiple of eight.
+DEV void gate_four(const GatedArgs& a, u32 row, u32 c) {
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y{};
   if (c < a.cols) {
@@ -150,7 +179,6 @@ KERNEL(256, gated_activation, GatedArgs) {
     } else {
       gate = load_four((const u16*)a.gate_up + at, c, a.cols, is_bf16(a.format_in));
       up = load_four((const u16*)a.gate_up + at + a.cols, c, a.cols, is_bf16(a.format_in));
-      // A product beyond the range of f16 came out infinite: saturated like all of our own stores, it gives no NaN.
       for (u32 i = 0; i < 4 && a.format_in == FORMAT_F16; i++) {
         gate.v[i] = clamp_half(gate.v[i]);
         up.v[i] = clamp_half(up.v[i]);
@@ -159,6 +187,26 @@ KERNEL(256, gated_activation, GatedArgs) {
     for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];
   }
   store_activations(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: (rows, columns to store / GATED_COLS rounded up).
+KERNEL(256, gated_activation, GatedArgs) {
+  static_assert(GATED_COLS == 8 * THREADS, "eight columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 8 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (a.cols % 8) {
+    #pragma unroll 1
+    for (u32 i = 0; i < 8; i += 4) gate_four(a, row, c + i);
+    return;
+  }
+  if (c >= stored_cols(a.format_out, a.cols)) return;
+  float y[8] = {};
+  if (c < a.cols) {
+    if (a.format_in == FORMAT_F32) gate_eight<EightF32>(a, row, c, y);
+    else if (is_bf16(a.format_in)) gate_eight<EightHalves<true>>(a, row, c, y);
+    else gate_eight<EightHalves<false>>(a, row, c, y);
+  }
+  store_eight(a.out, a.format_out, row, c, a.cols, y);
 }
 
 // Grid: rows of the result.

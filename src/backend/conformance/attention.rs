@@ -30,8 +30,9 @@ pub(super) const fn case(
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; then windows and caps; then a cache in f32.
-pub(super) const CASES: [Case; 19] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows and caps; then a
+/// cache in f32.
+pub(super) const CASES: [Case; 22] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -42,6 +43,9 @@ pub(super) const CASES: [Case; 19] = [
     case([9, 3], 64, 16, MIX),
     case([16, 2], 128, 16, &[(0, 40), (300, 1)]),
     case([2, 2], 256, 16, &[(0, 33), (130, 2)]),
+    case([2, 1], 128, 16, &[(37, 150), (0, 64), (0, 129)]),
+    case([1, 1], 200, 32, &[(3, 140)]),
+    Case { window: Some(50), ..case([2, 1], 96, 32, &[(300, 140), (0, 66)]) },
     Case { window: Some(1), ..case([2, 1], 16, 16, MIX) },
     Case { window: Some(5), ..case([4, 2], 20, 16, MIX) },
     Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) },

@@ -21,6 +21,7 @@ pub struct Functions {
 pub struct CacheFunctions {
     pub rope_store: Function,
     pub decode: Function,
+    pub decode_head: Function,
     pub prefill: Function,
 }
 
@@ -66,6 +67,7 @@ impl Functions {
                 Some(CacheFunctions {
                     rope_store: get(KernelId::rope_store(dtype))?,
                     decode: get(KernelId::attention_decode(dtype, size))?,
+                    decode_head: get(KernelId::attention_decode_head(dtype, size))?,
                     prefill: get(KernelId::attention_prefill(dtype, size))?,
                 })
             }

@@ -102,6 +102,12 @@ impl KernelId {
     /// `head_size` is one of `HEAD_SIZES`.
     pub fn attention_decode(cache: KvCacheDtype, head_size: u32) -> Self {
         let name = format!("attention_decode_{}_d{head_size}", cache_type(cache));
+        Self::new("attention_decode.hip", name, 128)
+    }
+
+    /// `head_size` is one of `HEAD_SIZES`.
+    pub fn attention_decode_head(cache: KvCacheDtype, head_size: u32) -> Self {
+        let name = format!("attention_decode_head_{}_d{head_size}", cache_type(cache));
         Self::new("attention_decode.hip", name, 256)
     }
 
@@ -133,6 +139,7 @@ impl KernelId {
         for cache in [KvCacheDtype::F16, KvCacheDtype::F32] {
             all.push(Self::rope_store(cache));
             all.extend(HEAD_SIZES.map(|size| Self::attention_decode(cache, size)));
+            all.extend(HEAD_SIZES.map(|size| Self::attention_decode_head(cache, size)));
             all.extend(HEAD_SIZES.map(|size| Self::attention_prefill(cache, size)));
         }
         for &ty in KernelType::ALL {

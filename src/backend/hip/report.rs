@@ -93,7 +93,7 @@ fn of_activations() -> Vec<Wanted> {
         ("RMSNorm", vec![KernelId::prepare()]),
         ("RoPE angles", vec![KernelId::rope_angles()]),
         ("RoPE and store in the KV cache", caches.map(KernelId::rope_store).to_vec()),
-        ("attention, decode", attention(KernelId::attention_decode)),
+        ("attention, decode", [KernelId::attention_decode, KernelId::attention_decode_head].map(attention).concat()),
         ("attention, prefill", attention(KernelId::attention_prefill)),
         ("gated activation", vec![KernelId::gated_activation()]),
         ("gather rows", vec![KernelId::gather_rows()]),

@@ -4,14 +4,11 @@
 
 use super::args::NO_SLOT;
 use super::checks::Check;
-use super::tuning::context_splits;
+use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
 use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
 use crate::backend::args::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
-
-/// Rows of a sequence that a block of the prefill kernel computes.
-const PREFILL_ROWS: usize = 64;
 
 /// The largest step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +47,7 @@ impl Layout {
             at += words.next_multiple_of(32);
             start
         };
-        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(PREFILL_ROWS));
+        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(LEAST_PREFILL_ROWS));
         Self {
             token_ids: take(limits.tokens),
             positions: take(limits.tokens),
@@ -74,10 +71,14 @@ pub struct StepInputs {
     layout: Layout,
     /// Each token is a sequence of its own to attention: its result then comes about in one way, whatever its chunk.
     by_token: bool,
+    /// Rows of an item of prefill.
+    prefill_rows: usize,
     device: DeviceBuffer,
     hosts: [(HostBuffer, Event); 2],
     next: usize,
     pub shape: StepShape,
+    /// Of the batch: last position, sequence, and first row within the sequence of each item of prefill.
+    tiles: Vec<(u32, u32, u32)>,
     /// Of the batch.
     checked: Vec<Check>,
 }
@@ -117,10 +118,12 @@ impl StepInputs {
             limits,
             layout,
             by_token,
+            prefill_rows: prefill_rows(device.properties().platform),
             device: DeviceBuffer::new(device, bytes as u64)?,
             hosts: [host()?, host()?],
             next: 0,
             shape: StepShape::default(),
+            tiles: Vec::new(),
             checked: Vec::new(),
         })
     }
@@ -185,7 +188,8 @@ impl StepInputs {
         words.put(at.tables, tables.iter().copied());
 
         let start_of = |seq: usize| group.map_or(0, |group| group.cu_blocks[seq]);
-        let (mut decode_items, mut prefill_items) = (0, 0);
+        self.tiles.clear();
+        let mut decode_items = 0;
         if self.by_token {
             let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |row| (seq, row)));
             words.put(at.q_start, 0..=padded as u32);
@@ -198,19 +202,22 @@ impl StepInputs {
             words.put(at.context_lens, batch.context_lens.iter().copied().chain(padding(0)));
             words.put(at.block_start, (0..seqs).map(start_of).chain(padding(0)));
             for seq in 0..seqs {
-                match batch.tokens_of(seq).len() {
+                let rows_of = batch.tokens_of(seq);
+                match rows_of.len() {
                     1 => {
                         words.put(at.decode_items + decode_items, [seq as u32]);
                         decode_items += 1;
                     }
                     rows => {
-                        for first in (0..rows).step_by(PREFILL_ROWS) {
-                            words.put(at.prefill_items + 2 * prefill_items, [seq as u32, first as u32]);
-                            prefill_items += 1;
-                        }
+                        let end = |first: usize| rows_of.start + rows.min(first + self.prefill_rows);
+                        let tile = |first| (batch.positions[end(first) - 1], seq as u32, first as u32);
+                        self.tiles.extend((0..rows).step_by(self.prefill_rows).map(tile));
                     }
                 }
             }
+            // By their last positions, which say how many keys they see: the tiles with the most work start first.
+            self.tiles.sort_unstable_by(|one, other| other.cmp(one));
+            words.put(at.prefill_items, self.tiles.iter().flat_map(|&(_, seq, first)| [seq, first]));
             words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
         }
 
@@ -223,7 +230,7 @@ impl StepInputs {
         self.shape = StepShape {
             tokens,
             decode_items,
-            prefill_items,
+            prefill_items: self.tiles.len(),
             logits_rows: rows,
             num_copies: copies,
             context_splits: context_splits(longest),

@@ -1,6 +1,7 @@
 //! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in them.
 
 use super::args::Format;
+use crate::config::Platform;
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it would
 /// not do.
@@ -74,27 +75,54 @@ pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
     plan(32, rows, out_rows, 1)
 }
 
+/// Rows of a sequence that a block of the prefill kernel computes, on any platform no less than the least;
+/// `ATTENTION_PREFILL_ROWS` in `args.h`.
+pub fn prefill_rows(platform: Platform) -> usize {
+    match platform {
+        Platform::Amd => LEAST_PREFILL_ROWS,
+        Platform::Nvidia => 128,
+    }
+}
+pub const LEAST_PREFILL_ROWS: usize = 64;
+
 /// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 128
 /// tokens or more. A power of two, so that contexts of about the same length share a recorded step.
 pub fn context_splits(max_context: u32) -> u32 {
     max_context.div_ceil(128).next_power_of_two().min(32)
 }
 
-/// Splits of the context for `items` sequences: no more than fill the multiprocessors.
-pub fn attention_splits(
+/// How attention over single rows is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodePlan {
+    /// A block for each query head, which is done soonest, instead of each kv head, which reads the cache once.
+    pub per_head: bool,
+    /// Of the context.
+    pub splits: u32,
+}
+
+/// For `items` sequences: per query head where all those blocks run at once and the contexts are short enough to be read
+/// from L2; no more splits than fill the multiprocessors.
+pub fn attention_decode(
     items: u32,
     num_heads: u32,
     num_kv_heads: u32,
     head_dim: u32,
     multiprocessors: u32,
     context_splits: u32,
-) -> u32 {
-    let blocks = items.saturating_mul(num_kv_heads).max(1);
+) -> DecodePlan {
+    let per_head = items.saturating_mul(num_heads) <= 2 * multiprocessors && context_splits <= 8;
+    // Per head a block takes twice as many keys at a time.
+    let (heads, most) = if per_head { (num_heads, context_splits.div_ceil(2)) } else { (num_kv_heads, context_splits) };
+    let blocks = items.saturating_mul(heads).max(1);
     let partial = 4 * u64::from(items) * u64::from(num_heads) * u64::from(head_dim + 2);
     let room = PARTIAL_BYTES / partial.max(1);
     let room = if blocks as usize > NUM_COUNTERS { 1 } else { u32::try_from(room).unwrap_or(u32::MAX) };
-    (2 * multiprocessors).div_ceil(blocks).clamp(1, context_splits.max(1)).min(room.max(1))
+    let splits = (2 * multiprocessors).div_ceil(blocks).clamp(1, most.max(1)).min(room.max(1));
+    DecodePlan { per_head, splits }
 }
+
+/// Batch-invariant: one kernel, whose blocks take all keys in one order, whatever the sequences.
+pub const INVARIANT_DECODE: DecodePlan = DecodePlan { per_head: false, splits: 1 };
 
 /// Logits that a block of `argmax` reads with one load a thread.
 const ARGMAX_STRETCH: usize = 4096;
@@ -178,10 +206,13 @@ mod tests {
         assert_eq!(context_splits(129), 2);
         assert_eq!(context_splits(300), 4);
         assert_eq!(context_splits(1 << 20), 32);
-        assert_eq!(attention_splits(1, 32, 8, 128, 132, 32), 32);
-        assert_eq!(attention_splits(1, 32, 8, 128, 132, 4), 4);
-        assert_eq!(attention_splits(256, 32, 8, 128, 132, 32), 1);
-        assert_eq!(attention_splits(1 << 14, 32, 8, 128, 132, 32), 1);
+        let decode = |items, context_splits| attention_decode(items, 32, 8, 128, 132, context_splits);
+        assert_eq!(decode(1, 32), DecodePlan { per_head: false, splits: 32 });
+        assert_eq!(decode(1, 4), DecodePlan { per_head: true, splits: 2 });
+        assert_eq!(decode(8, 1), DecodePlan { per_head: true, splits: 1 });
+        assert_eq!(decode(16, 4), DecodePlan { per_head: false, splits: 3 });
+        assert_eq!(decode(256, 32), INVARIANT_DECODE);
+        assert_eq!(decode(1 << 14, 32), INVARIANT_DECODE);
     }
 
     /// One block a multiprocessor at most where rows are split: their partial results have room.

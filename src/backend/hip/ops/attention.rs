@@ -7,7 +7,7 @@ use crate::backend::hip::args::{
 use crate::backend::hip::backend::{HipBackend, MAX_PAIRS};
 use crate::backend::hip::buffer::{Buffer, KvLayer, Vector, count};
 use crate::backend::hip::checks::Check;
-use crate::backend::hip::tuning;
+use crate::backend::hip::tuning::{self, DecodePlan};
 use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec};
 use crate::batch::Batch;
 use crate::{Error, Result};
@@ -193,11 +193,11 @@ impl HipBackend {
         let shape = &self.inputs.shape;
         let decode_items = count(self.graphs.recording().unwrap_or(shape.decode_items))?;
         let prefill_items = count(shape.prefill_items)?;
-        let splits = match self.options.batch_invariant {
-            true => 1,
+        let DecodePlan { per_head, splits } = match self.options.batch_invariant {
+            true => tuning::INVARIANT_DECODE,
             false => {
                 let (sms, most) = (self.multiprocessors(), shape.context_splits);
-                tuning::attention_splits(decode_items, num_heads, num_kv_heads, head_dim, sms, most)
+                tuning::attention_decode(decode_items, num_heads, num_kv_heads, head_dim, sms, most)
             }
         };
         let mut args = AttentionKernelArgs {
@@ -232,13 +232,17 @@ impl HipBackend {
         };
         let functions = self.functions.cache()?;
         if decode_items > 0 {
+            let (kernel, heads) = match per_head {
+                true => (&functions.decode_head, num_heads),
+                false => (&functions.decode, num_kv_heads),
+            };
             // SAFETY: see `ops`; the block tables were checked against the cache.
-            unsafe { self.stream.launch(&functions.decode, [decode_items, num_kv_heads, splits], &args)? };
+            unsafe { self.stream.launch(kernel, [decode_items, heads, splits], &args)? };
         }
         if prefill_items > 0 {
             args.items = self.inputs.prefill_items();
             // SAFETY: as above.
-            unsafe { self.stream.launch(&functions.prefill, [prefill_items, num_heads, 1], &args)? };
+            unsafe { self.stream.launch(&functions.prefill, [num_heads, prefill_items, 1], &args)? };
         }
         Ok(())
     }

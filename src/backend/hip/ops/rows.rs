@@ -10,6 +10,9 @@ use crate::backend::hip::tuning;
 use crate::batch::Batch;
 use crate::{Error, Result};
 
+/// Columns of a block of `gated_activation`; `GATED_COLS` in `args.h`.
+const GATED_COLS: usize = 2048;
+
 /// RMSNorm of rows that an op takes, or `None` for the rows as they are.
 pub(in super::super) type Norm<'a> = Option<(&'a Vector, f32)>;
 
@@ -115,9 +118,9 @@ impl HipBackend {
         if rows == 0 {
             return Ok(());
         }
-        // A thread stores four columns, the padding included.
+        // The padding is stored too.
         let stored = if format.is_f32() { cols } else { cols.next_multiple_of(256) };
-        let grid = [count(rows)?, count(stored.div_ceil(1024))?, 1];
+        let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS))?, 1];
         // SAFETY: see `ops`.
         unsafe { self.stream.launch(&self.functions.gated_activation, grid, &args) }
     }
