@@ -149,11 +149,11 @@ struct RopeStoreArgs {
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
 //     combines them in order.
-//   attention_prefill_{f16,f32}_d<D>: tiles of up to ATTENTION_PREFILL_ROWS rows of one sequence: items are (sequence,
+//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
 //     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
+constexpr u32 ATTENTION_THREADS = 128;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], q already rotated
   const void* k_cache;
