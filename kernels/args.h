@@ -151,12 +151,11 @@ struct RopeStoreArgs {
 //     combines them in order. With a slot_mapping it does what rope_store does as well, but leaves qkv as it is.
 //   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
 //     (items, heads, splits).
-//   attention_prefill_{f16,f32}_d<D>: tiles of up to ATTENTION_PREFILL_ROWS rows of one sequence: items are (sequence,
+//   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
 //     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
-constexpr u32 ATTENTION_THREADS = 128, ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
-constexpr u32 ATTENTION_DECODE_HEAD_THREADS = 256;
+constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
 struct AttentionArgs {
   const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], rotated but where slot_mapping is given
   void* k_cache;

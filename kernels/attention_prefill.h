@@ -2,6 +2,9 @@
 #pragma once
 #include "attention.h"
 
+// Rows of an item; the host cuts the sequences into so many.
+constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
+
 // Up to ATTENTION_PREFILL_ROWS rows of one sequence, for one head.
 struct RowTile {
   u32 sequence, head, kv_head;

@@ -9,6 +9,9 @@ use crate::config::KvCacheDtype;
 
 /// Tokens in the cache; two are new.
 const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (130, 2), (300, 2)];
+/// Devices may serve few sequences, and long ones, in other ways.
+const FEW: &[(usize, usize)] = &[(260, 2)];
+const LONG: &[(usize, usize)] = &[(1100, 2), (40, 2)];
 /// Of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
 const ROUNDED: f64 = 2e-3;
 
@@ -27,6 +30,7 @@ const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usi
 fn cases() -> Vec<Rotated> {
     use RopeKind::{Neox, Norm};
     let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };
+    let with_seqs = |seqs, rotated: Rotated| Rotated { case: Case { seqs, ..rotated.case }, ..rotated };
     let windowed = |window, softcap, rotated: Rotated| {
         let case = Case { window: Some(window), softcap, block_size: 32, ..rotated.case };
         Rotated { case, ..rotated }
@@ -45,6 +49,10 @@ fn cases() -> Vec<Rotated> {
         windowed(1, None, case([2, 1], 16, Neox, 8, false)),
         windowed(5, None, case([4, 2], 20, Norm, 10, true)),
         windowed(140, Some(2.0), case([6, 3], 48, Neox, 12, false)),
+        with_seqs(FEW, case([4, 2], 80, Neox, 40, true)),
+        with_seqs(FEW, case([2, 1], 128, Norm, 64, false)),
+        with_seqs(LONG, case([8, 2], 64, Neox, 32, true)),
+        f32_cache(with_seqs(FEW, case([3, 3], 33, Neox, 16, false))),
         f32_cache(case([3, 1], 7, Neox, 3, true)),
         f32_cache(case([7, 1], 80, Norm, 40, false)),
         f32_cache(windowed(20, None, case([9, 3], 64, Neox, 32, true))),
@@ -76,7 +84,7 @@ fn check_case<L: Loader>(loader: &impl Fn(usize) -> L, rotated: &Rotated, seed: 
     let expected_rows: Vec<f32> = expected_rows.iter().map(|&x| x as f32).collect();
 
     let what = format!("{kind:?} RoPE of {num_pairs} pairs and attention, {layout:?} {:?}", case.dtype);
-    let mut rig = AttentionRig::with_rope(loader(512), layout, spec, &rows, rope, norms);
+    let mut rig = AttentionRig::with_rope(loader(1100), layout, spec, &rows, rope, norms);
     for piece in &pieces {
         rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], case.block_size, None));
     }

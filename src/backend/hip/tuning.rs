@@ -76,7 +76,7 @@ pub fn invariant_matmul(rows: u32, out_rows: u32) -> MatmulPlan {
 }
 
 /// Rows of a sequence that a block of the prefill kernel computes, on any platform no less than the least;
-/// `ATTENTION_PREFILL_ROWS` in `args.h`.
+/// `ATTENTION_PREFILL_ROWS` in `attention_prefill.h`.
 pub fn prefill_rows(platform: Platform) -> usize {
     match platform {
         Platform::Amd => LEAST_PREFILL_ROWS,

@@ -11,7 +11,7 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
     let mut expected = String::new();
     let mut program = String::from(
         "#include <cstddef>\n#include <cstdio>\nusing u8 = unsigned char;\nusing u16 = unsigned short;\n\
-         using u32 = unsigned;\nusing u64 = unsigned long long;\n#define GPU_NV 0\n#include \"args.h\"\nint main() {\n",
+         using u32 = unsigned;\nusing u64 = unsigned long long;\n#include \"args.h\"\nint main() {\n",
     );
     for (name, size, fields) in layouts() {
         writeln!(expected, "{name} {size}").unwrap();
