@@ -12,9 +12,10 @@ use crate::{Error, Result};
 /// The files whose kernels compute on matrix units.
 const MATRIX_FILES: [&str; 2] = ["matmul.hip", "attention_prefill.hip"];
 
-/// What serves one op, of weights of one type or of activations.
+/// What serves one op, of weights of one type, of a stack of two types, or of activations.
 pub struct KernelRow {
     /// The type in the file, and that on the device: types without kernels of their own are dequantised at load.
+    /// Only where the weights are of one type.
     pub weights: Option<(GgmlType, KernelType)>,
     pub op: String,
     pub kernels: Vec<String>,
