@@ -56,6 +56,13 @@ struct GemvArgs {
   float eps;
 };
 
+// Two matrices of a stack, which differ in type: the first first.grid_x blocks along x are the first one's, the others
+// the second one's. gemv_<type>_<type>
+struct GemvPairArgs {
+  GemvArgs first;
+  GemvArgs second;
+};
+
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
 // block; F32 weights are rounded to f16 (gemv does not).
 // Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
@@ -75,6 +82,13 @@ struct MatmulArgs {
   u32 out_rows, cols, rows, out_stride;
   u32 splits;             // of the columns, grid z; summed in order by the last block to arrive
   u32 flags;              // LinearFlags
+};
+
+// Two matrices of a stack, which differ in type: blocks along x are the first one's, then the second one's. Rows and
+// splits are the same, partial sums and counters are not shared. matmul_<type>_<type>_n<N>, N = 8, 16
+struct MatmulPairArgs {
+  MatmulArgs first;
+  MatmulArgs second;
 };
 
 // Converts rows from one format to another, through RMSNorm where `norm` is given. prepare, one block per row

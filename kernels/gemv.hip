@@ -1,4 +1,5 @@
-// gemv_<type>: one activation row times a matrix, at the speed of reading the matrix.
+// gemv_<type>: one activation row times a matrix, at the speed of reading the matrix. gemv_<type>_<type>: the same for
+// two matrices of one stack, in one launch: blocks are of the one or of the other.
 //
 // A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; the float types:
 // less), and the pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group
@@ -19,13 +20,11 @@
 #include "quant.h"
 
 constexpr int GROUPS = GEMV_THREADS / 32;
-using Piece = GemvPiece<Tile>::Type;
-constexpr u32 CHUNK = Piece::FLOATS ? 8192 : 16384;        // 32 KB of f32, or 24 KB of int8 with {d, d * sum} per 16
 constexpr u32 BATCH = 16;
-constexpr u32 PIECES = 256 / Piece::COLS;                  // of a super-block
 
 // The activations of a chunk in LDS.
 struct Quantised {
+  static constexpr u32 CHUNK = 16384;                  // 24 KB: int8 with {d, d * sum} per 16
   alignas(16) i8 q[CHUNK];
   alignas(16) xmeta meta[CHUNK / 16];
   // Columns c .. c + 3, by all lanes of a wave at once: four neighbouring lanes hold a block of 16.
@@ -52,6 +51,7 @@ struct Quantised {
   }
 };
 struct Floats {
+  static constexpr u32 CHUNK = 8192;                   // 32 KB
   alignas(16) float x[CHUNK];
   MEM void put(u32 c, const float v[4]) {
     const u32 bits[4] = {f32_bits(v[0]), f32_bits(v[1]), f32_bits(v[2]), f32_bits(v[3])};
@@ -64,19 +64,21 @@ struct Floats {
 template <bool F> struct Staged { using Type = Quantised; };
 template <> struct Staged<true> { using Type = Floats; };
 
-struct Shared {
-  Staged<Piece::FLOATS>::Type x;
+// What a block keeps in LDS; X: its activations.
+template <class X> struct Shared {
+  X x;
   float partial[4][GROUPS][2][16];                         // ring, group, gate or up, row
   float sums[BATCH][2][16];                                // of the chunks so far
   float squares[GROUPS];
 };
+template <class T> using SharedFor = Shared<typename Staged<GemvPiece<T>::Type::FLOATS>::Type>;
 
 // Vectors of four that a thread has on their way at once: the prologue is as long as its loads are waited for.
 constexpr u32 IN_FLIGHT = WARP == 64 ? 4 : 8;
 constexpr u32 STRIDE = 4 * GEMV_THREADS;
 
 // 1 / rms of the row
-DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
+template <class X> DEV float inverse_rms(Shared<X>& s, const float* x, const GemvArgs& a) {
   const bool aligned = is_aligned(x, 16);
   float sum = 0.f;
   for (u32 c = 4 * tid_x(); c < a.cols; c += IN_FLIGHT * STRIDE) {
@@ -96,7 +98,8 @@ DEV float inverse_rms(Shared& s, const float* x, const GemvArgs& a) {
 }
 
 // Puts columns first .. first + count (a multiple of 256, zeros beyond the row) into LDS.
-DEV void stage(Shared& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
+template <class X>
+DEV void stage(Shared<X>& s, const float* x, const GemvArgs& a, float scale, u32 first, u32 count) {
   const bool aligned = is_aligned(x, 16), norm_aligned = is_aligned(a.norm, 16);
   // All lanes of a wave make the same trips, as `put` demands: count is a multiple of 256, a wave covers 128 or 256.
   for (u32 start = 4 * tid_x(); start < count; start += IN_FLIGHT * STRIDE) {
@@ -131,7 +134,8 @@ struct Walk {
 };
 
 // Row r of a tile over its last pieces, one of each group that has had some.
-DEV void add_partials(const Shared& s, u32 length, u32 tile, u32 r, bool gated, float sums[2]) {
+template <class X>
+DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool gated, float sums[2]) {
   sums[0] = sums[1] = 0.f;
   for (u32 i = 0; i < (length < GROUPS ? length : GROUPS); i++) {
     const u32 u = tile * length + i;
@@ -146,10 +150,13 @@ DEV void store(const GemvArgs& a, float* out, u32 row, float v) {
   out[row] = v;
 }
 
-TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
-  SHARED Shared s;
+// Block `bid` of the a.grid_x of a matrix of type T.
+template <class T> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
+  using Piece = typename GemvPiece<T>::Type;
+  constexpr u32 PIECES = 256 / Piece::COLS;                  // of a super-block
+  constexpr u32 CHUNK = decltype(s.x)::CHUNK;
   const int group = tid_x() >> 5, lane = tid_x() & 31;
-  const u32 grid = a.grid_x, bid = bid_x(), all_tiles = (a.out_rows + 15) >> 4;
+  const u32 grid = a.grid_x, all_tiles = (a.out_rows + 15) >> 4;
   const u32 super_blocks = (a.cols + 255) >> 8, row_pieces = super_blocks * PIECES;
   const u32 my_tiles = bid < all_tiles ? (all_tiles - bid + grid - 1) / grid : 0;
   if (my_tiles == 0) return;
@@ -226,3 +233,17 @@ TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
       }
     }
 }
+
+#ifndef SECOND
+TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
+  SHARED SharedFor<Tile> s;
+  gemv<Tile>(s, a, bid_x());
+}
+#else
+TYPED_KERNEL(GEMV_THREADS, gemv_, GemvPairArgs) {
+  SHARED SharedFor<Tile> s;
+  const u32 bid = bid_x(), blocks = a.first.grid_x;
+  if (bid < blocks) gemv<Tile>(s, a.first, bid);
+  else gemv<SecondTile>(s, a.second, bid - blocks);
+}
+#endif

@@ -11,11 +11,10 @@ template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<F32> { using Type = FloatTile<1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
-using Piece = MatmulPiece<Tile>::Type;
-constexpr int PIECE_GROUPS = Piece::COLS / 64;       // groups j of 64 columns of a piece
-constexpr bool MATMUL_BF16 = MatmulPiece<Tile>::IS_BF16;
 
-template <int N> struct MatmulWeights {
+template <class T, int N> struct MatmulWeights {
+  using Piece = typename MatmulPiece<T>::Type;
+  static constexpr bool IS_BF16 = MatmulPiece<T>::IS_BF16;
   static constexpr int TILES = MatmulShape<N>::GROUP_TILES;
   Piece tile[TILES];
   MEM void load(const u8* const* rows, u32 piece, int lane32) {
@@ -39,7 +38,8 @@ template <int N> struct MatmulActivations {
     x = a.x + activation_index(row, 0, super_blocks) + lane_id() * 8;
   }
   // Columns 64t + 16j + (0..15), t = 0..3, of super-block sb; they are group `piece_j` of the piece in `weights`.
-  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<N>& weights, u32 sb, int j, int piece_j) const {
+  template <class T>
+  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<T, N>& weights, u32 sb, int j, int piece_j) const {
     const u16* group = x + ((u64)sb * 4 + j) * 4096;
     #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -54,7 +54,7 @@ template <int N> struct MatmulActivations {
           weights.tile[m].fragment(piece_j, 2 * h + i, w);
           #pragma unroll
           for (int n = 0; n < S::NT; n++)
-            mma_16x8x16<MATMUL_BF16>(sums.v[m][n], w, i ? b[n].z : b[n].x, i ? b[n].w : b[n].y);
+            mma_16x8x16<MatmulWeights<T, N>::IS_BF16>(sums.v[m][n], w, i ? b[n].z : b[n].x, i ? b[n].w : b[n].y);
         }
     }
   }
@@ -74,7 +74,8 @@ template <int N> struct MatmulActivations {
     x = a.x + (u64)at.by * N * stride;
     wave_tiles = tiles + (tid_x() / WARP) * S::WAVE_TILES * 16 * STRIDE;
   }
-  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<N>& weights, u32 sb, int j, int piece_j) const {
+  template <class T>
+  MEM void multiply(MatmulSums<N>& sums, const MatmulWeights<T, N>& weights, u32 sb, int j, int piece_j) const {
     const int lane = lane_id(), g = (lane & 31) >> 2, t = lane & 3;
     warp_sync();                       // the wave has read the columns before
     #pragma unroll
@@ -105,7 +106,7 @@ template <int N> struct MatmulActivations {
       for (int m = 0; m < S::WAVE_TILES; m++) {
         MmaA w;
         mma_load(w, wave_tiles + m * 16 * STRIDE + 16 * k, STRIDE);
-        mma_strip<MATMUL_BF16, S::NT>(sums.v[m], w, b);
+        mma_strip<MatmulWeights<T, N>::IS_BF16, S::NT>(sums.v[m], w, b);
       }
     }
   }
@@ -113,9 +114,11 @@ template <int N> struct MatmulActivations {
 #endif
 
 // The super-blocks of this block's split that belong to this wave.
-template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
+template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
+  using Piece = typename MatmulPiece<T>::Type;
   constexpr int PIECES = 256 / Piece::COLS;      // of a tile
+  constexpr int PIECE_GROUPS = Piece::COLS / 64; // groups j of 64 columns of a piece
   const u32 super_blocks = (a.cols + 255) / 256, tiles = (a.out_rows + 15) / 16;
   const u32 first = (u64)super_blocks * bid_z() / a.splits + at.kw;
   const u32 last = (u64)super_blocks * (bid_z() + 1) / a.splits;
@@ -133,7 +136,7 @@ template <int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, con
   // The next piece is loaded before this one is used up: at once where memory is the limit, half way where 64 rows keep
   // the matrix units busy long enough and the registers of the used half are needed.
   constexpr int LOAD_AT = N >= 64 ? PIECE_GROUPS / 2 : 0;
-  MatmulWeights<N> weights, next;
+  MatmulWeights<T, N> weights, next;
   if (first < last) weights.load(rows, first * PIECES, lane32);
   pdl_launch();
   pdl_wait();                          // weights depend on no kernel before, activations do

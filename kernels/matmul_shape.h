@@ -49,11 +49,14 @@ template <int N> struct MatmulPlace {
   u32 block;               // their number in the grid
   u32 kw, row_wave;        // of the wave
   u32 first_tile;          // of the wave
-  MEM explicit MatmulPlace(const MatmulArgs& a) {
+  // Blocks of a matrix along x.
+  MEM static u32 width(const MatmulArgs& a) { return ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES; }
+  // Of the matrix' blocks, the one at `x`.
+  MEM MatmulPlace(const MatmulArgs& a, u32 x) {
     const u32 wave = (u32)tid_x() / WARP;
     // Blocks start in the order of x. Those of the same weights shall run together, so that weights are read once.
-    const u32 blocks_x = ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES, blocks_y = (a.rows + N - 1) / N;
-    block = (u32)bid_y() * blocks_x + (u32)bid_x();
+    const u32 blocks_x = width(a), blocks_y = (a.rows + N - 1) / N;
+    block = (u32)bid_y() * blocks_x + x;
     bx = block / blocks_y;
     by = block % blocks_y;
     kw = wave / S::ROW_WAVES;

@@ -31,7 +31,8 @@
 #include "quant_codebook.h"
 #include "quant_float.h"
 
-// The type of this unit (-DTYPE=Q4_K) names its kernels: TYPED_KERNEL(256, gemv_, GemvArgs) defines gemv_q4_k.
+// The type of this unit (-DTYPE=Q4_K) names its kernels: TYPED_KERNEL(256, gemv_, GemvArgs) defines gemv_q4_k, and where
+// the unit is for a pair of types (-DTYPE=Q4_K -DSECOND=Q6_K) gemv_q4_k_q6_k.
 #ifdef TYPE
 using Tile = TYPE;
 #define NAME_F32 f32
@@ -52,6 +53,11 @@ using Tile = TYPE;
 #define NAME_MXFP4 mxfp4
 #define PASTE_(a, b) a##b
 #define PASTE(a, b) PASTE_(a, b)
+#ifdef SECOND
+using SecondTile = SECOND;
+#define TYPED(prefix) PASTE(prefix, PASTE(PASTE(NAME_, TYPE), PASTE(_, PASTE(NAME_, SECOND))))
+#else
 #define TYPED(prefix) PASTE(prefix, PASTE(NAME_, TYPE))
+#endif
 #define TYPED_KERNEL(threads, prefix, Args) KERNEL(threads, TYPED(prefix), Args)
 #endif

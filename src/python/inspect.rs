@@ -84,7 +84,7 @@ fn kernel_row<'py>(py: Python<'py>, row: &KernelRow) -> PyResult<Bound<'py, PyDi
     let dict = PyDict::new(py);
     dict.set_item("tensor_type", row.weights.map(|(in_file, _)| in_file.name()))?;
     dict.set_item("stored_as", row.weights.map(|(_, on_device)| on_device.name()))?;
-    dict.set_item("op", row.op)?;
+    dict.set_item("op", &row.op)?;
     dict.set_item("kernels", &row.kernels)?;
     dict.set_item("unit", row.unit.name())?;
     dict.set_item("matrix_unit", row.matrix_unit.map(|unit| unit.name()))?;

@@ -44,7 +44,7 @@ def doctor(
 
 
 def _print_gpu(device: dict[str, Any]) -> None:
-    """A row per tensor type with its kernel for each op, then a row per op that has nothing to do with weights."""
+    """A row per tensor type with its kernel for each op, then a row per op of two types or of none."""
     rows = device["kernels"]
     problems = {row["problem"] for row in rows}
     if len(problems) == 1 and None not in problems:
@@ -62,7 +62,7 @@ def _print_gpu(device: dict[str, Any]) -> None:
     typer.echo()
     others = [row for row in rows if row["tensor_type"] is None]
     table = [[row["op"], _kernel(row), _code([row])] for row in others]
-    print_table("Kernels of the GPU, activations", ["op", "kernel", "code"], table)
+    print_table("Kernels of the GPU, stacks of two types and activations", ["op", "kernel", "code"], table)
     typer.echo(f"\nmatrix library of the vendor: {device['matrix_library']}")
 
 

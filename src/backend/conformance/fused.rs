@@ -5,7 +5,7 @@ use crate::backend::{Activation, Backend, Loader};
 
 /// `(rows, inputs, outputs)`.
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
-const EPS: f32 = 1e-5;
+pub(super) const EPS: f32 = 1e-5;
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (seed, (rows, inputs, outputs)) in SHAPES.into_iter().enumerate() {
@@ -66,7 +66,7 @@ fn half_layer<L: Loader>(mut loader: L, rows: usize, inputs: usize, outputs: usi
     assert_close(&format!("linear_add of {what}"), got, &sums64, 1e-5, 1e-4);
 }
 
-fn rms_norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
+pub(super) fn rms_norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
     x.chunks(weight.len())
         .flat_map(|row| {
             let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;

@@ -4,7 +4,8 @@
 //! activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A wrong scale,
 //! column or sign of a single block is far outside.
 
-use super::{Random, bytes_of, fill, matrix, rows_batch};
+use super::fused::{EPS, rms_norm};
+use super::{Random, bytes_of, fill, matrix, rows_batch, vector};
 use crate::backend::{Backend, LinearPart, Loader};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
@@ -26,6 +27,17 @@ const SHAPES: [(usize, usize, usize); 9] = [
 /// Rows longer than a kernel may hold at once.
 const LONG: [(GgmlType, usize); 3] = [(GgmlType::F32, 8320), (GgmlType::F16, 8500), (GgmlType::Q8_0, 16_416)];
 
+/// Stacks of two types: types, outputs of each, inputs, and the rows of activations.
+type Stack = ([GgmlType; 2], [usize; 2], usize, &'static [usize]);
+const STACKS: [Stack; 4] = [
+    // As in common files V beside Q and K, for which a backend may have kernels; about the tile sizes of matrix units.
+    ([GgmlType::Q4_K, GgmlType::Q6_K], [37, 21], 768, &[1, 5, 8, 13, 16, 17]),
+    ([GgmlType::Q5_K, GgmlType::Q6_K], [35, 67], 256, &[1, 2, 9]),
+    // Long enough to be split along the columns.
+    ([GgmlType::Q4_K, GgmlType::Q6_K], [33, 17], 8192, &[1, 3, 11]),
+    ([GgmlType::Q6_K, GgmlType::Q4_0], [17, 33], 512, &[1, 8]),
+];
+
 /// Elements that may share one scale, of weights and of quantised activations.
 const GROUP: usize = 32;
 /// Half a step of f16 and bf16, relative; of f32 sums, with room for their length.
@@ -42,6 +54,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     for (ggml_type, cols) in LONG {
         product(loader(2), &Weights::random(ggml_type, 33, cols, 1), 2, false);
         product(loader(1), &Weights::random(ggml_type, 33, cols, 1), 1, false);
+    }
+    for (types, out_rows, cols, rows) in STACKS {
+        let weights = [0, 1].map(|i| Weights::random(types[i], out_rows[i], cols, i as u64));
+        rows.iter().for_each(|&rows| stacked(loader(rows), &weights, rows));
     }
 }
 
@@ -141,6 +157,59 @@ fn product<L: Loader>(mut loader: L, weights: &Weights, rows: usize, with_bias: 
             );
         }
     }
+}
+
+/// The three products of a stack, with bias: of rows as they are, added to others, and of normed rows.
+fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize) {
+    let (cols, outputs) = (weights[0].cols, weights[0].rows + weights[1].rows);
+    let mut random = Random(rows as u64);
+    let (mut x, bias) = (random.values(rows * cols), random.values(outputs));
+    x[..cols / 4].fill(0.0); // whole blocks of zeros
+    let (norm, residual) = (random.values(cols), random.values(rows * outputs));
+    let (first_bias, second_bias) = bias.split_at(weights[0].rows);
+    let bias_data = [first_bias, second_bias].map(bytes_of);
+    let parts = [0, 1].map(|i| {
+        let (cols, data) = (weights[i].rows, &bias_data[i][..]);
+        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols, data };
+        LinearPart { weight: weights[i].view(), bias: Some(bias) }
+    });
+    let uploaded = loader.upload_matrix(&parts).unwrap();
+    let norm_vector = vector(&mut loader, &norm);
+    let x_table = matrix(&mut loader, &x, cols);
+    let residual_table = matrix(&mut loader, &residual, outputs);
+    let [mut input, mut normed] = [(); 2].map(|()| loader.alloc_buffer(rows, cols).unwrap());
+    let mut out = loader.alloc_buffer(rows, outputs).unwrap();
+    let mut backend = loader.finish().unwrap();
+
+    let check = |op: &str, got: &[f32], x: &[f32], residual: Option<&[f32]>| {
+        for (r, x) in x.chunks(cols).enumerate() {
+            let all = weights.iter().flat_map(|part| part.values.chunks(cols).map(|w| (part.ggml_type, w)));
+            for (o, (ggml_type, w)) in all.enumerate() {
+                let (sum, tolerance) = reference(ggml_type, w, x);
+                let at = r * outputs + o;
+                let expected = sum + f64::from(bias[o]) + residual.map_or(0.0, |residual| f64::from(residual[at]));
+                let [first, second] = weights.each_ref().map(|part| (part.ggml_type.name(), part.rows));
+                assert!(
+                    (f64::from(got[at]) - expected).abs() <= tolerance,
+                    "{op} of {first:?} and {second:?} x {cols}, row {r} of {rows}, output {o}: {}, not {expected} within \
+                     {tolerance}",
+                    got[at]
+                );
+            }
+        }
+    };
+    fill(&mut backend, &x_table, rows, &mut input);
+    backend.linear(&uploaded, &input, rows, &mut out).unwrap();
+    check("linear", backend.to_host(&out, rows, outputs).unwrap(), &x, None);
+
+    fill(&mut backend, &residual_table, rows, &mut out);
+    backend.linear_add(&uploaded, &input, rows, &mut out).unwrap();
+    check("linear_add", backend.to_host(&out, rows, outputs).unwrap(), &x, Some(&residual));
+
+    backend.norm_linear(&input, &norm_vector, EPS, &uploaded, rows, &mut normed, &mut out).unwrap();
+    let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    let x: Vec<f32> = rms_norm(&x, &norm).into_iter().map(|x| x as f32).collect();
+    check("norm_linear", backend.to_host(&out, rows, outputs).unwrap(), &x, None);
 }
 
 /// `w · x`, and how far a backend may be from it.

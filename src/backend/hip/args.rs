@@ -63,6 +63,7 @@ kernel_args! {
         grid_x: u32,
         eps: f32,
     }
+    GemvPairArgs { first: GemvArgs, second: GemvArgs }
     MatmulArgs {
         weights: DevicePtr,
         x: DevicePtr,
@@ -77,6 +78,7 @@ kernel_args! {
         splits: u32,
         flags: u32,
     }
+    MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
     PrepareArgs {
         x: DevicePtr,
         norm: DevicePtr,

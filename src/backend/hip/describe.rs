@@ -13,7 +13,7 @@ pub fn describe(
     vendor: Option<&str>,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
-    let origin = kernels.origin(Unit { file: "rows.hip", ty: None }).map_or_else(String::new, |o| origin(&o));
+    let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
         "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {}{}",
         properties.name,
@@ -27,7 +27,7 @@ pub fn describe(
 }
 
 fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {
-    let unit = |file| kernels.origin(Unit { file, ty: Some(ty) }).map_or_else(String::new, |o| origin(&o));
+    let unit = |file| kernels.origin(Unit::typed(file, ty)).map_or_else(String::new, |o| origin(&o));
     let as_what = match KernelType::of(file_type) {
         Some(_) => String::new(),
         None => format!(" dequantised to {} at load, slower", ty.name()),

@@ -1,6 +1,6 @@
 //! The kernels that an engine launches, looked up once: nothing is compiled or loaded while it serves.
 
-use super::{Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit};
+use super::{Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit};
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
 
@@ -15,6 +15,7 @@ pub struct Functions {
     pub top_k: Function,
     pub cache: Option<CacheFunctions>,
     typed: Vec<(KernelType, TypeFunctions)>,
+    pairs: Vec<([KernelType; 2], PairFunctions)>,
 }
 
 /// Kernels of one element type of the cache and head size.
@@ -34,6 +35,13 @@ pub struct TypeFunctions {
     matmul: Vec<Function>,
 }
 
+/// Kernels of two tensor types in one stack.
+pub struct PairFunctions {
+    pub gemv: Function,
+    /// By rows of a block, as in `MATMUL_PAIR_ROWS`.
+    matmul: Vec<Function>,
+}
+
 /// The smallest head size of the attention kernels that holds `head_dim`.
 ///
 /// # Errors
@@ -50,7 +58,7 @@ pub fn units(types: &[KernelType]) -> Vec<Unit> {
     let mut units: Vec<Unit> = KernelId::all()
         .into_iter()
         .map(|kernel| kernel.unit)
-        .filter(|unit| unit.ty.is_none_or(|ty| types.contains(&ty)))
+        .filter(|unit| unit.types().all(|ty| types.contains(&ty)))
         .collect();
     units.sort_unstable_by_key(|unit| unit.name());
     units.dedup();
@@ -83,6 +91,11 @@ impl Functions {
             let (embed, gemv) = (get(KernelId::embed(ty))?, get(KernelId::gemv(ty))?);
             Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul }))
         });
+        let pairs = KernelType::PAIRS.into_iter().filter(|pair| pair.iter().all(|ty| types.contains(ty))).map(|pair| {
+            let matmul = MATMUL_PAIR_ROWS.map(|rows| get(KernelId::matmul_pair(pair, rows)));
+            let gemv = get(KernelId::gemv_pair(pair))?;
+            Ok((pair, PairFunctions { gemv, matmul: matmul.into_iter().collect::<Result<_>>()? }))
+        });
         Ok(Self {
             prepare: get(KernelId::prepare())?,
             gated_activation: get(KernelId::gated_activation())?,
@@ -93,6 +106,7 @@ impl Functions {
             top_k: get(KernelId::top_k())?,
             cache,
             typed: typed.collect::<Result<_>>()?,
+            pairs: pairs.collect::<Result<_>>()?,
         })
     }
 
@@ -103,6 +117,11 @@ impl Functions {
             .ok_or_else(|| Error::internal(format!("kernels of {} were not loaded with the model", ty.name())))
     }
 
+    /// `None` where no kernels are for such a stack.
+    pub fn of_pair(&self, pair: [KernelType; 2]) -> Option<&PairFunctions> {
+        self.pairs.iter().find(|(known, _)| *known == pair).map(|(_, functions)| functions)
+    }
+
     pub fn cache(&self) -> Result<&CacheFunctions> {
         self.cache.as_ref().ok_or_else(|| Error::internal("attention in an engine without a KV cache"))
     }
@@ -111,7 +130,18 @@ impl Functions {
 impl TypeFunctions {
     /// The matrix kernel with `n` rows a block.
     pub fn matmul(&self, n: u32) -> Result<&Function> {
-        let index = MATMUL_ROWS.iter().position(|&rows| rows == n);
-        index.and_then(|i| self.matmul.get(i)).ok_or_else(|| Error::internal(format!("no matmul of {n} rows a block")))
+        with_rows(&self.matmul, &MATMUL_ROWS, n)
     }
+}
+
+impl PairFunctions {
+    /// The matrix kernel with `n` rows a block.
+    pub fn matmul(&self, n: u32) -> Result<&Function> {
+        with_rows(&self.matmul, &MATMUL_PAIR_ROWS, n)
+    }
+}
+
+fn with_rows<'a>(variants: &'a [Function], all_rows: &[u32], n: u32) -> Result<&'a Function> {
+    let found = all_rows.iter().zip(variants).find(|(rows, _)| **rows == n);
+    found.map(|(_, function)| function).ok_or_else(|| Error::internal(format!("no matmul of {n} rows a block")))
 }

@@ -19,6 +19,9 @@ pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
 /// Rows that a block of `matmul` computes.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 
+/// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
+pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
+
 /// A kernel: its name, its unit and its block size, as the sources have them (kernels/README.md).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelId {
@@ -44,35 +47,54 @@ fn cache_type(dtype: KvCacheDtype) -> &'static str {
 impl KernelId {
     /// A kernel of a file that is compiled once.
     pub fn new(file: &'static str, name: impl Into<String>, threads: u32) -> Self {
-        Self { unit: Unit { file, ty: None }, name: name.into(), threads }
+        Self { unit: Unit::plain(file), name: name.into(), threads }
     }
 
-    fn typed(file: &'static str, name: &str, ty: KernelType, suffix: &str, threads: u32) -> Self {
-        let name = format!("{name}_{}{suffix}", ty.name().to_lowercase());
-        Self { unit: Unit { file, ty: Some(ty) }, name, threads }
+    /// A kernel that has the unit's types in its name.
+    fn typed(unit: Unit, name: &str, suffix: &str, threads: u32) -> Self {
+        let types: String = unit.types().map(|ty| format!("_{}", ty.name().to_lowercase())).collect();
+        Self { unit, name: format!("{name}{types}{suffix}"), threads }
     }
 
     pub fn repack(ty: KernelType) -> Self {
-        Self::typed("weights.hip", "repack", ty, "", 256)
+        Self::typed(Unit::typed("weights.hip", ty), "repack", "", 256)
     }
 
     pub fn embed(ty: KernelType) -> Self {
-        Self::typed("weights.hip", "embed", ty, "", 256)
+        Self::typed(Unit::typed("weights.hip", ty), "embed", "", 256)
     }
 
     pub fn dequantize(ty: KernelType) -> Self {
-        Self::typed("weights.hip", "dequantize", ty, "", 128)
+        Self::typed(Unit::typed("weights.hip", ty), "dequantize", "", 128)
     }
 
     pub fn gemv(ty: KernelType) -> Self {
-        Self::typed("gemv.hip", "gemv", ty, "", 512)
+        Self::gemv_of(Unit::typed("gemv.hip", ty))
+    }
+
+    /// `pair` is one of `KernelType::PAIRS`.
+    pub fn gemv_pair(pair: [KernelType; 2]) -> Self {
+        Self::gemv_of(Unit::paired("gemv.hip", pair))
+    }
+
+    fn gemv_of(unit: Unit) -> Self {
+        Self::typed(unit, "gemv", "", 512)
     }
 
     /// `rows` is one of `MATMUL_ROWS`.
     pub fn matmul(ty: KernelType, rows: u32) -> Self {
+        Self::matmul_of(Unit::typed("matmul.hip", ty), rows)
+    }
+
+    /// `pair` is one of `KernelType::PAIRS`, `rows` one of `MATMUL_PAIR_ROWS`.
+    pub fn matmul_pair(pair: [KernelType; 2], rows: u32) -> Self {
+        Self::matmul_of(Unit::paired("matmul.hip", pair), rows)
+    }
+
+    fn matmul_of(unit: Unit, rows: u32) -> Self {
         // MATMUL_THREADS_N* of args.h.
         let threads = if rows <= 16 { 256 } else { 128 };
-        Self::typed("matmul.hip", "matmul", ty, &format!("_n{rows}"), threads)
+        Self::typed(unit, "matmul", &format!("_n{rows}"), threads)
     }
 
     pub fn prepare() -> Self {
@@ -145,6 +167,10 @@ impl KernelId {
         for &ty in KernelType::ALL {
             all.extend([Self::repack(ty), Self::embed(ty), Self::dequantize(ty), Self::gemv(ty)]);
             all.extend(MATMUL_ROWS.map(|rows| Self::matmul(ty, rows)));
+        }
+        for pair in KernelType::PAIRS {
+            all.push(Self::gemv_pair(pair));
+            all.extend(MATMUL_PAIR_ROWS.map(|rows| Self::matmul_pair(pair, rows)));
         }
         // Some types have no matmul.
         let units = Unit::all();

@@ -163,7 +163,7 @@ impl HipLoader {
         uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes())?;
         if !self.types.contains(&(ty, weight.ggml_type)) {
             self.types.push((ty, weight.ggml_type));
-            self.samples.push(Sample::new(weight, ty, tiles));
+            self.samples.push(Sample::new(&[(weight, ty, tiles)]));
         }
         Ok(())
     }
@@ -185,6 +185,19 @@ impl HipLoader {
     /// those that were gathered for the logits.
     fn conversion_rows(&self) -> usize {
         if self.common_format().is_some() { self.limits.logits_rows } else { self.limits.tokens }
+    }
+
+    /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
+    fn sample_pair(&mut self, parts: &[LinearPart<'_>], starts: &[DevicePtr], pair: [Segment; 2]) {
+        let types = pair.map(|segment| segment.ty);
+        if !KernelType::PAIRS.contains(&types) || self.samples.iter().any(|sample| sample.is_of(&types)) {
+            return;
+        }
+        let weights = pair.into_iter().filter_map(|segment| {
+            let part = parts.iter().zip(starts).find(|(_, start)| **start == segment.tiles)?.0;
+            Some((&part.weight, segment.ty, segment.tiles))
+        });
+        self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
     }
 
     /// What the vendor's library needs.
@@ -307,6 +320,9 @@ impl Loader for HipLoader {
             starts.push(tiles);
             tiles = tiles.offset(aligned(bytes));
             first_row += weight.rows;
+        }
+        if let [first, second] = segments[..] {
+            self.sample_pair(parts, &starts, [first, second]);
         }
         let up = match (parts, &starts[..]) {
             ([gate, up], &[_, tiles])

@@ -42,7 +42,7 @@ pub use compile::{MatrixUnit, Origin};
 pub use device::Device;
 pub use driver::{DeviceProperties, MemoryInfo};
 pub use graph::Graph;
-pub use kernels::{HEAD_SIZES, KernelId, Kernels, MATMUL_ROWS};
+pub use kernels::{HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS};
 pub use loader::HipLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};

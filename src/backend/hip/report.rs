@@ -4,7 +4,7 @@
 use super::blas::VendorBlas;
 use super::compile::{MatrixUnit, Origin};
 use super::loader::device_type;
-use super::{Device, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit, tuning};
+use super::{Device, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit, tuning};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
@@ -12,11 +12,12 @@ use crate::{Error, Result};
 /// The files whose kernels compute on matrix units.
 const MATRIX_FILES: [&str; 2] = ["matmul.hip", "attention_prefill.hip"];
 
-/// What serves one op, of weights of one type or of activations.
+/// What serves one op, of weights of one type, of a stack of two types, or of activations.
 pub struct KernelRow {
     /// The type in the file, and that on the device: types without kernels of their own are dequantised at load.
+    /// Only where the weights are of one type.
     pub weights: Option<(GgmlType, KernelType)>,
-    pub op: &'static str,
+    pub op: String,
     pub kernels: Vec<String>,
     pub unit: Unit,
     /// Where the op is one for matrix units.
@@ -49,10 +50,11 @@ pub fn kernel_rows(
         }
     }
     let typed = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)).flat_map(|&ty| of_type(ty, options));
-    Ok(typed.chain(of_activations()).map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
+    let all = typed.chain(of_pairs(options)).chain(of_activations());
+    Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
-type Wanted = (Option<(GgmlType, KernelType)>, &'static str, Vec<KernelId>);
+type Wanted = (Option<(GgmlType, KernelType)>, String, Vec<KernelId>);
 
 fn of_type(file_type: GgmlType, options: &HipOptions) -> Vec<Wanted> {
     let ty = device_type(file_type);
@@ -63,7 +65,7 @@ fn of_type(file_type: GgmlType, options: &HipOptions) -> Vec<Wanted> {
         ("product of more rows", product(ty, 2..=most, options)),
         ("dequantise", vec![KernelId::dequantize(ty)]),
     ];
-    ops.into_iter().map(|(op, ids)| (Some((file_type, ty)), op, ids)).collect()
+    ops.into_iter().map(|(op, ids)| (Some((file_type, ty)), op.to_owned(), ids)).collect()
 }
 
 /// The kernels that products of so many rows are launched with, each once. Which one it is depends on the rows alone.
@@ -84,6 +86,22 @@ fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, options: &HipOpt
     ids
 }
 
+/// Stacks of two types, in one launch.
+fn of_pairs(options: &HipOptions) -> Vec<Wanted> {
+    let pairs = if options.batch_invariant { &[][..] } else { &KernelType::PAIRS[..] };
+    let ops = pairs.iter().flat_map(|&pair| {
+        let [first, second] = pair.map(KernelType::name);
+        [
+            (format!("product of 1 row, {first} with {second}"), vec![KernelId::gemv_pair(pair)]),
+            (
+                format!("product of few rows, {first} with {second}"),
+                MATMUL_PAIR_ROWS.map(|rows| KernelId::matmul_pair(pair, rows)).to_vec(),
+            ),
+        ]
+    });
+    ops.map(|(op, ids)| (None, op, ids)).collect()
+}
+
 fn of_activations() -> Vec<Wanted> {
     let caches = [KvCacheDtype::F16, KvCacheDtype::F32];
     let attention = |kernel: fn(KvCacheDtype, u32) -> KernelId| -> Vec<KernelId> {
@@ -101,17 +119,12 @@ fn of_activations() -> Vec<Wanted> {
         ("argmax", vec![KernelId::argmax()]),
         ("top-k", vec![KernelId::top_k()]),
     ];
-    ops.into_iter().map(|(op, ids)| (None, op, ids)).collect()
+    ops.into_iter().map(|(op, ids)| (None, op.to_owned(), ids)).collect()
 }
 
 /// All kernels of an op are of one unit.
-fn look_up(
-    kernels: &Kernels,
-    weights: Option<(GgmlType, KernelType)>,
-    op: &'static str,
-    ids: &[KernelId],
-) -> KernelRow {
-    let unit = ids.first().map_or(Unit { file: "", ty: None }, |id| id.unit);
+fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: String, ids: &[KernelId]) -> KernelRow {
+    let unit = ids.first().map_or(Unit::plain(""), |id| id.unit);
     let found = ids.iter().try_for_each(|id| kernels.function(id).map(drop));
     let origin = found.and_then(|()| {
         kernels.origin(unit).ok_or_else(|| Error::internal(format!("{} was loaded and is not there", unit.name())))

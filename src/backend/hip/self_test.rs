@@ -1,5 +1,6 @@
-//! The load-time self-test: a slice of a real weight of each type is multiplied on the device and by the scalar decoder. A
-//! kernel that was miscompiled, or a transfer that went wrong, is found here and not in a conversation.
+//! The load-time self-test: a slice of a real weight of each type, and of each stack of two types that has kernels of its
+//! own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that went
+//! wrong, is found here and not in a conversation.
 
 use super::args::Format;
 use super::backend::HipBackend;
@@ -17,31 +18,63 @@ const MAX_ROWS: usize = 64;
 const GEMV_ERROR: f64 = 1e-5;
 const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 
-/// The first rows of a tensor, as the file and the device have them.
+/// The first rows of a tensor, or of several in a stack, as the file and the device have them.
 pub struct Sample {
+    matrix: Matrix,
+    slices: Vec<Slice>,
+}
+
+struct Slice {
     name: String,
     file_type: GgmlType,
-    matrix: Matrix,
     /// In the file's blocks.
     data: Vec<u8>,
 }
 
 impl Sample {
-    /// `tiles`: where the device has the tensor.
-    pub fn new(weight: &TensorView<'_>, ty: KernelType, tiles: DevicePtr) -> Self {
-        let (rows, cols) = (weight.rows.min(TILE_ROWS), weight.cols);
-        let row_bytes = weight.data.len() / weight.rows.max(1);
-        let segment = Segment { ty, first_row: 0, rows, tiles, bias: DevicePtr::NULL };
-        Self {
-            name: weight.name.to_owned(),
-            file_type: weight.ggml_type,
-            matrix: Matrix { rows, cols, segments: vec![segment], up: None },
-            data: weight.data[..rows * row_bytes].to_vec(),
+    /// Each tensor with its type on the device and where it is there.
+    pub fn new(parts: &[(&TensorView<'_>, KernelType, DevicePtr)]) -> Self {
+        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new(), up: None };
+        let mut slices = Vec::new();
+        for &(weight, ty, tiles) in parts {
+            let rows = weight.rows.min(TILE_ROWS);
+            let row_bytes = weight.data.len() / weight.rows.max(1);
+            matrix.segments.push(Segment { ty, first_row: matrix.rows, rows, tiles, bias: DevicePtr::NULL });
+            matrix.rows += rows;
+            matrix.cols = weight.cols;
+            slices.push(Slice {
+                name: weight.name.to_owned(),
+                file_type: weight.ggml_type,
+                data: weight.data[..rows * row_bytes].to_vec(),
+            });
         }
+        Self { matrix, slices }
+    }
+
+    /// Whether these are the types on the device, in this order.
+    pub fn is_of(&self, types: &[KernelType]) -> bool {
+        self.matrix.segments.iter().map(|segment| segment.ty).eq(types.iter().copied())
     }
 
     fn kernel_type(&self) -> KernelType {
         self.matrix.segments.first().map_or(KernelType::F32, |segment| segment.ty)
+    }
+
+    /// Decoded by the CPU.
+    fn weights(&self) -> Result<Vec<f32>> {
+        let mut weights = vec![0.0; self.matrix.rows * self.matrix.cols];
+        let mut rest = &mut weights[..];
+        for (slice, segment) in self.slices.iter().zip(&self.matrix.segments) {
+            let (here, after) = rest.split_at_mut(segment.rows * self.matrix.cols);
+            quant::dequantize(slice.file_type, &slice.data, here)?;
+            rest = after;
+        }
+        Ok(weights)
+    }
+
+    /// The texts of the slices, for a message.
+    fn all<'a>(&'a self, text: impl Fn(&'a Slice) -> &'a str) -> String {
+        self.slices.iter().map(text).collect::<Vec<_>>().join(" and ")
     }
 }
 
@@ -77,7 +110,8 @@ impl HipBackend {
         let x_bytes = Format::F32.bytes(MAX_ROWS, most_cols);
         let mut host = HostBuffer::new(&self.device, x_bytes as usize)?;
         let x_memory = DeviceBuffer::new(&self.device, x_bytes)?;
-        let out_memory = DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, TILE_ROWS))?;
+        let most_outputs = samples.iter().map(|sample| sample.matrix.rows).max().unwrap_or(0);
+        let out_memory = DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?;
         for sample in samples {
             let cols = sample.matrix.cols;
             let values = activations(MAX_ROWS, cols);
@@ -89,8 +123,7 @@ impl HipBackend {
             unsafe { self.stream.copy_to_device(x_memory.ptr(), &host.as_slice()[..used])? };
             let x = Buffer { ptr: x_memory.ptr(), bytes: x_memory.bytes(), format: Format::F32 };
             let mut out = Buffer { ptr: out_memory.ptr(), bytes: out_memory.bytes(), format: Format::F32 };
-            let mut weights = vec![0.0; sample.matrix.rows * cols];
-            quant::dequantize(sample.file_type, &sample.data, &mut weights)?;
+            let weights = sample.weights()?;
             for rows in [1].into_iter().chain(MATMUL_ROWS.map(|rows| rows as usize)) {
                 self.linear(&sample.matrix, &x, rows, &mut out)?;
                 let got = self.to_host(&out, rows, sample.matrix.rows)?.to_vec();
@@ -104,7 +137,7 @@ impl HipBackend {
         let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
         let is_gemv = self.activation_format(ty.matmul_format(), rows).is_f32();
         // Rows that were decoded on the host are f16 for both.
-        let exact = KernelType::of(sample.file_type).is_some();
+        let exact = sample.slices.iter().all(|slice| KernelType::of(slice.file_type).is_some());
         let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };
         for (x, got) in x.chunks(cols).zip(got.chunks(sample.matrix.rows)) {
             for (weights, &got) in weights.chunks(cols).zip(got) {
@@ -121,8 +154,8 @@ impl HipBackend {
                         problem: format!(
                             "self-test: {kernel} of {} weights ({}, {rows} rows) gives {got}, {expected} is right; do not \
                              serve with this device and driver (ROCMFORGE_SELF_TEST=0 skips the test)",
-                            sample.file_type.name(),
-                            sample.name,
+                            sample.all(|slice| slice.file_type.name()),
+                            sample.all(|slice| &slice.name),
                         ),
                     });
                 }

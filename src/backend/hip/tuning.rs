@@ -16,6 +16,23 @@ pub fn gemv_blocks(out_rows: usize, multiprocessors: u32) -> u32 {
     tiles.min(multiprocessors).max(1)
 }
 
+/// Blocks of `gemv` along x for each of two matrices in one launch, one per multiprocessor in all, so that the block that
+/// reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes`: of equal widths.
+pub fn gemv_pair_blocks(out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocessors: u32) -> [u32; 2] {
+    let tiles = out_rows.map(|rows| u32::try_from(rows.div_ceil(16)).unwrap_or(u32::MAX));
+    let blocks = tiles[0].saturating_add(tiles[1]).min(multiprocessors).max(2);
+    // Of the block that reads most; where that is the same, of the mean block.
+    let most_bytes = |first: &u32| {
+        let both = [(0, *first), (1, blocks - first)].map(|(i, blocks)| (tiles[i], u64::from(blocks), tile_bytes[i]));
+        let most = both.map(|(tiles, blocks, bytes)| u64::from(tiles).div_ceil(blocks) * bytes);
+        let mean = both.map(|(tiles, blocks, bytes)| u64::from(tiles) * bytes / blocks);
+        (most[0].max(most[1]), mean[0].max(mean[1]))
+    };
+    let fewest = blocks.saturating_sub(tiles[1]).max(1);
+    let first = (fewest..=tiles[0].min(blocks - 1)).min_by_key(most_bytes).unwrap_or(1);
+    [first, blocks - first]
+}
+
 /// How a product on the matrix units is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulPlan {
@@ -38,16 +55,22 @@ fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
     MatmulPlan { n, grid }
 }
 
-/// Bytes of partial sums per split: a block keeps its whole tile of outputs, of at least 16 rows.
-fn partial_bytes(plan: MatmulPlan) -> u64 {
-    let [x, y, _] = plan.grid.map(u64::from);
-    4 * x * y * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
+/// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
+pub fn partial_bytes(plan: MatmulPlan) -> u64 {
+    let [x, y, splits] = plan.grid.map(u64::from);
+    4 * x * y * splits * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
 }
 
 /// The variant whose rows cover the batch, split along the columns until the multiprocessors have as many blocks as they
 /// hold, but not into pieces too short to be worth their partial sums. Fitted to measurements of Q4_K at the shapes of an
 /// 8B model on an H200.
 pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
+    let [plan] = matmuls(rows, [out_rows], cols, multiprocessors);
+    plan
+}
+
+/// The same for matrices that are multiplied in one launch: their blocks are counted together, and splits are the same.
+pub fn matmuls<const M: usize>(rows: u32, out_rows: [u32; M], cols: u32, multiprocessors: u32) -> [MatmulPlan; M] {
     // Groups of a block that share the columns, blocks of a multiprocessor, and the least super-blocks of a group.
     let (n, groups, resident, least) = match rows {
         0..=8 => (8, 4, 2, 4),
@@ -55,9 +78,10 @@ pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> Matm
         17..=32 => (32, 1, 4, 2),
         _ => (64, 1, 2, 2),
     };
-    let whole = plan(n, rows, out_rows, 1);
-    let blocks = whole.grid[0].saturating_mul(whole.grid[1]);
-    let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / partial_bytes(whole).max(1) };
+    let whole = out_rows.map(|out_rows| plan(n, rows, out_rows, 1));
+    let blocks = whole.iter().fold(0u32, |sum, plan| sum.saturating_add(plan.grid[0].saturating_mul(plan.grid[1])));
+    let split_bytes = whole.into_iter().map(partial_bytes).sum::<u64>();
+    let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / split_bytes.max(1) };
     let super_blocks = cols.div_ceil(256);
     let mut splits = 1;
     while splits < 8
@@ -67,7 +91,7 @@ pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> Matm
     {
         splits *= 2;
     }
-    plan(n, rows, out_rows, splits)
+    out_rows.map(|out_rows| plan(n, rows, out_rows, splits))
 }
 
 /// Batch-invariant: one variant, whose blocks sum over the columns in one order, whatever the rows.
@@ -200,7 +224,7 @@ mod tests {
         assert_eq!(matmul(1, 16, 256, 132).grid[2], 1);
         for rows in [1, 64, 2048] {
             let plan = matmul(rows, 64, 65_536, 1000);
-            assert!(plan.grid[2] == 1 || u64::from(plan.grid[2]) * partial_bytes(plan) <= PARTIAL_BYTES);
+            assert!(plan.grid[2] == 1 || partial_bytes(plan) <= PARTIAL_BYTES);
         }
         assert_eq!(context_splits(0), 1);
         assert_eq!(context_splits(129), 2);
@@ -213,6 +237,28 @@ mod tests {
         assert_eq!(decode(16, 4), DecodePlan { per_head: false, splits: 3 });
         assert_eq!(decode(256, 32), INVARIANT_DECODE);
         assert_eq!(decode(1 << 14, 32), INVARIANT_DECODE);
+    }
+
+    /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.
+    #[test]
+    fn pairs_share_the_multiprocessors() {
+        let bytes = [2304, 3360];
+        // Of an 8B model: 320 tiles, four at most a block, and 64, two a block. Were the second's blocks one less, one
+        // would have three of its larger tiles.
+        assert_eq!(gemv_pair_blocks([5120, 1024], bytes, 132), [100, 32]);
+        assert_eq!(gemv_pair_blocks([16, 16], bytes, 132), [1, 1]);
+        assert_eq!(gemv_pair_blocks([17, 33], bytes, 132), [2, 3]);
+        assert_eq!(gemv_pair_blocks([5120, 1], bytes, 4), [3, 1]);
+        assert_eq!(gemv_pair_blocks([1, 5120], bytes, 4), [1, 3]);
+        assert_eq!(gemv_pair_blocks([5120, 1024], bytes, 1), [1, 1]);
+
+        // The splits are one number, and the partial sums of both have room.
+        let [first, second] = matmuls(8, [34, 40], 8192, 132);
+        assert_eq!((first.grid, second.grid), ([2, 1, 2], [2, 1, 2]));
+        assert_eq!(matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[288, 1, 1], [32, 1, 1]]);
+        let plans = matmuls(16, [1 << 17, 1 << 17], 1 << 20, 1 << 16);
+        assert!(plans[0].grid[2] == plans[1].grid[2] && plans[0].grid[2] > 1);
+        assert!(plans.map(partial_bytes).into_iter().sum::<u64>() <= PARTIAL_BYTES);
     }
 
     /// One block a multiprocessor at most where rows are split: their partial results have room.

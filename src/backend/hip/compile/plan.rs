@@ -29,41 +29,65 @@ kernel_types! {
     Iq4Nl "IQ4_NL" Iq4Xs "IQ4_XS" Mxfp4 "MXFP4"
 }
 
+impl KernelType {
+    /// Types that lie in one stack in common files (the V of every other layer has more bits than Q and K), and whose
+    /// products are made in one launch.
+    pub const PAIRS: [[Self; 2]; 2] = [[Self::Q4K, Self::Q6K], [Self::Q5K, Self::Q6K]];
+}
+
 /// Files that are compiled once for each type.
 pub const TYPED_FILES: [&str; 3] = ["weights.hip", "gemv.hip", "matmul.hip"];
+/// Those of them that are also compiled once for each pair.
+pub const PAIRED_FILES: [&str; 2] = ["gemv.hip", "matmul.hip"];
 /// Files that are compiled once.
 pub const PLAIN_FILES: [&str; 5] =
     ["rows.hip", "rope.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
 
-/// What is compiled at once: a file, or a file for one type.
+/// What is compiled at once: a file, or a file for one type or pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unit {
     pub file: &'static str,
     pub ty: Option<KernelType>,
+    /// Of a pair.
+    pub second: Option<KernelType>,
 }
 
 impl Unit {
-    /// `gemv.q4_k`, `rows`.
+    pub const fn plain(file: &'static str) -> Self {
+        Self { file, ty: None, second: None }
+    }
+
+    pub const fn typed(file: &'static str, ty: KernelType) -> Self {
+        Self { file, ty: Some(ty), second: None }
+    }
+
+    pub const fn paired(file: &'static str, [first, second]: [KernelType; 2]) -> Self {
+        Self { file, ty: Some(first), second: Some(second) }
+    }
+
+    /// None, one, or the two of a pair.
+    pub fn types(self) -> impl Iterator<Item = KernelType> {
+        self.ty.into_iter().chain(self.second)
+    }
+
+    /// `gemv.q4_k`, `gemv.q4_k_q6_k`, `rows`.
     pub fn name(self) -> String {
         let stem = self.file.trim_end_matches(".hip");
-        match self.ty {
-            Some(ty) => format!("{stem}.{}", ty.name().to_lowercase()),
-            None => stem.to_string(),
-        }
+        let types: Vec<_> = self.types().map(|ty| ty.name().to_lowercase()).collect();
+        if types.is_empty() { stem.to_string() } else { format!("{stem}.{}", types.join("_")) }
     }
 
     /// The compiler's definitions.
     pub fn defines(self) -> Vec<String> {
-        self.ty.map(|ty| format!("-DTYPE={}", ty.name())).into_iter().collect()
+        self.types().zip(["TYPE", "SECOND"]).map(|(ty, macro_name)| format!("-D{macro_name}={}", ty.name())).collect()
     }
 
     pub fn all() -> Vec<Self> {
-        let typed =
-            TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self { file, ty: Some(ty) }));
+        let typed = TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self::typed(file, ty)));
         // No matrix unit takes f32 exactly: such matrices go through `gemv`, whatever the number of rows.
         let typed = typed.filter(|unit| (unit.file, unit.ty) != ("matmul.hip", Some(KernelType::F32)));
-        let plain = PLAIN_FILES.iter().map(|&file| Self { file, ty: None });
-        typed.chain(plain).collect()
+        let paired = PAIRED_FILES.iter().flat_map(|&file| KernelType::PAIRS.map(|pair| Self::paired(file, pair)));
+        typed.chain(paired).chain(PLAIN_FILES.map(Self::plain)).collect()
     }
 }
 

@@ -85,7 +85,7 @@ fn targets_are_chosen_by_architecture() {
 fn no_code_and_no_compiler_is_an_error() {
     let properties = DeviceProperties { arch: "gfx803".into(), ..fake::properties() };
     let options = HipOptions { library: Some("libnone.so".into()), ..HipOptions::default() };
-    let unit = Unit { file: "rows.hip", ty: None };
+    let unit = Unit::plain("rows.hip");
     let error = Compiler::new(&properties, &options).code_object(unit).err().unwrap().to_string();
     assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
 }
@@ -99,7 +99,7 @@ fn matrix_unit_of_damaged_code_is_unknown() {
     }
     let Some(target) = TARGETS.first() else { return };
     let unpacked = target.unpack().unwrap();
-    let image = unpacked.object(Unit { file: "rows.hip", ty: None }).unwrap();
+    let image = unpacked.object(Unit::plain("rows.hip")).unwrap();
     for length in 0..image.len() {
         assert_eq!(MatrixUnit::of(&image[..length]), MatrixUnit::Unknown, "{length} bytes");
     }
@@ -145,7 +145,7 @@ fn nvrtc_compiles_and_keeps() {
     for entry in std::fs::read_dir(directory.path().join("kernels")).unwrap() {
         std::fs::write(entry.unwrap().path(), b"damaged").unwrap();
     }
-    let unit = Unit { file: "rows.hip", ty: None };
+    let unit = Unit::plain("rows.hip");
     assert!(matches!(compiler.code_object(unit).unwrap().origin, Origin::Compiled { .. }));
     let other = DeviceProperties { arch: "sm_1".into(), ..properties };
     let error = Compiler::new(&other, &options).code_object(unit).err().unwrap().to_string();

@@ -1,12 +1,16 @@
-//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units.
+//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units. Stacks of
+//! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
+//! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, norm_args};
-use crate::Result;
 use crate::backend::Activation;
-use crate::backend::hip::args::{Format, GemvArgs, LINEAR_ADD, MatmulArgs};
+use crate::backend::hip::args::{Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs};
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
-use crate::backend::hip::{DevicePtr, tuning};
+use crate::backend::hip::functions::PairFunctions;
+use crate::backend::hip::tuning::{self, MatmulPlan};
+use crate::backend::hip::{DevicePtr, MATMUL_PAIR_ROWS};
+use crate::{Error, Result};
 
 /// Where a product's rows come from and go to.
 pub(super) struct Product {
@@ -16,10 +20,18 @@ pub(super) struct Product {
     eps: f32,
     pub rows: usize,
     pub cols: usize,
+    /// Of the whole stack.
     pub out: DevicePtr,
     pub out_format: Format,
     pub out_stride: usize,
     pub flags: u32,
+}
+
+impl Product {
+    /// Where a segment's outputs go.
+    pub fn out_of(&self, segment: &Segment) -> DevicePtr {
+        self.out.offset(self.out_format.element_bytes() * segment.first_row as u64)
+    }
 }
 
 impl HipBackend {
@@ -33,6 +45,34 @@ impl HipBackend {
     /// Whether `gemv` computes all segments, for a single row.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
         rows == 1 && self.matrix_format(matrix, rows) == Some(Format::F32)
+    }
+
+    /// The segments of a matrix that are multiplied in one launch. Not in batch-invariant mode, where all rows go one way.
+    fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
+        let [first, second] = &matrix.segments[..] else { return None };
+        let [.., most_rows] = MATMUL_PAIR_ROWS;
+        let wanted = rows <= most_rows as usize && !self.options.batch_invariant;
+        (wanted && self.functions.of_pair([first.ty, second.ty]).is_some()).then_some([first, second])
+    }
+
+    /// Where the rows are in `format`: where they were, else where they have just been `converted` to.
+    fn rows_in(
+        &mut self,
+        format: Format,
+        x: &Buffer,
+        rows: usize,
+        cols: usize,
+        converted: &mut Option<Format>,
+    ) -> Result<DevicePtr> {
+        if x.format == format {
+            return x.read("linear's input", rows, cols);
+        }
+        // Queued again only when the segments differ: what is there was read by kernels before this one.
+        if *converted != Some(format) {
+            self.convert(x, rows, cols, format)?;
+            *converted = Some(format);
+        }
+        Ok(self.conversion.ptr)
     }
 
     /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
@@ -53,30 +93,18 @@ impl HipBackend {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
         let out = out.write("linear's output", rows, matrix.rows, out_format)?;
+        let cols = matrix.cols;
+        let product = |x| Product { x, norm, eps, rows, cols, out, out_format, out_stride: matrix.rows, flags };
         let mut converted = None;
+        if let Some(pair) = self.pair(matrix, rows)
+            && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
+        {
+            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
+            return if format.is_f32() { self.gemv_pair(pair, &product) } else { self.matmul_pair(pair, &product) };
+        }
         for segment in &matrix.segments {
             let format = self.activation_format(segment.ty.matmul_format(), rows);
-            let x = if x.format == format {
-                x.read("linear's input", rows, matrix.cols)?
-            } else {
-                // Queued again only when the segments differ: what is there was read by kernels before this one.
-                if converted != Some(format) {
-                    self.convert(x, rows, matrix.cols, format)?;
-                    converted = Some(format);
-                }
-                self.conversion.ptr
-            };
-            let product = Product {
-                x,
-                norm,
-                eps,
-                rows,
-                cols: matrix.cols,
-                out: out.offset(out_format.element_bytes() * segment.first_row as u64),
-                out_format,
-                out_stride: matrix.rows,
-                flags,
-            };
+            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
             match format {
                 Format::F16 | Format::Bf16 => self.vendor_product(segment, format, &product)?,
                 Format::F32 => self.gemv(segment, DevicePtr::NULL, &product)?,
@@ -152,26 +180,22 @@ impl HipBackend {
 
     /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
     fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
-        let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
-        let rows = count(product.rows)?;
-        let args = GemvArgs {
-            weights: segment.tiles,
-            weights_up: up,
-            x: product.x,
-            norm: product.norm,
-            bias: segment.bias,
-            out: product.out,
-            out_rows: count(segment.rows)?,
-            cols: count(product.cols)?,
-            rows,
-            x_stride: count(product.cols)?,
-            out_stride: count(product.out_stride)?,
-            flags: product.flags,
-            grid_x,
-            eps: product.eps,
-        };
+        let args = gemv_args(segment, up, product, tuning::gemv_blocks(segment.rows, self.multiprocessors()))?;
+        let grid = [args.grid_x, args.rows, 1];
         // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, [grid_x, rows, 1], &args) }
+        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, grid, &args) }
+    }
+
+    fn gemv_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+        let (out_rows, tile_bytes) = (pair.map(|segment| segment.rows), pair.map(|segment| segment.ty.tile_bytes()));
+        let blocks = tuning::gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
+        let args = GemvPairArgs {
+            first: gemv_args(pair[0], DevicePtr::NULL, product, blocks[0])?,
+            second: gemv_args(pair[1], DevicePtr::NULL, product, blocks[1])?,
+        };
+        let grid = [blocks[0] + blocks[1], args.first.rows, 1];
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.pair_functions(pair)?.gemv, grid, &args) }
     }
 
     /// A product on the matrix units.
@@ -181,22 +205,73 @@ impl HipBackend {
             true => tuning::invariant_matmul(rows, out_rows),
             false => tuning::matmul(rows, out_rows, cols, self.multiprocessors()),
         };
-        let args = MatmulArgs {
-            weights: segment.tiles,
-            x: product.x,
-            bias: segment.bias,
-            out: product.out,
-            partial: self.partial,
-            counters: self.counters,
-            out_rows,
-            cols,
-            rows,
-            out_stride: count(product.out_stride)?,
-            splits: plan.grid[2],
-            flags: product.flags,
-        };
+        let args = matmul_args(segment, product, plan, self.partial, self.counters)?;
         let function = self.functions.of(segment.ty)?.matmul(plan.n)?;
         // SAFETY: see `ops`; partial sums and counters have the room that `tuning` keeps to.
         unsafe { self.stream.launch(function, plan.grid, &args) }
     }
+
+    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+        let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
+        let (rows, cols) = (count(product.rows)?, count(product.cols)?);
+        let plans = tuning::matmuls(rows, out_rows, cols, self.multiprocessors());
+        let [x, y, splits] = plans[0].grid;
+        let partial = self.partial.offset(tuning::partial_bytes(plans[0]));
+        let counters = self.counters.offset(4 * u64::from(x) * u64::from(y));
+        let args = MatmulPairArgs {
+            first: matmul_args(pair[0], product, plans[0], self.partial, self.counters)?,
+            second: matmul_args(pair[1], product, plans[1], partial, counters)?,
+        };
+        let function = self.pair_functions(pair)?.matmul(plans[0].n)?;
+        // SAFETY: see `ops`; partial sums and counters of both have the room that `tuning` keeps to.
+        unsafe { self.stream.launch(function, [x + plans[1].grid[0], y, splits], &args) }
+    }
+
+    fn pair_functions(&self, pair: [&Segment; 2]) -> Result<&PairFunctions> {
+        let types = pair.map(|segment| segment.ty);
+        let found = self.functions.of_pair(types);
+        found.ok_or_else(|| Error::internal(format!("no kernels of a stack of {types:?} were loaded")))
+    }
+}
+
+fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -> Result<GemvArgs> {
+    Ok(GemvArgs {
+        weights: segment.tiles,
+        weights_up: up,
+        x: product.x,
+        norm: product.norm,
+        bias: segment.bias,
+        out: product.out_of(segment),
+        out_rows: count(segment.rows)?,
+        cols: count(product.cols)?,
+        rows: count(product.rows)?,
+        x_stride: count(product.cols)?,
+        out_stride: count(product.out_stride)?,
+        flags: product.flags,
+        grid_x,
+        eps: product.eps,
+    })
+}
+
+fn matmul_args(
+    segment: &Segment,
+    product: &Product,
+    plan: MatmulPlan,
+    partial: DevicePtr,
+    counters: DevicePtr,
+) -> Result<MatmulArgs> {
+    Ok(MatmulArgs {
+        weights: segment.tiles,
+        x: product.x,
+        bias: segment.bias,
+        out: product.out_of(segment),
+        partial,
+        counters,
+        out_rows: count(segment.rows)?,
+        cols: count(product.cols)?,
+        rows: count(product.rows)?,
+        out_stride: count(product.out_stride)?,
+        splits: plan.grid[2],
+        flags: product.flags,
+    })
 }

@@ -136,7 +136,7 @@ impl HipBackend {
             weights,
             x: product.x,
             bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
-            out: product.out.offset(product.out_format.element_bytes() * first as u64),
+            out: product.out_of(segment).offset(product.out_format.element_bytes() * first as u64),
             workspace: vendor.workspace,
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.

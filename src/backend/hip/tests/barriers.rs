@@ -58,7 +58,8 @@ fn check(test: &str, file: &'static str, ty: Option<KernelType>, cases: impl Fn(
         limit_cpu_time();
         return CPU_TARGETS[..2].iter().for_each(|target| cases(&devices::open(target).unwrap()));
     }
-    let image = Compiler::new(device.properties(), &options).code_object(Unit { file, ty }).unwrap().image;
+    let unit = ty.map_or(Unit::plain(file), |ty| Unit::typed(file, ty));
+    let image = Compiler::new(device.properties(), &options).code_object(unit).unwrap().image;
     let barriers = barriers(&image);
     assert!(!barriers.is_empty(), "{file} has no barriers");
     // No barrier has this number: nothing is left out, and nothing else may be what the others fail of.

@@ -52,6 +52,13 @@ fn every_type_and_op_has_its_kernels() {
             }
         }
         assert_eq!(row(&rows, None, "RMSNorm").kernels, ["prepare"]);
+        for (pair, kernels) in [("Q4_K with Q6_K", "q4_k_q6_k"), ("Q5_K with Q6_K", "q5_k_q6_k")] {
+            let one = row(&rows, None, &format!("product of 1 row, {pair}"));
+            assert_eq!((one.kernels.clone(), one.matrix_unit), (vec![format!("gemv_{kernels}")], None));
+            let few = row(&rows, None, &format!("product of few rows, {pair}"));
+            let expected = [8, 16].map(|n| format!("matmul_{kernels}_n{n}")).to_vec();
+            assert_eq!((few.kernels.clone(), few.matrix_unit), (expected, Some(matrix_unit)), "{pair} on {target}");
+        }
         let prefill = row(&rows, None, "attention, prefill");
         assert_eq!((prefill.kernels.len(), prefill.matrix_unit), (6, Some(matrix_unit)));
         assert_eq!(device.allocated_bytes(), 0);
@@ -70,6 +77,7 @@ fn batch_invariant_products_have_one_kernel() {
         assert_eq!(row(&rows, Some(GgmlType::Q4_K), op).kernels, ["matmul_q4_k_n32"]);
         assert_eq!(row(&rows, Some(GgmlType::F32), op).kernels, ["gemv_f32"]);
     }
+    assert!(!rows.iter().any(|row| row.op.contains("Q4_K with Q6_K")));
 }
 
 /// What does not load is said in its row, with the reason, and hides nothing; who has seen enough can end it.
