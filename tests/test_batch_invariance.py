@@ -9,7 +9,7 @@ ENGINES = {
     "one step per prompt": {"max_num_batched_tokens": 512},
     "chunks of 7": {"max_num_batched_tokens": 7, "max_num_seqs": 6},
     "chunks of 33, no prefix cache": {"max_num_batched_tokens": 33, "max_num_seqs": 8, "enable_prefix_caching": False},
-    "preemption all the time": {"max_num_batched_tokens": 64, "kv_cache_memory": 14 * 16 * 2 * 2 * 2 * 64 * 2},
+    "preemption all the time": {"max_num_batched_tokens": 64, "kv_cache_memory": 13 * 16 * 2 * 2 * 2 * 64 * 2},
 }
 MIXES = 200
 

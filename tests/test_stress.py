@@ -10,12 +10,12 @@ from rocmforge import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 
 REQUESTS = 1000
 THREADS = 16
-# 16 blocks for up to 12 sequences of up to 11 blocks each.
+# 13 blocks for up to 12 sequences of up to 11 blocks each.
 ENGINE = {
     "max_num_seqs": 12,
     "max_num_batched_tokens": 48,
     "max_model_len": 176,
-    "kv_cache_memory": 16 * 16 * 2 * 2 * 2 * 64 * 2,
+    "kv_cache_memory": 13 * 16 * 2 * 2 * 2 * 64 * 2,
     "num_threads": 2,
 }
 

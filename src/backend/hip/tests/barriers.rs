@@ -101,6 +101,7 @@ fn barriers_of_matmul() {
 fn barriers_of_decode_attention() {
     check("barriers_of_decode_attention", "attention_decode.hip", None, |device| {
         conformance::attention::check(loader(device), Accuracy::GPU);
+        conformance::rope_attention::check(loader(device));
     });
 }
 
