@@ -1,6 +1,8 @@
 //! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
 #![deny(clippy::missing_trait_methods)] // a fused op that falls back to its parts must say so here
 
+use std::convert::Infallible;
+
 use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, KvLayer, Matrix, Vector};
 use super::functions::Functions;
@@ -154,6 +156,8 @@ impl Backend for HipBackend {
     type Matrix = Matrix;
     type Vector = Vector;
     type KvLayer = KvLayer;
+    type Experts = Infallible;
+    type ExpertWork = ();
 
     const ASYNCHRONOUS: bool = true;
 
@@ -221,6 +225,19 @@ impl Backend for HipBackend {
     ) -> Result<()> {
         let norm = Some((norm, eps));
         self.norm_gated_multiply(x, norm, gate_up, activation, rows, cols, normed, products, out)
+    }
+
+    fn experts(
+        &mut self,
+        experts: &Infallible,
+        _norm: &Vector,
+        _eps: f32,
+        _rows: usize,
+        _normed: &mut Buffer,
+        _work: &mut (),
+        _residual: &mut Buffer,
+    ) -> Result<()> {
+        match *experts {}
     }
 
     fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {

@@ -1,5 +1,7 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is free.
 
+use std::convert::Infallible;
+
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
@@ -12,7 +14,7 @@ use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use super::upload::Uploader;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
-use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -59,7 +61,7 @@ pub fn device_type(ty: GgmlType) -> KernelType {
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Vector(_) => None,
+        Upload::Experts(_) | Upload::Vector(_) => None,
     })
 }
 
@@ -71,6 +73,7 @@ fn upload_bytes(upload: &Upload<'_>) -> u64 {
             let rows: usize = parts.iter().map(|p| p.weight.rows).sum();
             aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
         }
+        Upload::Experts(_) => 0,
         Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
     }
 }
@@ -322,6 +325,21 @@ impl Loader for HipLoader {
             self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
         }
         Ok(Matrix { rows, cols, segments, up })
+    }
+
+    fn upload_experts(&mut self, _tensors: &ExpertTensors<'_>) -> Result<Infallible> {
+        Err(Error::Device {
+            device: self.device.label().to_owned(),
+            problem: "mixture-of-experts models do not run on the GPU yet; use device=\"cpu\"".to_owned(),
+        })
+    }
+
+    fn alloc_expert_work(&mut self, _spec: &ExpertSpec, _rows: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn expert_work_bytes(_spec: &ExpertSpec, _rows: usize) -> u64 {
+        0
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
