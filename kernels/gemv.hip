@@ -159,6 +159,12 @@ TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
   const float* x = a.x + (u64)bid_y() * a.x_stride;
   float* out = a.out + (u64)bid_y() * a.out_stride;
   float scale = 1.f;
+  u64 expert = 0;
+  if (a.experts) {                     // chosen by a kernel before
+    pdl_wait();
+    expert = a.experts[bid_y()] * a.expert_bytes;
+    x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
+  }
 
   for (u32 first_tile = 0; first_tile < my_tiles; first_tile += batch)
     for (u32 first_block = 0; first_block < super_blocks; first_block += chunk_blocks) {
@@ -169,7 +175,7 @@ TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
         const u64 tile = bid + (u64)grid * (first_tile + w.tile);
-        return (up ? a.weights_up : a.weights)
+        return (up ? a.weights_up : a.weights) + expert
                + (tile * row_pieces + first_block * PIECES + (up ? w.piece - pieces : w.piece)) * Piece::BYTES;
       };
 

@@ -17,7 +17,7 @@ pub struct LinearPart<'a> {
 #[derive(Debug, Clone)]
 pub enum Upload<'a> {
     Matrix(Vec<LinearPart<'a>>),
-    Experts(ExpertTensors<'a>),
+    Experts(Box<ExpertTensors<'a>>),
     Vector(TensorView<'a>),
 }
 

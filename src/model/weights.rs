@@ -114,7 +114,7 @@ impl<'a> ModelTensors<'a> {
             match &layer.feed_forward {
                 FeedForwardTensors::Dense { gate_up, down } => all.extend([&gate_up[..], &[*down]].map(matrix)),
                 FeedForwardTensors::Experts { spec, router, gate, up, down } => {
-                    all.push(Upload::Experts(expert_tensors(*spec, [router, gate, up, down])));
+                    all.push(Upload::Experts(Box::new(expert_tensors(*spec, [router, gate, up, down]))));
                 }
             }
         }

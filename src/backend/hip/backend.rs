@@ -1,10 +1,8 @@
 //! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
 #![deny(clippy::missing_trait_methods)] // a fused op that falls back to its parts must say so here
 
-use std::convert::Infallible;
-
 use super::args::{Format, LINEAR_ADD};
-use super::buffer::{Buffer, KvLayer, Matrix, Vector};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
 use super::ops::Vendor;
@@ -156,8 +154,8 @@ impl Backend for HipBackend {
     type Matrix = Matrix;
     type Vector = Vector;
     type KvLayer = KvLayer;
-    type Experts = Infallible;
-    type ExpertWork = ();
+    type Experts = Experts;
+    type ExpertWork = ExpertWork;
 
     const ASYNCHRONOUS: bool = true;
 
@@ -229,15 +227,15 @@ impl Backend for HipBackend {
 
     fn experts(
         &mut self,
-        experts: &Infallible,
-        _norm: &Vector,
-        _eps: f32,
-        _rows: usize,
-        _normed: &mut Buffer,
-        _work: &mut (),
-        _residual: &mut Buffer,
+        experts: &Experts,
+        norm: &Vector,
+        eps: f32,
+        rows: usize,
+        normed: &mut Buffer,
+        work: &mut ExpertWork,
+        residual: &mut Buffer,
     ) -> Result<()> {
-        match *experts {}
+        self.run_experts(experts, (norm, eps), rows, normed, work, residual)
     }
 
     fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {

@@ -1,8 +1,11 @@
 //! The kernels that an engine launches, looked up once: nothing is compiled or loaded while it serves.
 
-use super::{Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit};
+use super::{EXPERT_RUNS, Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_ROWS, Unit};
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
+
+/// What only models with experts need.
+const EXPERT_FILES: [&str; 2] = ["experts.hip", "matmul_experts.hip"];
 
 /// Kernels that every model uses.
 pub struct Functions {
@@ -14,7 +17,15 @@ pub struct Functions {
     pub argmax: Function,
     pub top_k: Function,
     pub cache: Option<CacheFunctions>,
+    experts: Option<ExpertFunctions>,
     typed: Vec<(KernelType, TypeFunctions)>,
+}
+
+/// Kernels of models with experts.
+pub struct ExpertFunctions {
+    pub choose: Function,
+    pub place: Function,
+    pub add: Function,
 }
 
 /// Kernels of one element type of the cache and head size.
@@ -31,6 +42,8 @@ pub struct TypeFunctions {
     pub dequantize: Function,
     /// By rows of a block, as in `MATMUL_ROWS`; empty for F32.
     matmul: Vec<Function>,
+    /// As in `EXPERT_RUNS`; empty for models without experts, too.
+    matmul_experts: Vec<Function>,
 }
 
 /// The smallest head size of the attention kernels that holds `head_dim`.
@@ -44,12 +57,13 @@ pub fn head_size(head_dim: usize) -> Result<u32> {
     })
 }
 
-/// The units that a model with tensors of `types` needs.
-pub fn units(types: &[KernelType]) -> Vec<Unit> {
+/// The units that a model with tensors of `types`, and with or without experts, needs.
+pub fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
     let mut units: Vec<Unit> = KernelId::all()
         .into_iter()
         .map(|kernel| kernel.unit)
         .filter(|unit| unit.ty.is_none_or(|ty| types.contains(&ty)))
+        .filter(|unit| experts || !EXPERT_FILES.contains(&unit.file))
         .collect();
     units.sort_unstable_by_key(|unit| unit.name());
     units.dedup();
@@ -58,7 +72,12 @@ pub fn units(types: &[KernelType]) -> Vec<Unit> {
 
 impl Functions {
     /// `cache`: element type and head size of the KV cache, where there is one.
-    pub fn load(kernels: &Kernels, types: &[KernelType], cache: Option<(KvCacheDtype, usize)>) -> Result<Self> {
+    pub fn load(
+        kernels: &Kernels,
+        types: &[KernelType],
+        cache: Option<(KvCacheDtype, usize)>,
+        has_experts: bool,
+    ) -> Result<Self> {
         let get = |kernel: KernelId| kernels.function(&kernel);
         let cache = match cache {
             Some((dtype, head_dim)) => {
@@ -71,15 +90,23 @@ impl Functions {
             }
             None => None,
         };
+        let experts = match has_experts {
+            true => Some(ExpertFunctions {
+                choose: get(KernelId::choose_experts())?,
+                place: get(KernelId::place_experts())?,
+                add: get(KernelId::add_experts())?,
+            }),
+            false => None,
+        };
         let typed = types.iter().map(|&ty| {
-            let matmul = match ty.matmul_format() {
-                Some(_) => {
-                    MATMUL_ROWS.map(|rows| get(KernelId::matmul(ty, rows))).into_iter().collect::<Result<_>>()?
-                }
-                None => Vec::new(),
+            let on_units = |wanted: bool, ids: &[KernelId]| -> Result<Vec<Function>> {
+                let ids = if wanted && ty.matmul_format().is_some() { ids } else { &[] };
+                ids.iter().map(|id| kernels.function(id)).collect()
             };
+            let matmul = on_units(true, &MATMUL_ROWS.map(|rows| KernelId::matmul(ty, rows)))?;
+            let matmul_experts = on_units(has_experts, &EXPERT_RUNS.map(|rows| KernelId::matmul_experts(ty, rows)))?;
             let (embed, gemv) = (get(KernelId::embed(ty))?, get(KernelId::gemv(ty))?);
-            Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul }))
+            Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul, matmul_experts }))
         });
         Ok(Self {
             prepare: get(KernelId::prepare())?,
@@ -90,6 +117,7 @@ impl Functions {
             argmax: get(KernelId::argmax())?,
             top_k: get(KernelId::top_k())?,
             cache,
+            experts,
             typed: typed.collect::<Result<_>>()?,
         })
     }
@@ -99,6 +127,10 @@ impl Functions {
         found
             .map(|(_, functions)| functions)
             .ok_or_else(|| Error::internal(format!("kernels of {} were not loaded with the model", ty.name())))
+    }
+
+    pub fn experts(&self) -> Result<&ExpertFunctions> {
+        self.experts.as_ref().ok_or_else(|| Error::internal("experts in a model that was loaded without"))
     }
 
     pub fn cache(&self) -> Result<&CacheFunctions> {
@@ -111,5 +143,13 @@ impl TypeFunctions {
     pub fn matmul(&self, n: u32) -> Result<&Function> {
         let index = MATMUL_ROWS.iter().position(|&rows| rows == n);
         index.and_then(|i| self.matmul.get(i)).ok_or_else(|| Error::internal(format!("no matmul of {n} rows a block")))
+    }
+
+    /// The same for runs of one expert each.
+    pub fn matmul_experts(&self, n: u32) -> Result<&Function> {
+        let index = EXPERT_RUNS.iter().position(|&rows| rows == n);
+        index
+            .and_then(|i| self.matmul_experts.get(i))
+            .ok_or_else(|| Error::internal(format!("no matmul_experts of {n} rows a block")))
     }
 }

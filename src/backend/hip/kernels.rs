@@ -19,6 +19,9 @@ pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
 /// Rows that a block of `matmul` computes.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 
+/// Rows that a block of `matmul_experts` computes: those of a run of one expert.
+pub const EXPERT_RUNS: [u32; 2] = [16, 64];
+
 /// A kernel: its name, its unit and its block size, as the sources have them (kernels/README.md).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelId {
@@ -39,6 +42,11 @@ fn cache_type(dtype: KvCacheDtype) -> &'static str {
         KvCacheDtype::F16 => "f16",
         KvCacheDtype::F32 => "f32",
     }
+}
+
+/// `MATMUL_THREADS_N*` of `args.h`.
+fn matmul_threads(rows: u32) -> u32 {
+    if rows <= 16 { 256 } else { 128 }
 }
 
 impl KernelId {
@@ -70,9 +78,12 @@ impl KernelId {
 
     /// `rows` is one of `MATMUL_ROWS`.
     pub fn matmul(ty: KernelType, rows: u32) -> Self {
-        // MATMUL_THREADS_N* of args.h.
-        let threads = if rows <= 16 { 256 } else { 128 };
-        Self::typed("matmul.hip", "matmul", ty, &format!("_n{rows}"), threads)
+        Self::typed("matmul.hip", "matmul", ty, &format!("_n{rows}"), matmul_threads(rows))
+    }
+
+    /// `rows` is one of `EXPERT_RUNS`.
+    pub fn matmul_experts(ty: KernelType, rows: u32) -> Self {
+        Self::typed("matmul_experts.hip", "matmul_experts", ty, &format!("_n{rows}"), matmul_threads(rows))
     }
 
     pub fn prepare() -> Self {
@@ -85,6 +96,18 @@ impl KernelId {
 
     pub fn gather_rows() -> Self {
         Self::new("rows.hip", "gather_rows", 256)
+    }
+
+    pub fn choose_experts() -> Self {
+        Self::new("experts.hip", "choose_experts", 256)
+    }
+
+    pub fn place_experts() -> Self {
+        Self::new("experts.hip", "place_experts", 512)
+    }
+
+    pub fn add_experts() -> Self {
+        Self::new("experts.hip", "add_experts", 256)
     }
 
     pub fn copy_blocks() -> Self {
@@ -126,6 +149,9 @@ impl KernelId {
             Self::gated_activation(),
             Self::gather_rows(),
             Self::copy_blocks(),
+            Self::choose_experts(),
+            Self::place_experts(),
+            Self::add_experts(),
             Self::rope_angles(),
             Self::argmax(),
             Self::top_k(),
@@ -138,6 +164,7 @@ impl KernelId {
         for &ty in KernelType::ALL {
             all.extend([Self::repack(ty), Self::embed(ty), Self::dequantize(ty), Self::gemv(ty)]);
             all.extend(MATMUL_ROWS.map(|rows| Self::matmul(ty, rows)));
+            all.extend(EXPERT_RUNS.map(|rows| Self::matmul_experts(ty, rows)));
         }
         // Some types have no matmul.
         let units = Unit::all();

@@ -63,7 +63,7 @@ fn check_quantised(device: &Opened, name: &str) {
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"] {
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"] {
         check_architecture(&device, name);
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
@@ -116,7 +116,7 @@ fn failing_calls_leave_nothing_behind() {
 fn batch_invariant_mode_is_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
     let device = (device, HipOptions { batch_invariant: true, ..options });
-    for name in ["arch/qwen3", "quant_models/Q4_K_M"] {
+    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_K_M"] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&device, name);
         let whole = model.logits(&tokens, 0);
@@ -186,11 +186,12 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama, a qwen and a quantised model in AMD machine code.
+/// A llama, a qwen, experts and a quantised model in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
+    check_architecture(&device, "qwen3moe");
     check_quantised(&device, "Q4_K_M");
 }
 

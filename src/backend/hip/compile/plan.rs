@@ -30,10 +30,10 @@ kernel_types! {
 }
 
 /// Files that are compiled once for each type.
-pub const TYPED_FILES: [&str; 3] = ["weights.hip", "gemv.hip", "matmul.hip"];
+pub const TYPED_FILES: [&str; 4] = ["weights.hip", "gemv.hip", "matmul.hip", "matmul_experts.hip"];
 /// Files that are compiled once.
-pub const PLAIN_FILES: [&str; 5] =
-    ["rows.hip", "rope.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
+pub const PLAIN_FILES: [&str; 6] =
+    ["rows.hip", "rope.hip", "experts.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
 
 /// What is compiled at once: a file, or a file for one type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -61,7 +61,7 @@ impl Unit {
         let typed =
             TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self { file, ty: Some(ty) }));
         // No matrix unit takes f32 exactly: such matrices go through `gemv`, whatever the number of rows.
-        let typed = typed.filter(|unit| (unit.file, unit.ty) != ("matmul.hip", Some(KernelType::F32)));
+        let typed = typed.filter(|unit| !(unit.file.starts_with("matmul") && unit.ty == Some(KernelType::F32)));
         let plain = PLAIN_FILES.iter().map(|&file| Self { file, ty: None });
         typed.chain(plain).collect()
     }

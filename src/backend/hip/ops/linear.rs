@@ -161,6 +161,8 @@ impl HipBackend {
             norm: product.norm,
             bias: segment.bias,
             out: product.out,
+            experts: DevicePtr::NULL,
+            expert_bytes: 0,
             out_rows: count(segment.rows)?,
             cols: count(product.cols)?,
             rows,
@@ -169,6 +171,7 @@ impl HipBackend {
             flags: product.flags,
             grid_x,
             eps: product.eps,
+            share: 1,
         };
         // SAFETY: see `ops`.
         unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, [grid_x, rows, 1], &args) }
