@@ -439,7 +439,7 @@ impl Loader for HipLoader {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
                 let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
                 let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
-                let all_16_bit = types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
+                let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
                 Some(Vendor { blas, weights, workspace, kept, least_rows })
             }

@@ -151,8 +151,14 @@ fn self_test_on_real_weights() {
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
     let device = (device, options);
-    let tokens = tokens(&testdata::npz("quant_models/Q4_0"));
-    let mut model = load(&device, "quant_models/Q4_0");
+    for name in ["quant_models/Q4_0", "arch/qwen3moe"] {
+        check_decode_calls(&device, &faults, name);
+    }
+}
+
+fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
+    let tokens = tokens(&testdata::npz(name));
+    let mut model = load(device, name);
     let mut decode = |length: usize| {
         model.step(&[(&tokens[..length], length - 1), (&tokens[..length - 1], length - 2)]).unwrap();
     };
