@@ -141,8 +141,8 @@ struct PlaceExpertsArgs {
   u32 pairs, runs, run;   // run: a power of two
 };
 
-// residual[r] += sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order. add_experts, grid
-// (rows, ceil(cols / 1024))
+// residual[r] += sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order. add_experts,
+// grid (rows, ceil(cols / 1024))
 struct AddExpertsArgs {
   const float* values;    // [places][cols]
   const float* weights;   // [rows][used]

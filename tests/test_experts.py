@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import ON_GPU
 from rocmforge import LLM, ModelFileError
 from tiny_models import metadata, rewritten, tiny_model
 
@@ -61,7 +62,9 @@ def test_a_mixture_of_equals_is_the_dense_model(count, used, keys, factor, tmp_p
     """`llama` with experts (Mixtral): whichever are chosen, the weighted sum of equals is one of them."""
     golden = golden_npz("arch/llama_tied")
     got = logits(mixture_of_equals(tmp_path, count, used, keys, factor), golden["tokens"])
-    assert np.abs(got - golden["logits"]).max() < 1e-3 * np.abs(golden["logits"]).max()
+    # The matrix units of a GPU take attention's queries as f16.
+    bound = 3e-2 if ON_GPU else 1e-3 * np.abs(golden["logits"]).max()
+    assert np.abs(got - golden["logits"]).max() < bound
 
 
 @pytest.mark.parametrize("key", ["expert_count", "expert_used_count", "expert_feed_forward_length"])

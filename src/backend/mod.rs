@@ -168,9 +168,9 @@ pub trait Backend: Send + Sized + 'static {
         self.gated_activation(products, activation, rows, cols, out)
     }
 
-    /// `residual[r] += sum_e weight_e * down_e · (act(gate_e · n) * (up_e · n))`, n being the RMS norm of `residual[r]`, over
-    /// the experts that the router chooses for the row: those of its largest logits, among equals the lower index. Their
-    /// weights are the softmax of all logits, normalised as the spec says. `normed` and `work` are the backend's.
+    /// `residual[r] += sum_e weight_e * down_e · (act(gate_e · n) * (up_e · n))`, n being the RMS norm of `residual[r]`,
+    /// over the experts that the router chooses for the row: those of its largest logits, among equals the lower index.
+    /// Their weights are the softmax of all logits, normalised as the spec says. `normed` and `work` are the backend's.
     #[allow(clippy::too_many_arguments)]
     fn experts(
         &mut self,

@@ -1,5 +1,5 @@
-//! `llama`: Llama 1 to 3.x, Mistral, Mixtral, SmolLM2 and others of that shape. The converter permutes q and k so that RoPE
-//! pairs adjacent elements.
+//! `llama`: Llama 1 to 3.x, Mistral, Mixtral, SmolLM2 and others of that shape. The converter permutes q and k so that
+//! RoPE pairs adjacent elements.
 
 use super::{Architecture, Presence};
 use crate::backend::{Activation, RopeKind};
