@@ -12,7 +12,7 @@ fn load(device: &Opened, name: &str) -> Model<HipBackend> {
     load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)
 }
 
-/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 4 rows.
+/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 8 rows.
 fn decode_together(model: &mut Model<HipBackend>, tokens: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
     let prompts: Vec<_> = lengths.iter().map(|&length| (&tokens[..length], 0)).collect();
     model.step(&prompts).unwrap();
@@ -31,7 +31,7 @@ fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(
     let whole = model.logits(&tokens, 0);
     bounds(&whole, &expected);
     let vocab = whole.len() / tokens.len();
-    for lengths in [&[20][..], &[3, 40, 17], &[1, 2, 30, 16]] {
+    for lengths in [&[20][..], &[3, 40, 17], &[1, 2, 30, 16, 9]] {
         for (step, got) in decode_together(&mut model, &tokens, lengths).iter().enumerate() {
             for (row, length) in got.chunks(vocab).zip(lengths) {
                 bounds(row, &expected[(length + step) * vocab..][..vocab]);

@@ -5,7 +5,7 @@ use crate::backend::hip::args::Format;
 use crate::backend::hip::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::hip::ops::most_runs;
 use crate::backend::hip::{DevicePtr, EXPERT_RUNS, KernelType};
-use crate::backend::{ExpertSpec, ExpertTensors, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, Loader, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -104,7 +104,6 @@ impl HipLoader {
     }
 
     pub(super) fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
-        use crate::backend::Loader;
         spec.validate()?;
         let (sizes, [pairs, runs]) = work_sizes(spec, rows);
         let mut buffer = |[rows, cols]: [usize; 2]| -> Result<Buffer> { self.alloc_buffer(rows, cols) };
