@@ -50,10 +50,13 @@ struct GemvArgs {
   const float* norm;      // [cols] or null
   const float* bias;      // [out_rows] or null (not with weights_up)
   float* out;             // [rows][out_stride] f32
+  const u32* experts;     // [rows], or null: row r of the output is of row r / share of x and of the matrix that lies
+  u64 expert_bytes;       // experts[r] * expert_bytes behind `weights` (and behind `weights_up`)
   u32 out_rows, cols, rows, x_stride, out_stride;
   u32 flags;              // LinearFlags
   u32 grid_x;             // blocks along x: they walk the tiles; grid y = rows
   float eps;
+  u32 share;
 };
 
 // Two matrices of a stack, which differ in type: the first first.grid_x blocks along x are the first one's, the others
@@ -91,14 +94,25 @@ struct MatmulPairArgs {
   MatmulArgs second;
 };
 
+// The same with a matrix for each block of N rows: it lies experts[block] * expert_bytes behind `product.weights`; with
+// NO_EXPERT the block's rows are left as they are. Without splits. matmul_experts_<type>_n<N>, N = 16, 64
+constexpr u32 NO_EXPERT = 0xffffffffu;
+struct MatmulExpertsArgs {
+  MatmulArgs product;
+  const u32* experts;     // [ceil(rows / N)]
+  u64 expert_bytes;
+};
+
 // Converts rows from one format to another, through RMSNorm where `norm` is given. prepare, one block per row
 struct PrepareArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null
   void* out;              // rows in `format_out`; may not overlap x
+  const u32* places;      // [rows], or null: row r / share of x becomes row places[r] of the output
   u32 rows, cols;
   u32 format_in, format_out;
   float eps;
+  u32 share;
 };
 
 // out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation, grid (rows, ceil(columns to store /
@@ -118,6 +132,39 @@ struct GatherArgs {
   float* out;             // [rows][cols] f32
   u32 rows, cols;
   u32 format_in;
+};
+
+// A row and one of its experts are a pair; pairs are numbered row * used + rank.
+constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32;
+
+// The experts of each row: those of its largest logits, best first, among equals the lower index; their weights are
+// scale * softmax, over the chosen alone where `normalize` is not 0. choose_experts, 8 rows a block
+struct ChooseExpertsArgs {
+  const float* logits;    // [rows][num]
+  u32* experts;           // [rows][used]
+  float* weights;         // [rows][used]
+  u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
+  u32 normalize;
+  float scale;
+};
+
+// Brings pairs together by expert: each expert has a whole number of runs of `run` places. place_experts, one block
+constexpr u32 PLACE_THREADS = MAX_EXPERTS;
+struct PlaceExpertsArgs {
+  const u32* experts;     // [pairs]
+  u32* places;            // [pairs]; which place of its expert a pair has is not determined
+  u32* run_experts;       // [runs]: NO_EXPERT behind the last run that is needed
+  u32 pairs, runs, run;   // run: a power of two
+};
+
+// residual[r] += sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order. add_experts,
+// grid (rows, ceil(cols / 1024))
+struct AddExpertsArgs {
+  const float* values;    // [places][cols]
+  const float* weights;   // [rows][used]
+  const u32* places;      // [rows][used], or null: each pair has the place of its number
+  float* residual;        // [rows][cols]
+  u32 rows, cols, used;
 };
 
 // Copies whole KV blocks. copy_blocks, grid y = pairs

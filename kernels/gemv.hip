@@ -150,8 +150,8 @@ DEV void store(const GemvArgs& a, float* out, u32 row, float v) {
   out[row] = v;
 }
 
-// Block `bid` of the a.grid_x of a matrix of type T.
-template <class T> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
+// Block `bid` of the a.grid_x of a matrix of type T; with EXPERTS, perhaps of a matrix for each row.
+template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
   using Piece = typename GemvPiece<T>::Type;
   constexpr u32 PIECES = 256 / Piece::COLS;                  // of a super-block
   constexpr u32 CHUNK = decltype(s.x)::CHUNK;
@@ -166,6 +166,12 @@ template <class T> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
   const float* x = a.x + (u64)bid_y() * a.x_stride;
   float* out = a.out + (u64)bid_y() * a.out_stride;
   float scale = 1.f;
+  u64 expert = 0;
+  if (EXPERTS && a.experts) {          // chosen by a kernel before
+    pdl_wait();
+    expert = a.experts[bid_y()] * a.expert_bytes;
+    x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
+  }
 
   for (u32 first_tile = 0; first_tile < my_tiles; first_tile += batch)
     for (u32 first_block = 0; first_block < super_blocks; first_block += chunk_blocks) {
@@ -176,7 +182,7 @@ template <class T> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
         const u64 tile = bid + (u64)grid * (first_tile + w.tile);
-        return (up ? a.weights_up : a.weights)
+        return (up ? a.weights_up : a.weights) + expert
                + (tile * row_pieces + first_block * PIECES + (up ? w.piece - pieces : w.piece)) * Piece::BYTES;
       };
 
@@ -237,13 +243,13 @@ template <class T> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
 #ifndef SECOND
 TYPED_KERNEL(GEMV_THREADS, gemv_, GemvArgs) {
   SHARED SharedFor<Tile> s;
-  gemv<Tile>(s, a, bid_x());
+  gemv<Tile, true>(s, a, bid_x());
 }
 #else
 TYPED_KERNEL(GEMV_THREADS, gemv_, GemvPairArgs) {
   SHARED SharedFor<Tile> s;
   const u32 bid = bid_x(), blocks = a.first.grid_x;
-  if (bid < blocks) gemv<Tile>(s, a.first, bid);
-  else gemv<SecondTile>(s, a.second, bid - blocks);
+  if (bid < blocks) gemv<Tile, false>(s, a.first, bid);
+  else gemv<SecondTile, false>(s, a.second, bid - blocks);
 }
 #endif

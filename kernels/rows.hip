@@ -114,23 +114,25 @@ struct Span {
 // Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
 // there is of most rows; the ones before it are read a second time, from there back to the start.
 KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
-  const u32 row = (u32)bid_x(), last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
+  const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
+  u32 from = (u32)bid_x(), to = from;
   Span x, weights;
   float squares = 0.f, scale = 1.f;
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);      // on their way while the kernel before this ends
   loads_first();
   pdl_launch(); pdl_wait();
+  if (a.places) { to = a.places[from]; from /= a.share; }
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
-    x.load(a.x, a.format_in, row, start, a.cols);
+    x.load(a.x, a.format_in, from, start, a.cols);
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
   if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
     if (a.norm) x.multiply(scale, weights);
-    x.store(a.out, a.format_out, row, start, a.cols);
+    x.store(a.out, a.format_out, to, start, a.cols);
     if (start == 0) break;
-    x.load(a.x, a.format_in, row, start - SPAN, a.cols);
+    x.load(a.x, a.format_in, from, start - SPAN, a.cols);
     if (a.norm) weights.load(a.norm, FORMAT_F32, 0, start - SPAN, a.cols);
   }
 }

@@ -33,12 +33,28 @@ class Shape:
     context: int
     qkv_bias: bool = False
     qk_norm: bool = False
+    experts: int = 0
+    experts_used: int = 0
+    expert_ffn: int = 0
 
 
 SHAPES = {
     "smollm2-135m": Shape("llama", 30, 576, 1536, 9, 3, 64, 49152, True, 1e5, 8192),
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 4864, 14, 2, 64, 151936, True, 1e6, 32768, qkv_bias=True),
     "qwen3-4b": Shape("qwen3", 36, 2560, 9728, 32, 8, 128, 151936, True, 1e6, 40960, qk_norm=True),
+    "qwen3-30b-a3b": Shape(
+        *("qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, False, 1e6, 40960),
+        qk_norm=True,
+        experts=128,
+        experts_used=8,
+        expert_ffn=768,
+    ),
+    "mixtral-8x7b": Shape(
+        *("llama", 32, 4096, 14336, 32, 8, 128, 32000, False, 1e6, 32768),
+        experts=8,
+        experts_used=2,
+        expert_ffn=14336,
+    ),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }
 # Size of a block's parts, in order: a number of random bytes, or the typical value of an f16 scale. The scales give
@@ -135,10 +151,16 @@ def write(shape: Shape, recipe: str, path: str) -> None:
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
+    if shape.experts:
+        writer.add_expert_count(shape.experts)
+        writer.add_expert_used_count(shape.experts_used)
+        writer.add_expert_feed_forward_length(shape.expert_ffn)
 
-    def matrix(tensor: str, name: str, layer: int, rows: int, cols: int) -> None:
+    def matrix(tensor: str, name: str, layer: int, rows: int, cols: int, experts: int = 0) -> None:
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
-        writer.add_tensor(f"{tensor}.weight", weights.matrix(rows, cols, kind), raw_dtype=kind)
+        data = weights.matrix(max(experts, 1) * rows, cols, kind)
+        data = data.reshape(experts, rows, -1) if experts else data
+        writer.add_tensor(f"{tensor}.weight", data, raw_dtype=kind)
 
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
@@ -154,9 +176,16 @@ def write(shape: Shape, recipe: str, path: str) -> None:
                 writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.head_dim, 1.0))
         matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
         writer.add_tensor(f"{layer}.ffn_norm.weight", weights.vector(shape.hidden, 1.0))
-        matrix(f"{layer}.ffn_gate", "ffn_gate", i, shape.ffn, shape.hidden)
-        matrix(f"{layer}.ffn_up", "ffn_up", i, shape.ffn, shape.hidden)
-        matrix(f"{layer}.ffn_down", "ffn_down", i, shape.hidden, shape.ffn)
+        suffix, ffn = ("_exps", shape.expert_ffn) if shape.experts else ("", shape.ffn)
+        for name, rows, cols in (
+            ("ffn_gate", ffn, shape.hidden),
+            ("ffn_up", ffn, shape.hidden),
+            ("ffn_down", shape.hidden, ffn),
+        ):
+            matrix(f"{layer}.{name}{suffix}", name, i, rows, cols, shape.experts)
+        if shape.experts:
+            router = weights.matrix(shape.experts, shape.hidden, Type.F32)
+            writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
     writer.add_tensor("output_norm.weight", weights.vector(shape.hidden, 1.0))
     if not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)

@@ -14,9 +14,9 @@ ENGINES = {
 MIXES = 200
 
 
-@pytest.fixture(scope="module", params=["Q4_K_M", "Q4_0"])
+@pytest.fixture(scope="module", params=["quant_models/Q4_K_M", "quant_models/Q4_0", "arch/qwen3moe"])
 def model(request, tiny_model):
-    return tiny_model(f"quant_models/{request.param}")
+    return tiny_model(request.param)
 
 
 def random_request(rng, prefixes):

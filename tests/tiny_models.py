@@ -43,8 +43,11 @@ def rewritten(
     drop: Iterable[str] = (),
     replace: Mapping[str, int | str] | None = None,
     reshape: Mapping[str, tuple[int, ...]] | None = None,
+    extra: Mapping[str, bool | int | float] | None = None,
+    tensors: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
-    """A copy of a model with keys dropped or replaced, or tensors cut to another shape (rows, columns)."""
+    """A copy of a model with keys dropped, replaced or added, and tensors dropped, added or cut to another shape (rows,
+    columns)."""
     reader = GGUFReader(source)
     replace, reshape = dict(replace or {}), reshape or {}
     writer = GGUFWriter(target, str(replace.pop("general.architecture", metadata(source)["general.architecture"])))
@@ -54,7 +57,14 @@ def rewritten(
         kind = field.types[0]
         element = field.types[-1] if kind == GGUFValueType.ARRAY else None
         writer.add_key_value(key, replace.get(key, field.contents()), kind, sub_type=element)
+    for key, value in (extra or {}).items():
+        kinds = {bool: GGUFValueType.BOOL, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
+        writer.add_key_value(key, value, kinds[type(value)])
+    for name, data in (tensors or {}).items():
+        writer.add_tensor(name, data)
     for tensor in reader.tensors:
+        if tensor.name in drop:
+            continue
         data = tensor.data
         if tensor.name in reshape:
             data = np.ascontiguousarray(data[tuple(slice(n) for n in reshape[tensor.name])])

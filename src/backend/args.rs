@@ -1,5 +1,6 @@
 //! Arguments of the backend's operations: plain data, checked once before any pointer is formed.
 
+use super::ExpertTensors;
 use crate::batch::Batch;
 use crate::config::KvCacheDtype;
 use crate::tensor::TensorView;
@@ -12,10 +13,11 @@ pub struct LinearPart<'a> {
     pub bias: Option<TensorView<'a>>,
 }
 
-/// One call of a loader's `upload_matrix` or `upload_vector`.
+/// One call of a loader's `upload_matrix`, `upload_experts` or `upload_vector`.
 #[derive(Debug, Clone)]
 pub enum Upload<'a> {
     Matrix(Vec<LinearPart<'a>>),
+    Experts(Box<ExpertTensors<'a>>),
     Vector(TensorView<'a>),
 }
 

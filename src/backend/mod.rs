@@ -7,11 +7,13 @@ pub mod args;
 #[cfg(test)]
 mod conformance;
 pub mod cpu;
+mod experts;
 pub mod hip;
 
 pub use args::{
     Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Upload,
 };
+pub use experts::{ExpertSpec, ExpertTensors};
 
 use crate::Result;
 use crate::batch::Batch;
@@ -44,11 +46,20 @@ pub trait Loader: Sized {
     /// quantisation. Rows may be of different types per part.
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<<Self::Backend as Backend>::Matrix>;
 
+    /// The experts of a layer, kept in the file's quantisation; their router as f32.
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<<Self::Backend as Backend>::Experts>;
+
     /// A vector (norm weights), as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
 
     /// Room for `rows * cols` f32 activations.
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Backend as Backend>::Buffer>;
+
+    /// What `Backend::experts` needs for `rows` rows; every layer uses it in turn.
+    fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;
+
+    /// Bytes that `alloc_expert_work` takes, for budgeting.
+    fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64;
 
     /// Whether KV blocks can have `block_size` tokens: asked before anything is uploaded.
     ///
@@ -78,6 +89,8 @@ pub trait Backend: Send + Sized + 'static {
     type Matrix: Send;
     type Vector: Send;
     type KvLayer: Send;
+    type Experts: Send;
+    type ExpertWork: Send;
 
     /// Whether ops return before they are done.
     const ASYNCHRONOUS: bool;
@@ -154,6 +167,21 @@ pub trait Backend: Send + Sized + 'static {
         self.norm_linear(x, norm, eps, gate_up, rows, normed, products)?;
         self.gated_activation(products, activation, rows, cols, out)
     }
+
+    /// `residual[r] += sum_e weight_e * down_e · (act(gate_e · n) * (up_e · n))`, n being the RMS norm of `residual[r]`,
+    /// over the experts that the router chooses for the row: those of its largest logits, among equals the lower index.
+    /// Their weights are the softmax of all logits, normalised as the spec says. `normed` and `work` are the backend's.
+    #[allow(clippy::too_many_arguments)]
+    fn experts(
+        &mut self,
+        experts: &Self::Experts,
+        norm: &Self::Vector,
+        eps: f32,
+        rows: usize,
+        normed: &mut Self::Buffer,
+        work: &mut Self::ExpertWork,
+        residual: &mut Self::Buffer,
+    ) -> Result<()>;
 
     /// cos and sin of every rotated pair for the batch's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
     /// each times `spec.magnitude`.

@@ -122,7 +122,7 @@ where
         true => Ok(()),
         false => Err(Error::Interrupted),
     })?;
-    let scratch = Decoder::<L::Backend>::scratch_bytes(spec, limits);
+    let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
     let available = loader.available_memory()?.saturating_sub(scratch);
     let pool = resolve_pool(args, spec, available, default_pool(available))?;
     let config = EngineConfig {

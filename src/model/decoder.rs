@@ -1,7 +1,8 @@
 //! The forward pass: one skeleton for every architecture, over any backend.
 
+use super::experts::FeedForward;
 use super::spec::DecoderSpec;
-use super::weights::{LayerWeights, Weights};
+use super::weights::{FeedForwardWeights, LayerWeights, Weights};
 use crate::backend::{Backend, KvLayerSpec, Loader, Plan};
 use crate::batch::Batch;
 use crate::selection::{Selection, Wanted};
@@ -52,8 +53,12 @@ struct Stream<B: Backend> {
 /// Intermediate results that no layer leaves behind for the next.
 struct Work<B: Backend> {
     normed: B::Buffer,
-    gate_up: B::Buffer,
-    ffn: B::Buffer,
+    feed_forward: FeedForwardWork<B>,
+}
+
+enum FeedForwardWork<B: Backend> {
+    Dense { gate_up: B::Buffer, gated: B::Buffer },
+    Experts(B::ExpertWork),
 }
 
 impl<B: Backend> Decoder<B> {
@@ -74,8 +79,13 @@ impl<B: Backend> Decoder<B> {
         let (all, last) = (stream(tokens)?, stream(rows)?);
         let work = Work {
             normed: loader.alloc_buffer(tokens, hidden)?,
-            gate_up: loader.alloc_buffer(tokens, 2 * spec.ffn_size)?,
-            ffn: loader.alloc_buffer(tokens, spec.ffn_size)?,
+            feed_forward: match &spec.feed_forward {
+                FeedForward::Dense(ffn) => FeedForwardWork::Dense {
+                    gate_up: loader.alloc_buffer(tokens, 2 * ffn)?,
+                    gated: loader.alloc_buffer(tokens, *ffn)?,
+                },
+                FeedForward::Experts(experts) => FeedForwardWork::Experts(loader.alloc_expert_work(experts, tokens)?),
+            },
         };
         let buffers = Buffers {
             angles: loader.alloc_buffer(tokens, 2 * spec.rope.inv_freq.len())?,
@@ -93,12 +103,18 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Bytes of activations that `new` takes, for budgeting.
-    pub fn scratch_bytes(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
+    pub fn scratch_bytes<L: Loader<Backend = B>>(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
         let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
-        let per_token = 2 * spec.rope.inv_freq.len() + 2 * hidden + spec.qkv.cols() + q + 3 * spec.ffn_size;
+        let (ffn, experts) = match &spec.feed_forward {
+            FeedForward::Dense(ffn) => (*ffn, 0),
+            FeedForward::Experts(experts) => (0, L::expert_work_bytes(experts, limits.max_num_batched_tokens)),
+        };
+        let per_token = 2 * spec.rope.inv_freq.len() + 2 * hidden + spec.qkv.cols() + q + 3 * ffn;
         let per_row = hidden + q + spec.vocab_size;
         let bytes = |values: usize, count: usize| 4u64.saturating_mul(values as u64).saturating_mul(count as u64);
-        bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows))
+        let buffers =
+            bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows));
+        buffers.saturating_add(experts)
     }
 
     /// Starts a step, of which `collect` brings what is `wanted` of each row of logits: one per entry of the batch's
@@ -174,21 +190,22 @@ fn feed_forward<B: Backend>(
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Work { normed, gate_up, ffn } = work;
+    let Work { normed, feed_forward } = work;
     let Stream { residual, attn } = stream;
-    let (eps, activation, cols) = (spec.norm_eps, spec.arch.activation, spec.ffn_size);
+    let (eps, activation, norm) = (spec.norm_eps, spec.arch.activation, &layer.ffn_norm);
     backend.linear_add(&layer.attn_output, attn, rows, residual)?;
-    backend.norm_gated_linear(
-        residual,
-        &layer.ffn_norm,
-        eps,
-        &layer.gate_up,
-        activation,
-        rows,
-        cols,
-        normed,
-        gate_up,
-        ffn,
-    )?;
-    backend.linear_add(&layer.ffn_down, ffn, rows, residual)
+    match (&layer.feed_forward, feed_forward, &spec.feed_forward) {
+        (
+            FeedForwardWeights::Dense { gate_up, down },
+            FeedForwardWork::Dense { gate_up: products, gated },
+            &FeedForward::Dense(cols),
+        ) => {
+            backend.norm_gated_linear(residual, norm, eps, gate_up, activation, rows, cols, normed, products, gated)?;
+            backend.linear_add(down, gated, rows, residual)
+        }
+        (FeedForwardWeights::Experts(experts), FeedForwardWork::Experts(work), FeedForward::Experts(_)) => {
+            backend.experts(experts, norm, eps, rows, normed, work, residual)
+        }
+        _ => Err(Error::internal("a layer whose feed-forward is not of the model's kind")),
+    }
 }

@@ -2,6 +2,7 @@
 //! that names it; the only defaults are those that the GGUF specification states.
 
 use super::arch::{self, Architecture};
+use super::experts::{self, FeedForward};
 use super::rope;
 use crate::Result;
 use crate::backend::{AttentionArgs, QkvLayout, RopeSpec};
@@ -17,7 +18,7 @@ pub struct DecoderSpec {
     pub(super) arch: &'static Architecture,
     pub num_layers: usize,
     pub hidden_size: usize,
-    pub ffn_size: usize,
+    pub feed_forward: FeedForward,
     pub vocab_size: usize,
     /// Positions the model was trained for.
     pub context_length: usize,
@@ -42,7 +43,6 @@ impl DecoderSpec {
             )
         })?;
         let keys = Keys { metadata, prefix: arch.name };
-        keys.reject_experts()?;
 
         let hidden_size = keys.size("embedding_length")?;
         let num_heads = keys.size("attention.head_count")?;
@@ -52,14 +52,14 @@ impl DecoderSpec {
             head_dim: keys.head_dim(hidden_size, num_heads)?,
         };
         let norm_eps = keys.norm_eps()?;
-        let window = metadata.opt_u32(&keys.full("attention.sliding_window"))?.filter(|&w| w > 0);
+        let window = keys.opt_u32("attention.sliding_window")?.filter(|&w| w > 0);
         let rope = rope::spec(&keys, arch.rope_kind, qkv.head_dim, gguf)?;
         let attention = AttentionArgs { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None, window };
         Ok(Self {
             arch,
             num_layers: keys.layers()?,
             hidden_size,
-            ffn_size: keys.size("feed_forward_length")?,
+            feed_forward: experts::feed_forward(&keys, arch, hidden_size)?,
             vocab_size: keys.vocab_size(gguf)?,
             context_length: keys.size("context_length")?,
             qkv,
@@ -98,12 +98,20 @@ impl Keys<'_> {
         }
     }
 
+    pub(super) fn opt_u32(&self, key: &str) -> Result<Option<u32>> {
+        self.metadata.opt_u32(&self.full(key))
+    }
+
+    pub(super) fn opt_bool(&self, key: &str) -> Result<Option<bool>> {
+        self.metadata.opt_bool(&self.full(key))
+    }
+
     pub(super) fn opt_str(&self, key: &str) -> Result<Option<&str>> {
         self.metadata.opt_str(&self.full(key))
     }
 
     /// A dimension: an integer above zero.
-    fn size(&self, key: &str) -> Result<usize> {
+    pub(super) fn size(&self, key: &str) -> Result<usize> {
         self.opt_size(key)?.ok_or_else(|| self.error(key, "is missing; the architecture requires it"))
     }
 
@@ -140,14 +148,6 @@ impl Keys<'_> {
             return Err(self.error("block_count", format!("is {layers}, expected 1 to {MAX_LAYERS}")));
         }
         Ok(layers)
-    }
-
-    fn reject_experts(&self) -> Result<()> {
-        match self.metadata.opt_u32(&self.full("expert_count"))? {
-            None | Some(0) => Ok(()),
-            Some(n) => Err(self
-                .error("expert_count", format!("is {n}: mixture-of-experts models are not supported by this version"))),
-        }
     }
 
     /// Absent means one KV head per query head (GGUF specification).

@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use super::arch::Presence;
+use super::experts::FeedForward;
 use super::spec::DecoderSpec;
-use crate::backend::{Backend, LinearPart, Loader, Upload};
+use crate::backend::{Backend, ExpertSpec, ExpertTensors, LinearPart, Loader, Upload};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::quant;
 use crate::tensor::TensorView;
@@ -27,8 +28,13 @@ struct LayerTensors<'a> {
     qk_norm: Option<[Tensor<'a>; 2]>,
     attn_output: Linear<'a>,
     ffn_norm: Tensor<'a>,
-    gate_up: [Linear<'a>; 2],
-    ffn_down: Linear<'a>,
+    feed_forward: FeedForwardTensors<'a>,
+}
+
+#[derive(Debug)]
+enum FeedForwardTensors<'a> {
+    Dense { gate_up: [Linear<'a>; 2], down: Linear<'a> },
+    Experts { spec: ExpertSpec, router: Tensor<'a>, gate: Tensor<'a>, up: Tensor<'a>, down: Tensor<'a> },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +60,7 @@ impl<'a> ModelTensors<'a> {
     /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
     pub fn collect(gguf: &'a GgufFile, spec: &DecoderSpec) -> Result<Self> {
         let mut find = Finder { gguf, used: HashSet::from(["rope_freqs.weight"]) };
-        let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
+        let hidden = spec.hidden_size;
         let (q, kv, head_dim) = (spec.qkv.q_cols(), spec.qkv.kv_cols(), spec.qkv.head_dim);
         let arch = spec.arch;
         let token_embd = find.matrix("token_embd.weight", spec.vocab_size, hidden)?;
@@ -70,9 +76,16 @@ impl<'a> ModelTensors<'a> {
                 linear("attn_v", kv, hidden, arch.qkv_bias)?,
             ];
             let attn_output = linear("attn_output", hidden, q, arch.attn_output_bias)?;
-            let gate_up =
-                [linear("ffn_gate", ffn, hidden, Presence::Absent)?, linear("ffn_up", ffn, hidden, Presence::Absent)?];
-            let ffn_down = linear("ffn_down", hidden, ffn, Presence::Absent)?;
+            let feed_forward = match &spec.feed_forward {
+                FeedForward::Dense(ffn) => FeedForwardTensors::Dense {
+                    gate_up: [
+                        linear("ffn_gate", *ffn, hidden, Presence::Absent)?,
+                        linear("ffn_up", *ffn, hidden, Presence::Absent)?,
+                    ],
+                    down: linear("ffn_down", hidden, *ffn, Presence::Absent)?,
+                },
+                FeedForward::Experts(experts) => find.experts(i, experts)?,
+            };
             let mut norm = |name: &str, len| find.vector(&format!("blk.{i}.{name}.weight"), len);
             let qk_norm = match arch.qk_norm {
                 Presence::Absent => None,
@@ -81,7 +94,7 @@ impl<'a> ModelTensors<'a> {
                 }
             };
             let (attn_norm, ffn_norm) = (norm("attn_norm", hidden)?, norm("ffn_norm", hidden)?);
-            layers.push(LayerTensors { attn_norm, qkv, qk_norm, attn_output, ffn_norm, gate_up, ffn_down });
+            layers.push(LayerTensors { attn_norm, qkv, qk_norm, attn_output, ffn_norm, feed_forward });
         }
         find.reject_unused(arch.name)?;
         Ok(Self { token_embd, output, output_norm, layers })
@@ -97,7 +110,13 @@ impl<'a> ModelTensors<'a> {
         for layer in &self.layers {
             all.extend([&layer.attn_norm, &layer.ffn_norm].map(vector));
             all.extend(layer.qk_norm.iter().flatten().map(vector));
-            all.extend([&layer.qkv[..], &[layer.attn_output], &layer.gate_up, &[layer.ffn_down]].map(matrix));
+            all.extend([&layer.qkv[..], &[layer.attn_output]].map(matrix));
+            match &layer.feed_forward {
+                FeedForwardTensors::Dense { gate_up, down } => all.extend([&gate_up[..], &[*down]].map(matrix)),
+                FeedForwardTensors::Experts { spec, router, gate, up, down } => {
+                    all.push(Upload::Experts(Box::new(expert_tensors(*spec, [router, gate, up, down]))));
+                }
+            }
         }
         all
     }
@@ -125,8 +144,14 @@ impl<'a> ModelTensors<'a> {
                 },
                 attn_output: up.matrix(&[layer.attn_output])?,
                 ffn_norm: up.vector(&layer.ffn_norm)?,
-                gate_up: up.matrix(&layer.gate_up)?,
-                ffn_down: up.matrix(&[layer.ffn_down])?,
+                feed_forward: match &layer.feed_forward {
+                    FeedForwardTensors::Dense { gate_up, down } => {
+                        FeedForwardWeights::Dense { gate_up: up.matrix(gate_up)?, down: up.matrix(&[*down])? }
+                    }
+                    FeedForwardTensors::Experts { spec, router, gate, up: linear_up, down } => {
+                        FeedForwardWeights::Experts(up.experts(*spec, [router, gate, linear_up, down])?)
+                    }
+                },
             });
         }
         Ok(Weights { token_embd, output, output_norm, layers })
@@ -148,8 +173,18 @@ pub(super) struct LayerWeights<B: Backend> {
     pub(super) qk_norm: Option<[B::Vector; 2]>,
     pub(super) attn_output: B::Matrix,
     pub(super) ffn_norm: B::Vector,
-    pub(super) gate_up: B::Matrix,
-    pub(super) ffn_down: B::Matrix,
+    pub(super) feed_forward: FeedForwardWeights<B>,
+}
+
+pub(super) enum FeedForwardWeights<B: Backend> {
+    Dense { gate_up: B::Matrix, down: B::Matrix },
+    Experts(B::Experts),
+}
+
+/// Router, gate, up and down.
+fn expert_tensors<'a>(spec: ExpertSpec, tensors: [&Tensor<'a>; 4]) -> ExpertTensors<'a> {
+    let [router, gate, up, down] = tensors.map(|tensor| tensor.view);
+    ExpertTensors { spec, router, gate, up, down }
 }
 
 struct Finder<'a> {
@@ -162,12 +197,14 @@ impl<'a> Finder<'a> {
         self.gguf.metadata().error(name, problem)
     }
 
-    fn optional(&mut self, name: &str, rows: usize, cols: usize) -> Result<Option<Tensor<'a>>> {
+    /// A tensor of this shape, whose last dimensions a file may leave out where they are one.
+    fn optional(&mut self, name: &str, shape: &[usize]) -> Result<Option<Tensor<'a>>> {
         let Some(info) = self.gguf.tensor(name) else { return Ok(None) };
         let view = self.gguf.view(info);
-        if (view.rows, view.cols) != (rows, cols) || info.shape.len() > 2 {
-            let expected = if rows == 1 { format!("[{cols}]") } else { format!("[{cols}, {rows}]") };
-            return Err(self.error(name, format!("has shape {:?}, expected {expected}", info.shape)));
+        let given = info.shape.iter().copied().chain(std::iter::repeat(1));
+        if info.shape.len() > shape.len() || given.zip(shape).any(|(given, &n)| given != n as u64) {
+            let end = shape.iter().rposition(|&n| n != 1).map_or(1, |last| last + 1);
+            return Err(self.error(name, format!("has shape {:?}, expected {:?}", info.shape, &shape[..end])));
         }
         if !quant::can_dequantize(view.ggml_type) {
             return Err(
@@ -179,8 +216,32 @@ impl<'a> Finder<'a> {
     }
 
     fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Tensor<'a>> {
-        self.optional(name, rows, cols)?
-            .ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
+        self.required(name, &[cols, rows])
+    }
+
+    fn required(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'a>> {
+        self.optional(name, shape)?.ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
+    }
+
+    /// The experts of layer `layer`.
+    fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<FeedForwardTensors<'a>> {
+        let split = format!("blk.{layer}.ffn_gate.0.weight");
+        if self.gguf.tensor(&split).is_some() {
+            return Err(self.error(
+                &split,
+                "is a tensor of a single expert, the layout of old converters, which is not supported; convert the model \
+                 again with a current convert_hf_to_gguf.py, or take a newer file",
+            ));
+        }
+        let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = *spec;
+        let mut find = |name: &str, shape: &[usize]| self.required(&format!("blk.{layer}.{name}.weight"), shape);
+        Ok(FeedForwardTensors::Experts {
+            spec: *spec,
+            router: find("ffn_gate_inp", &[hidden, num])?,
+            gate: find("ffn_gate_exps", &[hidden, ffn, num])?,
+            up: find("ffn_up_exps", &[hidden, ffn, num])?,
+            down: find("ffn_down_exps", &[ffn, hidden, num])?,
+        })
     }
 
     fn vector(&mut self, name: &str, len: usize) -> Result<Tensor<'a>> {
@@ -192,7 +253,7 @@ impl<'a> Finder<'a> {
         let bias_name = format!("{name}.bias");
         let bias = match bias {
             Presence::Absent => None,
-            Presence::Optional => self.optional(&bias_name, 1, rows)?,
+            Presence::Optional => self.optional(&bias_name, &[rows, 1])?,
             Presence::Required => Some(self.vector(&bias_name, rows)?),
         };
         Ok(Linear { weight, bias })
@@ -226,6 +287,14 @@ impl<L: Loader> Uploader<'_, L> {
             self.finished(&part.weight)?;
         }
         Ok(matrix)
+    }
+
+    fn experts(&mut self, spec: ExpertSpec, tensors: [&Tensor<'_>; 4]) -> Result<<L::Backend as Backend>::Experts> {
+        let experts = self.loader.upload_experts(&expert_tensors(spec, tensors))?;
+        for tensor in tensors {
+            self.finished(tensor)?;
+        }
+        Ok(experts)
     }
 
     fn vector(&mut self, tensor: &Tensor<'_>) -> Result<<L::Backend as Backend>::Vector> {

@@ -1,11 +1,12 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by row.
 
 use super::attention::CASES;
-use super::{AttentionRig, Piece, Random, fill, matrix, vector};
+use super::{AttentionRig, Piece, Random, experts, fill, matrix, vector};
 use crate::backend::{Activation, Backend, Loader};
 
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
     attention(&loader);
+    experts::check_invariance(&loader);
     rows_alone(loader(200));
 }
 

@@ -71,17 +71,18 @@ pub(crate) fn check_type<L: Loader>(loader: impl Fn(usize) -> L, ggml_type: Ggml
     embedding(loader(3), &Weights::random(ggml_type, 33, 768, seed));
 }
 
-struct Weights {
+#[derive(Clone)]
+pub(super) struct Weights {
     ggml_type: GgmlType,
     rows: usize,
     cols: usize,
     data: Vec<u8>,
-    values: Vec<f32>,
+    pub(super) values: Vec<f32>,
 }
 
 impl Weights {
     /// Blocks of random bytes, but with scales of sane size: a random f16 may be infinite.
-    fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Self {
+    pub(super) fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Self {
         let mut random = Random(seed);
         let bytes = ggml_type.block_bytes();
         let mut data: Vec<u8> = (0..ggml_type.row_bytes(rows * cols).unwrap()).map(|_| random.next() as u8).collect();
@@ -107,7 +108,7 @@ impl Weights {
         Self { ggml_type, rows, cols, data, values }
     }
 
-    fn view(&self) -> TensorView<'_> {
+    pub(super) fn view(&self) -> TensorView<'_> {
         TensorView { name: "weights", ggml_type: self.ggml_type, rows: self.rows, cols: self.cols, data: &self.data }
     }
 }

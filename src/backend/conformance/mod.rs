@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
+pub(crate) mod experts;
 pub(crate) mod fused;
 mod invariance;
 pub(crate) mod linear;
@@ -37,6 +38,7 @@ pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy:
     elementwise::check(loader);
     fused::check(loader);
     linear::check(loader);
+    experts::check(loader);
     rope::check(loader);
     attention::check(loader, accuracy);
     rope_attention::check(loader);

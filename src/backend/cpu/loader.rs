@@ -1,5 +1,6 @@
 //! Takes the memory of an engine on the CPU.
 
+use super::experts::{ExpertWork, Experts, Routes, work_sizes};
 use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
 use super::memory;
@@ -7,7 +8,7 @@ use super::ops::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::storage::{Element, Storage};
-use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger};
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger};
 use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -110,6 +111,23 @@ impl Loader for CpuLoader {
         Ok(matrix)
     }
 
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
+        tensors.validate()?;
+        let data: Vec<u8> = tensors.router_values()?.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let router = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
+        let mut upload = |parts: &[TensorView<'_>]| {
+            let part = |&weight| LinearPart { weight, bias: None };
+            self.upload_matrix(&parts.iter().map(part).collect::<Vec<_>>())
+        };
+        let router = upload(&[router])?;
+        let (mut gate_up, mut down) = (Vec::new(), Vec::new());
+        for expert in 0..tensors.spec.num {
+            gate_up.push(upload(&[tensors.gate, tensors.up].map(|tensor| tensors.of_expert(tensor, expert)))?);
+            down.push(upload(&[tensors.of_expert(tensors.down, expert)])?);
+        }
+        Ok(Experts { spec: tensors.spec, router, gate_up, down })
+    }
+
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Storage<f32>> {
         let mut vector = self.allocate(Purpose::Weights, &[tensor.rows, tensor.cols])?;
         quant::dequantize(tensor.ggml_type, tensor.data, &mut vector)?;
@@ -118,6 +136,25 @@ impl Loader for CpuLoader {
 
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Storage<f32>> {
         self.allocate(Purpose::Scratch, &[rows, cols])
+    }
+
+    fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
+        spec.validate()?;
+        let [logits, values, gate_up, gated] = work_sizes(spec, rows);
+        Ok(ExpertWork {
+            spec: *spec,
+            rows,
+            logits: self.allocate(Purpose::Scratch, &logits)?,
+            values: self.allocate(Purpose::Scratch, &values)?,
+            gate_up: self.allocate(Purpose::Scratch, &gate_up)?,
+            gated: self.allocate(Purpose::Scratch, &gated)?,
+            routes: Routes::new(spec, rows),
+        })
+    }
+
+    fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+        let values = |[rows, cols]: [usize; 2]| (rows as u64).saturating_mul(cols as u64);
+        work_sizes(spec, rows).map(values).into_iter().fold(0, u64::saturating_add).saturating_mul(4)
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod experts;
 mod kv;
 pub mod linear;
 mod loader;
@@ -16,6 +17,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use experts::{ExpertWork, Experts};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
 pub use ops::CpuBackend;

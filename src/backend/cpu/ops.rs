@@ -2,6 +2,7 @@
 
 use super::activation;
 use super::attention::{Attention, Unit};
+use super::experts::{self, ExpertWork, Experts};
 use super::kv::{KvLayer, KvPool};
 use super::linear::{LinearScratch, PackedMatrix, Store};
 use super::norm;
@@ -66,6 +67,8 @@ impl Backend for CpuBackend {
     type Matrix = PackedMatrix;
     type Vector = Storage<f32>;
     type KvLayer = KvLayer;
+    type Experts = Experts;
+    type ExpertWork = ExpertWork;
 
     const ASYNCHRONOUS: bool = false;
 
@@ -121,6 +124,28 @@ impl Backend for CpuBackend {
         let x = rows_of("linear's input", x, rows, matrix.cols())?;
         let residual = rows_of_mut("the residual", residual, rows, matrix.rows())?;
         matrix.multiply(x, rows, residual, Store::Add, &mut self.linear_scratch, &self.pool);
+        Ok(())
+    }
+
+    fn experts(
+        &mut self,
+        experts: &Experts,
+        norm: &Storage<f32>,
+        eps: f32,
+        rows: usize,
+        normed: &mut Storage<f32>,
+        work: &mut ExpertWork,
+        residual: &mut Storage<f32>,
+    ) -> Result<()> {
+        let hidden = experts.spec.hidden_size;
+        if rows > work.rows || experts.spec != work.spec {
+            let what = format!("{rows} rows for {:?}, room is for {} of {:?}", experts.spec, work.rows, work.spec);
+            return Err(Error::internal(what));
+        }
+        self.rms_norm(residual, norm, eps, rows, normed)?;
+        let normed = rows_of("the experts' input", normed, rows, hidden)?;
+        let residual = rows_of_mut("the residual", residual, rows, hidden)?;
+        experts::run(experts, normed, work, residual, self.isa, &mut self.linear_scratch, &self.pool);
         Ok(())
     }
 

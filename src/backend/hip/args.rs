@@ -54,6 +54,8 @@ kernel_args! {
         norm: DevicePtr,
         bias: DevicePtr,
         out: DevicePtr,
+        experts: DevicePtr,
+        expert_bytes: u64,
         out_rows: u32,
         cols: u32,
         rows: u32,
@@ -62,6 +64,7 @@ kernel_args! {
         flags: u32,
         grid_x: u32,
         eps: f32,
+        share: u32,
     }
     GemvPairArgs { first: GemvArgs, second: GemvArgs }
     MatmulArgs {
@@ -79,18 +82,48 @@ kernel_args! {
         flags: u32,
     }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
+    MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
     PrepareArgs {
         x: DevicePtr,
         norm: DevicePtr,
         out: DevicePtr,
+        places: DevicePtr,
         rows: u32,
         cols: u32,
         format_in: Format,
         format_out: Format,
         eps: f32,
+        share: u32,
     }
     GatedArgs { gate_up: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format, format_out: Format }
     GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
+    ChooseExpertsArgs {
+        logits: DevicePtr,
+        experts: DevicePtr,
+        weights: DevicePtr,
+        rows: u32,
+        num: u32,
+        used: u32,
+        normalize: u32,
+        scale: f32,
+    }
+    PlaceExpertsArgs {
+        experts: DevicePtr,
+        places: DevicePtr,
+        run_experts: DevicePtr,
+        pairs: u32,
+        runs: u32,
+        run: u32,
+    }
+    AddExpertsArgs {
+        values: DevicePtr,
+        weights: DevicePtr,
+        places: DevicePtr,
+        residual: DevicePtr,
+        rows: u32,
+        cols: u32,
+        used: u32,
+    }
     CopyBlocksArgs { k_cache: DevicePtr, v_cache: DevicePtr, pairs: DevicePtr, num_pairs: u32, block_bytes: u32 }
     RopeAnglesArgs {
         positions: DevicePtr,

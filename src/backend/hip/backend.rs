@@ -2,7 +2,7 @@
 #![deny(clippy::missing_trait_methods)] // a fused op that falls back to its parts must say so here
 
 use super::args::{Format, LINEAR_ADD};
-use super::buffer::{Buffer, KvLayer, Matrix, Vector};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
 use super::ops::{Rotation, Vendor};
@@ -154,6 +154,8 @@ impl Backend for HipBackend {
     type Matrix = Matrix;
     type Vector = Vector;
     type KvLayer = KvLayer;
+    type Experts = Experts;
+    type ExpertWork = ExpertWork;
 
     const ASYNCHRONOUS: bool = true;
 
@@ -221,6 +223,19 @@ impl Backend for HipBackend {
     ) -> Result<()> {
         let norm = Some((norm, eps));
         self.norm_gated_multiply(x, norm, gate_up, activation, rows, cols, normed, products, out)
+    }
+
+    fn experts(
+        &mut self,
+        experts: &Experts,
+        norm: &Vector,
+        eps: f32,
+        rows: usize,
+        normed: &mut Buffer,
+        work: &mut ExpertWork,
+        residual: &mut Buffer,
+    ) -> Result<()> {
+        self.run_experts(experts, (norm, eps), rows, normed, work, residual)
     }
 
     fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Buffer) -> Result<()> {

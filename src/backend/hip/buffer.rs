@@ -3,7 +3,7 @@
 
 use super::args::Format;
 use super::{DevicePtr, KernelType};
-use crate::backend::KvLayerSpec;
+use crate::backend::{ExpertSpec, KvLayerSpec};
 use crate::{Error, Result};
 
 /// Weights are stored in tiles of 16 rows x 256 columns.
@@ -113,6 +113,60 @@ pub(super) struct Segment {
     pub tiles: DevicePtr,
     /// Null where the stack has none.
     pub bias: DevicePtr,
+}
+
+/// The experts of a layer.
+#[derive(Debug)]
+pub struct Experts {
+    pub(super) spec: ExpertSpec,
+    /// F32, whatever it is in the file.
+    pub(super) router: Matrix,
+    pub(super) gate: ExpertMatrix,
+    pub(super) up: ExpertMatrix,
+    pub(super) down: ExpertMatrix,
+}
+
+impl Experts {
+    /// What the matrix kernels take as input of gate and up, and of down; `None` where one has no such kernel, or gate
+    /// and up disagree.
+    pub(super) fn formats(&self) -> Option<[Format; 2]> {
+        let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
+        if gate == up { Some([gate?, down?]) } else { None }
+    }
+}
+
+/// A matrix of each expert, one behind the other.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpertMatrix {
+    pub ty: KernelType,
+    /// Of one expert.
+    pub rows: usize,
+    pub cols: usize,
+    pub tiles: DevicePtr,
+}
+
+impl ExpertMatrix {
+    pub fn expert_bytes(&self) -> u64 {
+        self.ty.matrix_bytes(self.rows, self.cols)
+    }
+}
+
+/// What `experts` needs for up to `rows` rows.
+#[derive(Debug)]
+pub struct ExpertWork {
+    pub(super) spec: ExpertSpec,
+    pub(super) rows: usize,
+    pub(super) logits: Buffer,
+    /// Inputs of the experts, then their outputs: of each pair, or of each place.
+    pub(super) values: Buffer,
+    pub(super) gate_up: Buffer,
+    pub(super) gated: Buffer,
+    /// Of each pair: number and weight (f32) of its expert, and its place.
+    pub(super) experts: DevicePtr,
+    pub(super) weights: DevicePtr,
+    pub(super) places: DevicePtr,
+    /// Of each run of places.
+    pub(super) run_experts: DevicePtr,
 }
 
 /// Norm weights, f32.

@@ -1,8 +1,11 @@
 //! The kernels that an engine launches, looked up once: nothing is compiled or loaded while it serves.
 
-use super::{Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit};
+use super::{EXPERT_RUNS, Function, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit};
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
+
+/// What only models with experts need.
+const EXPERT_FILES: [&str; 2] = ["experts.hip", "matmul_experts.hip"];
 
 /// Kernels that every model uses.
 pub struct Functions {
@@ -14,8 +17,16 @@ pub struct Functions {
     pub argmax: Function,
     pub top_k: Function,
     pub cache: Option<CacheFunctions>,
+    experts: Option<ExpertFunctions>,
     typed: Vec<(KernelType, TypeFunctions)>,
     pairs: Vec<([KernelType; 2], PairFunctions)>,
+}
+
+/// Kernels of models with experts.
+pub struct ExpertFunctions {
+    pub choose: Function,
+    pub place: Function,
+    pub add: Function,
 }
 
 /// Kernels of one element type of the cache and head size.
@@ -33,6 +44,8 @@ pub struct TypeFunctions {
     pub dequantize: Function,
     /// By rows of a block, as in `MATMUL_ROWS`; empty for F32.
     matmul: Vec<Function>,
+    /// As in `EXPERT_RUNS`; empty for models without experts, too.
+    matmul_experts: Vec<Function>,
 }
 
 /// Kernels of two tensor types in one stack.
@@ -53,12 +66,13 @@ pub fn head_size(head_dim: usize) -> Result<u32> {
     })
 }
 
-/// The units that a model with tensors of `types` needs.
-pub fn units(types: &[KernelType]) -> Vec<Unit> {
+/// The units that a model with tensors of `types`, and with or without experts, needs.
+pub fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
     let mut units: Vec<Unit> = KernelId::all()
         .into_iter()
         .map(|kernel| kernel.unit)
         .filter(|unit| unit.types().all(|ty| types.contains(&ty)))
+        .filter(|unit| experts || !EXPERT_FILES.contains(&unit.file))
         .collect();
     units.sort_unstable_by_key(|unit| unit.name());
     units.dedup();
@@ -67,7 +81,12 @@ pub fn units(types: &[KernelType]) -> Vec<Unit> {
 
 impl Functions {
     /// `cache`: element type and head size of the KV cache, where there is one.
-    pub fn load(kernels: &Kernels, types: &[KernelType], cache: Option<(KvCacheDtype, usize)>) -> Result<Self> {
+    pub fn load(
+        kernels: &Kernels,
+        types: &[KernelType],
+        cache: Option<(KvCacheDtype, usize)>,
+        has_experts: bool,
+    ) -> Result<Self> {
         let get = |kernel: KernelId| kernels.function(&kernel);
         let cache = match cache {
             Some((dtype, head_dim)) => {
@@ -81,15 +100,23 @@ impl Functions {
             }
             None => None,
         };
+        let experts = match has_experts {
+            true => Some(ExpertFunctions {
+                choose: get(KernelId::choose_experts())?,
+                place: get(KernelId::place_experts())?,
+                add: get(KernelId::add_experts())?,
+            }),
+            false => None,
+        };
         let typed = types.iter().map(|&ty| {
-            let matmul = match ty.matmul_format() {
-                Some(_) => {
-                    MATMUL_ROWS.map(|rows| get(KernelId::matmul(ty, rows))).into_iter().collect::<Result<_>>()?
-                }
-                None => Vec::new(),
+            let on_units = |wanted: bool, ids: &[KernelId]| -> Result<Vec<Function>> {
+                let ids = if wanted && ty.matmul_format().is_some() { ids } else { &[] };
+                ids.iter().map(|id| kernels.function(id)).collect()
             };
+            let matmul = on_units(true, &MATMUL_ROWS.map(|rows| KernelId::matmul(ty, rows)))?;
+            let matmul_experts = on_units(has_experts, &EXPERT_RUNS.map(|rows| KernelId::matmul_experts(ty, rows)))?;
             let (embed, gemv) = (get(KernelId::embed(ty))?, get(KernelId::gemv(ty))?);
-            Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul }))
+            Ok((ty, TypeFunctions { embed, gemv, dequantize: get(KernelId::dequantize(ty))?, matmul, matmul_experts }))
         });
         let pairs = KernelType::PAIRS.into_iter().filter(|pair| pair.iter().all(|ty| types.contains(ty))).map(|pair| {
             let matmul = MATMUL_PAIR_ROWS.map(|rows| get(KernelId::matmul_pair(pair, rows)));
@@ -105,6 +132,7 @@ impl Functions {
             argmax: get(KernelId::argmax())?,
             top_k: get(KernelId::top_k())?,
             cache,
+            experts,
             typed: typed.collect::<Result<_>>()?,
             pairs: pairs.collect::<Result<_>>()?,
         })
@@ -122,6 +150,10 @@ impl Functions {
         self.pairs.iter().find(|(known, _)| *known == pair).map(|(_, functions)| functions)
     }
 
+    pub fn experts(&self) -> Result<&ExpertFunctions> {
+        self.experts.as_ref().ok_or_else(|| Error::internal("experts in a model that was loaded without"))
+    }
+
     pub fn cache(&self) -> Result<&CacheFunctions> {
         self.cache.as_ref().ok_or_else(|| Error::internal("attention in an engine without a KV cache"))
     }
@@ -131,6 +163,11 @@ impl TypeFunctions {
     /// The matrix kernel with `n` rows a block.
     pub fn matmul(&self, n: u32) -> Result<&Function> {
         with_rows(&self.matmul, &MATMUL_ROWS, n)
+    }
+
+    /// The same for runs of one expert each.
+    pub fn matmul_experts(&self, n: u32) -> Result<&Function> {
+        with_rows(&self.matmul_experts, &EXPERT_RUNS, n)
     }
 }
 

@@ -22,6 +22,9 @@ pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 /// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
 pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
 
+/// Rows that a block of `matmul_experts` computes: those of a run of one expert.
+pub const EXPERT_RUNS: [u32; 2] = [16, 64];
+
 /// A kernel: its name, its unit and its block size, as the sources have them (kernels/README.md).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelId {
@@ -83,18 +86,23 @@ impl KernelId {
 
     /// `rows` is one of `MATMUL_ROWS`.
     pub fn matmul(ty: KernelType, rows: u32) -> Self {
-        Self::matmul_of(Unit::typed("matmul.hip", ty), rows)
+        Self::matmul_of(Unit::typed("matmul.hip", ty), "matmul", rows)
     }
 
     /// `pair` is one of `KernelType::PAIRS`, `rows` one of `MATMUL_PAIR_ROWS`.
     pub fn matmul_pair(pair: [KernelType; 2], rows: u32) -> Self {
-        Self::matmul_of(Unit::paired("matmul.hip", pair), rows)
+        Self::matmul_of(Unit::paired("matmul.hip", pair), "matmul", rows)
     }
 
-    fn matmul_of(unit: Unit, rows: u32) -> Self {
+    /// `rows` is one of `EXPERT_RUNS`.
+    pub fn matmul_experts(ty: KernelType, rows: u32) -> Self {
+        Self::matmul_of(Unit::typed("matmul_experts.hip", ty), "matmul_experts", rows)
+    }
+
+    fn matmul_of(unit: Unit, name: &str, rows: u32) -> Self {
         // MATMUL_THREADS_N* of args.h.
         let threads = if rows <= 16 { 256 } else { 128 };
-        Self::typed(unit, "matmul", &format!("_n{rows}"), threads)
+        Self::typed(unit, name, &format!("_n{rows}"), threads)
     }
 
     pub fn prepare() -> Self {
@@ -107,6 +115,18 @@ impl KernelId {
 
     pub fn gather_rows() -> Self {
         Self::new("rows.hip", "gather_rows", 256)
+    }
+
+    pub fn choose_experts() -> Self {
+        Self::new("experts.hip", "choose_experts", 256)
+    }
+
+    pub fn place_experts() -> Self {
+        Self::new("experts.hip", "place_experts", 512)
+    }
+
+    pub fn add_experts() -> Self {
+        Self::new("experts.hip", "add_experts", 256)
     }
 
     pub fn copy_blocks() -> Self {
@@ -154,6 +174,9 @@ impl KernelId {
             Self::gated_activation(),
             Self::gather_rows(),
             Self::copy_blocks(),
+            Self::choose_experts(),
+            Self::place_experts(),
+            Self::add_experts(),
             Self::rope_angles(),
             Self::argmax(),
             Self::top_k(),
@@ -167,6 +190,7 @@ impl KernelId {
         for &ty in KernelType::ALL {
             all.extend([Self::repack(ty), Self::embed(ty), Self::dequantize(ty), Self::gemv(ty)]);
             all.extend(MATMUL_ROWS.map(|rows| Self::matmul(ty, rows)));
+            all.extend(EXPERT_RUNS.map(|rows| Self::matmul_experts(ty, rows)));
         }
         for pair in KernelType::PAIRS {
             all.push(Self::gemv_pair(pair));

@@ -4,7 +4,7 @@ use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
 use super::blas::{self, VendorBlas};
-use super::buffer::{Buffer, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
 use super::ops::{Kept, Vendor, kept_bytes};
 use super::self_test::Sample;
@@ -12,7 +12,7 @@ use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use super::upload::Uploader;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
-use crate::backend::{KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -45,10 +45,13 @@ pub struct HipLoader {
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
+    has_experts: bool,
     blas: Option<VendorBlas>,
     /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
+
+mod experts;
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
 pub fn device_type(ty: GgmlType) -> KernelType {
@@ -59,7 +62,7 @@ pub fn device_type(ty: GgmlType) -> KernelType {
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Vector(_) => None,
+        Upload::Experts(_) | Upload::Vector(_) => None,
     })
 }
 
@@ -71,6 +74,7 @@ fn upload_bytes(upload: &Upload<'_>) -> u64 {
             let rows: usize = parts.iter().map(|p| p.weight.rows).sum();
             aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
         }
+        Upload::Experts(tensors) => experts::weight_bytes(tensors),
         Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
     }
 }
@@ -102,6 +106,7 @@ impl HipLoader {
             kept: Vec::new(),
             max_cols: 1,
             cache: None,
+            has_experts: false,
         })
     }
 
@@ -143,8 +148,8 @@ impl HipLoader {
         self.uploader.as_mut().ok_or_else(|| Error::internal("an uploader that was just made is not there"))
     }
 
-    /// Queues one matrix into `tiles`, which has room for it.
-    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<()> {
+    /// Queues one matrix into `tiles`, which has room for it. How it lies there.
+    fn upload_tiles(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<KernelType> {
         let (ty, decoded);
         let data = match KernelType::of(weight.ggml_type) {
             Some(native) => {
@@ -161,6 +166,12 @@ impl HipLoader {
         let repack = self.kernels.function(&KernelId::repack(ty))?;
         let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
         uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes())?;
+        Ok(ty)
+    }
+
+    /// The same, for a matrix whose activations are those of most.
+    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<()> {
+        let ty = self.upload_tiles(weight, tiles)?;
         if !self.types.contains(&(ty, weight.ggml_type)) {
             self.types.push((ty, weight.ggml_type));
             self.samples.push(Sample::new(&[(weight, ty, tiles)]));
@@ -249,8 +260,9 @@ impl Loader for HipLoader {
         let affordable = self.device.memory_info()?.free / KEPT_SHARE;
         self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
-        let types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
-        self.kernels.prepare(&functions::units(&types))?;
+        let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
+        types.extend(experts::types(uploads));
+        self.kernels.prepare(&functions::units(&types, experts::types(uploads).next().is_some()))?;
         let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())
@@ -340,6 +352,18 @@ impl Loader for HipLoader {
         Ok(Matrix { rows, cols, segments, up })
     }
 
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
+        self.expert_weights(tensors)
+    }
+
+    fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
+        self.expert_work(spec, rows)
+    }
+
+    fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+        experts::work_bytes(spec, rows)
+    }
+
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
         let len = tensor.rows * tensor.cols;
         let mut values = vec![0.0; len];
@@ -407,9 +431,12 @@ impl Loader for HipLoader {
             uploader.finish()?;
         }
         let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
+        if self.has_experts {
+            types.push(KernelType::F32); // routers
+        }
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
-        let functions = Functions::load(&self.kernels, &types, self.cache)?;
+        let functions = Functions::load(&self.kernels, &types, self.cache, self.has_experts)?;
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
 
@@ -428,7 +455,7 @@ impl Loader for HipLoader {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
                 let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
                 let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
-                let all_16_bit = types.iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
+                let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
                 Some(Vendor { blas, weights, workspace, kept, least_rows })
             }

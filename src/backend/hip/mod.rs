@@ -36,13 +36,13 @@ mod tuning;
 mod upload;
 
 pub use backend::HipBackend;
-pub use buffer::{Buffer, KvLayer, Matrix, Vector};
+pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin};
 pub use device::Device;
 pub use driver::{DeviceProperties, MemoryInfo};
 pub use graph::Graph;
-pub use kernels::{HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS};
+pub use kernels::{EXPERT_RUNS, HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS};
 pub use loader::HipLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};

@@ -4,13 +4,15 @@
 use super::blas::VendorBlas;
 use super::compile::{MatrixUnit, Origin};
 use super::loader::device_type;
-use super::{Device, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit, tuning};
+use super::{
+    Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit, tuning,
+};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
 
 /// The files whose kernels compute on matrix units.
-const MATRIX_FILES: [&str; 2] = ["matmul.hip", "attention_prefill.hip"];
+const MATRIX_FILES: [&str; 3] = ["matmul.hip", "matmul_experts.hip", "attention_prefill.hip"];
 
 /// What serves one op, of weights of one type, of a stack of two types, or of activations.
 pub struct KernelRow {
@@ -64,6 +66,7 @@ fn of_type(file_type: GgmlType, options: &HipOptions) -> Vec<Wanted> {
         ("product of 1 row", product(ty, 1..=1, options)),
         ("product of more rows", product(ty, 2..=most, options)),
         ("dequantise", vec![KernelId::dequantize(ty)]),
+        ("products of experts' rows", expert_products(ty, options)),
     ];
     ops.into_iter().map(|(op, ids)| (Some((file_type, ty)), op.to_owned(), ids)).collect()
 }
@@ -102,6 +105,18 @@ fn of_pairs(options: &HipOptions) -> Vec<Wanted> {
     ops.map(|(op, ids)| (None, op, ids)).collect()
 }
 
+/// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
+fn expert_products(ty: KernelType, options: &HipOptions) -> Vec<KernelId> {
+    let runs = EXPERT_RUNS.into_iter().filter(|&run| {
+        let pairs = run as usize;
+        tuning::expert_run(pairs, 1, options.batch_invariant) == Some(run)
+    });
+    match ty.matmul_format() {
+        Some(_) => runs.map(|run| KernelId::matmul_experts(ty, run)).collect(),
+        None => vec![KernelId::gemv(ty)],
+    }
+}
+
 fn of_activations() -> Vec<Wanted> {
     let caches = [KvCacheDtype::F16, KvCacheDtype::F32];
     let attention = |kernel: fn(KvCacheDtype, u32) -> KernelId| -> Vec<KernelId> {
@@ -115,6 +130,9 @@ fn of_activations() -> Vec<Wanted> {
         ("attention, prefill", attention(KernelId::attention_prefill)),
         ("gated activation", vec![KernelId::gated_activation()]),
         ("gather rows", vec![KernelId::gather_rows()]),
+        ("experts of a row", vec![KernelId::choose_experts()]),
+        ("rows by expert", vec![KernelId::place_experts()]),
+        ("sum over experts", vec![KernelId::add_experts()]),
         ("copy KV blocks", vec![KernelId::copy_blocks()]),
         ("argmax", vec![KernelId::argmax()]),
         ("top-k", vec![KernelId::top_k()]),

@@ -1,5 +1,6 @@
 //! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in them.
 
+use super::EXPERT_RUNS;
 use super::args::Format;
 use crate::config::Platform;
 
@@ -31,6 +32,29 @@ pub fn gemv_pair_blocks(out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocess
     let fewest = blocks.saturating_sub(tiles[1]).max(1);
     let first = (fewest..=tiles[0].min(blocks - 1)).min_by_key(most_bytes).unwrap_or(1);
     [first, blocks - first]
+}
+
+/// The same for `pairs` rows with a matrix each: together one block per multiprocessor, where there are not more rows.
+pub fn expert_gemv_blocks(out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
+    let share = multiprocessors / u32::try_from(pairs.max(1)).unwrap_or(u32::MAX);
+    gemv_blocks(out_rows, share.max(1))
+}
+
+/// Rows of the runs in which `pairs` pairs are brought together by expert, one of `EXPERT_RUNS`; `None` where each is
+/// multiplied by itself, since an expert has one or so. Batch-invariant: always in runs of one size.
+pub fn expert_run(pairs: usize, num_experts: usize, batch_invariant: bool) -> Option<u32> {
+    let [short, long] = EXPERT_RUNS;
+    match pairs.div_ceil(num_experts.max(1)) {
+        _ if batch_invariant => Some(short),
+        0..=1 => None,
+        2..=32 => Some(short),
+        _ => Some(long),
+    }
+}
+
+/// How a product of runs of `n` rows, `rows` in all, is launched.
+pub fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+    plan(n, rows, out_rows, 1)
 }
 
 /// How a product on the matrix units is launched.

@@ -1,5 +1,5 @@
-//! `llama`: Llama 1 to 3.x, Mistral, SmolLM2 and others of that shape. The converter permutes q and k so that RoPE
-//! pairs adjacent elements.
+//! `llama`: Llama 1 to 3.x, Mistral, Mixtral, SmolLM2 and others of that shape. The converter permutes q and k so that
+//! RoPE pairs adjacent elements.
 
 use super::{Architecture, Presence};
 use crate::backend::{Activation, RopeKind};
@@ -11,4 +11,5 @@ pub(super) const LLAMA: Architecture = Architecture {
     qkv_bias: Presence::Optional,
     attn_output_bias: Presence::Optional,
     qk_norm: Presence::Absent,
+    experts: Presence::Optional,
 };

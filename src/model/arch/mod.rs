@@ -4,6 +4,7 @@
 mod llama;
 mod qwen2;
 mod qwen3;
+mod qwen3moe;
 
 use crate::backend::{Activation, RopeKind};
 
@@ -25,9 +26,11 @@ pub(super) struct Architecture {
     pub(super) attn_output_bias: Presence,
     /// RMS norm of each query and key head before RoPE.
     pub(super) qk_norm: Presence,
+    /// Several feed-forwards a layer, of which a router chooses (`expert_count`).
+    pub(super) experts: Presence,
 }
 
-const ALL: [&Architecture; 3] = [&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3];
+const ALL: [&Architecture; 4] = [&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &qwen3moe::QWEN3MOE];
 
 pub(super) fn find(name: &str) -> Option<&'static Architecture> {
     ALL.into_iter().find(|arch| arch.name == name)

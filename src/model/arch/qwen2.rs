@@ -10,4 +10,5 @@ pub(super) const QWEN2: Architecture = Architecture {
     qkv_bias: Presence::Required,
     attn_output_bias: Presence::Absent,
     qk_norm: Presence::Absent,
+    experts: Presence::Absent,
 };

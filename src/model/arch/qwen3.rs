@@ -10,4 +10,5 @@ pub(super) const QWEN3: Architecture = Architecture {
     qkv_bias: Presence::Absent,
     attn_output_bias: Presence::Absent,
     qk_norm: Presence::Required,
+    experts: Presence::Absent,
 };

@@ -12,7 +12,7 @@ fn load(device: &Opened, name: &str) -> Model<HipBackend> {
     load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)
 }
 
-/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 4 rows.
+/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 8 rows.
 fn decode_together(model: &mut Model<HipBackend>, tokens: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
     let prompts: Vec<_> = lengths.iter().map(|&length| (&tokens[..length], 0)).collect();
     model.step(&prompts).unwrap();
@@ -31,7 +31,7 @@ fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(
     let whole = model.logits(&tokens, 0);
     bounds(&whole, &expected);
     let vocab = whole.len() / tokens.len();
-    for lengths in [&[20][..], &[3, 40, 17], &[1, 2, 30, 16]] {
+    for lengths in [&[20][..], &[3, 40, 17], &[1, 2, 30, 16, 9]] {
         for (step, got) in decode_together(&mut model, &tokens, lengths).iter().enumerate() {
             for (row, length) in got.chunks(vocab).zip(lengths) {
                 bounds(row, &expected[(length + step) * vocab..][..vocab]);
@@ -63,7 +63,7 @@ fn check_quantised(device: &Opened, name: &str) {
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"] {
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"] {
         check_architecture(&device, name);
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
@@ -116,7 +116,7 @@ fn failing_calls_leave_nothing_behind() {
 fn batch_invariant_mode_is_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
     let device = (device, HipOptions { batch_invariant: true, ..options });
-    for name in ["arch/qwen3", "quant_models/Q4_K_M"] {
+    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_K_M"] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&device, name);
         let whole = model.logits(&tokens, 0);
@@ -151,8 +151,14 @@ fn self_test_on_real_weights() {
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
     let device = (device, options);
-    let tokens = tokens(&testdata::npz("quant_models/Q4_0"));
-    let mut model = load(&device, "quant_models/Q4_0");
+    for name in ["quant_models/Q4_0", "arch/qwen3moe"] {
+        check_decode_calls(&device, &faults, name);
+    }
+}
+
+fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
+    let tokens = tokens(&testdata::npz(name));
+    let mut model = load(device, name);
     let mut decode = |length: usize| {
         model.step(&[(&tokens[..length], length - 1), (&tokens[..length - 1], length - 2)]).unwrap();
     };
@@ -186,11 +192,12 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama, a qwen and a quantised model in AMD machine code.
+/// A llama, a qwen, experts and a quantised model in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
+    check_architecture(&device, "qwen3moe");
     check_quantised(&device, "Q4_K_M");
 }
 

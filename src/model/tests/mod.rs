@@ -98,7 +98,7 @@ fn max_abs(values: &[f32]) -> f32 {
 /// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider there.
 #[test]
 fn golden_logits_of_the_architectures() {
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"] {
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"] {
         let z = testdata::npz(&format!("arch/{name}"));
         let expected = z.f32("logits");
         for (dtype, bound) in [(KvCacheDtype::F32, 1e-3), (KvCacheDtype::F16, 3e-3)] {
@@ -130,7 +130,7 @@ fn golden_logits_of_the_quantisations() {
 /// M4: the prompt at once, in uneven chunks, and token by token give the same bits.
 #[test]
 fn chunked_prefill_and_decode_equal_prefill_bitwise() {
-    for name in ["arch/llama3_ropescale", "arch/qwen3", "quant_models/Q4_K_M", "quant_models/Q4_0"] {
+    for name in ["arch/llama3_ropescale", "arch/qwen3", "arch/qwen3moe", "quant_models/Q4_K_M", "quant_models/Q4_0"] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&format!("{name}.gguf"));
         let whole = model.logits(&tokens, 0);

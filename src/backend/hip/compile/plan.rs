@@ -36,12 +36,12 @@ impl KernelType {
 }
 
 /// Files that are compiled once for each type.
-pub const TYPED_FILES: [&str; 3] = ["weights.hip", "gemv.hip", "matmul.hip"];
+pub const TYPED_FILES: [&str; 4] = ["weights.hip", "gemv.hip", "matmul.hip", "matmul_experts.hip"];
 /// Those of them that are also compiled once for each pair.
 pub const PAIRED_FILES: [&str; 2] = ["gemv.hip", "matmul.hip"];
 /// Files that are compiled once.
-pub const PLAIN_FILES: [&str; 5] =
-    ["rows.hip", "rope.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
+pub const PLAIN_FILES: [&str; 6] =
+    ["rows.hip", "rope.hip", "experts.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
 
 /// What is compiled at once: a file, or a file for one type or pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,7 +85,7 @@ impl Unit {
     pub fn all() -> Vec<Self> {
         let typed = TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self::typed(file, ty)));
         // No matrix unit takes f32 exactly: such matrices go through `gemv`, whatever the number of rows.
-        let typed = typed.filter(|unit| (unit.file, unit.ty) != ("matmul.hip", Some(KernelType::F32)));
+        let typed = typed.filter(|unit| !(unit.file.starts_with("matmul") && unit.ty == Some(KernelType::F32)));
         let paired = PAIRED_FILES.iter().flat_map(|&file| KernelType::PAIRS.map(|pair| Self::paired(file, pair)));
         typed.chain(paired).chain(PLAIN_FILES.map(Self::plain)).collect()
     }

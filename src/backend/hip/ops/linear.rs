@@ -242,6 +242,8 @@ fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -
         norm: product.norm,
         bias: segment.bias,
         out: product.out_of(segment),
+        experts: DevicePtr::NULL,
+        expert_bytes: 0,
         out_rows: count(segment.rows)?,
         cols: count(product.cols)?,
         rows: count(product.rows)?,
@@ -250,6 +252,7 @@ fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -
         flags: product.flags,
         grid_x,
         eps: product.eps,
+        share: 1,
     })
 }
 

@@ -4,9 +4,11 @@
 //! checked, all of which live as long as the backend; and everything is queued on the one stream, in the order of the ops.
 
 mod attention;
+mod experts;
 mod linear;
 mod rows;
 mod vendor;
 
 pub(super) use attention::Rotation;
+pub use experts::most_runs;
 pub use vendor::{Kept, Vendor, kept_bytes};

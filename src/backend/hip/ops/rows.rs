@@ -70,11 +70,13 @@ impl HipBackend {
             x: x.read("the input of a norm or conversion", rows, cols)?,
             norm,
             out: out.write("the output of a norm or conversion", rows, cols, format)?,
+            places: DevicePtr::NULL,
             rows: count(rows)?,
             cols: count(cols)?,
             format_in: x.format,
             format_out: format,
             eps,
+            share: 1,
         };
         if rows == 0 {
             return Ok(());

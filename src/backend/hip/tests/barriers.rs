@@ -98,6 +98,11 @@ fn barriers_of_matmul() {
 }
 
 #[test]
+fn barriers_of_experts() {
+    check("barriers_of_experts", "experts.hip", None, |device| conformance::experts::check(loader(device)));
+}
+
+#[test]
 fn barriers_of_decode_attention() {
     check("barriers_of_decode_attention", "attention_decode.hip", None, |device| {
         conformance::attention::check(loader(device), Accuracy::GPU);

@@ -5,6 +5,7 @@ mod args;
 mod barriers;
 mod conformance;
 pub(crate) mod devices;
+mod experts;
 mod memory;
 mod recorded;
 mod report;

@@ -1,0 +1,119 @@
+// Mixture of experts: which experts serve a row, where its copies go so that those of one expert lie together, and the
+// sum of what the experts have made of them. The products themselves are those of `gemv` and `matmul`.
+#include "activation.h"
+#include "elementary.h"
+
+// Numbers in the order of floats, zeros of both signs alike. A NaN is above or below all, by its sign.
+DEV u32 ordered(float f) {
+  const u32 bits = f32_bits(f + 0.f);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+DEV float unordered(u32 key) { return bits_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+
+// An expert with its logit; `before` is the order in which they are chosen.
+struct Candidate {
+  u32 key, expert;
+  MEM bool before(const Candidate& c) const { return key > c.key || (key == c.key && expert < c.expert); }
+};
+
+constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
+
+// A group of 32 lanes has a row. Rows beyond the last are computed as the last one, because all lanes of a wave take
+// part in its shuffles, and not stored.
+KERNEL(256, choose_experts, ChooseExpertsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x() * 8 + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
+  const float* logits = a.logits + (u64)(row < a.rows ? row : a.rows - 1) * a.num;
+  const Candidate none{0, 0xffffffffu};                    // behind every expert
+  Candidate held[HELD];
+  #pragma unroll
+  for (u32 i = 0; i < HELD; i++) {
+    const u32 expert = i * 32 + lane;
+    held[i] = expert < a.num ? Candidate{ordered(logits[expert]), expert} : none;
+  }
+
+  Candidate mine = none, last = none;
+  u32 largest = 0;
+  for (u32 rank = 0; rank < a.used; rank++) {
+    Candidate best = none;
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      if (held[i].before(best) && (rank == 0 || last.before(held[i]))) best = held[i];
+    for (int m = 16; m; m >>= 1) {
+      const Candidate other{shfl_xor_u32(best.key, m), shfl_xor_u32(best.expert, m)};
+      if (other.before(best)) best = other;
+    }
+    if (rank == 0) largest = best.key;
+    if (rank == lane) mine = best;
+    last = best;
+  }
+
+  const float top = unordered(largest), share = lane < a.used ? exp_accurate(unordered(mine.key) - top) : 0.f;
+  float sum = share;
+  if (!a.normalize) {
+    sum = 0.f;
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      if (i * 32 + lane < a.num) sum += exp_accurate(unordered(held[i].key) - top);
+  }
+  for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
+  if (row >= a.rows || lane >= a.used) return;
+  const u64 pair = (u64)row * a.used + lane;
+  a.experts[pair] = mine.expert;
+  a.weights[pair] = a.scale * (share / sum);
+}
+
+// Which of its expert's places a pair gets depends on the order of the atomics; no result does, since a place's values
+// depend on its row alone and sums go by pairs.
+KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
+  SHARED u32 next[MAX_EXPERTS];                            // pairs of each expert, then the place of its next one
+  SHARED u32 runs;                                         // that are needed
+  pdl_launch(); pdl_wait();
+  const u32 thread = (u32)tid_x();
+  next[thread] = 0;
+  block_sync();
+  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) atomic_add_u32(&next[a.experts[pair]], 1);
+  block_sync();
+  if (thread < WARP) {
+    const u32 lane = thread & 31;                          // a second group of a wave does the same, and stores nothing
+    u32 before[HELD], mine = 0;                            // runs of the experts HELD * lane ..
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      before[i] = mine;
+      mine += (next[HELD * lane + i] + a.run - 1) / a.run;
+    }
+    u32 through = mine;                                    // this lane's and those of the lanes before it
+    for (u32 d = 1; d < 32; d <<= 1) {
+      const u32 other = shfl_u32(through, (int)(lane >= d ? thread - d : thread));
+      through += lane >= d ? other : 0;
+    }
+    if (thread < 32) {
+      #pragma unroll
+      for (u32 i = 0; i < HELD; i++) next[HELD * lane + i] = (through - mine + before[i]) * a.run;
+      if (lane == 31) runs = through;
+    }
+  }
+  block_sync();
+  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) {
+    const u32 expert = a.experts[pair], place = atomic_add_u32(&next[expert], 1);
+    a.places[pair] = place;
+    if (place % a.run == 0) a.run_experts[place / a.run] = expert;
+  }
+  for (u32 run = runs + thread; run < a.runs; run += PLACE_THREADS) a.run_experts[run] = NO_EXPERT;
+}
+
+// Four columns a thread.
+KERNEL(256, add_experts, AddExpertsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * 256 + (u32)tid_x());
+  if (c >= a.cols) return;
+  float sum[4] = {0.f, 0.f, 0.f, 0.f};
+  for (u32 rank = 0; rank < a.used; rank++) {
+    const u64 pair = (u64)row * a.used + rank, place = a.places ? a.places[pair] : pair;
+    const float* values = a.values + place * a.cols;
+    const Four f = load_four(values, is_aligned(values, 16), c, a.cols);
+    for (int i = 0; i < 4; i++) sum[i] = fma_(a.weights[pair], f.v[i], sum[i]);
+  }
+  float* residual = a.residual + (u64)row * a.cols;
+  for (u32 i = 0; i < 4 && c + i < a.cols; i++) residual[c + i] += sum[i];
+}

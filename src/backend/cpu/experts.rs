@@ -1,0 +1,236 @@
+//! Mixture of experts. The rows of a step are brought together by expert, so that an expert's weights are read once,
+//! however many rows have chosen it.
+
+use super::activation;
+use super::linear::{LinearScratch, PackedMatrix, Store};
+use super::pool::ThreadPool;
+use super::simd::Isa;
+use super::split::for_rows;
+use super::storage::Storage;
+use crate::backend::ExpertSpec;
+
+/// The experts of one layer.
+#[derive(Debug)]
+pub struct Experts {
+    pub(super) spec: ExpertSpec,
+    pub(super) router: PackedMatrix,
+    /// One stack of gate and up per expert, and one matrix.
+    pub(super) gate_up: Vec<PackedMatrix>,
+    pub(super) down: Vec<PackedMatrix>,
+}
+
+/// What a step of up to `rows` rows needs beside its residuals. A row and one of its experts are a *pair*; pair
+/// `used * row + rank` has the place `places[pair]` among the pairs in the order of their experts.
+#[derive(Debug)]
+pub struct ExpertWork {
+    pub(super) spec: ExpertSpec,
+    pub(super) rows: usize,
+    /// `[rows][num]`
+    pub(super) logits: Storage<f32>,
+    /// By place: the experts' inputs, then their outputs.
+    pub(super) values: Storage<f32>,
+    pub(super) gate_up: Storage<f32>,
+    pub(super) gated: Storage<f32>,
+    pub(super) routes: Routes,
+}
+
+/// f32 values of an `ExpertWork`: logits, values, gate and up, gated.
+pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
+    let pairs = rows.saturating_mul(spec.used);
+    [[rows, spec.num], [pairs, spec.hidden_size], [pairs, 2 * spec.ffn_size], [pairs, spec.ffn_size]]
+}
+
+/// Which experts serve which rows.
+#[derive(Debug)]
+pub(super) struct Routes {
+    /// Of each pair.
+    choices: Vec<Choice>,
+    places: Vec<usize>,
+    /// The row at each place.
+    rows: Vec<usize>,
+    /// Where each expert's places begin, and the end of the last.
+    starts: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Choice {
+    expert: usize,
+    weight: f32,
+}
+
+impl Routes {
+    pub(super) fn new(spec: &ExpertSpec, rows: usize) -> Self {
+        let pairs = rows * spec.used;
+        Self {
+            choices: vec![Choice { expert: 0, weight: 0.0 }; pairs],
+            places: vec![0; pairs],
+            rows: vec![0; pairs],
+            starts: vec![0; spec.num + 1],
+        }
+    }
+
+    /// Chooses for each row of `logits`.
+    fn choose(&mut self, spec: &ExpertSpec, logits: &[f32]) {
+        for (choices, logits) in self.choices.chunks_exact_mut(spec.used).zip(logits.chunks_exact(spec.num)) {
+            choose(spec, logits, choices);
+        }
+    }
+
+    /// Sorts the first `pairs` pairs by expert.
+    fn sort(&mut self, spec: &ExpertSpec, pairs: usize) {
+        self.starts.fill(0);
+        for choice in &self.choices[..pairs] {
+            self.starts[choice.expert + 1] += 1;
+        }
+        for expert in 0..spec.num {
+            self.starts[expert + 1] += self.starts[expert];
+        }
+        // Where each expert's places end, once all are given out: so the next one's begin there.
+        for pair in (0..pairs).rev() {
+            let end = &mut self.starts[self.choices[pair].expert + 1];
+            *end -= 1;
+            self.places[pair] = *end;
+            self.rows[*end] = pair / spec.used;
+        }
+        // What was counted down to the start of an expert stands one place too late.
+        self.starts.copy_within(1.., 0);
+        self.starts[spec.num] = pairs;
+    }
+}
+
+/// The best `choices.len()` experts, best first (among equals the lower index), with their weights.
+fn choose(spec: &ExpertSpec, logits: &[f32], choices: &mut [Choice]) {
+    // Zeros of both signs are equal.
+    let key = |expert: usize| logits[expert] + 0.0;
+    let is_before = |a: usize, b: usize| key(b).total_cmp(&key(a)).then(a.cmp(&b)).is_lt();
+    let mut last = None;
+    for choice in choices.iter_mut() {
+        let rest = (0..logits.len()).filter(|&expert| last.is_none_or(|last| is_before(last, expert)));
+        choice.expert = rest.reduce(|best, expert| if is_before(expert, best) { expert } else { best }).unwrap_or(0);
+        last = Some(choice.expert);
+    }
+    let largest = logits[choices[0].expert];
+    let share = |expert: usize| (logits[expert] - largest).exp();
+    let sum: f32 = match spec.normalize {
+        true => choices.iter().map(|choice| share(choice.expert)).sum(),
+        false => (0..logits.len()).map(share).sum(),
+    };
+    for choice in choices {
+        choice.weight = spec.scale * (share(choice.expert) / sum);
+    }
+}
+
+/// Adds to `residual`, `[rows][hidden]`, what the experts make of `normed`.
+pub(super) fn run(
+    experts: &Experts,
+    normed: &[f32],
+    work: &mut ExpertWork,
+    residual: &mut [f32],
+    isa: Isa,
+    scratch: &mut LinearScratch,
+    pool: &ThreadPool,
+) {
+    let Experts { spec, router, gate_up, down } = experts;
+    let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
+    let rows = residual.len() / hidden;
+    let pairs = rows * spec.used;
+    let ExpertWork { logits, values, gate_up: products, gated, routes, .. } = work;
+    let logits = &mut logits[..rows * spec.num];
+    router.multiply(normed, rows, logits, Store::Assign, scratch, pool);
+    routes.choose(spec, logits);
+    routes.sort(spec, pairs);
+
+    let values = &mut values[..pairs * hidden];
+    for_rows(pool, values, hidden, |first, out| {
+        for (out, &row) in out.chunks_exact_mut(hidden).zip(&routes.rows[first..]) {
+            out.copy_from_slice(&normed[row * hidden..][..hidden]);
+        }
+    });
+    let places = |expert: usize| (routes.starts[expert], routes.starts[expert + 1] - routes.starts[expert]);
+    for (expert, gate_up) in gate_up.iter().enumerate() {
+        let (start, count) = places(expert);
+        let (x, out) = (&values[start * hidden..], &mut products[start * 2 * ffn..]);
+        gate_up.multiply(x, count, out, Store::Assign, scratch, pool);
+    }
+    let gated = &mut gated[..pairs * ffn];
+    activation::gated(pool, isa, products, spec.activation, ffn, gated);
+    for (expert, down) in down.iter().enumerate() {
+        let (start, count) = places(expert);
+        down.multiply(&gated[start * ffn..], count, &mut values[start * hidden..], Store::Assign, scratch, pool);
+    }
+    for_rows(pool, residual, hidden, |first, out| {
+        for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
+            let pairs = (first + row) * spec.used..(first + row + 1) * spec.used;
+            for (choice, &place) in routes.choices[pairs.clone()].iter().zip(&routes.places[pairs]) {
+                for (out, value) in out.iter_mut().zip(&values[place * hidden..][..hidden]) {
+                    *out += choice.weight * value;
+                }
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Activation;
+
+    fn spec(num: usize, used: usize, normalize: bool) -> ExpertSpec {
+        let (hidden_size, ffn_size) = (1, 1);
+        ExpertSpec { num, used, hidden_size, ffn_size, activation: Activation::Silu, normalize, scale: 1.0 }
+    }
+
+    fn chosen(logits: &[f32], used: usize) -> Vec<usize> {
+        let mut choices = vec![Choice { expert: 0, weight: 0.0 }; used];
+        choose(&spec(logits.len(), used, true), logits, &mut choices);
+        choices.iter().map(|choice| choice.expert).collect()
+    }
+
+    #[test]
+    fn best_first_and_among_equals_the_lower_index() {
+        assert_eq!(chosen(&[1.0, 3.0, 2.0, 3.0], 3), [1, 3, 2]);
+        assert_eq!(chosen(&[0.0, -0.0, 0.0], 2), [0, 1]);
+        assert_eq!(chosen(&[f32::NEG_INFINITY; 4], 4), [0, 1, 2, 3]);
+    }
+
+    /// Whatever a row holds: its experts are there and distinct.
+    #[test]
+    fn experts_of_rows_that_are_not_numbers_exist() {
+        let mut experts = chosen(&[f32::NAN, 1.0, -f32::NAN, f32::INFINITY, f32::NAN], 5);
+        experts.sort_unstable();
+        assert_eq!(experts, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn weights_are_those_of_the_softmax() {
+        let logits = [0.5f32, -1.0, 2.0];
+        let all: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
+        for (normalize, sum) in [(false, all), (true, f64::from(logits[2]).exp() + f64::from(logits[0]).exp())] {
+            let mut choices = [Choice { expert: 0, weight: 0.0 }; 2];
+            choose(&ExpertSpec { scale: 2.5, ..spec(3, 2, normalize) }, &logits, &mut choices);
+            for (choice, expert) in choices.iter().zip([2, 0]) {
+                let expected = 2.5 * f64::from(logits[expert]).exp() / sum;
+                assert_eq!(choice.expert, expert);
+                assert!((f64::from(choice.weight) - expected).abs() < 1e-6, "{choices:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pairs_are_sorted_by_expert() {
+        let spec = spec(5, 2, true);
+        let mut routes = Routes::new(&spec, 4);
+        let experts = [3, 1, 1, 0, 3, 4, 0, 1];
+        for (choice, expert) in routes.choices.iter_mut().zip(experts) {
+            choice.expert = expert;
+        }
+        routes.sort(&spec, 8);
+        assert_eq!(routes.starts, [0, 2, 5, 5, 7, 8]);
+        assert_eq!(routes.places, [5, 2, 3, 0, 6, 7, 1, 4]);
+        assert_eq!(routes.rows, [1, 3, 0, 1, 3, 0, 2, 2]);
+        // Fewer rows than before.
+        routes.sort(&spec, 2);
+        assert_eq!(routes.starts, [0, 0, 1, 1, 2, 2]);
+        assert_eq!(routes.places[..2], [1, 0]);
+    }
+}

@@ -1,0 +1,88 @@
+//! A mixture of experts: what the model says of it, and its tensors.
+
+use super::Activation;
+use crate::tensor::TensorView;
+use crate::{Error, Result, quant};
+
+/// A layer's experts: gated feed-forwards of one shape, of which a router chooses some for each row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpertSpec {
+    /// Experts of a layer, and how many of them serve a row.
+    pub num: usize,
+    pub used: usize,
+    pub hidden_size: usize,
+    /// Width of one expert.
+    pub ffn_size: usize,
+    pub activation: Activation,
+    /// Whether the weights of the chosen experts are divided by their sum.
+    pub normalize: bool,
+    /// Factor on the weights after that.
+    pub scale: f32,
+}
+
+impl ExpertSpec {
+    /// # Errors
+    /// `Error::Internal` unless each row has its experts and nothing is empty.
+    pub fn validate(&self) -> Result<()> {
+        match self.used == 0 || self.used > self.num || self.hidden_size == 0 || self.ffn_size == 0 {
+            true => Err(Error::internal(format!("{self:?} is no mixture of experts"))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The experts of one layer in the file: in a tensor, the rows of each expert follow those of the expert before.
+#[derive(Debug, Clone, Copy)]
+pub struct ExpertTensors<'a> {
+    pub spec: ExpertSpec,
+    /// A row per expert.
+    pub router: TensorView<'a>,
+    pub gate: TensorView<'a>,
+    pub up: TensorView<'a>,
+    pub down: TensorView<'a>,
+}
+
+impl<'a> ExpertTensors<'a> {
+    /// # Errors
+    /// `Error::Internal` unless the tensors have the shapes that the spec demands, and as many bytes.
+    pub fn validate(&self) -> Result<()> {
+        self.spec.validate()?;
+        let ExpertSpec { num, hidden_size, ffn_size, .. } = self.spec;
+        let expected = [
+            (&self.router, 1, hidden_size),
+            (&self.gate, ffn_size, hidden_size),
+            (&self.up, ffn_size, hidden_size),
+            (&self.down, hidden_size, ffn_size),
+        ];
+        for (tensor, rows, cols) in expected {
+            let rows = num.checked_mul(rows);
+            let bytes = rows.and_then(|rows| tensor.ggml_type.row_bytes(cols)?.checked_mul(rows));
+            if (Some(tensor.rows), tensor.cols, Some(tensor.data.len())) != (rows, cols, bytes) {
+                return Err(Error::internal(format!(
+                    "tensor {} of {} rows of {} and {} bytes is not of {:?}",
+                    tensor.name,
+                    tensor.rows,
+                    tensor.cols,
+                    tensor.data.len(),
+                    self.spec
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The part of one of the tensors that is expert `expert`'s.
+    pub fn of_expert(&self, tensor: TensorView<'a>, expert: usize) -> TensorView<'a> {
+        let bytes = tensor.data.len() / self.spec.num;
+        let data = &tensor.data[expert * bytes..(expert + 1) * bytes];
+        TensorView { rows: tensor.rows / self.spec.num, data, ..tensor }
+    }
+
+    /// The router as f32, for every backend to keep it so: it is small, and rounding that turns a choice costs more
+    /// than its bytes.
+    pub fn router_values(&self) -> Result<Vec<f32>> {
+        let mut values = vec![0.0; self.router.rows * self.router.cols];
+        quant::dequantize(self.router.ggml_type, self.router.data, &mut values)?;
+        Ok(values)
+    }
+}

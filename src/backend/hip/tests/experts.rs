@@ -1,0 +1,75 @@
+//! What the loader and the op refuse of mixtures of experts, and the memory that they take.
+
+use super::devices::{self, CPU_TARGETS};
+use crate::backend::conformance::{Random, bytes_of, matrix, vector};
+use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Loader, Upload};
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertSpec {
+    let activation = Activation::Silu;
+    ExpertSpec { num, used, hidden_size, ffn_size, activation, normalize: true, scale: 1.0 }
+}
+
+/// Calls `with` the tensors of such experts, in f32.
+fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T) -> T {
+    let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = spec;
+    let shapes = [(num, hidden), (num * ffn, hidden), (num * ffn, hidden), (num * hidden, ffn)];
+    let data = shapes.map(|(rows, cols)| bytes_of(&Random(1).values(rows * cols)));
+    let view = |i: usize| {
+        let (rows, cols) = shapes[i];
+        TensorView { name: "experts", ggml_type: GgmlType::F32, rows, cols, data: &data[i] }
+    };
+    with(&ExpertTensors { spec, router: view(0), gate: view(1), up: view(2), down: view(3) })
+}
+
+/// G23: what was announced has its room: experts of odd sizes take no allocation of their own.
+#[test]
+fn announced_experts_take_no_allocation() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    with_tensors(spec(5, 2, 33, 17), |tensors| {
+        let mut loader = devices::loader(&device, 4);
+        loader.reserve_weights(&[Upload::Experts(Box::new(*tensors)), Upload::Experts(Box::new(*tensors))]).unwrap();
+        let before = device.0.allocations();
+        loader.upload_experts(tensors).unwrap();
+        loader.upload_experts(tensors).unwrap();
+        assert_eq!(device.0.allocations(), before);
+    });
+}
+
+/// What the kernels cannot route is refused at load, with what helps.
+#[test]
+fn more_experts_than_the_kernels_take_are_refused() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    for (spec, ok) in [(spec(512, 32, 1, 1), true), (spec(513, 2, 1, 1), false), (spec(64, 33, 1, 1), false)] {
+        let loaded = with_tensors(spec, |tensors| devices::loader(&device, 1).upload_experts(tensors).map(drop));
+        assert_eq!(loaded.is_ok(), ok, "{spec:?}");
+        if let Err(error) = loaded {
+            assert!(matches!(error, Error::Device { .. }), "{error}");
+            assert!(error.to_string().contains("use device=\"cpu\""), "{error}");
+        }
+    }
+}
+
+/// Rows beyond the room that was taken, and room for other experts, are errors before anything is launched.
+#[test]
+fn steps_keep_to_their_room() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let run = |of_work: ExpertSpec, rows: usize| -> Result<()> {
+        let spec = spec(4, 2, 8, 8);
+        let mut loader = devices::loader(&device, 8);
+        let experts = with_tensors(spec, |tensors| loader.upload_experts(tensors))?;
+        let mut work = loader.alloc_expert_work(&of_work, 3)?;
+        let norm = vector(&mut loader, &[1.0; 8]);
+        let table = matrix(&mut loader, &[1.0; 64], 8);
+        let [mut residual, mut normed] = [loader.alloc_buffer(8, 8)?, loader.alloc_buffer(8, 8)?];
+        let mut backend = loader.finish()?;
+        crate::backend::conformance::fill(&mut backend, &table, 8, &mut residual);
+        backend.experts(&experts, &norm, 1e-5, rows, &mut normed, &mut work, &mut residual)
+    };
+    run(spec(4, 2, 8, 8), 3).unwrap();
+    run(spec(4, 2, 8, 8), 0).unwrap();
+    assert!(matches!(run(spec(4, 2, 8, 8), 4), Err(Error::Internal { .. })));
+    assert!(matches!(run(spec(4, 3, 8, 8), 3), Err(Error::Internal { .. })));
+}
