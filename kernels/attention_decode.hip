@@ -235,9 +235,8 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
   pdl_wait();
   for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
     attend<S>(reload(a), w, keys, ends_context, chunk, lds);
-    block_sync();
+    block_sync();                                      // the results are there; the next ones come behind a barrier
     combine_groups<S>(reload(a), w, chunk, lds.results);
-    block_sync();                                      // before the next chunks overwrite the results
   }
   const AttentionArgs& end = reload(a);
   if (end.splits > 1) {
