@@ -77,7 +77,7 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
 
 
-@pytest.mark.parametrize("name", ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"])
+@pytest.mark.parametrize("name", ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"])
 def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz, assert_nothing_left):
     """M1, M3, M12: decoding step by step, against transformers; float32 cache, so only a tie may part the two."""
     golden = golden_npz(f"arch/{name}")

@@ -63,7 +63,7 @@ fn check_quantised(device: &Opened, name: &str) {
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"] {
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {
         check_architecture(&device, name);
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {

@@ -98,7 +98,7 @@ fn max_abs(values: &[f32]) -> f32 {
 /// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider there.
 #[test]
 fn golden_logits_of_the_architectures() {
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3", "qwen3moe"] {
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {
         let z = testdata::npz(&format!("arch/{name}"));
         let expected = z.f32("logits");
         for (dtype, bound) in [(KvCacheDtype::F32, 1e-3), (KvCacheDtype::F16, 3e-3)] {
