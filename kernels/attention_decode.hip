@@ -86,7 +86,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
   const u32 slot = stores ? a.slot_mapping[w.row] : ~0u, all = heads + (adds_key ? 2 : 0);
   for (u32 turn = 0; turn < all; turn += S::GROUPS) {
-    const u32 i = turn + ((u32)tid_x() >> 5);
+    const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;
     const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
     GroupHead mine;
@@ -103,7 +103,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
       T* cache = cache_row<T>(is_k ? a.k_cache : a.v_cache, slot, w.kv_head, a.num_kv_heads, a.block_size, a.head_dim);
       if (cache) mine.store(cache);
     }
-    for (u32 c = a.head_dim + ((u32)tid_x() & 31); c < S::D && exists; c += 32) {
+    for (u32 c = a.head_dim + (thread & 31); c < S::D && exists; c += 32) {
       if (is_q) lds.q[i][c] = 0.f;
       else (is_k ? lds.k : lds.v)[c] = 0;
     }
@@ -111,14 +111,15 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
 }
 
 // This group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's own.
-template <class S> DEV void attend(const AttentionArgs& a, const Work& w, Keys<typename S::T> keys, bool ends_context,
-                                   u32 chunk, typename S::Lds& lds) {
+template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Keys<typename S::T> keys,
+                                   bool ends_context, u32 chunk, typename S::Lds& lds) {
   using Queries = FewQueries<typename S::T, S::D, S::QUERIES>;
-  const u32 group = (u32)tid_x() >> 5, worker = group / w.side_by_side;
+  const u32 group = recomputed(tid_x()) >> 5, worker = group / w.side_by_side;
   const u32 first = chunk * S::QUERIES, heads = min_(w.side_by_side * S::QUERIES, w.heads - first);
-  const bool adds_key = ends_context && a.slot_mapping;
-  stage<S>(a, w, w.first_head + first, heads, adds_key, lds);
+  const bool adds_key = ends_context && args.slot_mapping;
+  stage<S>(reload(args), w, w.first_head + first, heads, adds_key, lds);
   block_sync();                                        // the queries are there
+  const AttentionArgs& a = reload(args);
   if (adds_key) keys.end--;                            // the cache may not have it yet
   Queries queries;
   #pragma unroll
@@ -131,11 +132,11 @@ template <class S> DEV void attend(const AttentionArgs& a, const Work& w, Keys<t
     Eight<typename S::T> k, v;
     k.load(lds.k + Queries::column());
     v.load(lds.v + Queries::column());
-    queries.begin_with(k, v, worker == 0 && ((u32)tid_x() & 31) < Queries::LANES, a.softcap);
+    queries.begin_with(k, v, worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES, a.softcap);
   }
   queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
   queries.merge_runs();
-  if (((u32)tid_x() & 31) >= Queries::LANES) return;
+  if ((recomputed(tid_x()) & 31) >= Queries::LANES) return;
   #pragma unroll
   for (u32 i = 0; i < S::QUERIES; i++) {
     #pragma unroll
@@ -176,7 +177,7 @@ struct Columns {
 template <class S>
 DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const typename S::Results& results) {
   constexpr u32 FOURS = S::D / 4;
-  for (u32 i = (u32)tid_x(); i < w.side_by_side * S::QUERIES * FOURS; i += S::THREADS) {
+  for (u32 i = recomputed(tid_x()); i < w.side_by_side * S::QUERIES * FOURS; i += S::THREADS) {
     const u32 place = i / FOURS, query = place % S::QUERIES, column = i % FOURS * 4;
     const u32 in_block = chunk * S::QUERIES + place;
     if (in_block >= w.heads || column >= a.head_dim) continue;
@@ -202,7 +203,7 @@ DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const 
 // Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
 template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
   constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
-  for (u32 i = (u32)tid_x(); i < w.heads * S::D / 4; i += S::THREADS) {
+  for (u32 i = recomputed(tid_x()); i < w.heads * S::D / 4; i += S::THREADS) {
     const u32 head = w.first_head + i / (S::D / 4), column = i % (S::D / 4) * 4;
     if (column >= a.head_dim) continue;
     Columns columns;

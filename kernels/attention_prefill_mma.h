@@ -4,15 +4,6 @@
 #include "attention_prefill.h"
 #include "mma.h"
 
-// `x`, of which the compiler is told nothing: what is computed from it is computed where it stands, instead of once for
-// all turns of a loop, where it would take up (and, with the widest heads, spill) registers.
-DEV u32 recomputed(int x) {
-#if GPU_AMD
-  asm volatile("" : "+v"(x));
-#endif
-  return (u32)x;
-}
-
 template <u32 D> struct PrefillLds {
   static constexpr u32 KEYS = 32;
   // Strides are multiples of 16 bytes, so that operands are read in whole words.

@@ -166,6 +166,7 @@ DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); 
 DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
 DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
 DEV void loads_first() { __builtin_amdgcn_sched_barrier(0); }
+DEV u32 recomputed(int x) { asm volatile("" : "+v"(x)); return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
   const u32 n[2] = {w & 0x0f0f0f0fu, (w >> 4) & 0x0f0f0f0fu};
   u32 r[2];
@@ -259,6 +260,7 @@ DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" :
 DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 DEV void loads_first() { asm volatile("" ::: "memory"); }
+DEV u32 recomputed(int x) { return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
   const u32 half = 0x32103210u | ((w & 0x88888888u) >> 1);     // selectors are nibbles, of which three bits are read
   u32 r[2];
@@ -300,6 +302,7 @@ DEV u32 ld4s(const void* p) { return *(const u32*)p; }
 DEV u32 ld2s(const void* p) { return *(const u16*)p; }
 DEV u32 ld1s(const void* p) { return *(const u8*)p; }
 DEV void loads_first() {}
+DEV u32 recomputed(int x) { return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
   const u32 t[4] = {t0, t1, t2, t3};
   const auto entry = [&](u32 n) { return (t[n >> 2] >> (8 * (n & 3))) & 255u; };
@@ -322,6 +325,9 @@ DEV void prefetch(const void*) {}
 //   ld16s .. ld1s      streaming: weights, which are read once
 //   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
 //                      save registers
+//   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where it
+//                      stands, instead of once for all turns of a loop, where it would take up registers (a condition, one
+//                      of the scalar ones) and spill them
 //   lookup16           bytes of the 16-byte table {t0, .., t3} by the low nibbles of w, and by the high ones. Permutes
 //                      pick from eight entries by three bits, then one picks the upper or the lower eight by the fourth
 //   add_release        atomic add whose block has published what it wrote before, and sees what earlier

@@ -83,12 +83,14 @@ struct GroupHead {
   static constexpr u32 TURNS = 2;                                  // heads of up to 256
   PairLayout at, angle_at;
   TwoPairs pairs[TURNS], angles[TURNS];
+  u32 first_pair;
 
-  MEM static u32 pair(u32 turn) { return 2 * ((u32)tid_x() & 31) + 64 * turn; }
+  MEM u32 pair(u32 turn) const { return first_pair + 64 * turn; }
 
   // Neither waits for what it asks for. `exists`: else there is no such head, and x is not read.
   MEM void load(const float* x, bool exists, u32 head_dim, u32 num_pairs, bool neox) {
     at = {head_dim, num_pairs, neox, head_dim % 4 == 0 && num_pairs % 2 == 0};
+    first_pair = 2 * (recomputed(tid_x()) & 31);
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].load(at, x, exists ? pair(i) : head_dim);
   }
