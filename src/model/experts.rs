@@ -1,7 +1,7 @@
 //! A layer's feed-forward: one, or experts of which a router chooses, as the metadata says.
 
 use super::arch::{Architecture, Presence};
-use super::spec::Keys;
+use super::keys::Keys;
 use crate::Result;
 use crate::backend::ExpertSpec;
 

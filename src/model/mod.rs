@@ -1,12 +1,13 @@
 //! Models: ONE decoder, parameterised by a `DecoderSpec` that is read from the file's metadata and tensors.
 //!
-//! `arch` says what is particular to an architecture (one small file each), `spec` reads the hyper-parameters,
-//! `experts` those of the feed-forward, `rope` folds every RoPE scaling into frequencies, `weights` checks each tensor
+//! `arch` says what is particular to an architecture (one small file each), `keys` reads its metadata, `spec` makes the
+//! hyper-parameters of it, `experts` those of the feed-forward, `rope` folds every RoPE scaling into frequencies, `weights` checks each tensor
 //! against the spec and uploads it, `decoder` is the forward pass over any `Backend`.
 
 mod arch;
 mod decoder;
 mod experts;
+mod keys;
 mod rope;
 mod spec;
 mod weights;

@@ -4,7 +4,7 @@
 //! Sources: RoFormer (arXiv 2104.09864); linear scaling (arXiv 2306.15595); YaRN (arXiv 2309.00071, section 3);
 //! Llama 3.1's factors, which its converter stores as the tensor `rope_freqs.weight`.
 
-use super::spec::Keys;
+use super::keys::Keys;
 use crate::Result;
 use crate::backend::{RopeKind, RopeSpec};
 use crate::gguf::GgufFile;
