@@ -158,13 +158,14 @@ struct PlaceExpertsArgs {
 };
 
 // residual[r] += sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order. add_experts,
-// grid (rows, ceil(cols / 1024))
+// grid (rows, ceil(cols / ADD_EXPERTS_COLS))
+constexpr u32 ADD_EXPERTS_COLS = 1024;
 struct AddExpertsArgs {
   const float* values;    // [places][cols]
   const float* weights;   // [rows][used]
   const u32* places;      // [rows][used], or null: each pair has the place of its number
   float* residual;        // [rows][cols]
-  u32 rows, cols, used;
+  u32 cols, used;
 };
 
 // Copies whole KV blocks. copy_blocks, grid y = pairs

@@ -3,9 +3,11 @@
 #include "activation.h"
 #include "elementary.h"
 
-// Numbers in the order of floats, zeros of both signs alike. A NaN is above or below all, by its sign.
+// Numbers in the order of floats, zeros of both signs alike. A NaN is above all, and comes back as one: a row that has one
+// is not to lose it.
 DEV u32 ordered(float f) {
   const u32 bits = f32_bits(f + 0.f);
+  if (f != f) return 0xffffffffu;
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 DEV float unordered(u32 key) { return bits_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
@@ -103,9 +105,9 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
 }
 
 // Four columns a thread.
-KERNEL(256, add_experts, AddExpertsArgs) {
+KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
   pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * 256 + (u32)tid_x());
+  const u32 row = (u32)bid_x(), c = (u32)bid_y() * ADD_EXPERTS_COLS + 4 * (u32)tid_x();
   if (c >= a.cols) return;
   float sum[4] = {0.f, 0.f, 0.f, 0.f};
   for (u32 rank = 0; rank < a.used; rank++) {

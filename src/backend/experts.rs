@@ -29,6 +29,15 @@ impl ExpertSpec {
             false => Ok(()),
         }
     }
+
+    /// # Errors
+    /// `Error::Internal` when `rows` rows of this do not fit where there is room for `most` rows of `room`.
+    pub fn check_room(&self, rows: usize, room: &Self, most: usize) -> Result<()> {
+        match rows > most || self != room {
+            true => Err(Error::internal(format!("{rows} rows for {self:?}, room is for {most} of {room:?}"))),
+            false => Ok(()),
+        }
+    }
 }
 
 /// The experts of one layer in the file: in a tensor, the rows of each expert follow those of the expert before.

@@ -34,7 +34,7 @@ pub struct ExpertWork {
     pub(super) routes: Routes,
 }
 
-/// f32 values of an `ExpertWork`: logits, values, gate and up, gated.
+/// f32 values of an `ExpertWork`: logits, values, gate and up, gated. Its routes, some 40 bytes a pair, are not counted.
 pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
     let pairs = rows.saturating_mul(spec.used);
     [[rows, spec.num], [pairs, spec.hidden_size], [pairs, 2 * spec.ffn_size], [pairs, spec.ffn_size]]
@@ -100,8 +100,8 @@ impl Routes {
 
 /// The best `choices.len()` experts, best first (among equals the lower index), with their weights.
 fn choose(spec: &ExpertSpec, logits: &[f32], choices: &mut [Choice]) {
-    // Zeros of both signs are equal.
-    let key = |expert: usize| logits[expert] + 0.0;
+    // Zeros of both signs are equal, and a NaN is above all: a row that has one is not to lose it.
+    let key = |expert: usize| if logits[expert].is_nan() { f32::NAN } else { logits[expert] + 0.0 };
     let is_before = |a: usize, b: usize| key(b).total_cmp(&key(a)).then(a.cmp(&b)).is_lt();
     let mut last = None;
     for choice in choices.iter_mut() {
@@ -199,6 +199,15 @@ mod tests {
         let mut experts = chosen(&[f32::NAN, 1.0, -f32::NAN, f32::INFINITY, f32::NAN], 5);
         experts.sort_unstable();
         assert_eq!(experts, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_row_keeps_its_nan() {
+        for nan in [f32::NAN, -f32::NAN] {
+            let mut choices = [Choice { expert: 0, weight: 0.0 }; 2];
+            choose(&spec(4, 2, true), &[1.0, 2.0, nan, 3.0], &mut choices);
+            assert!(choices[0].expert == 2 && choices.iter().all(|choice| choice.weight.is_nan()), "{choices:?}");
+        }
     }
 
     #[test]

@@ -138,10 +138,7 @@ impl Backend for CpuBackend {
         residual: &mut Storage<f32>,
     ) -> Result<()> {
         let hidden = experts.spec.hidden_size;
-        if rows > work.rows || experts.spec != work.spec {
-            let what = format!("{rows} rows for {:?}, room is for {} of {:?}", experts.spec, work.rows, work.spec);
-            return Err(Error::internal(what));
-        }
+        experts.spec.check_room(rows, &work.spec, work.rows)?;
         self.rms_norm(residual, norm, eps, rows, normed)?;
         let normed = rows_of("the experts' input", normed, rows, hidden)?;
         let residual = rows_of_mut("the residual", residual, rows, hidden)?;

@@ -120,7 +120,6 @@ kernel_args! {
         weights: DevicePtr,
         places: DevicePtr,
         residual: DevicePtr,
-        rows: u32,
         cols: u32,
         used: u32,
     }

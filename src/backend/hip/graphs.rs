@@ -1,6 +1,7 @@
 //! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between steps
 //! is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any length; but
-//! there is one for each number of splits that attention takes contexts in.
+//! there is one for each number of splits that the longest context allows attention. Whatever else an op's launch depends
+//! on must become part of `Key`.
 
 use std::collections::HashMap;
 

@@ -221,7 +221,8 @@ impl StepInputs {
             words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
         }
 
-        let longest = batch.context_lens.iter().copied().max().unwrap_or(0);
+        let alone = (0..seqs).filter(|&seq| batch.tokens_of(seq).len() == 1);
+        let longest = alone.map(|seq| batch.context_lens[seq]).max().unwrap_or(0);
         let used = 4 * (at.tables + entries);
         // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
         // this stream, before or after the copy.

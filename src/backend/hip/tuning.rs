@@ -34,7 +34,7 @@ pub fn gemv_pair_blocks(out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocess
     [first, blocks - first]
 }
 
-/// The same for `pairs` rows with a matrix each: together one block per multiprocessor, where there are not more rows.
+/// As `gemv_blocks`, for `pairs` rows with a matrix each: together one block per multiprocessor, where there are not more rows.
 pub fn expert_gemv_blocks(out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
     let share = multiprocessors / u32::try_from(pairs.max(1)).unwrap_or(u32::MAX);
     gemv_blocks(out_rows, share.max(1))

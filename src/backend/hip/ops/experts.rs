@@ -1,23 +1,21 @@
 //! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
+use super::linear::MAX_GRID_Y;
 use super::rows::norm_args;
+use crate::Result;
 use crate::backend::hip::args::{
-    AddExpertsArgs, ChooseExpertsArgs, Format, GatedArgs, GemvArgs, MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs,
-    PrepareArgs,
+    AddExpertsArgs, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
 };
 use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Vector, count};
 use crate::backend::hip::{DevicePtr, tuning};
 use crate::backend::{Activation, ExpertSpec};
-use crate::{Error, Result};
 
-/// Blocks along the second dimension of a grid at most.
-const MAX_GRID_Y: usize = 65_535;
 /// Rows of a block of `choose_experts`.
 const ROWS_PER_CHOICE: usize = 8;
-/// Columns of a block of `add_experts` and `gated_activation`.
-const COLS_PER_BLOCK: usize = 1024;
+/// Columns of a block of `add_experts`; `ADD_EXPERTS_COLS` in `args.h`.
+const ADD_EXPERTS_COLS: usize = 1024;
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
@@ -41,10 +39,7 @@ impl HipBackend {
         residual: &mut Buffer,
     ) -> Result<()> {
         let spec = experts.spec;
-        if rows > work.rows || spec != work.spec {
-            let what = format!("{rows} rows for {spec:?}, room is for {} of {:?}", work.rows, work.spec);
-            return Err(Error::internal(what));
-        }
+        spec.check_room(rows, &work.spec, work.rows)?;
         let hidden = spec.hidden_size;
         residual.read_f32("the experts' residual", rows, hidden)?;
         if rows == 0 {
@@ -76,11 +71,10 @@ impl HipBackend {
             weights: work.weights,
             places,
             residual: residual.ptr,
-            rows: count(rows)?,
             cols: count(hidden)?,
             used: count(spec.used)?,
         };
-        let grid = [count(rows)?, count(hidden.div_ceil(COLS_PER_BLOCK))?, 1];
+        let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS))?, 1];
         // SAFETY: see `ops`.
         unsafe { self.stream.launch(&self.functions.experts()?.add, grid, &args) }
     }
@@ -129,7 +123,7 @@ impl HipBackend {
                 let out = Rows { ptr: products.offset(4 * first as u64), stride: 2 * ffn, share: 1 };
                 product(matrix, DevicePtr::NULL, x, norm, out)?;
             }
-            self.activate_pairs(products, gated, pairs, ffn, Format::F32)?;
+            self.activate_rows(products, Format::F32, pairs, ffn, gated, Format::F32)?;
         }
         let out = Rows { ptr: values, stride: hidden, share: 1 };
         product(&experts.down, DevicePtr::NULL, gated_rows, DevicePtr::NULL, out)
@@ -230,7 +224,7 @@ impl HipBackend {
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        self.activate_pairs(products, gated, places, ffn, format_down)?;
+        self.activate_rows(products, Format::F32, places, ffn, gated, format_down)?;
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
         product(&experts.down, gated, values, hidden)
     }
@@ -266,14 +260,6 @@ impl HipBackend {
         let function = self.functions.of(matrix.ty)?.matmul_experts(run)?;
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
         unsafe { self.stream.launch(function, plan.grid, &args) }
-    }
-
-    fn activate_pairs(&self, gate_up: DevicePtr, out: DevicePtr, rows: usize, cols: usize, to: Format) -> Result<()> {
-        let args =
-            GatedArgs { gate_up, out, rows: count(rows)?, cols: count(cols)?, format_in: Format::F32, format_out: to };
-        let grid = [count(rows)?, count(cols.next_multiple_of(256).div_ceil(COLS_PER_BLOCK))?, 1];
-        // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.functions.gated_activation, grid, &args) }
     }
 }
 

@@ -12,6 +12,9 @@ use crate::backend::hip::tuning::{self, MatmulPlan};
 use crate::backend::hip::{DevicePtr, MATMUL_PAIR_ROWS};
 use crate::{Error, Result};
 
+/// Blocks along the second dimension of a grid at most.
+pub(super) const MAX_GRID_Y: usize = 65_535;
+
 /// Where a product's rows come from and go to.
 pub(super) struct Product {
     pub x: DevicePtr,
@@ -180,10 +183,16 @@ impl HipBackend {
 
     /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
     fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
-        let args = gemv_args(segment, up, product, tuning::gemv_blocks(segment.rows, self.multiprocessors()))?;
-        let grid = [args.grid_x, args.rows, 1];
-        // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, grid, &args) }
+        let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
+        for first in (0..product.rows).step_by(MAX_GRID_Y) {
+            let mut args = gemv_args(segment, up, product, grid_x)?;
+            args.rows = count(MAX_GRID_Y.min(product.rows - first))?;
+            args.x = args.x.offset(4 * (first * product.cols) as u64);
+            args.out = args.out.offset(4 * (first * product.out_stride) as u64);
+            // SAFETY: see `ops`.
+            unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, [grid_x, args.rows, 1], &args)? };
+        }
+        Ok(())
     }
 
     fn gemv_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {

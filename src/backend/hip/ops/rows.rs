@@ -109,19 +109,26 @@ impl HipBackend {
     ) -> Result<()> {
         let Activation::Silu = activation;
         let format = self.activation_format(self.common, rows);
-        let args = GatedArgs {
-            gate_up: gate_up.read("gate and up", rows, 2 * cols)?,
-            out: out.write("the activation's output", rows, cols, format)?,
-            rows: count(rows)?,
-            cols: count(cols)?,
-            format_in: gate_up.format,
-            format_out: format,
-        };
+        let out = out.write("the activation's output", rows, cols, format)?;
+        self.activate_rows(gate_up.read("gate and up", rows, 2 * cols)?, gate_up.format, rows, cols, out, format)
+    }
+
+    /// The same at addresses that have room for it.
+    pub(super) fn activate_rows(
+        &self,
+        gate_up: DevicePtr,
+        format_in: Format,
+        rows: usize,
+        cols: usize,
+        out: DevicePtr,
+        format_out: Format,
+    ) -> Result<()> {
+        let args = GatedArgs { gate_up, out, rows: count(rows)?, cols: count(cols)?, format_in, format_out };
         if rows == 0 {
             return Ok(());
         }
         // The padding is stored too.
-        let stored = if format.is_f32() { cols } else { cols.next_multiple_of(256) };
+        let stored = if format_out.is_f32() { cols } else { cols.next_multiple_of(256) };
         let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS))?, 1];
         // SAFETY: see `ops`.
         unsafe { self.stream.launch(&self.functions.gated_activation, grid, &args) }
