@@ -329,7 +329,8 @@ def test_doctor_lists_the_kernels_of_a_gpu():
         pytest.skip("the wheel carries no code for AMD GPUs: it was built without a compiler for them")
     assert {row["code"] for row in rows.values()} == {"embedded for gfx1100"}
     lines = [
-        "tensor type\tembedding rows\tproduct of 1 row\tproduct of more rows\tdequantise\tproducts of experts' rows\tcode",
+        "tensor type\tembedding rows\tproduct of 1 row\tproduct of more rows\tdequantise"
+        "\tproducts of experts' rows\tcode",
         "Q4_K\tembed_q4_k\tgemv_q4_k\tmatmul_q4_k_{n8,n16,n32,n64} (WMMA)\tdequantize_q4_k"
         "\tmatmul_experts_q4_k_{n16,n64} (WMMA)\tembedded for gfx1100",
         "F32\tembed_f32\tgemv_f32\tgemv_f32\tdequantize_f32\tgemv_f32\tembedded for gfx1100",
