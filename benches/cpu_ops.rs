@@ -5,7 +5,9 @@
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use rocmforge::backend::cpu::CpuLoader;
 use rocmforge::backend::cpu::pool::ThreadPool;
-use rocmforge::backend::{AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec};
+use rocmforge::backend::{
+    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec, Rotation,
+};
 use rocmforge::batch::{Batch, GroupTables};
 use rocmforge::config::KvCacheDtype;
 use rocmforge::quant::GgmlType;
@@ -66,7 +68,8 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             let mut one = batch(1, context, context);
             one.groups[0].slot_mapping = whole.groups[0].slot_mapping[tokens].to_vec();
             backend.embed(&table, &one, 1.0, &mut qkv).unwrap();
-            backend.rope_and_store_kv(&mut qkv, layout, None, None, 0.0, &rope, &angles, &one, 0, &mut kv).unwrap();
+            let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles: &angles };
+            backend.rope_and_store_kv(&mut qkv, layout, rotation, &one, 0, &mut kv).unwrap();
         }
         let throughput = if new == context {
             Throughput::Elements((seqs * 4 * layout.q_cols() * context * (context + 1) / 2) as u64)

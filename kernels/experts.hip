@@ -2,15 +2,10 @@
 // sum of what the experts have made of them. The products themselves are those of `gemv` and `matmul`.
 #include "activation.h"
 #include "elementary.h"
+#include "order.h"
 
-// Numbers in the order of floats, zeros of both signs alike. A NaN is above all, and comes back as one: a row that has one
-// is not to lose it.
-DEV u32 ordered(float f) {
-  const u32 bits = f32_bits(f + 0.f);
-  if (f != f) return 0xffffffffu;
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-DEV float unordered(u32 key) { return bits_f32(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
+// A NaN is above all, and comes back as one: a row that has one is not to lose it.
+DEV u32 logit_key(float logit) { return logit != logit ? 0xffffffffu : ordered(logit); }
 
 // An expert with its logit; `before` is the order in which they are chosen.
 struct Candidate {
@@ -31,7 +26,7 @@ KERNEL(256, choose_experts, ChooseExpertsArgs) {
   #pragma unroll
   for (u32 i = 0; i < HELD; i++) {
     const u32 expert = i * 32 + lane;
-    held[i] = expert < a.num ? Candidate{ordered(logits[expert]), expert} : none;
+    held[i] = expert < a.num ? Candidate{logit_key(logits[expert]), expert} : none;
   }
 
   Candidate mine = none, last = none;

@@ -5,6 +5,7 @@
 #include "args.h"
 #include "arrival.h"
 #include "elementary.h"
+#include "order.h"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WAVES = THREADS / WARP;
@@ -25,17 +26,10 @@ constexpr u32 CAPACITY = 2 * THREADS;
 #endif
 
 // A token's place in the order (logit descending, id ascending): the larger key is the better token, no two are equal,
-// and none is 0. -0 and 0 are the same logit.
-DEV u32 ordered(float logit) {
-  const u32 bits = f32_bits(logit);
-  return bits == 0x80000000u ? bits : bits >> 31 ? ~bits : bits | 0x80000000u;
-}
+// and none is 0.
 DEV u64 token_key(float logit, u32 id) { return (u64)ordered(logit) << 32 | (u32)~id; }
 DEV u32 key_id(u64 key) { return ~(u32)key; }
-DEV float key_logit(u64 key) {
-  const u32 bits = (u32)(key >> 32);
-  return bits_f32(bits >> 31 ? bits & 0x7fffffffu : ~bits);
-}
+DEV float key_logit(u64 key) { return unordered((u32)(key >> 32)); }
 
 DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
 

@@ -38,6 +38,16 @@ pub struct RopeSpec {
     pub magnitude: f32,
 }
 
+/// What makes q and k of what was projected: RMSNorm per head where given, then RoPE.
+pub struct Rotation<'a, Vector, Buffer> {
+    /// Of q and of k.
+    pub norms: [Option<&'a Vector>; 2],
+    pub eps: f32,
+    pub rope: &'a RopeSpec,
+    /// Those of `rope`, for the batch's rows.
+    pub angles: &'a Buffer,
+}
+
 /// How q, k and v lie in one row of the stacked projection: `[num_heads | num_kv_heads | num_kv_heads] * head_dim`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QkvLayout {

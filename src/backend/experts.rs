@@ -88,10 +88,10 @@ impl<'a> ExpertTensors<'a> {
     }
 
     /// The router as f32, for every backend to keep it so: it is small, and rounding that turns a choice costs more
-    /// than its bytes.
-    pub fn router_values(&self) -> Result<Vec<f32>> {
+    /// than its bytes. In the bytes of a file.
+    pub fn router_bytes(&self) -> Result<Vec<u8>> {
         let mut values = vec![0.0; self.router.rows * self.router.cols];
         quant::dequantize(self.router.ggml_type, self.router.data, &mut values)?;
-        Ok(values)
+        Ok(values.iter().flat_map(|x| x.to_le_bytes()).collect())
     }
 }

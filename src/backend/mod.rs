@@ -11,7 +11,7 @@ mod experts;
 pub mod hip;
 
 pub use args::{
-    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Upload,
+    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation, Upload,
 };
 pub use experts::{ExpertSpec, ExpertTensors};
 
@@ -189,16 +189,11 @@ pub trait Backend: Send + Sized + 'static {
 
     /// q/k norm per head (where given), then RoPE on q and k, in place in the stacked `qkv`; stores k and v into the
     /// cache at the group's `slot_mapping`.
-    #[allow(clippy::too_many_arguments)]
     fn rope_and_store_kv(
         &mut self,
         qkv: &mut Self::Buffer,
         layout: QkvLayout,
-        q_norm: Option<&Self::Vector>,
-        k_norm: Option<&Self::Vector>,
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Self::Buffer,
+        rotation: Rotation<'_, Self::Vector, Self::Buffer>,
         batch: &Batch,
         group: usize,
         kv: &mut Self::KvLayer,
@@ -224,18 +219,14 @@ pub trait Backend: Send + Sized + 'static {
         &mut self,
         qkv: &mut Self::Buffer,
         layout: QkvLayout,
-        q_norm: Option<&Self::Vector>,
-        k_norm: Option<&Self::Vector>,
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Self::Buffer,
+        rotation: Rotation<'_, Self::Vector, Self::Buffer>,
         args: AttentionArgs,
         batch: &Batch,
         group: usize,
         kv: &mut Self::KvLayer,
         out: &mut Self::Buffer,
     ) -> Result<()> {
-        self.rope_and_store_kv(qkv, layout, q_norm, k_norm, eps, rope, angles, batch, group, kv)?;
+        self.rope_and_store_kv(qkv, layout, rotation, batch, group, kv)?;
         self.attention(qkv, layout, args, batch, group, kv, out)
     }
 

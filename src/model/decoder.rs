@@ -3,7 +3,7 @@
 use super::experts::FeedForward;
 use super::spec::DecoderSpec;
 use super::weights::{FeedForwardWeights, LayerWeights, Weights};
-use crate::backend::{Backend, KvLayerSpec, Loader, Plan};
+use crate::backend::{Backend, KvLayerSpec, Loader, Plan, Rotation};
 use crate::batch::Batch;
 use crate::selection::{Selection, Wanted};
 use crate::{Error, Result};
@@ -161,13 +161,14 @@ impl<B: Backend> Decoder<B> {
         for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers.iter_mut()).enumerate() {
             backend.copy_blocks(batch, KV_GROUP, kv)?;
             backend.norm_linear(&all.residual, &layer.attn_norm, eps, &layer.qkv, tokens, &mut work.normed, qkv)?;
-            let (q_norm, k_norm) = layer.qk_norm.as_ref().map(|[q, k]| (q, k)).unzip();
-            let (layout, rope, is_last) = (spec.qkv, &spec.rope, i + 1 == num_layers);
+            let norms = layer.qk_norm.as_ref().map_or([None; 2], |norms| norms.each_ref().map(Some));
+            let rotation = Rotation { norms, eps, rope: &spec.rope, angles };
+            let is_last = i + 1 == num_layers;
             if is_last && rows == 0 {
-                return backend.rope_and_store_kv(qkv, layout, q_norm, k_norm, eps, rope, angles, batch, KV_GROUP, kv);
+                return backend.rope_and_store_kv(qkv, spec.qkv, rotation, batch, KV_GROUP, kv);
             }
-            let (args, out) = (spec.attention, &mut all.attn);
-            backend.rope_attention(qkv, layout, q_norm, k_norm, eps, rope, angles, args, batch, KV_GROUP, kv, out)?;
+            let out = &mut all.attn;
+            backend.rope_attention(qkv, spec.qkv, rotation, spec.attention, batch, KV_GROUP, kv, out)?;
             if is_last {
                 backend.gather_rows(&all.attn, batch, spec.qkv.q_cols(), &mut last.attn)?;
                 backend.gather_rows(&all.residual, batch, spec.hidden_size, &mut last.residual)?;

@@ -12,7 +12,7 @@ pub(crate) mod rope_attention;
 pub(crate) mod selection;
 
 use crate::backend::{
-    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger, QkvLayout, RopeKind, RopeSpec,
+    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation,
 };
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::quant::GgmlType;
@@ -175,6 +175,11 @@ pub(crate) struct AttentionRig<L: Loader> {
     norms: Option<[<L::Backend as Backend>::Vector; 2]>,
 }
 
+fn rotation<'a, V, B>(norms: &'a Option<[V; 2]>, rope: &'a RopeSpec, angles: &'a B) -> Rotation<'a, V, B> {
+    let norms = norms.as_ref().map_or([None; 2], |norms| norms.each_ref().map(Some));
+    Rotation { norms, eps: rope::EPS, rope, angles }
+}
+
 impl<L: Loader> AttentionRig<L> {
     /// `rows`: qkv rows, of `layout.cols()`. Nothing is rotated.
     pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Self {
@@ -217,8 +222,7 @@ impl<L: Loader> AttentionRig<L> {
     pub(crate) fn store(&mut self, batch: &Batch) {
         self.project(batch);
         let Self { backend, layout, qkv, angles, kv, rope, norms, .. } = self;
-        let (q_norm, k_norm) = norms.as_ref().map(|[q, k]| (q, k)).unzip();
-        backend.rope_and_store_kv(qkv, *layout, q_norm, k_norm, rope::EPS, rope, angles, batch, 0, kv).unwrap();
+        backend.rope_and_store_kv(qkv, *layout, rotation(norms, rope, angles), batch, 0, kv).unwrap();
     }
 
     /// The batch's rows of q, k and v, and their angles.
@@ -250,8 +254,8 @@ impl<L: Loader> AttentionRig<L> {
         let batch = &batch_of(pieces, self.spec.block_size, args.window);
         self.project(batch);
         let Self { backend, layout, qkv, angles, out, kv, rope, norms, .. } = self;
-        let ((q_norm, k_norm), eps) = (norms.as_ref().map(|[q, k]| (q, k)).unzip(), rope::EPS);
-        backend.rope_attention(qkv, *layout, q_norm, k_norm, eps, rope, angles, args, batch, 0, kv, out).unwrap();
+        let rotation = rotation(norms, rope, angles);
+        backend.rope_attention(qkv, *layout, rotation, args, batch, 0, kv, out).unwrap();
         backend.to_host(out, batch.num_tokens(), layout.q_cols()).unwrap().to_vec()
     }
 

@@ -1,7 +1,7 @@
 //! q/k norm and RoPE, both kinds, whole and partial.
 
 use super::{Piece, Random, assert_close, batch_of, fill, matrix, vector};
-use crate::backend::{Backend, KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
+use crate::backend::{Backend, KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::config::KvCacheDtype;
 
 struct Case {
@@ -63,8 +63,9 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
     fill(&mut backend, &table, tokens, &mut qkv);
     backend.begin_step(&batch).unwrap();
     backend.rope_angles(&rope, &batch, &mut angles).unwrap();
-    let (q_norm, k_norm) = weights.as_ref().map_or((None, None), |(q, k)| (Some(q), Some(k)));
-    backend.rope_and_store_kv(&mut qkv, layout, q_norm, k_norm, EPS, &rope, &angles, &batch, 0, &mut kv).unwrap();
+    let norms_of_case = weights.as_ref().map_or([None; 2], |(q, k)| [Some(q), Some(k)]);
+    let rotation = Rotation { norms: norms_of_case, eps: EPS, rope: &rope, angles: &angles };
+    backend.rope_and_store_kv(&mut qkv, layout, rotation, &batch, 0, &mut kv).unwrap();
 
     let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let norms = norms.then_some([q_w, k_w]);

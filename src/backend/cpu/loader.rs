@@ -113,7 +113,7 @@ impl Loader for CpuLoader {
 
     fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
         tensors.validate()?;
-        let data: Vec<u8> = tensors.router_values()?.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let data = tensors.router_bytes()?;
         let router = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let mut upload = |parts: &[TensorView<'_>]| {
             let part = |&weight| LinearPart { weight, bias: None };

@@ -11,7 +11,7 @@ use super::rope::{self, RopeAndStore};
 use super::simd::Isa;
 use super::split::for_rows;
 use super::storage::Storage;
-use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, QkvLayout, RopeSpec};
+use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, QkvLayout, RopeSpec, Rotation};
 use crate::batch::Batch;
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -156,21 +156,18 @@ impl Backend for CpuBackend {
         &mut self,
         qkv: &mut Storage<f32>,
         layout: QkvLayout,
-        q_norm: Option<&Storage<f32>>,
-        k_norm: Option<&Storage<f32>>,
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Storage<f32>,
+        rotation: Rotation<'_, Storage<f32>, Storage<f32>>,
         batch: &Batch,
         group: usize,
         kv: &mut KvLayer,
     ) -> Result<()> {
+        let Rotation { norms, eps, rope, angles } = rotation;
         check_heads(layout, kv)?;
         let num_pairs = rope.inv_freq.len();
         if 2 * num_pairs > layout.head_dim {
             return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
         }
-        for norm in [q_norm, k_norm].into_iter().flatten() {
+        for norm in norms.into_iter().flatten() {
             if norm.len() != layout.head_dim {
                 return Err(Error::internal(format!("norm of {} for heads of {}", norm.len(), layout.head_dim)));
             }
@@ -180,7 +177,7 @@ impl Backend for CpuBackend {
         let rows = slots.len();
         let qkv = rows_of_mut("qkv", qkv, rows, layout.cols())?;
         let angles = rows_of("the buffer of angles", angles, rows, 2 * num_pairs)?;
-        let (q_norm, k_norm) = (q_norm.map(|w| &**w), k_norm.map(|w| &**w));
+        let [q_norm, k_norm] = norms.map(|norm| norm.map(|weights| &**weights));
         let args = RopeAndStore { layout, q_norm, k_norm, eps, kind: rope.kind, num_pairs, angles, slots };
         match &mut kv.pool {
             KvPool::F16(pages) => args.run_on(&self.pool, self.isa, qkv, &pages.writer()),

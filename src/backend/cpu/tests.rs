@@ -4,7 +4,7 @@ use super::kv::KvPool;
 use super::{CpuLoader, Isa};
 use crate::Error;
 use crate::backend::conformance::{self, Accuracy, AttentionRig, Piece, Random, batch_of, matrix, vector};
-use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout};
+use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout, Rotation};
 use crate::batch::{Batch, BlockCopy, NULL_BLOCK};
 use crate::config::KvCacheDtype;
 
@@ -147,7 +147,8 @@ fn bad_tables_are_errors_not_panics() {
     slot.groups[0].slot_mapping[3] = 4 * 16;
     let rope = conformance::no_rope();
     let (qkv, angles, kv) = (&mut rig.qkv, &rig.angles, &mut rig.kv);
-    let result = rig.backend.rope_and_store_kv(qkv, LAYOUT, None, None, 0.0, &rope, angles, &slot, 0, kv);
+    let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles };
+    let result = rig.backend.rope_and_store_kv(qkv, LAYOUT, rotation, &slot, 0, kv);
     assert!(matches!(result, Err(Error::Internal { .. })));
 }
 

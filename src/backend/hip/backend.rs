@@ -5,11 +5,11 @@ use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::Graphs;
-use super::ops::{Rotation, Vendor};
+use super::ops::Vendor;
 use super::select::Results;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
-use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec};
+use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec, Rotation};
 use crate::batch::Batch;
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
@@ -246,16 +246,11 @@ impl Backend for HipBackend {
         &mut self,
         qkv: &mut Buffer,
         layout: QkvLayout,
-        q_norm: Option<&Vector>,
-        k_norm: Option<&Vector>,
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Buffer,
+        rotation: Rotation<'_, Vector, Buffer>,
         batch: &Batch,
         group: usize,
         kv: &mut KvLayer,
     ) -> Result<()> {
-        let rotation = Rotation { norms: [q_norm, k_norm], eps, rope, angles };
         self.rope_store(qkv, layout, rotation, batch, group, kv)
     }
 
@@ -276,18 +271,13 @@ impl Backend for HipBackend {
         &mut self,
         qkv: &mut Buffer,
         layout: QkvLayout,
-        q_norm: Option<&Vector>,
-        k_norm: Option<&Vector>,
-        eps: f32,
-        rope: &RopeSpec,
-        angles: &Buffer,
+        rotation: Rotation<'_, Vector, Buffer>,
         args: AttentionArgs,
         batch: &Batch,
         group: usize,
         kv: &mut KvLayer,
         out: &mut Buffer,
     ) -> Result<()> {
-        let rotation = Rotation { norms: [q_norm, k_norm], eps, rope, angles };
         if self.rotates_in_attention(args) {
             return self.attend(qkv, layout, Some(rotation), args, batch, group, kv, out);
         }

@@ -75,7 +75,7 @@ impl HipLoader {
         }
         self.has_experts = true;
         self.max_cols = self.max_cols.max(hidden_size).max(ffn_size);
-        let data: Vec<u8> = tensors.router_values()?.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let data = tensors.router_bytes()?;
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.

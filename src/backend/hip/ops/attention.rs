@@ -8,24 +8,14 @@ use crate::backend::hip::backend::{HipBackend, MAX_PAIRS};
 use crate::backend::hip::buffer::{Buffer, KvLayer, Vector, count};
 use crate::backend::hip::checks::Check;
 use crate::backend::hip::tuning::{self, DecodePlan};
-use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec};
+use crate::backend::{AttentionArgs, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// Heads of a block of `rope_store`; `ROPE_STORE_HEADS` in `args.h`.
 const ROPE_STORE_HEADS: usize = 8;
 
-/// How q and k are rotated.
-#[derive(Clone, Copy)]
-pub(in super::super) struct Rotation<'a> {
-    /// Of q and of k.
-    pub norms: [Option<&'a Vector>; 2],
-    pub eps: f32,
-    pub rope: &'a RopeSpec,
-    pub angles: &'a Buffer,
-}
-
-/// The same, as kernels take it.
+/// A `Rotation` as kernels take it.
 struct RotationArgs {
     /// Where K and V go; null where nothing is rotated.
     slot_mapping: DevicePtr,
@@ -88,7 +78,7 @@ impl HipBackend {
     /// Checks what rotates the batch's rows, and where their K and V go.
     fn rotation_args(
         &mut self,
-        rotation: Rotation<'_>,
+        rotation: Rotation<'_, Vector, Buffer>,
         layout: QkvLayout,
         batch: &Batch,
         group: usize,
@@ -116,7 +106,7 @@ impl HipBackend {
         &mut self,
         qkv: &mut Buffer,
         layout: QkvLayout,
-        rotation: Rotation<'_>,
+        rotation: Rotation<'_, Vector, Buffer>,
         batch: &Batch,
         group: usize,
         kv: &mut KvLayer,
@@ -164,7 +154,7 @@ impl HipBackend {
         &mut self,
         qkv: &Buffer,
         layout: QkvLayout,
-        rotation: Option<Rotation<'_>>,
+        rotation: Option<Rotation<'_, Vector, Buffer>>,
         args: AttentionArgs,
         batch: &Batch,
         group: usize,

@@ -1,7 +1,6 @@
 //! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
-use super::linear::MAX_GRID_Y;
 use super::rows::norm_args;
 use crate::Result;
 use crate::backend::hip::args::{
@@ -145,33 +144,27 @@ impl HipBackend {
             true => tuning::gemv_blocks(matrix.rows, self.multiprocessors()),
             false => tuning::expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors()),
         };
-        // Whole rows of x.
-        let piece = MAX_GRID_Y / x.share * x.share;
-        for first in (0..pairs).step_by(piece) {
-            let here = count(piece.min(pairs - first))?;
-            let args = GemvArgs {
-                weights: matrix.tiles,
-                weights_up: up,
-                x: x.ptr.offset(4 * (first / x.share * x.stride) as u64),
-                norm,
-                bias: DevicePtr::NULL,
-                out: out.ptr.offset(4 * (first * out.stride) as u64),
-                experts: experts.offset(4 * first as u64),
-                expert_bytes: matrix.expert_bytes(),
-                out_rows: count(matrix.rows)?,
-                cols: count(matrix.cols)?,
-                rows: here,
-                x_stride: count(x.stride)?,
-                out_stride: count(out.stride)?,
-                flags: 0,
-                grid_x,
-                eps,
-                share: count(x.share)?,
-            };
-            // SAFETY: see `ops`; the kernel before this one writes numbers of experts that there are.
-            unsafe { self.stream.launch(&self.functions.of(matrix.ty)?.gemv, [grid_x, here, 1], &args)? };
-        }
-        Ok(())
+        let args = GemvArgs {
+            weights: matrix.tiles,
+            weights_up: up,
+            x: x.ptr,
+            norm,
+            bias: DevicePtr::NULL,
+            out: out.ptr,
+            // The kernel before this one writes numbers of experts that there are.
+            experts,
+            expert_bytes: matrix.expert_bytes(),
+            out_rows: count(matrix.rows)?,
+            cols: count(matrix.cols)?,
+            rows: count(pairs)?,
+            x_stride: count(x.stride)?,
+            out_stride: count(out.stride)?,
+            flags: 0,
+            grid_x,
+            eps,
+            share: count(x.share)?,
+        };
+        self.launch_gemv(matrix.ty, &args)
     }
 
     /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.

@@ -9,11 +9,11 @@ use crate::backend::hip::backend::HipBackend;
 use crate::backend::hip::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
 use crate::backend::hip::functions::PairFunctions;
 use crate::backend::hip::tuning::{self, MatmulPlan};
-use crate::backend::hip::{DevicePtr, MATMUL_PAIR_ROWS};
+use crate::backend::hip::{DevicePtr, KernelType, MATMUL_PAIR_ROWS};
 use crate::{Error, Result};
 
 /// Blocks along the second dimension of a grid at most.
-pub(super) const MAX_GRID_Y: usize = 65_535;
+const MAX_GRID_Y: u32 = 65_535;
 
 /// Where a product's rows come from and go to.
 pub(super) struct Product {
@@ -184,13 +184,25 @@ impl HipBackend {
     /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
     fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
         let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
-        for first in (0..product.rows).step_by(MAX_GRID_Y) {
-            let mut args = gemv_args(segment, up, product, grid_x)?;
-            args.rows = count(MAX_GRID_Y.min(product.rows - first))?;
-            args.x = args.x.offset(4 * (first * product.cols) as u64);
-            args.out = args.out.offset(4 * (first * product.out_stride) as u64);
+        self.launch_gemv(segment.ty, &gemv_args(segment, up, product, grid_x)?)
+    }
+
+    /// In as many launches as the rows need.
+    pub(super) fn launch_gemv(&self, ty: KernelType, args: &GemvArgs) -> Result<()> {
+        let function = &self.functions.of(ty)?.gemv;
+        // Whole rows of x.
+        let most = MAX_GRID_Y / args.share * args.share;
+        for first in (0..args.rows).step_by(most as usize) {
+            let behind = |at: DevicePtr, rows: u32, stride: u32| at.offset(4 * u64::from(rows) * u64::from(stride));
+            let here = GemvArgs {
+                x: behind(args.x, first / args.share, args.x_stride),
+                out: behind(args.out, first, args.out_stride),
+                experts: if args.experts == DevicePtr::NULL { args.experts } else { behind(args.experts, first, 1) },
+                rows: most.min(args.rows - first),
+                ..*args
+            };
             // SAFETY: see `ops`.
-            unsafe { self.stream.launch(&self.functions.of(segment.ty)?.gemv, [grid_x, args.rows, 1], &args)? };
+            unsafe { self.stream.launch(function, [here.grid_x, here.rows, 1], &here)? };
         }
         Ok(())
     }

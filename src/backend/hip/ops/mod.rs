@@ -9,6 +9,5 @@ mod linear;
 mod rows;
 mod vendor;
 
-pub(super) use attention::Rotation;
 pub use experts::most_runs;
 pub use vendor::{Kept, Vendor, kept_bytes};

@@ -3,7 +3,7 @@
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
 use crate::backend::hip::HipLoader;
-use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec};
+use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::batch::{Batch, NULL_BLOCK};
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
@@ -32,7 +32,8 @@ fn step(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<(Plan, Vec<f
     if let Plan::Run { .. } = plan {
         backend.rope_angles(&rope, batch, angles)?;
         backend.embed(table, batch, 1.0, qkv)?;
-        backend.rope_attention(qkv, LAYOUT, None, None, 0.0, &rope, angles, args, batch, 0, kv, out)?;
+        let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles };
+        backend.rope_attention(qkv, LAYOUT, rotation, args, batch, 0, kv, out)?;
     }
     backend.end_ops()?;
     Ok((plan, backend.to_host(out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
