@@ -67,7 +67,7 @@ struct GemvPairArgs {
 };
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
-// block; F32 weights are rounded to f16 (gemv does not).
+// block. Not for F32 weights, which gemv multiplies, whatever the number of rows.
 // Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
 // ceil(rows / N), splits).
 constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2;

@@ -3,7 +3,7 @@
 //! One step of the engine reads like this (see `engine::core`):
 //!
 //! ```text
-//! commands -> Scheduler::schedule() -> Batch -> Executor::forward(batch) -> Selection
+//! commands -> Scheduler::schedule() -> Batch -> Executor::launch(batch) -> Executor::collect() -> Selection
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!

@@ -1,14 +1,17 @@
 """The documents say what is true: links lead somewhere, commands exist with their options, the examples run."""
 
 import importlib.util
+import inspect
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rust_source import ROOT
+import rocmforge
+from rust_source import ROOT, code_only, rust_files
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -76,6 +79,85 @@ def test_readme_examples_run(example: int, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout) > 40
+
+
+# A path, or the name of a source file, in a span of code.
+FILE_NAME = re.compile(r"`((?:\.?[\w-]+/)*[\w-]+\.(?:rs|py|pyi|hip|h|sh|md|toml|yml)|(?:[\w-]+/)+)`")
+# `Type::method`, in a span of code or in the drawing of a step.
+METHOD = re.compile(r"\b([A-Z]\w+)::([a-z]\w*)\b")
+# `name=value`, as an argument of the Python API is written.
+KEYWORD = re.compile(r"`([a-z]\w+)=[^`]*`")
+
+
+def missing_files(text: str, files: set[str]) -> list[str]:
+    """What a document names as a file or folder of the project, and is none, by path or by name alone."""
+    folders = {f"{parent}/" for file in files for parent in Path(file).parents}
+    names = {Path(file).name for file in files} | {f"{Path(folder).name}/" for folder in folders}
+    return sorted({name for name in FILE_NAME.findall(text) if name not in files | folders | names})
+
+
+def tracked() -> set[str]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(listed.stdout.splitlines())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(document: Path) -> None:
+    """P1: a document does not send its reader to a file that is not there."""
+    # The history may name what is gone; the build makes these.
+    made = {"target/", "target/kernels/", ".benchmarks/", "dist/"}
+    if document.name != "CHANGELOG.md":
+        assert missing_files(document.read_text(encoding="utf-8"), tracked() | made) == []
+
+
+def test_missing_file_is_found() -> None:
+    files = {"src/a/b.rs", "docs/c.md"}
+    assert missing_files("`b.rs` `src/a/b.rs` `src/a/` `docs/` `x.y`", files) == []
+    assert missing_files("`d.rs`, `src/b.rs` and `src/d/`", files) == ["d.rs", "src/b.rs", "src/d/"]
+
+
+def bodies(owner: str, sources: str) -> str:
+    """What stands between the braces of a type's traits, enums and `impl` blocks; rustfmt closes them in column 0."""
+    head = rf"^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:impl|trait|enum)\b[^;{{}}]*\b{owner}\b[^;{{}}]*\{{"
+    return "\n".join(re.findall(head + r"\n(.*?)^\}", sources, re.MULTILINE | re.DOTALL))
+
+
+def missing_methods(text: str, sources: str) -> list[str]:
+    """`Type::method` where the sources define no such function of the type."""
+    named = set(METHOD.findall(text))
+    return sorted(
+        f"{owner}::{name}" for owner, name in named if not re.search(rf"\bfn {name}\b", bodies(owner, sources))
+    )
+
+
+def test_methods_that_are_named_exist() -> None:
+    """P1: the drawing of a step, and what documents say of the code, name functions that are there."""
+    sources = "\n".join(code_only(text) for _, text in rust_files())
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS if path.name != "CHANGELOG.md"]
+    texts.append((ROOT / "src" / "lib.rs").read_text(encoding="utf-8"))
+    assert [name for text in texts for name in missing_methods(text, sources)] == []
+    other = "pub trait Executor: Send {\n    fn launch();\n}\nimpl Decoder {\n    fn forward() {}\n}\n"
+    assert missing_methods("Executor::forward(batch), Executor::launch(batch)", other) == ["Executor::forward"]
+
+
+def test_arguments_that_are_named_exist() -> None:
+    """P1: an argument that a document names is one of the Python API."""
+    functions = [
+        member
+        for cls in (rocmforge.LLM, rocmforge.AsyncLLM, rocmforge.SamplingParams, rocmforge.Tokenizer)
+        for member in (cls, *(value for name, value in inspect.getmembers(cls, callable) if not name.startswith("_")))
+    ]
+    known = {name for function in functions for name in parameters(function)}
+    assert {"device", "kv_cache_memory", "temperature"} <= known
+    texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
+    assert sorted({name for text in texts for name in KEYWORD.findall(text)} - known) == []
+
+
+def parameters(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except ValueError:  # of the extension module, without a signature
+        return []
 
 
 def test_readme_has_its_examples() -> None:

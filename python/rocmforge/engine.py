@@ -24,7 +24,7 @@ class LoadedModel:
         max_model_len: Longest prompt plus generation, in tokens; by default what the model was made for and what fits.
         max_num_seqs: Most sequences in one step.
         max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
-        block_size: Tokens per block of the KV cache; a multiple of 16 on the CPU.
+        block_size: Tokens per block of the KV cache; a multiple of 16.
         kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
         kv_cache_dtype: `f16` or `f32`.
         enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
