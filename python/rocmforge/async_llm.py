@@ -103,7 +103,11 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         bridge = self._bridge(loop)
         try:
             id_, request_id, prompt_token_ids = bridge.inbox.submit(
-                prompt, params or SamplingParams(), request_id=request_id, priority=priority, timeout=deadline
+                prompt,
+                params or self.get_default_sampling_params(),
+                request_id=request_id,
+                priority=priority,
+                timeout=deadline,
             )
         except BaseException:
             self._release(loop, bridge, None)

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import Engine, Tokenizer
+from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.progress import on_load
 from rocmforge.prompts import Conversation, TokenIds
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, Stats
@@ -107,6 +107,14 @@ class LoadedModel:
             chat_template=chat_template,
             **template_vars,
         )
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests without parameters get: the file's recommendation, where it has one."""
+        return SamplingParams(**self.recommended_sampling())
+
+    def recommended_sampling(self) -> dict[str, Any]:
+        """What the file recommends (`general.sampling.*`), by the names of `SamplingParams`; mostly nothing."""
+        return self._engine.sampling_defaults()
 
     def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
         """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache."""

@@ -1,7 +1,7 @@
-"""`LLM`: blocking generation of one prompt or many."""
+"""`LLM`: generation of one prompt or many for programs without an event loop, whole or as it comes."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from rocmforge._rocmforge import Engine, Inbox, SamplingParams
@@ -9,7 +9,7 @@ from rocmforge.engine import LoadedModel
 from rocmforge.errors import QueueFullError
 from rocmforge.outputs import Request, RequestOutput
 from rocmforge.progress import bar
-from rocmforge.prompts import Conversation, Prompt, TokenIds, conversation_list, params_list, prompt_list
+from rocmforge.prompts import Conversation, Prompt, conversation_list, params_list, prompt_list
 
 # Between two looks at the progress, and at whether a full queue has room again.
 POLL_SECONDS = 0.1
@@ -29,7 +29,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
 
         Args:
             prompts: A text, token ids (a list or a numpy array), or a list of either.
-            sampling_params: One for all prompts, or one for each.
+            sampling_params: One for all prompts, or one for each; by default `get_default_sampling_params()`.
             progress: Whether to show a bar when stderr is a terminal.
 
         Raises:
@@ -37,6 +37,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
             KeyboardInterrupt: Ctrl-C; nothing is left running.
         """
         items = prompt_list(prompts)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
         texts = [item if isinstance(item, str) else None for item in items]
         return _run(self._engine, items, texts, params_list(sampling_params, len(items)), progress=progress)
 
@@ -56,6 +58,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
         What users write never becomes a control token, whatever it spells. `chat_template` replaces the file's
         template; `template_vars` are further variables for it. The rest is as for `generate`.
         """
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
         encoded = [
             self.tokenizer.encode_chat(
                 conversation,
@@ -69,6 +73,45 @@ class LLM(LoadedModel):  # noqa: D101 - below
         texts = [text for text, _ in encoded]
         ids: list[Prompt] = [ids for _, ids in encoded]
         return _run(self._engine, ids, texts, params_list(sampling_params, len(ids)), progress=progress)
+
+    def stream(
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+    ) -> Generator[RequestOutput, None, None]:
+        """Yields the outputs of one request as they come; what has come since last time is merged.
+
+        The request starts when the first output is asked for, and that is where a prompt or parameters that cannot be
+        served raise. Leaving the loop, Ctrl-C and closing the generator abort it; its blocks are free within one step.
+
+        Args:
+            prompt: A text or token ids.
+            sampling_params: Its `output_kind` says what each output holds: `delta` for what is new, `cumulative` (the
+                default) for all so far. By default `get_default_sampling_params()`.
+
+        Raises:
+            InvalidRequestError: The prompt or its parameters cannot be served.
+        """
+        text = prompt if isinstance(prompt, str) else None
+        return _stream(self._engine, prompt, text, sampling_params or self.get_default_sampling_params())
+
+    def stream_chat(
+        self,
+        messages: Conversation,
+        sampling_params: SamplingParams | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template: str | None = None,
+        **template_vars: Any,
+    ) -> Generator[RequestOutput, None, None]:
+        """Answers one conversation as `chat` does, and yields the outputs as `stream` does."""
+        text, ids = self.tokenizer.encode_chat(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tools=tools,
+            chat_template=chat_template,
+            **template_vars,
+        )
+        return _stream(self._engine, ids, text, sampling_params or self.get_default_sampling_params())
 
 
 def _run(
@@ -113,10 +156,10 @@ def _submit(inbox: Inbox, prompt: Prompt, text: str | None, params: SamplingPara
     return Request(id_, request_id, text, prompt_token_ids)
 
 
-def stream(
-    engine: Engine, prompt: TokenIds | str, params: SamplingParams, *, text: str | None = None
-) -> Iterator[RequestOutput]:
-    """Yields outputs as they come. Ctrl-C, or leaving the loop, aborts the request."""
+def _stream(
+    engine: Engine, prompt: Prompt, text: str | None, params: SamplingParams
+) -> Generator[RequestOutput, None, None]:
+    """The outputs of one request; `text` is its prompt, where that is known."""
     inbox = engine.inbox()
     try:
         id_, request_id, prompt_token_ids = inbox.submit(prompt, params)

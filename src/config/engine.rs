@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::HipOptions;
 use super::sampling::within;
+use super::{HipOptions, SamplingDefaults};
 use crate::{Error, Result};
 
 /// More threads than any machine has.
@@ -95,6 +95,8 @@ pub struct EngineConfig {
     pub max_queue_size: usize,
     pub retention: Duration,
     pub seed: Option<u64>,
+    /// What the model's file recommends.
+    pub sampling_defaults: SamplingDefaults,
 }
 
 impl EngineArgs {

@@ -10,4 +10,4 @@ mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
 pub use hip::{HipOptions, Platform};
-pub use sampling::{MAX_LOGPROBS, OutputKind, SamplingParams};
+pub use sampling::{MAX_LOGPROBS, OutputKind, SamplingDefaults, SamplingParams};

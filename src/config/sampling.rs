@@ -104,6 +104,16 @@ impl SamplingParams {
     }
 }
 
+/// What a model's makers recommend; `None` where they say nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct SamplingDefaults {
+    pub temperature: Option<f32>,
+    pub top_p: Option<f32>,
+    pub top_k: Option<usize>,
+    pub min_p: Option<f32>,
+    pub repetition_penalty: Option<f32>,
+}
+
 pub(super) fn within(what: &'static str, got: usize, least: usize, most: usize) -> Result<()> {
     if (least..=most).contains(&got) {
         return Ok(());

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::executor::Executor;
 use super::handle::LoadProgress;
 use super::runner::Runner;
+use super::sampling_defaults::sampling_defaults;
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::hip::{Device, HipLoader, StepLimits};
 use crate::backend::{KvLayerSpec, Loader};
@@ -138,6 +139,7 @@ where
         max_queue_size: args.max_queue_size,
         retention: args.retention,
         seed: args.seed,
+        sampling_defaults: sampling_defaults(gguf.metadata()),
     };
     let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pool.layer)?;
     Ok((Box::new(Runner::new(loader.finish()?, decoder)), config))

@@ -22,6 +22,7 @@ mod publish;
 mod records;
 mod request;
 pub mod runner;
+mod sampling_defaults;
 mod sequence;
 mod shared;
 mod sink;

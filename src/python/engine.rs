@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 use super::arrays::{BlockColumns, block_columns, integer, matrix, optional_integer, seconds, token_ids};
 use super::handle::{Handle, wait};
 use super::inbox::LoopWaker;
+use super::params::shortest;
 use super::requests::PyInbox;
 use super::tokenizer::PyTokenizer;
 use crate::config::{DeviceKind, EngineArgs, KvCacheDtype};
@@ -100,6 +101,27 @@ impl PyEngine {
         dict.set_item("max_queue_size", config.max_queue_size)?;
         dict.set_item("retention", config.retention.as_secs_f64())?;
         dict.set_item("seed", config.seed)?;
+        Ok(dict)
+    }
+
+    /// What the file recommends, by the names of `SamplingParams`.
+    fn sampling_defaults<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let defaults = self.handle.engine()?.config().sampling_defaults;
+        let dict = PyDict::new(py);
+        let reals = [
+            ("temperature", defaults.temperature),
+            ("top_p", defaults.top_p),
+            ("min_p", defaults.min_p),
+            ("repetition_penalty", defaults.repetition_penalty),
+        ];
+        for (name, value) in reals {
+            if let Some(value) = value {
+                dict.set_item(name, shortest(value))?;
+            }
+        }
+        if let Some(top_k) = defaults.top_k {
+            dict.set_item("top_k", top_k)?;
+        }
         Ok(dict)
     }
 

@@ -261,7 +261,7 @@ impl PySamplingParams {
 }
 
 /// The shortest decimal that is this float: 0.7 comes back as 0.7, not as 0.699999988079071.
-fn shortest(value: f32) -> f64 {
+pub(super) fn shortest(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }
 

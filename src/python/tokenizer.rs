@@ -163,6 +163,12 @@ impl PyTokenizer {
         self.tokenizer.bos_token_id()
     }
 
+    /// Whether the file has a chat template.
+    #[getter]
+    fn has_chat_template(&self) -> bool {
+        self.template.is_ok()
+    }
+
     /// Whether a token is a control token.
     fn is_special(&self, token_id: u32) -> bool {
         self.tokenizer.is_special(token_id)

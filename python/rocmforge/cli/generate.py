@@ -2,30 +2,36 @@
 
 import dataclasses
 import sys
+import time
 from typing import Annotated, Any
 
 import typer
 
 from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    ChatTemplateOption,
     DeviceOption,
     JsonOption,
     MaxModelLenOption,
     MaxTokensOption,
-    MinPOption,
     ModelOption,
-    RepetitionPenaltyOption,
-    SeedOption,
-    TemperatureOption,
     ThreadsOption,
-    TopKOption,
-    TopPOption,
     model_path,
     print_json,
+    print_speed,
+    template_text,
     utf8,
     write,
 )
-from rocmforge.llm import stream
+from rocmforge.cli.sampling import (
+    MinPOption,
+    RepetitionPenaltyOption,
+    Sampling,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+)
 from rocmforge.progress import is_terminal, load_bar
 
 
@@ -33,14 +39,18 @@ def generate(
     prompt: Annotated[str | None, typer.Argument(help="Read from stdin if absent.", show_default=False)] = None,
     model: ModelOption = None,
     *,
+    prompt_option: Annotated[
+        str | None, typer.Option("--prompt", "-p", help="The prompt, in place of the argument.", show_default=False)
+    ] = None,
     chat: Annotated[bool, typer.Option("--chat", help="Ask through the model's chat template.")] = False,
     system: Annotated[str | None, typer.Option(help="A system message; implies --chat.")] = None,
+    chat_template: ChatTemplateOption = None,
     max_tokens: MaxTokensOption = 256,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopPOption = 1.0,
-    top_k: TopKOption = 0,
-    min_p: MinPOption = 0.0,
-    repetition_penalty: RepetitionPenaltyOption = 1.0,
+    temperature: TemperatureOption = None,
+    top_p: TopPOption = None,
+    top_k: TopKOption = None,
+    min_p: MinPOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the generation; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
@@ -49,26 +59,21 @@ def generate(
     max_model_len: MaxModelLenOption = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Complete a prompt (or answer it, with --chat), streaming the text."""
-    if prompt is None:
-        if sys.stdin.isatty():
-            raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-        # Without the line break that `echo` and editors put at the end: it would change the completion.
-        prompt = utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
-    else:
-        prompt = utf8(prompt, "prompt")
+    """Complete a prompt (or answer it, with --chat), streaming the text.
+
+    It is sampled as the file recommends (general.sampling.*), else with temperature 0.7, top-p 0.95, min-p 0.05 and
+    repetition penalty 1.1, on a terminal and in a pipe alike. For the same text every time: --temperature 0, or --seed.
+    """
+    prompt = _prompt(prompt, prompt_option)
     system = None if system is None else utf8(system, "system")
+    template = template_text(chat_template)
+    sampling = Sampling(temperature, top_p, top_k, min_p, repetition_penalty, seed)
     params = SamplingParams(
         max_tokens=max_tokens,
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        seed=seed,
         stop=[utf8(text, "stop") for text in stop or ()],
         ignore_eos=ignore_eos,
         output_kind="cumulative" if json_output else "delta",
+        **sampling.given(),
     )
     path = model_path(model)
     with load_bar():
@@ -76,23 +81,41 @@ def generate(
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)
-        ids: str | list[int] = prompt
-        if chat or system is not None:
+        params = params.replace(**sampling.resolve(llm))
+        if chat or system is not None or template is not None:
             messages = [{"role": "system", "content": system}] if system is not None else []
             messages.append({"role": "user", "content": prompt})
-            prompt, ids = llm.tokenizer.encode_chat(messages)
-        for output in stream(llm._engine, ids, params, text=prompt):  # noqa: SLF001 - one package
+            outputs = llm.stream_chat(messages, params, chat_template=template)
+        else:
+            outputs = llm.stream(prompt, params)
+        num_tokens, started = 0, time.monotonic()
+        for output in outputs:
+            num_tokens += len(output.outputs[0].token_ids)
             if not json_output:
                 write(output.outputs[0].text)
             elif output.finished:
-                print_json({"model": str(path)} | as_dict(output))
+                print_json({"model": str(path)} | as_dict(output, params))
         if not json_output:
             typer.echo()
+            print_speed(num_tokens, time.monotonic() - started)
 
 
-def as_dict(output: RequestOutput) -> dict[str, Any]:
-    """One finished request for `--json`."""
+def _prompt(argument: str | None, option: str | None) -> str:
+    if argument is not None and option is not None:
+        raise typer.BadParameter("give the prompt as an argument or with --prompt, not both", param_hint="PROMPT")
+    prompt = argument if option is None else option
+    if prompt is not None:
+        return utf8(prompt, "prompt")
+    if sys.stdin.isatty():
+        raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
+    # Without the line break that `echo` and editors put at the end: it would change the completion.
+    return utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
+
+
+def as_dict(output: RequestOutput, params: SamplingParams) -> dict[str, Any]:
+    """One finished request for `--json`; with its `sampling`, the same command gives the same text again."""
     completion = output.outputs[0]
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     return {
         "prompt": output.prompt,
         "text": completion.text,
@@ -101,5 +124,6 @@ def as_dict(output: RequestOutput) -> dict[str, Any]:
         "stop_reason": completion.stop_reason,
         "prompt_tokens": len(output.prompt_token_ids),
         "completion_tokens": len(completion.token_ids),
+        "sampling": {name: getattr(params, name) for name in names},
         "metrics": dataclasses.asdict(output.metrics),
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
-use crate::config::{EngineConfig, KvCacheDtype, SamplingParams};
+use crate::config::{EngineConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
 use crate::engine::{
     Accepted, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
 };
@@ -35,6 +35,7 @@ pub fn config() -> EngineConfig {
         max_queue_size: 64,
         retention: Duration::from_secs(300),
         seed: Some(5),
+        sampling_defaults: SamplingDefaults::default(),
     }
 }
 

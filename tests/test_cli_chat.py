@@ -1,0 +1,156 @@
+"""`rocmforge chat`: in a pipe, and on a terminal as a person uses it."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+from tiny_models import rewritten
+
+LIMIT = 120.0
+
+
+def process(*arguments, **kwargs):
+    """As a program, with pipes."""
+    command = [sys.executable, "-m", "rocmforge", "chat", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
+
+
+def test_chat_answers_line_by_line(smollm2_path):
+    lines = "What is the capital of France? One word.\n\n/reset\n/help\nAnd of Japan? One word.\n/exit\nnever\n"
+    done = process("-m", smollm2_path, "-n", 16, "--temperature", 0, input=lines)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.strip().splitlines()
+    assert "Paris" in first
+    assert second
+    assert "never" not in done.stdout
+
+
+def test_chat_goes_on_after_a_refusal(smollm2_path):
+    """A turn that is too long costs that turn alone; nothing was said before that could be forgotten."""
+    lines = "word " * 100 + "\nWhat is the capital of France? One word.\n" + "word " * 100 + "\n"
+    done = process("-m", smollm2_path, "-n", 8, "--temperature", 0, "--max-model-len", 64, input=lines)
+    assert done.returncode == 1
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: prompt length in tokens")
+    assert "/clear" not in first
+    assert second.endswith("; /clear forgets the conversation")
+    assert "Paris" in done.stdout
+
+
+def test_chat_ends_with_its_input(smollm2_path):
+    assert process("-m", smollm2_path, input="").returncode == 0
+
+
+@pytest.mark.parametrize("word", ["/bye", "/exit", "/quit"])
+def test_words_that_leave(smollm2_path, word):
+    done = process("-m", smollm2_path, input=f"{word}\nHello\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_unknown_commands_are_refused_with_the_list(smollm2_path):
+    done = process("-m", smollm2_path, input="/sav file\n/stats\n")
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: /sav file: no such command; there are:\n")
+    assert all(command in done.stderr for command in ("/bye", "/exit", "/quit", "/clear", "/reset", "/stats", "/help"))
+    assert "nothing was said yet" in done.stderr
+
+
+def test_a_path_is_a_message_and_quotes_make_one_of_several_lines(smollm2_path):
+    done = process("-m", smollm2_path, "-n", 4, input='/etc/fstab holds what?\n"""one\ntwo\n"""\n/stats\n')
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) >= 2
+    assert done.stderr.startswith("turns: 2; ")
+
+
+def test_a_model_without_a_template_says_once_what_helps(tiny_model, tmp_path):
+    """A19: nothing that is said to it could be answered."""
+    model = rewritten(tiny_model("quant_models/Q4_0"), tmp_path / "bare.gguf", drop=["tokenizer.chat_template"])
+    done = process("-m", model, input="a\nb\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "no chat template" in done.stderr
+    assert "rocmforge generate" in done.stderr
+    template = tmp_path / "template.txt"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    done = process("-m", model, "-n", 2, "--chat-template", template, input="a\n")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class Terminal:
+    """`rocmforge chat` on a pseudo-terminal."""
+
+    def __init__(self, state, *arguments):
+        self.process, self.screen = pty.fork()
+        if self.process == 0:
+            os.environ.update(TERM="xterm", XDG_STATE_HOME=str(state))
+            os.execv(sys.executable, [sys.executable, "-m", "rocmforge", "chat", *map(str, arguments)])
+        self.unread = b""
+
+    def type(self, text):
+        os.write(self.screen, text.encode())
+
+    def read_until(self, text):
+        """What was shown up to `text`."""
+        deadline = time.monotonic() + LIMIT
+        while text.encode() not in self.unread:
+            assert time.monotonic() < deadline, self.unread.decode(errors="replace")
+            if select.select([self.screen], [], [], 1)[0]:
+                try:
+                    self.unread += os.read(self.screen, 1 << 16)
+                except OSError:
+                    raise AssertionError(self.unread.decode(errors="replace")) from None
+        shown, _, self.unread = self.unread.partition(text.encode())
+        return shown.decode(errors="replace")
+
+    def exit_code(self):
+        """Reads what is left, so that the program does not wait for us."""
+        try:
+            while os.read(self.screen, 1 << 16):
+                pass
+        except OSError:
+            pass
+        os.close(self.screen)
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
+
+
+def test_a_person_on_a_terminal(smollm2_path, tmp_path):
+    """Editing, a paste of two lines, Ctrl-C in an answer and at the prompt, and a history that outlives the program."""
+    chat = Terminal(tmp_path, "-m", smollm2_path, "-n", 2000, "--seed", 1)
+    chat.read_until("/help lists the commands")
+    chat.read_until("> ")
+    chat.type("\x1b[200~Count to one million,\none by one.\x1b[201~\r")
+    chat.read_until("1")
+    chat.type("\x03")
+    # The statistics of what there was of it.
+    chat.read_until("tok/s; ")
+    chat.read_until("> ")
+    chat.type("/statz\x7fs\r")
+    assert "turns: 1; " in chat.read_until("tokens generated")
+    chat.read_until("> ")
+    chat.type("\x03")
+    chat.read_until("(Ctrl-C once more")
+    chat.read_until("> ")
+    chat.type("/stats\r")
+    # The conversation is still there.
+    assert "turns: 1; " in chat.read_until("tokens generated")
+    chat.read_until("> ")
+    chat.type("\x04")
+    assert chat.exit_code() == 0
+    history = tmp_path / "rocmforge" / "chat_history"
+    assert history.read_text().splitlines() == ["Count to one million,", "one by one.", "/stats"]
+    assert history.stat().st_mode & 0o077 == 0
+
+    again = Terminal(tmp_path, "-m", smollm2_path)
+    again.read_until("> ")
+    # Up: what was typed last time.
+    again.type("\x1b[A\r")
+    again.read_until("nothing was said yet")
+    again.read_until("> ")
+    again.type("\x03")
+    again.read_until("> ")
+    again.type("\x03")
+    assert again.exit_code() == 130
