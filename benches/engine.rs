@@ -58,6 +58,9 @@ fn engine(max_num_seqs: usize) -> Engine {
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
         max_queue_size: 1024,
+        max_num_partial_prefills: 4,
+        max_long_partial_prefills: 1,
+        long_prefill_token_threshold: 2 * STEPS / 25,
         retention: Duration::from_secs(1),
         seed: Some(0),
     };

@@ -38,6 +38,9 @@ impl World {
             max_prompt_logits: PROMPT,
             max_model_len: PROMPT + GENERATED,
             max_queue_size: num_seqs,
+            max_num_partial_prefills: 4,
+            max_long_partial_prefills: 1,
+            long_prefill_token_threshold: (PROMPT + GENERATED) / 25,
         };
         let scheduler = Scheduler::new(limits, Arc::new(RwLock::new(kv_cache)))?;
         Ok(Self { scheduler, num_seqs, next_id: 0, steps_left: 0, now: 0 })
@@ -59,7 +62,7 @@ impl World {
                 priority: 0,
                 all_logits: false,
                 cache_salt: None,
-                num_forks: 1,
+                will_fork: false,
             };
             self.scheduler.add(new, self.now)?;
         }

@@ -51,6 +51,13 @@ pub struct EngineArgs {
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,
+    /// Prompts that a step may leave half-way.
+    pub max_num_partial_prefills: usize,
+    /// How many of those may be long.
+    pub max_long_partial_prefills: usize,
+    /// A prompt is long while more tokens than this are to be computed of it. `None`: 4 % of the longest sequence, and
+    /// no more than a step computes.
+    pub long_prefill_token_threshold: Option<usize>,
     /// How long the record of a finished request is kept.
     pub retention: Duration,
     /// Seed of requests that bring none; `None` draws one from the system.
@@ -73,6 +80,9 @@ impl EngineArgs {
             kv_cache_dtype: KvCacheDtype::F16,
             enable_prefix_caching: true,
             max_queue_size: 1024,
+            max_num_partial_prefills: 4,
+            max_long_partial_prefills: 1,
+            long_prefill_token_threshold: None,
             retention: Duration::from_secs(300),
             seed: None,
         }
@@ -93,6 +103,9 @@ pub struct EngineConfig {
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,
+    pub max_num_partial_prefills: usize,
+    pub max_long_partial_prefills: usize,
+    pub long_prefill_token_threshold: usize,
     pub retention: Duration,
     pub seed: Option<u64>,
     /// What the model's file recommends.
@@ -121,6 +134,9 @@ impl EngineArgs {
         }
         within("block_size", self.block_size, 1, MAX_BLOCK_SIZE)?;
         within("max_queue_size", self.max_queue_size, 1, usize::MAX)?;
+        within("max_num_partial_prefills", self.max_num_partial_prefills, 1, usize::MAX)?;
+        within("max_long_partial_prefills", self.max_long_partial_prefills, 1, self.max_num_partial_prefills)?;
+        within("long_prefill_token_threshold", self.long_prefill_token_threshold.unwrap_or(1), 1, usize::MAX)?;
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

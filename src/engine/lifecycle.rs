@@ -27,9 +27,9 @@ impl Core {
             }
             RequestKind::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
         };
-        let (num_forks, max_tokens) = match &work {
-            Work::Generate(generation) => (generation.sequences.len(), generation.params.max_tokens),
-            Work::PromptLogits { .. } => (1, 0),
+        let (will_fork, max_tokens) = match &work {
+            Work::Generate(generation) => (generation.sequences.len() > 1, generation.params.max_tokens),
+            Work::PromptLogits { .. } => (false, 0),
         };
         let sequence = NewSequence {
             id: seq_id(id, 0),
@@ -38,7 +38,7 @@ impl Core {
             priority,
             all_logits,
             cache_salt: None,
-            num_forks,
+            will_fork,
         };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };
         let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };

@@ -137,6 +137,9 @@ where
         kv_cache_dtype: args.kv_cache_dtype,
         enable_prefix_caching: args.enable_prefix_caching,
         max_queue_size: args.max_queue_size,
+        max_num_partial_prefills: args.max_num_partial_prefills,
+        max_long_partial_prefills: args.max_long_partial_prefills,
+        long_prefill_token_threshold: resolve_threshold(args, pool.max_model_len, limits.max_num_batched_tokens),
         retention: args.retention,
         seed: args.seed,
         sampling_defaults: sampling_defaults(gguf.metadata()),
@@ -167,6 +170,12 @@ fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(args.max_num_seqs));
     let max_logits_rows = args.max_num_seqs.saturating_add(MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
+}
+
+/// Above how many tokens a prompt is long: one that more than one step computes always is.
+fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_tokens: usize) -> usize {
+    let default = (max_model_len / 25).clamp(1, max_num_batched_tokens);
+    args.long_prefill_token_threshold.unwrap_or(default)
 }
 
 struct Pool {

@@ -24,6 +24,9 @@ pub(super) fn scheduler_config(config: &EngineConfig) -> SchedulerConfig {
         max_prompt_logits: config.max_prompt_logits,
         max_model_len: config.max_model_len,
         max_queue_size: config.max_queue_size,
+        max_num_partial_prefills: config.max_num_partial_prefills,
+        max_long_partial_prefills: config.max_long_partial_prefills,
+        long_prefill_token_threshold: config.long_prefill_token_threshold,
     }
 }
 
@@ -50,8 +53,10 @@ impl Limits<'_> {
 
     pub(super) fn check_params(&self, params: &SamplingParams) -> Result<()> {
         params.validate()?;
-        if params.n > self.config.max_num_seqs {
-            let expected = format!("at most max_num_seqs, which is {}", self.config.max_num_seqs);
+        // More could never be served at once: those without a place wait.
+        let most = self.config.max_num_seqs.saturating_add(self.config.max_queue_size);
+        if params.n > most {
+            let expected = format!("at most max_num_seqs + max_queue_size, which is {most}");
             return Err(Error::invalid("n", params.n, expected));
         }
         if !self.has_tokenizer && !params.stop.is_empty() {

@@ -45,7 +45,7 @@ pub struct KvCache {
     now: u64,
     /// Grows with every change that could make an allocation plan wrong.
     version: u64,
-    num_releases: u64,
+    num_gains: u64,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
     /// A broken invariant met where there was nobody to tell; `check_integrity` reports it.
@@ -64,7 +64,7 @@ impl KvCache {
             returns: crossbeam_channel::unbounded(),
             now: 0,
             version: 0,
-            num_releases: 0,
+            num_gains: 0,
             prefix_cache_queries: 0,
             prefix_cache_hits: 0,
             fault: None,
@@ -111,8 +111,8 @@ impl KvCache {
         for i in seq.num_named..full {
             for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
                 let id = *table.get(i).ok_or_else(|| Error::internal(format!("computed block {i} is not held")))?;
-                if !id.is_null() {
-                    group.pool.set_hash(id, chain.hashes()[i])?;
+                if !id.is_null() && group.pool.set_hash(id, chain.hashes()[i])? {
+                    self.num_gains += 1;
                 }
             }
         }
@@ -125,7 +125,7 @@ impl KvCache {
             for id in &mut table[passed - held..passed] {
                 group.pool.release(std::mem::replace(id, BlockId::NULL), self.now)?;
                 self.version += 1;
-                self.num_releases += 1;
+                self.num_gains += 1;
             }
         }
         Ok(())
@@ -155,7 +155,7 @@ impl KvCache {
     /// evicted before its head.
     fn free_tables(&mut self, tables: &Tables) {
         self.version += 1;
-        self.num_releases += 1;
+        self.num_gains += 1;
         for (group, table) in self.groups.iter_mut().zip(tables) {
             for id in table.iter().rev().filter(|id| !id.is_null()) {
                 if let Err(error) = group.pool.release(*id, self.now) {
@@ -177,15 +177,18 @@ impl KvCache {
         self.groups.iter().all(|group| group.pool.num_available() >= num_blocks)
     }
 
-    /// Grows whenever blocks come back.
-    pub fn num_releases(&self) -> u64 {
-        self.num_releases
+    /// Grows whenever an allocation that there was no room for could have become possible: blocks came back, or content
+    /// was named that a sequence can share instead of taking blocks of its own.
+    pub fn num_gains(&self) -> u64 {
+        self.num_gains
     }
 
-    /// Counts a prompt of which `hits` of `queries` tokens were found.
+    /// Counts a prompt of which `hits` of `queries` tokens were found; nothing is looked up without prefix caching.
     pub fn count_prefix_query(&mut self, queries: usize, hits: usize) {
-        self.prefix_cache_queries += queries as u64;
-        self.prefix_cache_hits += hits as u64;
+        if self.config.enable_prefix_caching {
+            self.prefix_cache_queries += queries as u64;
+            self.prefix_cache_hits += hits as u64;
+        }
     }
 
     pub fn stats(&self) -> KvCacheStats {
@@ -200,13 +203,9 @@ impl KvCache {
             stats.blocks_cached += pool.num_cached;
             stats.blocks_owned += pool.blocks.len() - pool.num_available();
             stats.evictions += pool.evictions;
+            stats.residency.add(&pool.residency);
         }
         stats
-    }
-
-    /// How long blocks stay, per group.
-    pub fn residency(&self) -> impl Iterator<Item = Residency> + '_ {
-        self.groups.iter().map(|group| group.pool.residency)
     }
 
     /// One entry per block, group after group; `now` in microseconds of the caller's clock.

@@ -79,6 +79,27 @@ impl KvCache {
         tables.map_or_else(PrefixHit::default, |tables| PrefixHit { num_tokens: blocks * block_size, tables })
     }
 
+    /// Tokens of the prefix that a sequence of `num_tokens` named by `mine` will find, and does not find yet, once the
+    /// positions `computing` of the sequence named by `theirs` are computed.
+    pub fn tokens_shared_soon(
+        &self,
+        mine: &HashChain,
+        num_tokens: usize,
+        theirs: &HashChain,
+        computing: Range<usize>,
+    ) -> usize {
+        let block_size = self.config.block_size;
+        let first = computing.start / block_size;
+        let end = (computing.end / block_size).min(num_tokens.saturating_sub(1) / block_size);
+        // A name stands for a whole prefix: where these are equal, so is everything before them.
+        let is_shared = |i: &usize| mine.hashes().get(*i).is_some_and(|hash| theirs.hashes().get(*i) == Some(hash));
+        let is_named = |hash| self.groups.iter().all(|group| group.pool.index.get(hash).is_some());
+        if mine.hashes().get(first).is_some_and(is_named) {
+            return 0;
+        }
+        (first..end).take_while(is_shared).count() * block_size
+    }
+
     /// What `seq` (empty, if it begins with a `hit`) must be given for `demand`; `None` when there are not enough
     /// blocks.
     pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand) -> Option<AllocPlan> {

@@ -111,16 +111,17 @@ impl Pool {
         Ok(())
     }
 
-    /// Makes the content of a block findable.
-    pub(super) fn set_hash(&mut self, id: BlockId, hash: BlockHash) -> Result<()> {
+    /// Makes the content of a block findable; `true` when no other block held it.
+    pub(super) fn set_hash(&mut self, id: BlockId, hash: BlockHash) -> Result<bool> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
         if block.refs == 0 || block.hash.is_some_and(|old| old != hash) {
             return Err(Error::internal(format!("{id:?} cannot be named: {block:?}")));
         }
         block.hash = Some(hash);
+        let is_new = self.index.get(&hash).is_none();
         self.index.insert(hash, id);
-        Ok(())
+        Ok(is_new)
     }
 
     /// Forgets all content. The caller has made sure that no block is owned.

@@ -14,6 +14,8 @@ pub struct KvCacheStats {
     pub prefix_cache_hits: u64,
     /// Cached blocks whose content was given up for a new owner.
     pub evictions: u64,
+    /// Over the blocks of all groups.
+    pub residency: Residency,
 }
 
 /// How long blocks with content stay, in microseconds of the caller's clock.
@@ -25,6 +27,14 @@ pub struct Residency {
     pub idle_before_evict: Histogram,
     /// Between its uses by one sequence and the next.
     pub reuse_gap: Histogram,
+}
+
+impl Residency {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.lifetime.add(&other.lifetime);
+        self.idle_before_evict.add(&other.idle_before_evict);
+        self.reuse_gap.add(&other.reuse_gap);
+    }
 }
 
 /// Counts of durations by upper bound (inclusive, `Histogram::BOUNDS`), and the rest.
@@ -45,6 +55,13 @@ impl Histogram {
         let bucket = Self::BOUNDS.iter().position(|bound| micros <= *bound).unwrap_or(Self::BOUNDS.len());
         self.counts[bucket] += 1;
         self.sum = self.sum.saturating_add(micros);
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count += more;
+        }
+        self.sum = self.sum.saturating_add(other.sum);
     }
 
     /// Durations recorded.

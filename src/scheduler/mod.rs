@@ -2,12 +2,14 @@
 //! that millions of steps run under a virtual clock.
 //!
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
-//! sequence waits (without blocks) or runs (with blocks); `pick` says who runs, `step` builds the batch, `commit` takes
-//! the results.
+//! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `step` builds the batch,
+//! `commit` takes the results, `fork` makes several sequences of one.
 
 mod commit;
+mod fork;
 mod integrity;
 mod pick;
+mod prompts;
 mod sequence;
 mod step;
 #[cfg(test)]
@@ -23,6 +25,7 @@ pub use sequence::SeqInfo;
 pub use step::{ScheduledSeq, Step};
 
 use commit::InFlight;
+use prompts::Refusal;
 use sequence::{Key, Sequence, State};
 
 use crate::kv_cache::KvCache;
@@ -40,8 +43,14 @@ pub struct SchedulerConfig {
     /// Prompt tokens of a step whose logits may be wanted; every sequence has one row of logits besides.
     pub max_prompt_logits: usize,
     pub max_model_len: usize,
-    /// Sequences that may wait; preempted ones do not count.
+    /// Sequences that may wait; preempted ones and forks do not count.
     pub max_queue_size: usize,
+    /// Prompts that a step may leave half-way, those whose logits are wanted not counted.
+    pub max_num_partial_prefills: usize,
+    /// How many of those may be long.
+    pub max_long_partial_prefills: usize,
+    /// A prompt is long while more tokens than this are to be computed of it.
+    pub long_prefill_token_threshold: usize,
 }
 
 impl SchedulerConfig {
@@ -84,8 +93,8 @@ pub struct NewSequence {
     pub all_logits: bool,
     /// Keeps this sequence's blocks from being shared with those of another salt.
     pub cache_salt: Option<String>,
-    /// How many sequences it will be forked into after its prompt (`n`); needs `n` places among `max_num_seqs`.
-    pub num_forks: usize,
+    /// It will be forked with its first token, so no token after that one is scheduled ahead.
+    pub will_fork: bool,
 }
 
 /// Queues, token budget, admission, preemption.
@@ -99,15 +108,13 @@ pub struct Scheduler {
     running: Vec<(Key, usize)>,
     waiting: BTreeMap<Key, usize>,
     in_flight: VecDeque<InFlight>,
-    places_taken: usize,
     /// Waiting sequences that have never run: the queue's bound counts these.
     num_never_ran: usize,
     num_preemptions: u64,
     /// Blocks left free when a sequence is admitted beside others.
     watermark: usize,
-    /// The last admission that found too few blocks, and the cache's count of releases then: no use trying again before
-    /// blocks have come back.
-    refused: Option<(Key, u64)>,
+    /// The last admission that found too few blocks.
+    refused: Option<Refusal>,
     next_serial: u64,
     last_step: u64,
 }
@@ -121,6 +128,9 @@ impl Scheduler {
             ("max_prompt_logits", config.max_prompt_logits),
             ("max_model_len", config.max_model_len),
             ("max_queue_size", config.max_queue_size),
+            ("max_num_partial_prefills", config.max_num_partial_prefills),
+            ("max_long_partial_prefills", config.max_long_partial_prefills),
+            ("long_prefill_token_threshold", config.long_prefill_token_threshold),
         ] {
             if value == 0 {
                 return Err(Error::invalid(name, 0, "at least 1"));
@@ -142,7 +152,6 @@ impl Scheduler {
             running: Vec::new(),
             waiting: BTreeMap::new(),
             in_flight: VecDeque::new(),
-            places_taken: 0,
             num_never_ran: 0,
             num_preemptions: 0,
             watermark,
@@ -153,8 +162,8 @@ impl Scheduler {
     }
 
     /// # Errors
-    /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold,
-    /// more forks than places, or an id in use.
+    /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold, or
+    /// an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
         let kv = self.kv_cache.read();
         let max_len = self.check_new(&seq, &kv)?;
@@ -177,10 +186,6 @@ impl Scheduler {
     fn check_new(&self, seq: &NewSequence, kv: &KvCache) -> Result<usize> {
         if seq.prompt.is_empty() {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
-        }
-        if seq.num_forks > self.config.max_num_seqs {
-            let expected = format!("at most max_num_seqs, which is {}", self.config.max_num_seqs);
-            return Err(Error::invalid("n", seq.num_forks, expected));
         }
         if self.slots.contains_key(&seq.id) {
             return Err(Error::invalid("sequence id", format!("{:?}", seq.id), "an id that is not in use"));
@@ -214,57 +219,6 @@ impl Scheduler {
         Ok(self.build_step(self.last_step, picks, kv.config()))
     }
 
-    /// Makes `child` a copy of `parent` that shares all its blocks and ends in `token` where the parent's first
-    /// sampled token stands; called right after the commit of the parent's first sampled token, before the parent is
-    /// finished.
-    ///
-    /// # Errors
-    /// `Internal` when the parent does not stand right there, the child's id is in use, or no place is left.
-    pub fn fork(&mut self, parent: SeqId, child: SeqId, token: u32, now: u64) -> Result<()> {
-        let slot = self.slots.get(&parent).copied();
-        let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
-        let serial = self.take_serial();
-        let seq = &mut self.sequences[slot];
-        let is_ready = seq.tokens.len() == seq.prompt_len + 1 && seq.num_scheduled == seq.prompt_len;
-        if seq.state != State::Running || seq.in_flight > 0 || !is_ready {
-            return Err(Error::internal(format!("fork of {parent:?}, which has not just sampled its first token")));
-        }
-        if self.slots.contains_key(&child) {
-            return Err(Error::internal(format!("fork into {child:?}, which is in use")));
-        }
-        // The parent has kept a place for each of its forks; an unannounced one needs a free place.
-        if seq.places > 1 {
-            seq.places -= 1;
-        } else if self.places_taken < self.config.max_num_seqs {
-            self.places_taken += 1;
-        } else {
-            return Err(Error::internal(format!("fork of {parent:?} beyond its num_forks, and no place is left")));
-        }
-        let blocks = self.kv_cache.write().fork(&seq.blocks)?;
-        let mut tokens = Vec::with_capacity(seq.tokens.len());
-        tokens.extend_from_slice(&seq.tokens[..seq.prompt_len]);
-        tokens.push(token);
-        let key = Key { serial, ..seq.key };
-        let forked = Sequence {
-            id: child,
-            key,
-            tokens,
-            all_logits: false,
-            places: 1,
-            blocks,
-            chain: seq.chain.clone(),
-            born_after: self.last_step,
-            created_at: now,
-            last_access: now,
-            access_count: 0,
-            ..*seq
-        };
-        let slot = self.sequences.insert(forked);
-        self.slots.insert(child, slot);
-        self.insert_running(key, slot);
-        Ok(())
-    }
-
     /// Ends a sequence in whatever state it is and frees its blocks; `false` when there is none of that id. Blocks that
     /// a step in flight may still write go back when that step is committed or discarded.
     pub fn finish(&mut self, id: SeqId, now: u64) -> bool {
@@ -275,10 +229,7 @@ impl Scheduler {
                 self.waiting.remove(&seq.key);
                 self.num_never_ran -= usize::from(seq.scheduled_at.is_none());
             }
-            State::Running => {
-                self.remove_running(seq.key);
-                self.places_taken -= seq.places;
-            }
+            State::Running => self.remove_running(seq.key),
         }
         match self.in_flight.back_mut() {
             Some(newest) if seq.in_flight > 0 => newest.held.push(seq.blocks),

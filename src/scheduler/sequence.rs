@@ -34,8 +34,9 @@ pub(super) struct Sequence {
     pub(super) all_logits: bool,
     /// Prompt positions whose logits were handed out (`all_logits` only).
     pub(super) logits_done: usize,
-    /// Places among `max_num_seqs` that it takes, those of its forks to come included.
-    pub(super) places: usize,
+    pub(super) will_fork: bool,
+    /// Tokens that the prefix cache did not hold when it was last looked for there.
+    pub(super) uncached: usize,
     pub(super) blocks: SeqBlocks,
     pub(super) chain: HashChain,
     /// Tokens whose K and V exist: steps that were committed.
@@ -71,11 +72,12 @@ impl Sequence {
             key,
             state: State::Waiting,
             prompt_len: new.prompt.len(),
+            uncached: new.prompt.len(),
             tokens: new.prompt,
             max_len,
             all_logits: new.all_logits,
             logits_done: 0,
-            places: new.num_forks.max(1),
+            will_fork: new.will_fork,
             blocks,
             chain,
             num_computed: 0,
@@ -97,12 +99,18 @@ impl Sequence {
         self.tokens.len() + self.num_expected - self.num_scheduled
     }
 
+    /// Tokens that steps in flight compute.
+    pub(super) fn num_in_flight(&self) -> usize {
+        self.num_scheduled - self.num_computed
+    }
+
     /// Counts a step that computes its tokens up to `end`; answers whether that step samples its next one.
     pub(super) fn schedule_up_to(&mut self, end: usize) -> bool {
         let len = self.tokens.len() + self.num_expected;
         self.in_flight += 1;
         // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
-        if end == len && self.places == 1 && len + 1 < self.max_len {
+        let forks_here = self.will_fork && len == self.prompt_len;
+        if end == len && !forks_here && len + 1 < self.max_len {
             self.num_expected += 1;
         }
         end == len

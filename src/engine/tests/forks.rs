@@ -75,3 +75,80 @@ fn preempted_forks_go_on_exactly() {
     assert!(rig.engine.stats().num_preemptions > 0);
     assert_nothing_left(&rig.engine);
 }
+
+/// A6: sequences that find no place at the fork start later, and give what they would alone; more than can ever run at
+/// once are served like that.
+#[test]
+fn sequences_without_a_place_start_later() {
+    let rig = Rig::with(EngineConfig { max_num_seqs: 3, ..config() }, hashed(VOCAB), None);
+    let others: Vec<_> = (0..3).map(|i| rig.submit(&[i, i + 1], greedy(15))).collect();
+    let done = rig.run(&PROMPT, sampled(11, 12));
+    assert_eq!(done.len(), 11);
+    for (index, one) in &done {
+        assert_eq!(one.tokens, alone(&rig.rule, &PROMPT, &sampled(1, 12), *index as u32, 77), "sequence {index}");
+    }
+    others.into_iter().for_each(|client| drop(client.wait()));
+    let stats = rig.engine.stats();
+    assert_eq!(stats.generated_tokens, 3 * 15 + 11 * 12);
+    assert_eq!((stats.prompt_tokens, stats.num_finished_length), (3 * 2 + 9, 4));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A6: nobody behind a request with many sequences waits until all of these have a place.
+#[test]
+fn many_sequences_hold_nobody_up() {
+    let rig = Rig::with(EngineConfig { max_num_seqs: 4, ..config() }, hashed(VOCAB), None);
+    rig.script.close_gate();
+    let long = rig.submit(&[1, 2], greedy(50));
+    rig.script.wait_at_gate();
+    let many = rig.submit(&PROMPT, sampled(4, 5));
+    let short = rig.submit(&[7, 7], greedy(1));
+    for _ in 0..4 {
+        rig.script.let_one_pass();
+        rig.script.wait_at_gate();
+    }
+    assert_eq!(short.wait()[&0].tokens.len(), 1, "it ended while the long one ran");
+    rig.script.open_gate();
+    assert_eq!(many.wait().len(), 4);
+    assert_eq!(long.wait()[&0].tokens.len(), 50);
+    assert_nothing_left(&rig.engine);
+}
+
+/// A6: the end of a request ends those of its sequences that wait for a place.
+#[test]
+fn sequences_without_a_place_end_with_their_request() {
+    let rig = Rig::with(EngineConfig { max_num_seqs: 2, ..config() }, hashed(VOCAB), None);
+    rig.script.close_gate();
+    let client = rig.submit(&PROMPT, SamplingParams { ignore_eos: true, ..sampled(9, 50) });
+    rig.script.wait_at_gate();
+    for _ in 0..4 {
+        rig.script.let_one_pass();
+        rig.script.wait_at_gate();
+    }
+    let stats = rig.engine.stats();
+    assert_eq!((stats.num_running, stats.num_waiting), (2, 7));
+    rig.engine.abort_id(client.accepted.id).unwrap();
+    rig.script.open_gate();
+    let done = client.wait();
+    assert!(done.values().all(|one| one.reason == Some(FinishReason::Abort)), "{done:?}");
+    assert!(done.values().all(|one| !one.tokens.is_empty()), "each had its first token at the fork");
+    assert_nothing_left(&rig.engine);
+}
+
+/// A4: the preemptions of all requests are those that the engine counts.
+#[test]
+fn preemptions_of_requests_add_up() {
+    let config = EngineConfig { num_blocks: 14, max_num_batched_tokens: 8, enable_prefix_caching: false, ..config() };
+    let rig = Rig::with(config, hashed(VOCAB), None);
+    let requests = (0..8).map(|i| (rig.submit(&[i; 20], sampled(3, 20)), rig.submit(&[i; 3], greedy(30))));
+    let clients: Vec<_> = requests.flat_map(|(many, one)| [many, one]).collect();
+    let of_requests = clients.into_iter().map(|client| {
+        let done = client.wait();
+        let counts = done.values().filter_map(|one| one.last.as_ref()).map(|last| last.metrics.num_preemptions);
+        counts.max().unwrap() as u64
+    });
+    let of_requests: u64 = of_requests.sum();
+    assert!(of_requests > 0);
+    assert_eq!(of_requests, rig.engine.stats().num_preemptions);
+    assert_nothing_left(&rig.engine);
+}

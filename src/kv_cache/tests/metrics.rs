@@ -20,7 +20,7 @@ fn test_lifetime_and_idle_time() {
     kv.tick(51_000);
     kv.tick(2_051_000);
     let taker = Seq::start(&mut kv, &text(2, 1)).unwrap();
-    let residency = kv.residency().next().unwrap();
+    let residency = kv.stats().residency;
     assert_eq!((residency.lifetime.total(), residency.lifetime.sum), (1, 2_050_000));
     assert_eq!((residency.idle_before_evict.total(), residency.idle_before_evict.sum), (1, 2_000_000));
     assert_eq!(residency.reuse_gap.total(), 0);
@@ -28,7 +28,7 @@ fn test_lifetime_and_idle_time() {
     drop(taker);
     kv.tick(3_000_000);
     drop(Seq::start(&mut kv, &text(3, 1)).unwrap());
-    assert_eq!(kv.residency().next().unwrap().lifetime.total(), 1);
+    assert_eq!(kv.stats().residency.lifetime.total(), 1);
     assert_eq!(kv.stats().evictions, 1);
 }
 
@@ -45,7 +45,7 @@ fn test_reuse_gaps() {
     kv.tick(5_000);
     drop(Seq::start(&mut kv, &prompt).unwrap());
     // 500 after the allocation; then from its release (500 + 4,500 in all would be the sum if time were lost).
-    let gap = kv.residency().next().unwrap().reuse_gap;
+    let gap = kv.stats().residency.reuse_gap;
     assert_eq!((gap.total(), gap.sum), (2, 500));
 }
 
@@ -57,7 +57,7 @@ fn clock_never_goes_back() {
     drop(Seq::run(&mut kv, &text(1, 4)));
     kv.tick(5);
     drop(Seq::start(&mut kv, &text(2, 1)).unwrap());
-    assert_eq!(kv.residency().next().unwrap().lifetime.sum, 0);
+    assert_eq!(kv.stats().residency.lifetime.sum, 0);
     assert!(kv.block_map(0).iter().all(|block| block.idle_micros == 0));
 }
 

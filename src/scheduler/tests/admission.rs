@@ -3,7 +3,7 @@
 use super::harness::{Harness, kv_config, limits, sequence, shares};
 use crate::Error;
 use crate::kv_cache::KvCache;
-use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId};
+use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig};
 
 fn is_invalid(result: crate::Result<()>) -> bool {
     matches!(result, Err(Error::InvalidRequest { .. }))
@@ -21,7 +21,6 @@ fn impossible_requests_are_refused() {
     assert!(is_invalid(h.add(with(|seq| seq.prompt.clear()))));
     assert!(is_invalid(h.add(with(|seq| seq.prompt = vec![1; 64]))), "no room for a token to generate");
     assert!(is_invalid(h.add(with(|seq| seq.prompt = vec![1; 65]))));
-    assert!(is_invalid(h.add(with(|seq| seq.num_forks = 5))));
     // 8 blocks of 4 hold 32 tokens; the last token of a sequence is never computed.
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = 30))));
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = usize::MAX))));
@@ -68,6 +67,21 @@ fn test_can_fit_full_sequence_full_attention_still_gates_oversized() {
     assert_eq!(shares(&step), [(1, 4)], "nobody passes the first in the queue");
     h.finish(1);
     assert_eq!(shares(&h.step()), [(2, 16)]);
+}
+
+/// A5: a prompt that did not fit is tried again once another has computed what it can share, not only when blocks have
+/// come back; nobody behind it waits longer.
+#[test]
+fn a_refused_prompt_that_can_share_is_admitted() {
+    let mut h = Harness::new(16, SchedulerConfig { max_num_batched_tokens: 64, max_model_len: 80, ..limits() });
+    let prompt = sequence(1, 48).prompt;
+    h.add(sequence(1, 20)).unwrap();
+    // 12 blocks of which 5 are soon computed by the first; 11 are free. It has more tokens of its own than it shares, so
+    // it does not wait for them.
+    h.add(NewSequence { prompt, max_tokens: 1, ..sequence(2, 1) }).unwrap();
+    h.add(sequence(3, 1)).unwrap();
+    assert_eq!(shares(&h.step()), [(1, 20)]);
+    assert_eq!(shares(&h.step()), [(1, 1), (2, 28), (3, 1)]);
 }
 
 /// A newcomer leaves blocks for those that run.
@@ -152,25 +166,6 @@ fn urgent_prompt_passes_one_under_way() {
     assert_eq!(shares(&h.step()), [(2, 1), (1, 15)]);
 }
 
-/// A family of `n` waits until all its members have a place.
-#[test]
-fn family_needs_all_its_places() {
-    let mut h = Harness::new(64, limits());
-    h.add(sequence(1, 2)).unwrap();
-    h.add(NewSequence { num_forks: 4, ..sequence(2, 2) }).unwrap();
-    h.add(sequence(3, 2)).unwrap();
-    assert_eq!(shares(&h.step()), [(1, 2)]);
-    h.finish(1);
-    assert_eq!(shares(&h.step()), [(2, 2)]);
-    for child in [10, 11, 12] {
-        h.scheduler.fork(SeqId(2), SeqId(child), 7, h.now).unwrap();
-    }
-    assert_eq!(h.step().seqs.len(), 4);
-    assert_eq!((h.scheduler.num_running(), h.scheduler.num_waiting()), (4, 1));
-    h.finish(11);
-    assert_eq!(shares(&h.step()), [(2, 1), (10, 1), (12, 1), (3, 2)]);
-}
-
 /// K9: limits that cannot work are refused when the scheduler is made.
 #[test]
 fn bad_limits_are_refused() {
@@ -179,6 +174,9 @@ fn bad_limits_are_refused() {
         SchedulerConfig { max_num_seqs: 0, ..limits() },
         SchedulerConfig { max_model_len: 0, ..limits() },
         SchedulerConfig { max_queue_size: 0, ..limits() },
+        SchedulerConfig { max_num_partial_prefills: 0, ..limits() },
+        SchedulerConfig { max_long_partial_prefills: 0, ..limits() },
+        SchedulerConfig { long_prefill_token_threshold: 0, ..limits() },
         SchedulerConfig { max_num_batched_tokens: 3, ..limits() },
         SchedulerConfig { max_model_len: usize::MAX, ..limits() },
     ];

@@ -21,6 +21,9 @@ pub(crate) fn limits() -> SchedulerConfig {
         max_prompt_logits: 16,
         max_model_len: 64,
         max_queue_size: 8,
+        max_num_partial_prefills: 4,
+        max_long_partial_prefills: 1,
+        long_prefill_token_threshold: 64,
     }
 }
 
@@ -43,7 +46,7 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
         priority: 0,
         all_logits: false,
         cache_salt: None,
-        num_forks: 1,
+        will_fork: false,
     }
 }
 

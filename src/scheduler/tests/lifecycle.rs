@@ -2,7 +2,6 @@
 
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
-use crate::batch::BlockCopy;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
 
 /// S9, S10: one request alone runs to its end.
@@ -222,44 +221,6 @@ fn test_sequence_lifetime_tracking() {
     }
     h.finish(1);
     assert_eq!(h.scheduler.info(SeqId(1)), None);
-}
-
-/// K22: children share the prompt's blocks; who writes into the shared one first copies it.
-#[test]
-fn fork_shares_and_copies_on_write() {
-    let mut h = Harness::new(16, limits());
-    h.add(NewSequence { num_forks: 3, ..sequence(1, 6) }).unwrap();
-    h.step();
-    h.scheduler.fork(SeqId(1), SeqId(2), 70, h.now).unwrap();
-    h.scheduler.fork(SeqId(1), SeqId(3), 71, h.now).unwrap();
-    h.scheduler.check_integrity().unwrap();
-    assert_eq!(h.blocks_owned(), 2);
-    let step = h.schedule();
-    assert_eq!(step.batch.token_ids, [501, 70, 71]);
-    assert_eq!(step.batch.positions, [6, 6, 6]);
-    let copy = |dst| BlockCopy { group: 0, src: 1, dst };
-    assert_eq!(step.batch.block_copies, [copy(2), copy(3)]);
-    assert_eq!(step.batch.groups[0].block_tables, [0, 2, 0, 3, 0, 1]);
-    h.commit(&step);
-    (1..=3).for_each(|id| assert!(h.finish(id)));
-    assert_eq!(h.blocks_owned(), 0);
-}
-
-#[test]
-fn fork_out_of_place_is_an_error() {
-    let mut h = Harness::new(16, SchedulerConfig { max_num_seqs: 2, ..limits() });
-    let fork = |h: &mut Harness, child| h.scheduler.fork(SeqId(1), SeqId(child), 7, h.now);
-    fork(&mut h, 2).unwrap_err();
-    h.add(NewSequence { num_forks: 2, ..sequence(1, 6) }).unwrap();
-    fork(&mut h, 2).unwrap_err();
-    h.step();
-    fork(&mut h, 1).unwrap_err();
-    fork(&mut h, 2).unwrap();
-    fork(&mut h, 3).unwrap_err();
-    h.step();
-    h.finish(2);
-    fork(&mut h, 2).unwrap_err();
-    h.scheduler.check_integrity().unwrap();
 }
 
 /// However the scheduler itself goes away, the cache is whole again.

@@ -1,7 +1,10 @@
 mod admission;
+mod forks;
 mod harness;
 mod lifecycle;
+mod partial;
 mod preemption;
 mod prop;
 mod sim;
 mod simulator;
+mod together;

@@ -19,7 +19,7 @@ enum Op {
 
 fn request() -> impl Strategy<Value = Request> {
     let prompt = (0u32..3, 1u32..24).prop_map(|(text, len)| (0..len).map(|i| 1 + text * (i / 5)).collect());
-    (prompt, 1usize..12, -1i32..2, option::weighted(0.2, 0u8..2), any::<bool>(), 1usize..4, 0u64..3).prop_map(
+    (prompt, 1usize..12, -1i32..2, option::weighted(0.2, 0u8..2), any::<bool>(), 1usize..7, 0u64..3).prop_map(
         |(prompt, max_tokens, priority, salt, all_logits, n, seed)| Request {
             priority,
             salt,
@@ -45,16 +45,20 @@ fn op() -> impl Strategy<Value = Op> {
 fn config() -> impl Strategy<Value = SimConfig> {
     let kind =
         prop_oneof![2 => Just(GroupKind::Full), 1 => (1usize..9).prop_map(|window| GroupKind::Sliding { window })];
-    (1usize..6, 2usize..24, vec(kind, 1..3), any::<bool>(), 1usize..5, 0usize..12, 1usize..4).prop_map(
-        |(block_size, num_blocks, groups, prefix_caching, max_num_seqs, extra_tokens, depth)| SimConfig {
-            block_size,
-            num_blocks,
-            groups,
-            prefix_caching,
-            max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_tokens,
-            max_model_len: 40,
-            depth,
+    let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
+    (1usize..6, 2usize..24, vec(kind, 1..3), any::<bool>(), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
+        |(block_size, num_blocks, groups, prefix_caching, max_num_seqs, extra_tokens, partial_prefills, depth)| {
+            SimConfig {
+                block_size,
+                num_blocks,
+                groups,
+                prefix_caching,
+                max_num_seqs,
+                max_num_batched_tokens: max_num_seqs + extra_tokens,
+                max_model_len: 40,
+                partial_prefills,
+                depth,
+            }
         },
     )
 }

@@ -101,6 +101,8 @@ pub(crate) struct SimConfig {
     pub(crate) max_num_seqs: usize,
     pub(crate) max_num_batched_tokens: usize,
     pub(crate) max_model_len: usize,
+    /// `max_num_partial_prefills`, `max_long_partial_prefills`, `long_prefill_token_threshold`.
+    pub(crate) partial_prefills: (usize, usize, usize),
     /// Steps that are scheduled before the oldest is committed; all but the oldest with tokens that are not known yet.
     pub(crate) depth: usize,
 }
@@ -115,6 +117,7 @@ impl Default for SimConfig {
             max_num_seqs: 8,
             max_num_batched_tokens: 16,
             max_model_len: 64,
+            partial_prefills: (4, 1, 8),
             depth: 1,
         }
     }
@@ -145,12 +148,17 @@ impl Sim {
             hash_key: [3; 32],
         });
         let kv_cache = Arc::new(RwLock::new(kv_cache.unwrap()));
+        let (max_num_partial_prefills, max_long_partial_prefills, long_prefill_token_threshold) =
+            config.partial_prefills;
         let limits = SchedulerConfig {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,
             max_prompt_logits: 1 + config.max_num_batched_tokens / 3,
             max_queue_size: 1000,
+            max_num_partial_prefills,
+            max_long_partial_prefills,
+            long_prefill_token_threshold,
         };
         Self {
             scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(),
@@ -181,7 +189,7 @@ impl Sim {
             priority: request.priority,
             all_logits: request.all_logits,
             cache_salt: request.salt.map(|salt| salt.to_string()),
-            num_forks: request.n,
+            will_fork: request.n > 1,
         };
         self.scheduler.add(new, self.now).ok()?;
         let mut live = Live { request: request.clone(), index: 0, tokens: vec![], names: vec![], logits_seen: 0 };
@@ -202,7 +210,11 @@ impl Sim {
     /// Schedules a step; commits the oldest when as many as `depth` are in flight or nothing more can be scheduled.
     pub(crate) fn step(&mut self) {
         self.now += 1000;
+        let first = self.first_prompt();
         let step = self.scheduler.schedule(self.now).unwrap();
+        if self.in_flight.is_empty() {
+            self.check_shares(&step, first);
+        }
         let is_empty = step.seqs.is_empty();
         if !is_empty {
             self.num_steps += 1;
@@ -216,6 +228,38 @@ impl Sim {
         if self.in_flight.len() >= self.config.depth || is_empty {
             self.complete_oldest();
         }
+    }
+
+    /// The first in the order of the prompts under way, and the tokens that it has to compute.
+    fn first_prompt(&self) -> Option<(SeqId, usize)> {
+        let running = self.scheduler.running.iter().map(|&(_, slot)| &self.scheduler.sequences[slot]);
+        let prompt = running.filter(|seq| !seq.wants_prompt_logits()).find(|seq| seq.num_pending() > 1);
+        prompt.map(|seq| (seq.id, seq.num_pending()))
+    }
+
+    /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that it
+    /// needs. And the limits of partial prefills hold.
+    fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>) {
+        let (max_partial, max_long, threshold) = self.config.partial_prefills;
+        let (mut partial, mut long) = (0, 0);
+        let mut left = self.config.max_num_batched_tokens;
+        for scheduled in &step.seqs {
+            let seq = &self.scheduler.sequences[self.scheduler.slots[&scheduled.id]];
+            if first.is_some_and(|(id, _)| id == scheduled.id) {
+                let pending = first.map_or(0, |(_, pending)| pending);
+                assert!(
+                    scheduled.num_tokens >= pending.min(left.div_ceil(2)),
+                    "{scheduled:?} of {pending}, {left} left"
+                );
+            }
+            left -= scheduled.num_tokens;
+            let pending = seq.tokens.len() - seq.num_scheduled;
+            if pending > 0 && !seq.wants_prompt_logits() {
+                partial += 1;
+                long += usize::from(pending + scheduled.num_tokens > threshold);
+            }
+        }
+        assert!(partial <= max_partial && long <= max_long, "{partial} prompts are left half-way, {long} long ones");
     }
 
     fn complete_oldest(&mut self) {

@@ -34,8 +34,14 @@ fn random_config(random: &mut Random) -> SimConfig {
         max_num_seqs,
         max_num_batched_tokens: max_num_seqs + random.below(24),
         max_model_len: 4 + random.below(60),
+        partial_prefills: random_limits(random),
         depth: 1 + random.below(3),
     }
+}
+
+fn random_limits(random: &mut Random) -> (usize, usize, usize) {
+    let max_partial = 1 + random.below(4);
+    (max_partial, 1 + random.below(max_partial), 1 + random.below(20))
 }
 
 fn random_request(random: &mut Random) -> Request {
@@ -48,7 +54,7 @@ fn random_request(random: &mut Random) -> Request {
         priority: random.below(3) as i32 - 1,
         salt: random.one_in(5).then(|| random.below(2) as u8),
         all_logits: random.one_in(8),
-        n: if random.one_in(4) { 1 + random.below(4) } else { 1 },
+        n: if random.one_in(4) { 1 + random.below(6) } else { 1 },
         seed: random.below(4) as u64,
     }
 }

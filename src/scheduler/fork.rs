@@ -1,0 +1,65 @@
+//! Several sequences of one: they share what was computed, and from there on are sequences like any other.
+
+use super::sequence::{Key, Sequence, State};
+use super::{Scheduler, SeqId};
+use crate::{Error, Result};
+
+impl Scheduler {
+    /// Makes `child` a copy of `parent` that ends in `token` where the parent's first sampled token stands; called right
+    /// after the commit of the parent's first sampled token, before the parent is finished.
+    ///
+    /// A child that finds a place among `max_num_seqs` shares all the parent's blocks. One that finds none waits in its
+    /// parent's place in the order, as a sequence that was preempted does, and begins with what the prefix cache holds.
+    ///
+    /// # Errors
+    /// `Internal` when the parent does not stand right there, or the child's id is in use.
+    pub fn fork(&mut self, parent: SeqId, child: SeqId, token: u32, now: u64) -> Result<()> {
+        let slot = self.slots.get(&parent).copied();
+        let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
+        let serial = self.take_serial();
+        let seq = &self.sequences[slot];
+        let is_ready = seq.tokens.len() == seq.prompt_len + 1 && seq.num_scheduled == seq.prompt_len;
+        if seq.state != State::Running || seq.in_flight > 0 || !is_ready {
+            return Err(Error::internal(format!("fork of {parent:?}, which has not just sampled its first token")));
+        }
+        if self.slots.contains_key(&child) {
+            return Err(Error::internal(format!("fork into {child:?}, which is in use")));
+        }
+        let has_place = self.running.len() < self.config.max_num_seqs;
+        let (state, num_computed, blocks) = match has_place {
+            true => (State::Running, seq.prompt_len, self.kv_cache.write().fork(&seq.blocks)?),
+            false => (State::Waiting, 0, self.kv_cache.read().new_sequence()),
+        };
+        let mut tokens = Vec::with_capacity(seq.tokens.len());
+        tokens.extend_from_slice(&seq.tokens[..seq.prompt_len]);
+        tokens.push(token);
+        let key = Key { serial, ..seq.key };
+        let forked = Sequence {
+            id: child,
+            key,
+            state,
+            uncached: tokens.len(),
+            tokens,
+            all_logits: false,
+            will_fork: false,
+            blocks,
+            chain: seq.chain.clone(),
+            num_computed,
+            num_scheduled: num_computed,
+            born_after: self.last_step,
+            created_at: now,
+            last_access: now,
+            access_count: 0,
+            // Those before were the parent's.
+            num_preemptions: 0,
+            ..*seq
+        };
+        let slot = self.sequences.insert(forked);
+        self.slots.insert(child, slot);
+        match has_place {
+            true => self.insert_running(key, slot),
+            false => drop(self.waiting.insert(key, slot)),
+        }
+        Ok(())
+    }
+}
