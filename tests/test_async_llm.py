@@ -242,6 +242,34 @@ async def test_lower_priority_value_runs_earlier(model):
         assert order == ["early", "middle", "late"]
 
 
+async def test_a_short_prompt_passes_a_long_one(model, assert_nothing_left):
+    """A17: its first token comes while the long prompt is still computed, in 30 steps here."""
+    sizes = {"max_num_batched_tokens": 8, "max_num_seqs": 4, "max_model_len": 256}
+    async with AsyncLLM(model, num_threads=1, enable_prefix_caching=False, **sizes) as engine:
+        assert engine.config()["long_prefill_token_threshold"] == 8
+        long, short = await asyncio.gather(
+            collect(engine, [5] * 240, SHORT.replace(max_tokens=1)), collect(engine, [6] * 3, SHORT)
+        )
+        # All of the short one's 12 tokens fit beside 15 steps of the long one's prompt.
+        assert short[-1].metrics.total_time < long[-1].metrics.time_to_first_token
+        await nothing_left(assert_nothing_left, engine)
+
+
+async def test_an_accepted_request_is_counted(model):
+    """A13: at any time between its acceptance and its end a request waits or runs."""
+    async with AsyncLLM(model, num_threads=1, max_model_len=256) as engine:
+        counts = []
+        outputs = engine.generate([5] * 200, LONG.replace(max_tokens=50), request_id="one")
+        request = asyncio.ensure_future(anext(outputs))
+        while not request.done():
+            await asyncio.sleep(0)
+            stats = engine.stats()
+            if not any(stats.num_finished.values()):
+                counts.append(stats.num_waiting + stats.num_running)
+        assert set(counts) == {1}
+        await outputs.aclose()
+
+
 async def test_long_text_is_tokenised_beside_the_loop(engine):
     with pytest.raises(InvalidRequestError):
         await collect(engine, "word " * 10_000, SHORT)

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM, EngineDeadError, MemoryUsage, SamplingParams, Stats
+from rocmforge import LLM, EngineDeadError, InvalidRequestError, MemoryUsage, RequestRecord, SamplingParams, Stats
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
@@ -184,6 +184,77 @@ def test_stats_count_what_happened(model):
         assert stats.finished_records == 3
         assert stats.engine_steps > 0
         assert stats.device_allocations == start.device_allocations
+
+
+def test_equal_prompts_at_once_are_computed_once(model, assert_nothing_left):
+    """A22: the second and the third begin with what the first computed, up to its last whole block."""
+    with LLM(model, max_model_len=256, num_threads=1) as engine:
+        outputs = engine.generate([[5] * 100] * 3, GREEDY, progress=False)
+        assert [output.metrics.num_cached_tokens for output in outputs] == [0, 96, 96]
+        assert len({tuple(tokens) for tokens in ids(outputs)}) == 1
+        assert_nothing_left(engine)
+
+
+def test_more_sequences_than_run_at_once(model, assert_nothing_left):
+    """A6: those without a place start later, and give what they would with a place of their own."""
+    params = SamplingParams(n=7, seed=3, max_tokens=12, ignore_eos=True)
+    with LLM(model, max_model_len=128, num_threads=1) as engine:
+        (expected,) = engine.generate([[9, 8] * 20], params, progress=False)
+    with LLM(model, max_model_len=128, max_num_seqs=2, num_threads=1) as engine:
+        (output,) = engine.generate([[9, 8] * 20], params, progress=False)
+        assert output.outputs == expected.outputs
+        assert len({tuple(one.token_ids) for one in output.outputs}) == 7
+        assert_nothing_left(engine)
+
+
+def test_no_lookups_without_a_prefix_cache(model):
+    """A20: the counter of lookups stands still where there is nothing to look up."""
+    with LLM(model, max_model_len=64, num_threads=1, enable_prefix_caching=False) as engine:
+        engine.generate([[5] * 20] * 3, GREEDY, progress=False)
+        assert engine.stats().prefix_cache_queries == 0
+
+
+def test_salt_keeps_prefixes_apart(llm):
+    """A20: only requests of the same salt share what was computed."""
+    llm.reset_prefix_cache()
+
+    def cached(salt):
+        return llm.generate([17] * 33, GREEDY, progress=False, cache_salt=salt)[0].metrics.num_cached_tokens
+
+    assert [cached(salt) for salt in (None, "a", "b", "a", None)] == [0, 0, 0, 32, 32]
+    with pytest.raises(InvalidRequestError, match="cache_salt"):
+        cached("")
+
+
+def test_records_of_finished_requests(model):
+    """A20: how a request ended can be asked for until `retention` is over."""
+    with LLM(model, max_model_len=64, num_threads=1) as engine:
+        (output,) = engine.generate([[5] * 20], GREEDY.replace(n=2, temperature=1.0, seed=1), progress=False)
+        record = engine.record(output.request_id)
+        assert isinstance(record, RequestRecord)
+        assert (record.request_id, record.finish_reason, record.error) == (output.request_id, "length", None)
+        assert (record.num_prompt_tokens, record.num_generated_tokens) == (20, 16)
+        assert record.metrics == output.metrics
+        assert engine.record("no such request") is None
+    with LLM(model, max_model_len=64, num_threads=1, retention=0.0) as engine:
+        (output,) = engine.generate([[5] * 20], GREEDY, progress=False)
+        assert engine.record(output.request_id) is None
+
+
+def test_residency_of_blocks(model):
+    """A20: how long blocks stay: one duration per eviction, and one per block that was hit."""
+    block = 16 * 2 * 2 * 2 * 64 * 2
+    with LLM(model, max_model_len=64, num_threads=1, kv_cache_memory=6 * block) as engine:
+        for prompt in ([1] * 33, [1] * 33, [2] * 60, [3] * 60):
+            engine.generate(prompt, GREEDY.replace(max_tokens=1), progress=False)
+        stats = engine.stats()
+        assert stats.prefix_cache_evictions > 0
+        assert stats.block_lifetime.total == stats.block_idle_before_evict.total == stats.prefix_cache_evictions
+        assert stats.block_reuse_gap.total == stats.prefix_cache_hits // 16 == 2
+        assert 0 < stats.block_idle_before_evict.sum < stats.block_lifetime.sum
+        bounds = stats.block_lifetime.bounds
+        assert list(bounds) == sorted(bounds)
+        assert len(stats.block_lifetime.counts) == len(bounds) + 1
 
 
 def test_memory_is_a_ledger_that_does_not_change(model, tiny_model):

@@ -19,7 +19,7 @@ from rocmforge.errors import (
 )
 from rocmforge.llm import LLM
 from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from rocmforge.stats import MemoryUsage, Stats
+from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 if TYPE_CHECKING:
     from rocmforge.async_llm import AsyncLLM
@@ -30,6 +30,7 @@ __all__ = [
     "CompletionOutput",
     "DeviceError",
     "EngineDeadError",
+    "Histogram",
     "InvalidRequestError",
     "Logprob",
     "MemoryUsage",
@@ -38,6 +39,7 @@ __all__ = [
     "QueueFullError",
     "RequestMetrics",
     "RequestOutput",
+    "RequestRecord",
     "RocmForgeError",
     "SamplingParams",
     "Stats",

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.outputs import Update
+from rocmforge.outputs import Metrics, Update
 from rocmforge.prompts import TokenIds
 
 __version__: str
@@ -205,6 +205,9 @@ class Engine:
         kv_cache_dtype: str,
         enable_prefix_caching: bool,
         max_queue_size: int,
+        max_num_partial_prefills: int,
+        max_long_partial_prefills: int,
+        long_prefill_token_threshold: int | None,
         retention: float,
         seed: int | None,
         progress: Callable[[int, int], object] | None = None,
@@ -226,6 +229,7 @@ class Engine:
     def config(self) -> dict[str, Any]: ...
     def sampling_defaults(self) -> dict[str, float]: ...
     def stats(self) -> dict[str, Any]: ...
+    def record(self, request_id: str) -> tuple[str, str | None, int, int, Metrics] | None: ...
     def memory(self) -> tuple[int, int, int, int]: ...
     def block_map(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float64]]: ...
     def reset_prefix_cache(self) -> bool: ...
@@ -250,6 +254,7 @@ class Inbox:
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        cache_salt: str | None = None,
         final_only: bool = False,
     ) -> tuple[int, str, list[int]]:
         """Id, name and prompt token ids of a new request."""

@@ -31,6 +31,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of a request as they come; what has come since last time is merged.
 
@@ -43,9 +44,11 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             request_id: A name for `abort`; must not be in use.
             priority: Lower runs earlier.
             timeout: Seconds from now; then the request ends with finish reason `timeout`.
+            cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
+                that nobody else can tell from times whether a prompt was served before.
         """
         text = prompt if isinstance(prompt, str) else None
-        return self._stream(prompt, text, sampling_params, request_id, priority, timeout)
+        return self._stream(prompt, text, sampling_params, request_id, priority, timeout, cache_salt)
 
     def chat(
         self,
@@ -54,6 +57,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
+        cache_salt: str | None = None,
         *,
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
@@ -68,7 +72,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             chat_template=chat_template,
             **template_vars,
         )
-        return self._stream(ids, text, sampling_params, request_id, priority, timeout)
+        return self._stream(ids, text, sampling_params, request_id, priority, timeout, cache_salt)
 
     async def abort(self, request_id: str) -> bool:
         """Ends a request, whose generator then yields its last output; `False` when it is not active."""
@@ -96,6 +100,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         request_id: str | None,
         priority: int,
         deadline: float | None,
+        cache_salt: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
@@ -108,6 +113,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 request_id=request_id,
                 priority=priority,
                 timeout=deadline,
+                cache_salt=cache_salt,
             )
         except BaseException:
             self._release(loop, bridge, None)

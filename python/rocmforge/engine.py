@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
+from rocmforge.outputs import RequestMetrics
 from rocmforge.progress import on_load
 from rocmforge.prompts import Conversation, TokenIds
-from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, Stats
+from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, Stats, stats_from
 
 
 class LoadedModel:
@@ -29,7 +30,11 @@ class LoadedModel:
         kv_cache_dtype: `f16` or `f32`.
         enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
         max_queue_size: Most requests that may wait; more raise `QueueFullError`.
-        retention: Seconds for which the record of a finished request is kept.
+        max_num_partial_prefills: Most prompts that a step may leave half-way.
+        max_long_partial_prefills: Most long prompts among them. Short prompts pass those that wait for this.
+        long_prefill_token_threshold: A prompt is long while more tokens than this are to be computed of it, and leaves
+            up to half of each step to short ones; by default 4 % of `max_model_len`, and no more than a step computes.
+        retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
     """
 
@@ -47,6 +52,9 @@ class LoadedModel:
         kv_cache_dtype: str = "f16",
         enable_prefix_caching: bool = True,
         max_queue_size: int = 1024,
+        max_num_partial_prefills: int = 4,
+        max_long_partial_prefills: int = 1,
+        long_prefill_token_threshold: int | None = None,
         retention: float = 300.0,
         seed: int | None = None,
     ) -> None:
@@ -62,6 +70,9 @@ class LoadedModel:
             kv_cache_dtype=kv_cache_dtype,
             enable_prefix_caching=enable_prefix_caching,
             max_queue_size=max_queue_size,
+            max_num_partial_prefills=max_num_partial_prefills,
+            max_long_partial_prefills=max_long_partial_prefills,
+            long_prefill_token_threshold=long_prefill_token_threshold,
             retention=retention,
             seed=seed,
             progress=on_load.get(),
@@ -121,8 +132,13 @@ class LoadedModel:
         return self._engine.prompt_logits(token_ids)
 
     def stats(self) -> Stats:
-        """Gauges and counters as of the last step."""
-        return Stats(**self._engine.stats())
+        """Gauges and counters as of the last step, or of the one that runs."""
+        return stats_from(self._engine.stats())
+
+    def record(self, request_id: str) -> RequestRecord | None:
+        """How the last finished request of that id ended; `None` while it runs, and after `retention` seconds."""
+        fields = self._engine.record(request_id)
+        return None if fields is None else RequestRecord(request_id, *fields[:4], RequestMetrics(*fields[4]))
 
     def memory(self) -> MemoryUsage:
         """Bytes held on the device, by purpose; constant while the engine lives."""

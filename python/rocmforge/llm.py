@@ -24,6 +24,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
+        cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, all of them together, and returns their outputs in order.
 
@@ -31,6 +32,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             prompts: A text, token ids (a list or a numpy array), or a list of either.
             sampling_params: One for all prompts, or one for each; by default `get_default_sampling_params()`.
             progress: Whether to show a bar when stderr is a terminal.
+            cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
             InvalidRequestError: A prompt or its parameters cannot be served; nothing is left running.
@@ -40,7 +42,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         texts = [item if isinstance(item, str) else None for item in items]
-        return _run(self._engine, items, texts, params_list(sampling_params, len(items)), progress=progress)
+        params = params_list(sampling_params, len(items))
+        return _run(self._engine, items, texts, params, cache_salt, progress=progress)
 
     def chat(
         self,
@@ -48,6 +51,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
+        cache_salt: str | None = None,
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
@@ -72,10 +76,11 @@ class LLM(LoadedModel):  # noqa: D101 - below
         ]
         texts = [text for text, _ in encoded]
         ids: list[Prompt] = [ids for _, ids in encoded]
-        return _run(self._engine, ids, texts, params_list(sampling_params, len(ids)), progress=progress)
+        params = params_list(sampling_params, len(ids))
+        return _run(self._engine, ids, texts, params, cache_salt, progress=progress)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, cache_salt: str | None = None
     ) -> Generator[RequestOutput, None, None]:
         """Yields the outputs of one request as they come; what has come since last time is merged.
 
@@ -86,18 +91,21 @@ class LLM(LoadedModel):  # noqa: D101 - below
             prompt: A text or token ids.
             sampling_params: Its `output_kind` says what each output holds: `delta` for what is new, `cumulative` (the
                 default) for all so far. By default `get_default_sampling_params()`.
+            cache_salt: As for `AsyncLLM.generate`.
 
         Raises:
             InvalidRequestError: The prompt or its parameters cannot be served.
         """
         text = prompt if isinstance(prompt, str) else None
-        return _stream(self._engine, prompt, text, sampling_params or self.get_default_sampling_params())
+        params = sampling_params or self.get_default_sampling_params()
+        return _stream(self._engine, prompt, text, params, cache_salt)
 
     def stream_chat(
         self,
         messages: Conversation,
         sampling_params: SamplingParams | None = None,
         *,
+        cache_salt: str | None = None,
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
@@ -111,7 +119,8 @@ class LLM(LoadedModel):  # noqa: D101 - below
             chat_template=chat_template,
             **template_vars,
         )
-        return _stream(self._engine, ids, text, sampling_params or self.get_default_sampling_params())
+        params = sampling_params or self.get_default_sampling_params()
+        return _stream(self._engine, ids, text, params, cache_salt)
 
 
 def _run(
@@ -119,6 +128,7 @@ def _run(
     prompts: Sequence[Prompt],
     texts: Sequence[str | None],
     params: Sequence[SamplingParams],
+    cache_salt: str | None,
     *,
     progress: bool,
 ) -> list[RequestOutput]:
@@ -133,7 +143,9 @@ def _run(
             while len(results) < len(prompts):
                 while num_submitted < len(prompts):
                     try:
-                        request = _submit(inbox, prompts[num_submitted], texts[num_submitted], params[num_submitted])
+                        request = _submit(
+                            inbox, prompts[num_submitted], texts[num_submitted], params[num_submitted], cache_salt
+                        )
                     except QueueFullError:
                         break
                     running[request.id] = (num_submitted, request)
@@ -151,18 +163,18 @@ def _run(
     return [results[index] for index in range(len(prompts))]
 
 
-def _submit(inbox: Inbox, prompt: Prompt, text: str | None, params: SamplingParams) -> Request:
-    id_, request_id, prompt_token_ids = inbox.submit(prompt, params, final_only=True)
+def _submit(inbox: Inbox, prompt: Prompt, text: str | None, params: SamplingParams, cache_salt: str | None) -> Request:
+    id_, request_id, prompt_token_ids = inbox.submit(prompt, params, cache_salt=cache_salt, final_only=True)
     return Request(id_, request_id, text, prompt_token_ids)
 
 
 def _stream(
-    engine: Engine, prompt: Prompt, text: str | None, params: SamplingParams
+    engine: Engine, prompt: Prompt, text: str | None, params: SamplingParams, cache_salt: str | None
 ) -> Generator[RequestOutput, None, None]:
     """The outputs of one request; `text` is its prompt, where that is known."""
     inbox = engine.inbox()
     try:
-        id_, request_id, prompt_token_ids = inbox.submit(prompt, params)
+        id_, request_id, prompt_token_ids = inbox.submit(prompt, params, cache_salt=cache_salt)
         request = Request(id_, request_id, text, prompt_token_ids)
         finished = False
         while not finished:

@@ -38,6 +38,8 @@ pub(super) struct Core {
     pub(super) outbox: Vec<Delivery>,
     pub(super) outputs: Sender<Vec<Delivery>>,
     pub(super) counters: Stats,
+    /// Requests that were taken in since the counters were published.
+    pub(super) num_taken: usize,
     panics: u32,
     /// The step that the executor computes.
     launched: Option<Step>,
@@ -71,6 +73,7 @@ impl Core {
             outbox: Vec::new(),
             outputs,
             counters: Stats::default(),
+            num_taken: 0,
             panics: 0,
             launched: None,
             wanted: Vec::new(),
@@ -101,6 +104,9 @@ impl Core {
         }
         let Some(step) = self.launched.take() else { return Ok(()) };
         let next = if self.executor.is_asynchronous() { self.scheduler.schedule(now)? } else { Step::default() };
+        if !next.seqs.is_empty() {
+            self.publish();
+        }
         match self.collect(&step) {
             Ok(()) => self.commit(&step)?,
             Err(error) => {
@@ -116,6 +122,7 @@ impl Core {
     fn launch(&mut self, step: Step) -> Result<()> {
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
+        self.publish();
         self.want_logits(&step);
         let (executor, wanted, panics) = (&mut self.executor, &self.wanted, &mut self.panics);
         let launched = guarded(|| executor.launch(&step.batch, wanted));

@@ -44,6 +44,8 @@ pub struct NewRequest {
     pub priority: i32,
     /// Its deadline, from now.
     pub timeout: Option<Duration>,
+    /// What it computes is shared, through the prefix cache, only with requests of the same salt.
+    pub cache_salt: Option<String>,
     pub sink: SharedSink,
 }
 
@@ -175,10 +177,13 @@ impl Engine {
     /// is given a last output for each of the request's sequences, always.
     pub fn add_request(&self, request: NewRequest) -> Result<Accepted> {
         self.check_process()?;
-        let NewRequest { name, prompt, params, priority, timeout, sink } = request;
+        let NewRequest { name, prompt, params, priority, timeout, cache_salt, sink } = request;
         let limits = self.limits();
         if let Some(name) = &name {
-            limits.check_name(name)?;
+            limits.check_text("request id", name)?;
+        }
+        if let Some(salt) = &cache_salt {
+            limits.check_text("cache_salt", salt)?;
         }
         limits.check_params(&params)?;
         let prompt = match prompt {
@@ -191,7 +196,8 @@ impl Engine {
         let (id, name) = shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
             let kind = RequestKind::Tokens { params: Arc::new(params), seed, sink };
-            self.admission(id, name, prompt.clone(), priority, timeout, kind)
+            let admission = self.admission(id, name, prompt.clone(), timeout, kind);
+            Admission { priority, cache_salt, ..admission }
         })?;
         Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
     }
@@ -201,7 +207,6 @@ impl Engine {
         id: RequestId,
         name: Arc<str>,
         prompt: Vec<u32>,
-        priority: i32,
         timeout: Option<Duration>,
         kind: RequestKind,
     ) -> Admission {
@@ -210,7 +215,7 @@ impl Engine {
         let deadline = timeout.map(|timeout| arrival.saturating_add(micros(timeout)));
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let arrival_time = since_epoch.unwrap_or_default().as_secs_f64();
-        Admission { id, name, prompt, priority, arrival, arrival_time, deadline, kind }
+        Admission { id, name, prompt, priority: 0, cache_salt: None, arrival, arrival_time, deadline, kind }
     }
 
     /// `false` when no such request is active. Its blocks are free within one step.
@@ -242,13 +247,14 @@ impl Engine {
         self.inner.shared.with_registry(|registry| registry.records.get(name, now))
     }
 
-    /// The state after the last step; all zero in a forked process.
+    /// As of the last step, or of the one that runs; an accepted request waits or runs until it has ended. All zero in
+    /// a forked process.
     pub fn stats(&self) -> Stats {
         if self.check_process().is_err() {
             return Stats::default();
         }
         let shared = &self.inner.shared;
-        let mut stats = shared.stats.read().clone();
+        let mut stats = shared.read_stats();
         stats.finished_records = shared.with_registry(|registry| registry.records.len(shared.clock.now()));
         stats
     }
@@ -290,9 +296,8 @@ impl Engine {
         let shared = &self.inner.shared;
         self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
         let (reply, answer) = bounded(1);
-        shared.admit(None, |id, name| {
-            self.admission(id, name, token_ids, 0, None, RequestKind::PromptLogits { reply })
-        })?;
+        shared
+            .admit(None, |id, name| self.admission(id, name, token_ids, None, RequestKind::PromptLogits { reply }))?;
         Ok(answer)
     }
 

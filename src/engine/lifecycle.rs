@@ -19,7 +19,8 @@ use crate::{Error, Result};
 impl Core {
     /// A new request: known from here on, whatever becomes of it.
     pub(super) fn admit(&mut self, admission: Admission) {
-        let Admission { id, name, prompt, priority, arrival, arrival_time, deadline, kind } = admission;
+        let Admission { id, name, prompt, priority, cache_salt, arrival, arrival_time, deadline, kind } = admission;
+        self.num_taken += 1;
         let (work, all_logits) = match kind {
             RequestKind::Tokens { params, seed, sink } => {
                 let all_logits = params.prompt_logprobs.is_some();
@@ -37,7 +38,7 @@ impl Core {
             max_tokens,
             priority,
             all_logits,
-            cache_salt: None,
+            cache_salt,
             will_fork,
         };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };

@@ -14,16 +14,21 @@ impl Core {
 
     /// Publishes the counters, then hands out the outputs: who sees the last output of a request sees its blocks free.
     pub(super) fn flush(&mut self) {
+        self.publish();
+        if !self.outbox.is_empty() {
+            // The output thread ends only after this thread has dropped its end.
+            let _ = self.outputs.send(std::mem::take(&mut self.outbox));
+        }
+    }
+
+    /// Also before a step is computed, which may take long: what it holds is shown while it runs.
+    pub(super) fn publish(&mut self) {
         self.counters.num_waiting = self.scheduler.num_waiting();
         self.counters.num_running = self.scheduler.num_running();
         self.counters.num_preemptions = self.scheduler.num_preemptions();
         self.counters.kv_cache = self.shared.kv_cache.read().stats();
         self.counters.device_allocations = self.executor.device_allocations();
-        *self.shared.stats.write() = self.counters.clone();
-        if !self.outbox.is_empty() {
-            // The output thread ends only after this thread has dropped its end.
-            let _ = self.outputs.send(std::mem::take(&mut self.outbox));
-        }
+        self.shared.publish(&self.counters, std::mem::take(&mut self.num_taken));
     }
 
     /// Tells the consumer of a request that could not be ended in order.

@@ -34,6 +34,7 @@ pub(super) struct Admission {
     pub name: Arc<str>,
     pub prompt: Vec<u32>,
     pub priority: i32,
+    pub cache_salt: Option<String>,
     /// Microseconds of the engine's clock.
     pub arrival: u64,
     /// Seconds since the Unix epoch.
@@ -78,6 +79,9 @@ pub(super) struct Shared {
     pub kv_cache: Arc<RwLock<KvCache>>,
     /// Requests that were accepted and have not run yet; the bound of the queue holds for it.
     waiting: AtomicUsize,
+    /// Requests that were accepted and that the engine thread has not shown in `stats` yet. Lowered only while `stats`
+    /// is locked, so that a reader finds each request either here or there.
+    unseen: AtomicUsize,
     max_queue_size: usize,
     registry: Mutex<Registry>,
     commands: Sender<Command>,
@@ -96,6 +100,7 @@ impl Shared {
             memory: RwLock::default(),
             kv_cache,
             waiting: AtomicUsize::new(0),
+            unseen: AtomicUsize::new(0),
             max_queue_size,
             registry: Mutex::new(Registry { closed: None, active: HashMap::new(), records, last_id: 0 }),
             commands,
@@ -149,8 +154,10 @@ impl Shared {
         let id = RequestId(registry.last_id);
         let admission = make(id, Arc::clone(&name));
         self.waiting.fetch_add(1, Ordering::AcqRel);
+        self.unseen.fetch_add(1, Ordering::AcqRel);
         if let Err(refused) = self.commands.send(Command::Add(Box::new(admission))) {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
+            self.unseen.fetch_sub(1, Ordering::AcqRel);
             drop(registry);
             drop(refused);
             return Err(Error::EngineDead { reason: "its thread has ended".into() });
@@ -167,6 +174,20 @@ impl Shared {
     /// A request has run for the first time, or ended before it did.
     pub(super) fn leave_queue(&self) {
         self.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Shows the engine thread's counters, which from now on count `taken` requests more.
+    pub(super) fn publish(&self, stats: &Stats, taken: usize) {
+        let mut shown = self.stats.write();
+        shown.clone_from(stats);
+        self.unseen.fetch_sub(taken, Ordering::AcqRel);
+    }
+
+    /// What the engine thread has shown last, and the requests that it has yet to take.
+    pub(super) fn read_stats(&self) -> Stats {
+        let shown = self.stats.read();
+        let num_waiting = shown.num_waiting + self.unseen.load(Ordering::Acquire);
+        Stats { num_waiting, ..shown.clone() }
     }
 
     pub(super) fn with_registry<T>(&self, read: impl FnOnce(&mut Registry) -> T) -> T {

@@ -5,7 +5,7 @@ use crate::kv_cache::KvCache;
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
-/// Bytes of a request's name.
+/// Bytes of a request's name, and of its salt.
 const MAX_NAME_BYTES: usize = 1024;
 
 /// What the checks compare with.
@@ -31,10 +31,10 @@ pub(super) fn scheduler_config(config: &EngineConfig) -> SchedulerConfig {
 }
 
 impl Limits<'_> {
-    pub(super) fn check_name(&self, name: &str) -> Result<()> {
-        if name.is_empty() || name.len() > MAX_NAME_BYTES {
-            let got = format!("{} bytes", name.len());
-            return Err(Error::invalid("request id", got, format!("1 to {MAX_NAME_BYTES} bytes")));
+    pub(super) fn check_text(&self, what: &'static str, text: &str) -> Result<()> {
+        if text.is_empty() || text.len() > MAX_NAME_BYTES {
+            let got = format!("{} bytes", text.len());
+            return Err(Error::invalid(what, got, format!("1 to {MAX_NAME_BYTES} bytes")));
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::handle::{Handle, wait};
 use super::inbox::LoopWaker;
 use super::params::shortest;
 use super::requests::PyInbox;
+use super::snapshots::{RecordFields, record_fields, stats_dict};
 use super::tokenizer::PyTokenizer;
 use crate::config::{DeviceKind, EngineArgs, KvCacheDtype};
 use crate::engine::{Engine, LoadProgress};
@@ -27,7 +28,8 @@ pub(super) struct PyEngine {
 impl PyEngine {
     #[new]
     #[pyo3(signature = (model, *, device, num_threads, max_model_len, max_num_seqs, max_num_batched_tokens, block_size,
-        kv_cache_memory, kv_cache_dtype, enable_prefix_caching, max_queue_size, retention, seed, progress=None))]
+        kv_cache_memory, kv_cache_dtype, enable_prefix_caching, max_queue_size, max_num_partial_prefills,
+        max_long_partial_prefills, long_prefill_token_threshold, retention, seed, progress=None))]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn new(
         py: Python<'_>,
@@ -42,6 +44,9 @@ impl PyEngine {
         kv_cache_dtype: &str,
         enable_prefix_caching: bool,
         max_queue_size: &Bound<'_, PyAny>,
+        max_num_partial_prefills: &Bound<'_, PyAny>,
+        max_long_partial_prefills: &Bound<'_, PyAny>,
+        long_prefill_token_threshold: Option<&Bound<'_, PyAny>>,
         retention: f64,
         seed: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
@@ -58,6 +63,12 @@ impl PyEngine {
             kv_cache_dtype: dtype_named(kv_cache_dtype)?,
             enable_prefix_caching,
             max_queue_size: integer("max_queue_size", max_queue_size)?,
+            max_num_partial_prefills: integer("max_num_partial_prefills", max_num_partial_prefills)?,
+            max_long_partial_prefills: integer("max_long_partial_prefills", max_long_partial_prefills)?,
+            long_prefill_token_threshold: optional_integer(
+                "long_prefill_token_threshold",
+                long_prefill_token_threshold,
+            )?,
             retention: seconds("retention", retention)?,
             seed: optional_integer("seed", seed)?,
             ..EngineArgs::new(model)
@@ -99,6 +110,9 @@ impl PyEngine {
         dict.set_item("kv_cache_dtype", dtype_name(config.kv_cache_dtype))?;
         dict.set_item("enable_prefix_caching", config.enable_prefix_caching)?;
         dict.set_item("max_queue_size", config.max_queue_size)?;
+        dict.set_item("max_num_partial_prefills", config.max_num_partial_prefills)?;
+        dict.set_item("max_long_partial_prefills", config.max_long_partial_prefills)?;
+        dict.set_item("long_prefill_token_threshold", config.long_prefill_token_threshold)?;
         dict.set_item("retention", config.retention.as_secs_f64())?;
         dict.set_item("seed", config.seed)?;
         Ok(dict)
@@ -129,31 +143,14 @@ impl PyEngine {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let engine = self.handle.engine()?;
         let stats = py.detach(|| engine.stats());
-        let finished = PyDict::new(py);
-        finished.set_item("stop", stats.num_finished_stop)?;
-        finished.set_item("length", stats.num_finished_length)?;
-        finished.set_item("abort", stats.num_finished_abort)?;
-        finished.set_item("timeout", stats.num_finished_timeout)?;
-        finished.set_item("error", stats.num_finished_error)?;
-        let dict = PyDict::new(py);
-        dict.set_item("num_waiting", stats.num_waiting)?;
-        dict.set_item("num_running", stats.num_running)?;
-        dict.set_item("num_preemptions", stats.num_preemptions)?;
-        dict.set_item("num_finished", finished)?;
-        dict.set_item("blocks_total", stats.kv_cache.blocks_total)?;
-        dict.set_item("blocks_free", stats.kv_cache.blocks_free)?;
-        dict.set_item("blocks_cached", stats.kv_cache.blocks_cached)?;
-        dict.set_item("blocks_owned", stats.kv_cache.blocks_owned)?;
-        dict.set_item("prefix_cache_queries", stats.kv_cache.prefix_cache_queries)?;
-        dict.set_item("prefix_cache_hits", stats.kv_cache.prefix_cache_hits)?;
-        dict.set_item("prefix_cache_evictions", stats.kv_cache.evictions)?;
-        dict.set_item("prompt_tokens", stats.prompt_tokens)?;
-        dict.set_item("generated_tokens", stats.generated_tokens)?;
-        dict.set_item("engine_steps", stats.engine_steps)?;
-        dict.set_item("logits_rows_fetched", stats.logits_rows_fetched)?;
-        dict.set_item("device_allocations", stats.device_allocations)?;
-        dict.set_item("finished_records", stats.finished_records)?;
-        Ok(dict)
+        stats_dict(py, &stats)
+    }
+
+    /// The fields of `rocmforge.RequestRecord`; `None` for a request that has not finished, or is forgotten.
+    fn record(&self, py: Python<'_>, request_id: &str) -> PyResult<Option<RecordFields>> {
+        let engine = self.handle.engine()?;
+        let record = py.detach(|| engine.record(request_id));
+        Ok(record.map(|record| record_fields(&record)))
     }
 
     /// Bytes: weights, KV cache, scratch, other.

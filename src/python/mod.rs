@@ -11,6 +11,7 @@ mod json;
 mod output;
 mod params;
 mod requests;
+mod snapshots;
 mod tokenizer;
 
 /// `gil_used = false`: every class is frozen and what it shares sits behind locks or channels of its own.

@@ -52,7 +52,7 @@ impl PyInbox {
 #[pymethods]
 impl PyInbox {
     /// `(id, request_id, prompt_token_ids)`. `final_only` keeps everything for one delivery at the end.
-    #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=0, timeout=None, final_only=false))]
+    #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=0, timeout=None, cache_salt=None, final_only=false))]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn py_submit(
         &self,
@@ -62,6 +62,7 @@ impl PyInbox {
         request_id: Option<String>,
         priority: i32,
         timeout: Option<f64>,
+        cache_salt: Option<String>,
         final_only: bool,
     ) -> PyResult<(u64, String, Vec<u32>)> {
         let params = params.get().0.clone();
@@ -72,6 +73,7 @@ impl PyInbox {
             params,
             priority,
             timeout: timeout.map(|timeout| seconds("timeout", timeout)).transpose()?,
+            cache_salt,
             sink: self.inbox.clone(),
         };
         let (id, name, prompt_token_ids) = py.detach(|| self.submit(request, kind))?;

@@ -76,7 +76,9 @@ fn a_consumer_that_is_gone_frees_its_blocks() {
         let sink = Arc::clone(&sink);
         let prompt = Prompt::TokenIds(vec![i; 7]);
         let params = greedy(1000);
-        rig.engine.add_request(NewRequest { name: None, prompt, params, priority: 0, timeout: None, sink }).unwrap();
+        rig.engine
+            .add_request(NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, sink })
+            .unwrap();
     }
     let other = rig.submit(&PROMPT, greedy(50));
     rig.script.wait_at_gate();

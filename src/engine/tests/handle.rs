@@ -32,7 +32,7 @@ fn bad_requests_are_refused() {
     assert_eq!(refuse(Draft { prompt: Prompt::Text("hi".into()), ..request(&[], greedy(1)) }), "tokenizer");
     assert_eq!(refuse(Draft { name: Some(String::new()), ..request(&[1], greedy(1)) }), "request id");
     assert_eq!(refuse(Draft { name: Some("x".repeat(2000)), ..request(&[1], greedy(1)) }), "request id");
-    assert_eq!(with(SamplingParams { n: 9, ..greedy(1) }), "n");
+    assert_eq!(with(SamplingParams { n: 8 + 64 + 1, ..greedy(1) }), "n");
     assert_eq!(with(SamplingParams { temperature: f32::NAN, ..greedy(1) }), "temperature");
     assert_eq!(with(SamplingParams { stop: vec!["x".into()], ..greedy(1) }), "stop");
     assert_eq!(with(SamplingParams { logit_bias: vec![(64, 1.0)], ..greedy(1) }), "logit_bias token id");
@@ -99,7 +99,8 @@ fn priorities() {
     let add = |token: u32, priority: i32| {
         let prompt = Prompt::TokenIds(vec![token]);
         let sink = Arc::clone(&sink);
-        let request = NewRequest { name: None, prompt, params: greedy(1), priority, timeout: None, sink };
+        let request =
+            NewRequest { name: None, prompt, params: greedy(1), priority, timeout: None, cache_salt: None, sink };
         rig.engine.add_request(request).unwrap().id
     };
     let first = add(1, 0);
@@ -129,6 +130,9 @@ fn numbers_that_contradict_each_other() {
         EngineConfig { num_blocks: 0, ..config() },
         EngineConfig { num_blocks: usize::MAX, ..config() },
         EngineConfig { max_queue_size: 0, ..config() },
+        EngineConfig { max_num_partial_prefills: 0, ..config() },
+        EngineConfig { max_long_partial_prefills: 0, ..config() },
+        EngineConfig { long_prefill_token_threshold: 0, ..config() },
     ] {
         assert!(matches!(start(bad.clone()), Err(Error::InvalidRequest { .. })), "{bad:?}");
     }

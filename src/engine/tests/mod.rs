@@ -1,5 +1,6 @@
 //! The engine over a scripted executor.
 
+mod admission;
 mod cancel;
 mod ends;
 mod failures;

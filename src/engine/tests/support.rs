@@ -77,17 +77,25 @@ pub struct Draft {
     pub params: SamplingParams,
     pub priority: i32,
     pub timeout: Option<Duration>,
+    pub cache_salt: Option<String>,
 }
 
 pub fn request(prompt: &[u32], params: SamplingParams) -> Draft {
-    Draft { name: None, prompt: Prompt::TokenIds(prompt.to_vec()), params, priority: 0, timeout: None }
+    Draft {
+        name: None,
+        prompt: Prompt::TokenIds(prompt.to_vec()),
+        params,
+        priority: 0,
+        timeout: None,
+        cache_salt: None,
+    }
 }
 
 pub fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
     let (sink, outputs) = ChannelSink::new();
-    let Draft { name, prompt, params, priority, timeout } = draft;
+    let Draft { name, prompt, params, priority, timeout, cache_salt } = draft;
     let n = params.n;
-    let accepted = engine.add_request(NewRequest { name, prompt, params, priority, timeout, sink })?;
+    let accepted = engine.add_request(NewRequest { name, prompt, params, priority, timeout, cache_salt, sink })?;
     Ok(Client { accepted, outputs, n })
 }
 

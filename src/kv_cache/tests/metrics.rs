@@ -49,6 +49,16 @@ fn test_reuse_gaps() {
     assert_eq!((gap.total(), gap.sum), (2, 500));
 }
 
+/// A20: without prefix caching nothing is looked up.
+#[test]
+fn queries_are_counted_where_there_is_a_cache() {
+    for enable_prefix_caching in [true, false] {
+        let mut kv = KvCache::new(KvCacheConfig { enable_prefix_caching, ..cache(4).config().clone() }).unwrap();
+        kv.count_prefix_query(10, 0);
+        assert_eq!(kv.stats().prefix_cache_queries, if enable_prefix_caching { 10 } else { 0 });
+    }
+}
+
 /// A clock that jumps back does no harm.
 #[test]
 fn clock_never_goes_back() {
