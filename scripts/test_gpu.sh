@@ -3,18 +3,19 @@
 # golden models in the default mode, and the golden models once more under the vendor's memory checker where it runs. A
 # part that cannot run is a failure; only the memory checker may be absent.
 #
-# Usage: test_gpu.sh [--python PYTHON] [--wheel WHEEL] [--conformance BINARY]
+# Usage: test_gpu.sh [--python PYTHON] [--wheel WHEEL] [--conformance BINARY] [--dev FOLDER]
 #   --python       an interpreter with what requirements-dev.txt names; by default python3
 #   --wheel        tests this wheel, installed for the time of the tests, in place of what PYTHON has
 #   --conformance  the compiled Rust tests, for machines without Rust; by default cargo builds them. Elsewhere
 #                  `cargo test --locked --lib --no-run` makes the binary and prints where it is
+#   --dev          where the system's device files are; by default /dev
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")/.." && pwd)
-python=python3 wheel='' conformance=''
+python=python3 wheel='' conformance='' dev=/dev
 while [ $# -gt 0 ]; do
     case $1 in
-    --python | --wheel | --conformance)
+    --python | --wheel | --conformance | --dev)
         [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 2; }
         declare "${1#--}=$2"
         shift 2
@@ -60,9 +61,12 @@ doctor=$("$python" -m rocmforge doctor) || die 'rocmforge doctor (above)'
 printf '%s\n' "$doctor"
 device=$(grep '^device hip: ' <<<"$doctor")
 if grep -q '^device hip: not usable' <<<"$device"; then
-    if [ -n "$wheel$conformance${ROCMFORGE_HIP_LIBRARY:-}" ] || [ -e /dev/kfd ] || [ -e /dev/nvidiactl ]; then
+    # AMD's, Windows' under WSL, NVIDIA's.
+    for node in kfd dxg nvidiactl; do
+        [ ! -e "$dev/$node" ] || die "there should be a GPU, since there is $dev/$node, and it cannot be used (see above)"
+    done
+    [ -z "$wheel$conformance${ROCMFORGE_HIP_LIBRARY:-}" ] ||
         die 'there should be a GPU, and it cannot be used (see above)'
-    fi
     echo 'SKIPPED: no GPU that this build can use (see above)'
     exit 0
 fi

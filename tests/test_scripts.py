@@ -143,13 +143,15 @@ GREEN = {"DOCTOR": USABLE, "PYTEST": "7 passed, 1 skipped in 0.10s", "PYTEST_STA
 CONFORMED = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s"
 
 
-def run_test_gpu(folder: Path, conformance: str | None, **settings: str) -> subprocess.CompletedProcess[str]:
+def run_test_gpu(
+    folder: Path, conformance: str | None, *arguments: str, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Runs scripts/test_gpu.sh; `conformance`: what the test binary prints, if there is one."""
     (folder / "python").write_text(PYTHON)
     (folder / "conformance").write_text(f"#!/bin/sh\necho '{conformance}'\n")
     for program in ("python", "conformance"):
         (folder / program).chmod(0o755)
-    command = [ROOT / "scripts" / "test_gpu.sh", "--python", folder / "python"]
+    command = [ROOT / "scripts" / "test_gpu.sh", "--python", folder / "python", *arguments]
     if conformance is not None:
         command += ["--conformance", folder / "conformance"]
     # A path without cargo; a driver that was named, so that a missing GPU is a failure.
@@ -195,6 +197,21 @@ def test_gpu_part_that_does_not_run_is_a_failure(
     assert done.returncode == 1
     assert re.search(message, done.stdout + done.stderr), done.stdout + done.stderr
     assert "all green" not in done.stdout
+
+
+@pytest.mark.parametrize("node", ["kfd", "dxg", "nvidiactl", None])
+def test_a_gpu_that_the_system_has_must_be_usable(tmp_path: Path, node: str | None) -> None:
+    """Also under WSL, where AMD's GPUs are behind Windows' device file."""
+    (tmp_path / "dev").mkdir()
+    if node is not None:
+        (tmp_path / "dev" / node).touch()
+    settings = {"DOCTOR": "device hip: not usable: no driver", "ROCMFORGE_HIP_LIBRARY": ""}
+    done = run_test_gpu(tmp_path, None, "--dev", str(tmp_path / "dev"), **settings)
+    if node is None:
+        assert (done.returncode, done.stdout.splitlines()[-1][:8]) == (0, "SKIPPED:")
+    else:
+        assert done.returncode == 1
+        assert f"there is {tmp_path}/dev/{node}" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["python3"], ["--wheel"]])

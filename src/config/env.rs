@@ -7,7 +7,7 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (auto, cpu, hip), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA` and what
+    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA` and what
     /// `HipOptions` names.
     ///
     /// # Errors
@@ -20,12 +20,7 @@ impl EngineArgs {
         if self.device == DeviceKind::Auto
             && let Some(value) = text(&read, "ROCMFORGE_DEVICE")?
         {
-            self.device = match value.as_str() {
-                "auto" => DeviceKind::Auto,
-                "cpu" => DeviceKind::Cpu,
-                "hip" => DeviceKind::Hip,
-                _ => return Err(Error::invalid("ROCMFORGE_DEVICE", value, "auto, cpu or hip")),
-            };
+            self.choose_device("ROCMFORGE_DEVICE", &value)?;
         }
         if self.num_threads.is_none()
             && let Some(value) = text(&read, "ROCMFORGE_NUM_THREADS")?
@@ -72,12 +67,14 @@ mod tests {
         assert_eq!((args.device, args.num_threads), (DeviceKind::Hip, Some(8)));
         let args = with(&[("ROCMFORGE_DEVICE", "")], EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Auto, None));
+        let args = with(&[("ROCMFORGE_DEVICE", "hip:1")], EngineArgs::new("m")).unwrap();
+        assert_eq!((args.device, args.hip.device_index), (DeviceKind::Hip, Some(1)));
     }
 
     #[test]
     fn a_bad_variable_is_an_error_that_names_it() {
         for (name, value) in
-            [("ROCMFORGE_DEVICE", "cuda"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
+            [("ROCMFORGE_DEVICE", "tpu"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
         {
             let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

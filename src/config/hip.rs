@@ -32,9 +32,16 @@ pub struct HipOptions {
     /// Directory of compiled kernels; `None`: nothing is kept. `ROCMFORGE_CACHE_DIR`, else `$XDG_CACHE_HOME/rocmforge`,
     /// else `~/.cache/rocmforge`.
     pub cache_dir: Option<PathBuf>,
+    /// A ROCm installation, searched before any other. `ROCM_PATH`.
+    pub rocm_path: Option<PathBuf>,
+    /// Folders in which Python looks for packages: ROCm and PyTorch come as packages with libraries in them. Only the
+    /// Python bindings set it.
+    pub python_path: Vec<PathBuf>,
     /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
     pub cuda_home: Option<PathBuf>,
-    pub device_index: u32,
+    /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
+    /// else the first. `device="hip:1"` or `ROCMFORGE_DEVICE=hip:1`.
+    pub device_index: Option<u32>,
     /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run time.
     pub embedded_kernels: bool,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower. `ROCMFORGE_BATCH_INVARIANT`.
@@ -56,8 +63,10 @@ impl Default for HipOptions {
             platform: None,
             library: None,
             cache_dir: None,
+            rocm_path: None,
+            python_path: Vec::new(),
             cuda_home: None,
-            device_index: 0,
+            device_index: None,
             embedded_kernels: true,
             batch_invariant: false,
             self_test: true,
@@ -103,6 +112,9 @@ impl HipOptions {
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
         self.vendor_blas = switch("ROCMFORGE_VENDOR_BLAS")?.unwrap_or(self.vendor_blas);
+        if self.rocm_path.is_none() {
+            self.rocm_path = path("ROCM_PATH")?;
+        }
         if self.cuda_home.is_none() {
             self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
         }
@@ -134,6 +146,7 @@ mod tests {
             ("ROCMFORGE_HIP_LIBRARY", "/lib/a.so"),
             ("ROCMFORGE_CACHE_DIR", "/cache"),
             ("CUDA_PATH", "/cuda"),
+            ("ROCM_PATH", "/rocm"),
             ("HOME", "/home/x"),
         ];
         let options = filled(&set, HipOptions::default()).unwrap();
@@ -141,11 +154,13 @@ mod tests {
         assert_eq!(options.library, Some(PathBuf::from("/lib/a.so")));
         assert_eq!(options.cache_dir, Some(PathBuf::from("/cache")));
         assert_eq!(options.cuda_home, Some(PathBuf::from("/cuda")));
+        assert_eq!(options.rocm_path, Some(PathBuf::from("/rocm")));
         let given = HipOptions {
             platform: Some(Platform::Amd),
             library: Some("b.so".into()),
             cache_dir: Some("c".into()),
             cuda_home: Some("d".into()),
+            rocm_path: Some("e".into()),
             ..HipOptions::default()
         };
         assert_eq!(filled(&set, given.clone()).unwrap(), given);

@@ -1,6 +1,7 @@
 //! What the user said (`EngineArgs`, `SamplingParams`) and what it resolves to (`EngineConfig`).
 //! The only module that reads environment variables (prefix `ROCMFORGE_`).
 
+mod device;
 mod engine;
 mod env;
 mod hip;

@@ -6,8 +6,8 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{Device, KernelRow, kernel_rows, matrix_library};
-use crate::config::{DeviceKind, EngineArgs};
+use crate::backend::hip::{Device, KernelRow, Survey, kernel_rows, matrix_library};
+use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
 
@@ -48,6 +48,9 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
 
 /// The GPU that `device="hip"` would use.
 pub struct Gpu {
+    pub platform: Platform,
+    /// Among the platform's devices.
+    pub index: u32,
     /// In a line.
     pub detail: String,
     pub kernels: Vec<KernelRow>,
@@ -60,8 +63,8 @@ pub struct Gpu {
 ///
 /// # Errors
 /// `Device` saying what was tried, where there is none; those of the environment variables; `Interrupted`.
-pub fn gpu(progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
-    let options = EngineArgs::new("").with_env()?.hip;
+pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
+    let options = args.clone().with_env()?.hip;
     let device = Device::open(&options)?;
     let properties = device.properties();
     let memory = device.memory_info()?;
@@ -78,7 +81,16 @@ pub fn gpu(progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
     let kernels = kernel_rows(&device, &options, &mut |done, total| {
         progress(LoadProgress { done: count(done), total: count(total) })
     })?;
-    Ok(Gpu { detail, kernels, matrix_library: matrix_library(&device, &options) })
+    let (platform, index) = (properties.platform, properties.index);
+    Ok(Gpu { platform, index, detail, kernels, matrix_library: matrix_library(&device, &options) })
+}
+
+/// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used.
+///
+/// # Errors
+/// Those of the environment variables.
+pub fn gpus(args: &EngineArgs) -> Result<Vec<Survey>> {
+    Ok(Device::survey(&args.clone().with_env()?.hip))
 }
 
 /// What `device="auto"` takes, in view of the environment; "none" where that is an error.

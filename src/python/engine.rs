@@ -10,12 +10,13 @@ use pyo3::types::PyDict;
 
 use super::arrays::{BlockColumns, block_columns, integer, matrix, optional_integer, seconds, token_ids};
 use super::handle::{Handle, wait};
+use super::host::engine_args;
 use super::inbox::LoopWaker;
 use super::params::shortest;
 use super::requests::PyInbox;
 use super::snapshots::{RecordFields, record_fields, stats_dict};
 use super::tokenizer::PyTokenizer;
-use crate::config::{DeviceKind, EngineArgs, KvCacheDtype};
+use crate::config::{EngineArgs, KvCacheDtype};
 use crate::engine::{Engine, LoadProgress};
 use crate::{Error, Result};
 
@@ -51,8 +52,7 @@ impl PyEngine {
         seed: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
-        let args = EngineArgs {
-            device: device_named(device)?,
+        let mut args = EngineArgs {
             num_threads: optional_integer("num_threads", num_threads)?,
             cpu_isa: None,
             max_model_len: optional_integer("max_model_len", max_model_len)?,
@@ -71,8 +71,9 @@ impl PyEngine {
             )?,
             retention: seconds("retention", retention)?,
             seed: optional_integer("seed", seed)?,
-            ..EngineArgs::new(model)
+            ..engine_args(py, model)?
         };
+        args.choose_device("device", device)?;
         let engine = with_progress(py, progress, |report| Engine::load(args, report))?;
         Ok(Self { handle: Handle::new(engine) })
     }
@@ -234,15 +235,6 @@ pub(super) fn with_progress<T: Send>(
     match raised {
         Some(error) => Err(error),
         None => Ok(result?),
-    }
-}
-
-fn device_named(name: &str) -> Result<DeviceKind> {
-    match name {
-        "auto" => Ok(DeviceKind::Auto),
-        "cpu" => Ok(DeviceKind::Cpu),
-        "hip" => Ok(DeviceKind::Hip),
-        _ => Err(Error::invalid("device", name, "'auto', 'cpu' or 'hip'")),
     }
 }
 

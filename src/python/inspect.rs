@@ -6,10 +6,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::engine::with_progress;
+use super::host::engine_args;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{KernelRow, Origin};
+use crate::backend::hip::{KernelRow, Listed, Origin, Survey};
+use crate::config::Platform;
 use crate::engine::check::check_file;
-use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, gpu};
+use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, gpu, gpus};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
@@ -62,8 +64,16 @@ pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bo
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
     let hip = PyDict::new(py);
     hip.set_item("name", "hip")?;
-    let gpu = with_progress(py, progress, |report| Ok(gpu(report)))?;
+    let args = engine_args(py, PathBuf::new())?;
+    let (drivers, gpu) = with_progress(py, progress, |report| Ok((gpus(&args), gpu(&args, report))))?;
     report.set_item("auto", auto_device(gpu.is_ok()))?;
+    let taken = gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index));
+    let drivers = drivers.unwrap_or_default();
+    report.set_item("gpu_drivers", drivers.iter().map(|d| gpu_driver(py, d)).collect::<PyResult<Vec<_>>>()?)?;
+    let listed = drivers.iter().filter_map(|driver| Some((driver.platform, &driver.devices.as_ref().ok()?.1)));
+    let listed = listed.flat_map(|(platform, devices)| devices.iter().map(move |device| (platform, device)));
+    let listed = listed.map(|(platform, gpu)| gpu_row(py, platform, gpu, taken == Some((platform, gpu.index))));
+    report.set_item("gpus", listed.collect::<PyResult<Vec<_>>>()?)?;
     match gpu {
         Ok(gpu) => {
             hip.set_item("detail", gpu.detail)?;
@@ -78,6 +88,26 @@ pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bo
     let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
     report.set_item("kernels", kernels.collect::<Vec<_>>())?;
     Ok(report)
+}
+
+/// The library of a platform's driver, or why there is none to use.
+fn gpu_driver<'py>(py: Python<'py>, driver: &Survey) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("platform", driver.platform.name())?;
+    dict.set_item("library", driver.devices.as_ref().ok().map(|(library, _)| library.display().to_string()))?;
+    dict.set_item("problem", driver.devices.as_ref().err())?;
+    Ok(dict)
+}
+
+fn gpu_row<'py>(py: Python<'py>, platform: Platform, gpu: &Listed, taken: bool) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("device", format!("hip:{}", gpu.index))?;
+    dict.set_item("platform", platform.name())?;
+    dict.set_item("name", &gpu.name)?;
+    dict.set_item("arch", &gpu.arch)?;
+    dict.set_item("integrated", gpu.integrated)?;
+    dict.set_item("taken", taken)?;
+    Ok(dict)
 }
 
 fn kernel_row<'py>(py: Python<'py>, row: &KernelRow) -> PyResult<Bound<'py, PyDict>> {

@@ -5,6 +5,7 @@ mod arrays;
 mod engine;
 mod error;
 mod handle;
+mod host;
 mod inbox;
 mod inspect;
 mod json;

@@ -30,6 +30,12 @@ def doctor(
     typer.echo(f"rocmforge {__version__}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
     for device_report in report["devices"]:
         typer.echo(f"device {device_report['name']}: {device_report['detail']}")
+    for gpu in report["gpus"]:
+        kind = ", integrated" if gpu["integrated"] else ""
+        taken = ', which device="hip" takes' if gpu["taken"] else ""
+        typer.echo(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){taken}")
+    for driver in report["gpu_drivers"]:
+        typer.echo(f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}")
     typer.echo(f'device="auto" takes: {report["auto"]}\n')
     for device_report in report["devices"]:
         if "kernels" in device_report:

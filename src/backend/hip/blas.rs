@@ -3,15 +3,15 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
+use super::search::Search;
 use super::sys::blaslt::{
     CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
     HIPBLASLT, Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
 };
-use super::sys::open_library;
+use super::sys::reason;
 use super::{Device, DevicePtr, Stream};
 use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
@@ -114,25 +114,29 @@ impl VendorBlas {
         }
     }
 
-    /// The library of the device's platform, or `None` with the reason in the log. `cuda_home` is a CUDA toolkit,
-    /// searched after the loader's own path.
+    /// The library of the device's platform, or `None` with the reason in the log.
     ///
     /// # Errors
     /// `Device` when the library is there and does not work.
-    pub fn open(device: &Device, cuda_home: Option<&Path>) -> Result<Option<Self>> {
-        let dialect = match device.properties().platform {
+    pub fn open(device: &Device, options: &HipOptions) -> Result<Option<Self>> {
+        let properties = device.properties();
+        let dialect = match properties.platform {
             Platform::Amd => HIPBLASLT,
             Platform::Nvidia => CUBLASLT,
         };
-        let Some((library, name)) = find_library(&dialect, cuda_home) else {
-            tracing::info!(
-                "{} is not installed: long prompts use our own matrix kernels",
-                dialect.library_names.first().copied().unwrap_or_default()
-            );
-            return Ok(None);
+        let names = dialect.library_names.iter().map(|&name| name.to_owned()).collect();
+        let search = Search::new(options, properties.platform, names, Some(&properties.library));
+        let found = search.find(|library, file| {
+            Api::load(library, dialect).map(|api| (api, file.display().to_string())).map_err(|error| error.to_string())
+        });
+        let ((api, create, preference_create, preference_set), name) = match found {
+            Ok(found) => found,
+            Err(problem) => {
+                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
+                return Ok(None);
+            }
         };
         device.make_current()?;
-        let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the function is the library's own; it writes one handle.
         check(unsafe { create(&mut handle) }, dialect, "Create")?;
@@ -355,24 +359,13 @@ impl Api {
     }
 }
 
-fn find_library(dialect: &Dialect, cuda_home: Option<&Path>) -> Option<(Library, String)> {
-    let bare = dialect.library_names.iter().map(PathBuf::from);
-    let folders = [cuda_home.unwrap_or(Path::new(dialect.home)).join("lib64"), Path::new(dialect.home).join("lib")];
-    let inside = folders.iter().flat_map(|folder| dialect.library_names.iter().map(move |name| folder.join(name)));
-    bare.chain(inside).find_map(|path| {
-        // SAFETY: the vendor's library; its initialisers are what every program that links it runs.
-        let library = unsafe { open_library(&path) }.ok()?;
-        Some((library, path.display().to_string()))
-    })
-}
-
 /// # Safety
 /// `T` is the type of the function.
 unsafe fn symbol<T: Copy>(library: &Library, dialect: Dialect, function: &str) -> Result<T> {
     let name = format!("{}{function}", dialect.prefix);
     // SAFETY: by the caller's promise.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
-    found.map(|f| *f).map_err(|e| failed(dialect, format!("the library lacks {name}: {e}")))
+    found.map(|f| *f).map_err(|e| failed(dialect, format!("the library lacks {name}: {}", reason(&e))))
 }
 
 fn check(status: c_int, dialect: Dialect, function: &str) -> Result<()> {

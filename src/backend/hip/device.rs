@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use super::driver::{self, DeviceProperties, Driver, DriverError, Failure, MemoryInfo, Outcome};
+use super::driver::{self, DeviceProperties, Driver, DriverError, Failure, MemoryInfo, Outcome, Survey};
 use crate::config::HipOptions;
 use crate::{Error, Result};
 
@@ -36,6 +36,11 @@ impl Device {
     /// `Error::Device` with everything that was tried.
     pub fn open(options: &HipOptions) -> Result<Self> {
         Ok(Self::with_driver(driver::open(options)?))
+    }
+
+    /// What the drivers of the options' platforms have, opened or not.
+    pub fn survey(options: &HipOptions) -> Vec<Survey> {
+        driver::survey(options)
     }
 
     pub(super) fn with_driver(driver: Box<dyn Driver>) -> Self {

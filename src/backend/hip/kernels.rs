@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::compile::plan::{KernelType, Unit};
-use super::compile::{Compiler, MatrixUnit, Origin};
+use super::compile::{CodeObject, Compiler, MatrixUnit, Origin};
 use super::device::Device;
 use super::module::{Function, Module};
-use crate::Result;
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::GgmlType;
+use crate::{Error, Result};
 
 /// Head sizes that attention is compiled for; a smaller head uses the next one.
 pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
@@ -266,9 +266,35 @@ impl Kernels {
             return Ok(loaded.clone());
         }
         let code = self.compiler.code_object(unit)?;
-        let module = Module::load(&self.device, &code.image, &unit.name())?;
+        let embedded = code.origin.clone();
+        let loaded = match self.load_code(unit, code) {
+            // What another compiler made for this GPU may be newer than its driver: code for a family of GPUs needs
+            // ROCm 6.3. The driver's own compiler makes what it loads.
+            Err(Error::Device { problem: refusal, .. }) if embedded.is_embedded() => {
+                tracing::warn!(unit = unit.name(), refusal, "code {embedded} does not load; compiling it here");
+                let compiled = self.compiler.compile(unit).map_err(|error| match error {
+                    Error::Device { device, problem } => Error::Device {
+                        device,
+                        problem: format!("code {embedded} does not load ({refusal}); to compile it here: {problem}"),
+                    },
+                    other => other,
+                })?;
+                self.load_code(unit, compiled)?
+            }
+            loaded => loaded?,
+        };
         // Another thread may have been faster: its module stays, ours is unloaded.
-        let loaded = Loaded { module, origin: code.origin, matrix_unit: MatrixUnit::of(&code.image) };
         Ok(self.loaded.lock().entry(unit).or_insert(loaded).clone())
+    }
+
+    fn load_code(&self, unit: Unit, code: CodeObject) -> Result<Loaded> {
+        let matrix_unit = MatrixUnit::of(&code.image);
+        let module = Module::load(&self.device, code.image, &unit.name())?;
+        Ok(Loaded { module, origin: code.origin, matrix_unit })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with_compiler(device: &Device, compiler: Compiler) -> Self {
+        Self { device: device.clone(), compiler, loaded: Mutex::new(HashMap::new()) }
     }
 }

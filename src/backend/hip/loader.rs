@@ -92,7 +92,7 @@ impl HipLoader {
         let wanted = VendorBlas::wanted(options).is_ok();
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
-            blas: if wanted { VendorBlas::open(&device, options.cuda_home.as_deref())? } else { None },
+            blas: if wanted { VendorBlas::open(&device, options)? } else { None },
             kept_bytes: 0,
             device,
             options: options.clone(),

@@ -25,6 +25,7 @@ mod ops;
 #[cfg(test)]
 mod ownership_tests;
 mod report;
+mod search;
 mod select;
 mod self_test;
 mod step;
@@ -40,7 +41,7 @@ pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin};
 pub use device::Device;
-pub use driver::{DeviceProperties, MemoryInfo};
+pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
 pub use graph::Graph;
 pub use kernels::{EXPERT_RUNS, HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS};
 pub use loader::HipLoader;

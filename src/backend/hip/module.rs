@@ -19,6 +19,9 @@ pub unsafe trait KernelArgs: Copy {}
 pub struct Module {
     device: Device,
     handle: ModuleHandle,
+    /// AMD's runtime gives profilers and debuggers the address of the code object that it was handed, for as long as the
+    /// module is loaded.
+    _image: Vec<u8>,
 }
 
 /// A kernel. Keeps its module loaded.
@@ -32,14 +35,14 @@ pub struct Function {
 
 impl Module {
     /// Loads a code object (AMD) or cubin (NVIDIA); `what` names it in errors.
-    pub fn load(device: &Device, image: &[u8], what: &str) -> Result<Arc<Self>> {
+    pub fn load(device: &Device, image: Vec<u8>, what: &str) -> Result<Arc<Self>> {
         device.check()?;
         // The drivers take no size: they read it from this header.
         if !image.starts_with(b"\x7fELF") {
             return Err(Error::internal(format!("{what}: {} bytes that are no ELF file", image.len())));
         }
-        let handle = device.call(|driver| driver.load_module(image)).map_err(|error| in_context(error, what))?;
-        Ok(Arc::new(Self { device: device.clone(), handle }))
+        let handle = device.call(|driver| driver.load_module(&image)).map_err(|error| in_context(error, what))?;
+        Ok(Arc::new(Self { device: device.clone(), handle, _image: image }))
     }
 
     /// A kernel by name, which runs in blocks of `threads`.

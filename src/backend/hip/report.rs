@@ -162,7 +162,7 @@ pub fn matrix_library(device: &Device, options: &HipOptions) -> String {
     if let Err(reason) = VendorBlas::wanted(options) {
         return format!("not used: {reason}");
     }
-    match VendorBlas::open(device, options.cuda_home.as_deref()) {
+    match VendorBlas::open(device, options) {
         Ok(Some(library)) => format!(
             "{}: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
              them dequantised, else of {} and more",

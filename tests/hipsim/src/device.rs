@@ -7,6 +7,7 @@ use std::thread;
 use amdsim::Order;
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::image::Image;
 use crate::log::say;
 use crate::memory::Memory;
 use crate::module::{KernelInfo, Module};
@@ -22,6 +23,8 @@ pub(crate) struct Device {
     pub index: usize,
     pub target: &'static Target,
     pub order: Order,
+    /// Whether it says that it is part of a processor.
+    pub integrated: bool,
     pub trace: bool,
     eager: bool,
     state: Mutex<State>,
@@ -32,6 +35,8 @@ pub(crate) struct State {
     pub streams: Streams,
     pub events: HashMap<u64, Event>,
     pub modules: HashMap<u64, Arc<Module>>,
+    /// What each module was loaded from.
+    pub images: HashMap<u64, Image>,
     pub functions: HashMap<u64, Function>,
     pub graphs: HashMap<u64, Arc<[Operation]>>,
     pub executables: HashMap<u64, Arc<[Operation]>>,
@@ -55,6 +60,7 @@ impl Device {
             streams,
             events: HashMap::new(),
             modules: HashMap::new(),
+            images: HashMap::new(),
             functions: HashMap::new(),
             graphs: HashMap::new(),
             executables: HashMap::new(),
@@ -62,7 +68,16 @@ impl Device {
             last_id: 0,
         };
         let (target, order) = (device.target, device.order);
-        Self { index, target, order, trace: settings.trace, eager: settings.eager, state: Mutex::new(state) }
+        let integrated = settings.integrated.contains(&index);
+        Self {
+            index,
+            target,
+            order,
+            integrated,
+            trace: settings.trace,
+            eager: settings.eager,
+            state: Mutex::new(state),
+        }
     }
 
     /// The device's state as it is, after a fault too.

@@ -16,6 +16,7 @@ mod cpu;
 mod device;
 mod execute;
 mod handle;
+mod image;
 mod log;
 mod memory;
 mod module;

@@ -9,6 +9,8 @@ pub(crate) struct Settings {
     pub devices: Vec<DeviceSettings>,
     /// Operations run when they are enqueued. `HIPSIM_EAGER=1`
     pub eager: bool,
+    /// Numbers of the devices that say they are part of a processor. `HIPSIM_INTEGRATED=0,2`
+    pub integrated: Vec<usize>,
     /// Every launch is reported. `HIPSIM_TRACE=1`
     pub trace: bool,
     /// Memory of each device. `HIPSIM_MEMORY_MB`
@@ -50,7 +52,13 @@ impl Settings {
             Some(text) => text.parse().map_err(|_| format!("HIPSIM_MEMORY_MB={text}: a number is expected"))?,
         };
         let memory_bytes = memory_mb << 20;
-        Ok(Self { devices, eager: flag("HIPSIM_EAGER")?, trace: flag("HIPSIM_TRACE")?, memory_bytes })
+        let integrated = variable("HIPSIM_INTEGRATED").filter(|list| !list.is_empty());
+        let integrated = integrated.iter().flat_map(|list| list.split(',')).map(|number| {
+            let number = number.trim();
+            number.parse().map_err(|_| format!("HIPSIM_INTEGRATED: {number:?}, a device's number is expected"))
+        });
+        let integrated = integrated.collect::<Result<_, String>>()?;
+        Ok(Self { integrated, devices, eager: flag("HIPSIM_EAGER")?, trace: flag("HIPSIM_TRACE")?, memory_bytes })
     }
 }
 
@@ -105,6 +113,7 @@ mod tests {
             ("HIPSIM_ORDER", "left"),
             ("HIPSIM_EAGER", "yes"),
             ("HIPSIM_MEMORY_MB", "1G"),
+            ("HIPSIM_INTEGRATED", "one"),
         ] {
             let message = read(&[bad]).unwrap_err();
             assert!(message.contains(bad.1), "{message}");

@@ -33,6 +33,16 @@ impl Target {
         self.objects.iter().any(|(object, _)| *object == name)
     }
 
+    /// A target with these objects, for tests.
+    #[cfg(test)]
+    pub fn of(name: &'static str, objects: &[(&'static str, &[u8])]) -> &'static Self {
+        use std::io::Write;
+        let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
+        objects.iter().for_each(|(_, object)| xz.write_all(object).unwrap());
+        let sizes: Vec<_> = objects.iter().map(|(name, object)| (*name, object.len())).collect();
+        Box::leak(Box::new(Self { name, xz: xz.finish().unwrap().leak(), objects: sizes.leak() }))
+    }
+
     /// All code objects.
     pub fn unpack(&self) -> Result<Unpacked> {
         let mut bytes = Vec::with_capacity(self.objects.iter().map(|(_, size)| size).sum());

@@ -38,6 +38,12 @@ pub enum Origin {
     Cached { compiler: String },
 }
 
+impl Origin {
+    pub fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded { .. } | Self::Generic { .. })
+    }
+}
+
 /// Without the time that it took, so that units that came about in the same way read the same.
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -100,7 +106,11 @@ impl Compiler {
         Ok(CodeObject { image: image.to_vec(), origin })
     }
 
-    fn compile(&self, unit: Unit) -> Result<CodeObject> {
+    /// What the machine's compiler makes of a unit, or made of it before.
+    ///
+    /// # Errors
+    /// As `code_object`.
+    pub fn compile(&self, unit: Unit) -> Result<CodeObject> {
         let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
         let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;
         let job = runtime.job(unit);

@@ -1,7 +1,6 @@
 //! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
 
 use std::ffi::{CString, c_char, c_int};
-use std::path::Path;
 use std::time::Duration;
 
 use libloading::Library;
@@ -11,14 +10,13 @@ use super::child;
 use super::embedded::SOURCES;
 use super::plan::Unit;
 use crate::backend::hip::driver::DeviceProperties;
+use crate::backend::hip::search::Search;
 use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
-use crate::backend::hip::sys::{ProgramHandle, Status, open_library};
+use crate::backend::hip::sys::{ProgramHandle, Status, reason};
 use crate::config::{HipOptions, Platform};
 
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
 const TIMEOUT: Duration = Duration::from_secs(600);
-/// Where CUDA's installer puts it.
-const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
 
 pub struct RuntimeCompiler {
     library: Api,
@@ -53,36 +51,27 @@ macro_rules! rtc {
 impl RuntimeCompiler {
     /// The first compiler found that fits the driver.
     pub fn open(properties: &DeviceProperties, options: &HipOptions) -> Result<Self, String> {
-        let candidates = candidates(properties, options);
-        let mut problem = None;
-        for path in &candidates {
-            // SAFETY: the initialisers of a compiler that was installed to be used like this.
-            let Ok(library) = (unsafe { open_library(path) }) else { continue };
-            match Self::load(properties, path, library) {
-                Ok(compiler) => {
-                    #[cfg(test)]
-                    let compiler = Self { without_barrier: options.without_barrier.clone(), ..compiler };
-                    return Ok(compiler);
-                }
-                Err(why) => problem = problem.or(Some(why)),
-            }
-        }
-        Err(problem.unwrap_or_else(|| format!("none of {} opens", candidates.join(", "))))
+        search(properties, options).find(|library, file| {
+            let compiler = Self::load(properties, &file.display().to_string(), library)?;
+            #[cfg(test)]
+            let compiler = Self { without_barrier: options.without_barrier.clone(), ..compiler };
+            Ok(compiler)
+        })
     }
 
     fn load(properties: &DeviceProperties, path: &str, library: Library) -> Result<Self, String> {
         // SAFETY: a library with all of these functions is of the kind whose headers they are from.
         let (library, kind) = unsafe {
             match properties.platform {
-                Platform::Amd => (Api::Hiprtc(Hiprtc::load(library).map_err(|e| format!("{path}: {e}"))?), "hipRTC"),
-                Platform::Nvidia => (Api::Nvrtc(Nvrtc::load(library).map_err(|e| format!("{path}: {e}"))?), "NVRTC"),
+                Platform::Amd => (Api::Hiprtc(Hiprtc::load(library).map_err(|e| reason(&e))?), "hipRTC"),
+                Platform::Nvidia => (Api::Nvrtc(Nvrtc::load(library).map_err(|e| reason(&e))?), "NVRTC"),
             }
         };
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both numbers outlive the call.
         let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
         if status != Status(0) {
-            return Err(format!("{path}: asked for its version, it answers {}", status.0));
+            return Err(format!("asked for its version, it answers {}", status.0));
         }
         // hipRTC's own number stays the same over releases that compile differently: the driver's tells them apart.
         let name = match properties.platform {
@@ -224,34 +213,26 @@ fn target_options(properties: &DeviceProperties) -> Vec<String> {
     }
 }
 
-/// Libraries to try, in this order. The driver's own generation first: code of a newer compiler may not load.
-fn candidates(properties: &DeviceProperties, options: &HipOptions) -> Vec<String> {
-    if let (Platform::Amd, Some(library)) = (properties.platform, &options.library) {
-        return vec![library.to_string_lossy().into_owned()];
-    }
+/// Where to look. The driver's own generation comes first: code of a newer compiler may not load.
+fn search(properties: &DeviceProperties, options: &HipOptions) -> Search {
     let major = properties.driver_version.0;
     let majors = |newest: u32, oldest: u32| {
         let mut all: Vec<u32> = (oldest..=newest).rev().collect();
         all.sort_by_key(|&version| (version > major, version.abs_diff(major)));
         all
     };
-    match properties.platform {
+    let names: Vec<String> = match properties.platform {
         // Up to ROCm 5 hipRTC was a part of libamdhip64.
         Platform::Amd => {
-            let own = majors(7, 6).into_iter().map(|version| format!("libhiprtc.so.{version}"));
-            let part = majors(7, 5).into_iter().map(|version| format!("libamdhip64.so.{version}"));
-            own.chain(part).chain(["libamdhip64.so".to_string()]).collect()
+            let own = majors(8, 6).into_iter().map(|version| format!("libhiprtc.so.{version}"));
+            let part = majors(8, 5).into_iter().map(|version| format!("libamdhip64.so.{version}"));
+            let own = own.chain(["libhiprtc.so".to_owned()]);
+            own.chain(part).chain(["libamdhip64.so".to_owned()]).collect()
         }
         Platform::Nvidia => {
             let names = majors(13, 11).into_iter().map(|version| format!("libnvrtc.so.{version}"));
-            let names: Vec<String> = names.chain(["libnvrtc.so".to_string()]).collect();
-            let mut all = names.clone();
-            for home in options.cuda_home.as_deref().into_iter().chain([Path::new(CUDA_DEFAULT_HOME)]) {
-                for directory in ["lib64", "lib"] {
-                    all.extend(names.iter().map(|name| home.join(directory).join(name).to_string_lossy().into_owned()));
-                }
-            }
-            all
+            names.chain(["libnvrtc.so".to_owned()]).collect()
         }
-    }
+    };
+    Search::new(options, properties.platform, names, Some(&properties.library))
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::embedded::{SOURCES, TARGETS, target_for};
+use super::embedded::{SOURCES, TARGETS, Target, target_for};
 use super::plan::{KernelType, PLAIN_FILES, TYPED_FILES, Unit};
 use super::*;
 use crate::backend::hip::driver::fake;
-use crate::backend::hip::kernels::KernelId;
+use crate::backend::hip::kernels::{KernelId, Kernels};
+use crate::backend::hip::tests::devices::{self, CPU_TARGETS};
 use crate::config::EngineArgs;
 
 /// Kernels of a code object with the block size that each was compiled for: the metadata of its ELF note is a
@@ -88,6 +89,33 @@ fn no_code_and_no_compiler_is_an_error() {
     let unit = Unit::plain("rows.hip");
     let error = Compiler::new(&properties, &options).code_object(unit).err().unwrap().to_string();
     assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
+}
+
+/// Code of a family of GPUs that the driver does not load is compiled here instead; where that cannot be, the error says
+/// what was wrong with both.
+#[test]
+fn embedded_code_that_does_not_load_is_compiled() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let unit = Unit::plain("rows.hip");
+    // The header of code for AMD, and nothing after it.
+    let mut object = b"\x7fELF".to_vec();
+    object.resize(64, 0);
+    object[18] = 224;
+    let embedded = Target::of("gfx11-generic", &[("rows", &object)]);
+    let kernels = |options: &HipOptions| {
+        let compiler = Compiler { embedded: Some(embedded), ..Compiler::new(device.properties(), options) };
+        Kernels::with_compiler(&device, compiler)
+    };
+    let compiled = kernels(&options);
+    compiled.function(&KernelId::prepare()).unwrap();
+    let origin = compiled.origin(unit).unwrap();
+    assert!(matches!(origin, Origin::Compiled { .. } | Origin::Cached { .. }), "{origin}");
+
+    let without = HipOptions { library: Some("libnone.so".into()), ..options };
+    let error = kernels(&without).function(&KernelId::prepare()).err().unwrap().to_string();
+    for part in ["embedded for the family gfx11-generic does not load", "hipModuleLoadData", "libnone.so"] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
 }
 
 /// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested with

@@ -1,18 +1,23 @@
-//! HIP on AMD GPUs: libamdhip64 of ROCm 6 or 7.
+//! HIP on AMD GPUs: libamdhip64 of ROCm 6, 7 or 10, whose names end in .6, .7 and .8.
 
 use std::ffi::{CStr, c_int, c_void};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
+use super::choose::choose;
 use super::error::SUCCESS;
 use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
-use super::{check_index, open_library, version_of};
+use super::{Listed, Opening, Unopened, version_of};
+use crate::backend::hip::search::Search;
 use crate::backend::hip::sys::hip::{self, Hip};
 use crate::backend::hip::sys::{
-    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
+    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of, reason,
 };
 use crate::config::{HipOptions, Platform};
 
-const LIBRARIES: [&str; 4] = ["libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so"];
+/// Of ROCm 10, 7 and 6; Python packages have it without a number. ROCm 5's is named to be told that it is too old.
+const LIBRARIES: [&str; 5] =
+    ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "libamdhip64.so.5"];
 
 pub(super) struct Amd {
     hip: Hip,
@@ -28,53 +33,106 @@ macro_rules! call {
     }};
 }
 
+/// The library, with the file that it is.
+fn load(options: &HipOptions) -> Result<(Hip, PathBuf), String> {
+    Search::driver(options, Platform::Amd, &LIBRARIES).find(|library, file| {
+        // SAFETY: a library of this name has the functions of hip_runtime_api.h.
+        let hip = unsafe { Hip::load(library) }.map_err(|e| format!("older than ROCm 6 or not HIP: {}", reason(&e)))?;
+        let loaded = file_of(hip.hipInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
+        Ok((hip, loaded))
+    })
+}
+
 /// Any failure of hipInit counts as "no AMD device": without one the library fails in several ways.
-pub(super) fn open(options: &HipOptions) -> Result<Amd, String> {
-    let (library, name) = open_library(options, &LIBRARIES)?;
-    // SAFETY: a library of this name has the functions of hip_runtime_api.h.
-    let hip = unsafe { Hip::load(library) }.map_err(|e| format!("{name} is older than ROCm 6 or not HIP: {e}"))?;
-    let device = c_int::try_from(options.device_index).map_err(|e| e.to_string())?;
-    let (mut count, mut version) = (0, 0);
-    // SAFETY: the pointers are to locals that outlive the calls.
+fn count_devices(hip: &Hip) -> Result<c_int, String> {
+    let mut count = 0;
+    // SAFETY: `count` outlives the call.
     unsafe {
-        call!(hip, hipInit(0)).map_err(|e| format!("{name} finds no device: {e}"))?;
-        call!(hip, hipGetDeviceCount(&raw mut count)).map_err(|e| format!("{name} finds no device: {e}"))?;
-        check_index(options.device_index, count).map_err(|problem| format!("{name}: {problem}"))?;
+        call!(*hip, hipInit(0)).map_err(|e| format!("it finds no device: {e}"))?;
+        call!(*hip, hipGetDeviceCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
+    }
+    Ok(count)
+}
+
+fn list_devices(hip: &Hip) -> Result<Vec<Listed>, String> {
+    let list = |device: c_int| {
+        let number = |number| attribute(hip, device, number);
+        let arch = number(hip::ATTRIBUTE_WARP_SIZE)
+            .and_then(|warp| read_arch(hip, device, warp, number(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?));
+        Ok(Listed {
+            index: device.unsigned_abs(),
+            name: name(hip, device)?,
+            // What is wrong with a device that nobody asks for is nobody's problem.
+            arch: arch.unwrap_or_else(|problem| format!("unknown: {problem}")),
+            integrated: is_integrated(hip, device),
+        })
+    };
+    (0..count_devices(hip)?).map(list).collect()
+}
+
+pub(super) fn list(options: &HipOptions) -> Result<(PathBuf, Vec<Listed>), String> {
+    let (hip, library) = load(options)?;
+    let devices = list_devices(&hip).map_err(|problem| format!("{}: {problem}", library.display()))?;
+    Ok((library, devices))
+}
+
+pub(super) fn open(options: &HipOptions) -> Opening<Amd> {
+    let (hip, library) = load(options)?;
+    let named = |problem: String| format!("{}: {problem}", library.display());
+    let index = match choose(options.device_index, &list_devices(&hip).map_err(named)?) {
+        Err(Unopened::Unusable(problem)) => return Err(named(problem).into()),
+        chosen => chosen?,
+    };
+    let device = c_int::try_from(index).map_err(|e| e.to_string())?;
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    unsafe {
         call!(hip, hipRuntimeGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
         call!(hip, hipSetDevice(device)).map_err(|e| e.to_string())?;
     }
     let driver_version = version_of(version, 10_000_000, 100_000);
-    let properties = read_properties(&hip, device, &name, driver_version)?;
+    let properties = read_properties(&hip, device, library, driver_version)?;
     Ok(Amd { hip, device, properties })
+}
+
+fn attribute(hip: &Hip, device: c_int, attribute: c_int) -> Result<u32, String> {
+    let mut value = 0;
+    // SAFETY: `value` outlives the call.
+    unsafe { call!(*hip, hipDeviceGetAttribute(&raw mut value, attribute, device)) }.map_err(|e| e.to_string())?;
+    u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
+}
+
+/// A library that does not know the question has no such device that we could tell.
+fn is_integrated(hip: &Hip, device: c_int) -> bool {
+    attribute(hip, device, hip::ATTRIBUTE_INTEGRATED).is_ok_and(|value| value != 0)
+}
+
+fn name(hip: &Hip, device: c_int) -> Result<String, String> {
+    let mut name = [0; 256];
+    // SAFETY: the name is 256 bytes, as said.
+    unsafe { call!(*hip, hipDeviceGetName(name.as_mut_ptr(), 256, device)) }.map_err(|e| e.to_string())?;
+    Ok(text(&name.map(|c| c as u8)))
 }
 
 fn read_properties(
     hip: &Hip,
     device: c_int,
-    library: &str,
+    library: PathBuf,
     driver_version: (u32, u32),
 ) -> Result<DeviceProperties, String> {
-    let attribute = |attribute| {
-        let mut value = 0;
-        // SAFETY: `value` outlives the call.
-        unsafe { call!(*hip, hipDeviceGetAttribute(&raw mut value, attribute, device)) }.map_err(|e| e.to_string())?;
-        u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
-    };
-    let mut name = [0; 256];
+    let attribute = |number| attribute(hip, device, number);
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the name is 256 bytes, as said; hipMemGetInfo writes two sizes of the current device.
-    unsafe {
-        call!(*hip, hipDeviceGetName(name.as_mut_ptr(), 256, device)).map_err(|e| e.to_string())?;
-        call!(*hip, hipMemGetInfo(&raw mut free, &raw mut total)).map_err(|e| e.to_string())?;
-    }
+    // SAFETY: hipMemGetInfo writes two sizes of the current device.
+    unsafe { call!(*hip, hipMemGetInfo(&raw mut free, &raw mut total)) }.map_err(|e| e.to_string())?;
     let warp_size = attribute(hip::ATTRIBUTE_WARP_SIZE)?;
     let multiprocessors = attribute(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     Ok(DeviceProperties {
         platform: Platform::Amd,
         index: device.unsigned_abs(),
-        name: text(&name.map(|c| c as u8)),
+        name: name(hip, device)?,
         arch: read_arch(hip, device, warp_size, multiprocessors)?,
-        driver: format!("{library}, HIP {}.{}", driver_version.0, driver_version.1),
+        driver: format!("{}, HIP {}.{}", library.display(), driver_version.0, driver_version.1),
+        library,
         driver_version,
         warp_size,
         multiprocessors,
@@ -87,6 +145,7 @@ fn read_properties(
         max_shared_per_block: attribute(hip::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
         l2_bytes: attribute(hip::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
         total_memory: total as u64,
+        integrated: is_integrated(hip, device),
     })
 }
 

@@ -51,6 +51,7 @@ pub fn properties() -> DeviceProperties {
         name: "fake".into(),
         arch: "gfx1100".into(),
         driver: "memory".into(),
+        library: "memory".into(),
         driver_version: (6, 4),
         warp_size: 32,
         multiprocessors: 4,
@@ -59,6 +60,7 @@ pub fn properties() -> DeviceProperties {
         max_shared_per_block: 65536,
         l2_bytes: 1 << 20,
         total_memory: 1 << 20,
+        integrated: false,
     }
 }
 

@@ -3,6 +3,7 @@
 //! beside this module do.
 
 use std::ffi::{CStr, c_void};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
 use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
@@ -10,6 +11,7 @@ use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
 
 mod amd;
+mod choose;
 mod error;
 #[cfg(test)]
 pub(super) mod fake;
@@ -17,6 +19,7 @@ pub(super) mod fake;
 pub(super) mod faults;
 mod nvidia;
 
+pub use choose::{Listed, Survey};
 pub use error::{DriverError, Failure};
 
 pub type Outcome<T> = std::result::Result<T, DriverError>;
@@ -32,6 +35,8 @@ pub struct DeviceProperties {
     pub arch: String,
     /// The driver's library and its version.
     pub driver: String,
+    /// The file that the library was loaded from.
+    pub library: PathBuf,
     /// Major and minor version of HIP or CUDA that the driver is of.
     pub driver_version: (u32, u32),
     pub warp_size: u32,
@@ -41,6 +46,8 @@ pub struct DeviceProperties {
     pub max_shared_per_block: u32,
     pub l2_bytes: u64,
     pub total_memory: u64,
+    /// Whether it is part of a processor, and its memory the machine's.
+    pub integrated: bool,
 }
 
 impl DeviceProperties {
@@ -151,46 +158,51 @@ pub trait Driver: Send + Sync {
 /// `Error::Device` with everything that was tried.
 pub fn open(options: &HipOptions) -> Result<Box<dyn Driver>> {
     let mut tried = Vec::new();
-    if options.platform != Some(Platform::Nvidia) {
-        match amd::open(options) {
-            Ok(driver) => return Ok(Box::new(driver)),
-            Err(problem) => tried.push(format!("amd: {problem}")),
+    for platform in platforms(options) {
+        let opened: Opening<Box<dyn Driver>> = match platform {
+            Platform::Amd => amd::open(options).map(|driver| Box::new(driver) as _),
+            Platform::Nvidia => nvidia::open(options).map(|driver| Box::new(driver) as _),
+        };
+        match opened {
+            Ok(driver) => return Ok(driver),
+            // There are devices, but not the one that was asked for: another platform's is not it either.
+            Err(Unopened::NoSuchIndex(problem)) => return Err(Error::Device { device: "hip".into(), problem }),
+            Err(Unopened::Unusable(problem)) => tried.push(format!("{}: {problem}", platform.name())),
         }
     }
-    if options.platform != Some(Platform::Amd) {
-        match nvidia::open(options) {
-            Ok(driver) => return Ok(Box::new(driver)),
-            Err(problem) => tried.push(format!("nvidia: {problem}")),
-        }
-    }
-    Err(Error::Device {
-        device: "hip".into(),
-        problem: format!("no usable GPU ({}); use device=\"cpu\" to run without one", tried.join("; ")),
-    })
+    Err(Error::Device { device: "hip".into(), problem: choose::no_device(options, &tried.join("; ")) })
 }
 
-/// The first of the driver's libraries that opens, with its name; else why none did.
-fn open_library(options: &HipOptions, names: &[&str]) -> std::result::Result<(libloading::Library, String), String> {
-    let named = options.library.as_ref().map(|path| path.to_string_lossy().into_owned());
-    let mut problems = Vec::new();
-    for name in named.as_deref().map_or(names.to_vec(), |name| vec![name]) {
-        // SAFETY: opening runs the library's initialisers: that of a GPU driver, which the user installed (or named)
-        // to be used by programs like this one.
-        match unsafe { crate::backend::hip::sys::open_library(name) } {
-            Ok(library) => return Ok((library, name.to_string())),
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    // The first name is the one that a current installation has; its problem is the one worth reading.
-    Err(problems.swap_remove(0))
+/// Every device that the drivers of the options' platforms have.
+pub fn survey(options: &HipOptions) -> Vec<Survey> {
+    let list = |platform| Survey {
+        platform,
+        devices: match platform {
+            Platform::Amd => amd::list(options),
+            Platform::Nvidia => nvidia::list(options),
+        },
+    };
+    platforms(options).into_iter().map(list).collect()
 }
 
-/// Which of the devices there are, or why there is none to use.
-fn check_index(index: u32, count: i32) -> std::result::Result<(), String> {
-    match u32::try_from(count) {
-        Ok(count) if index < count => Ok(()),
-        Ok(count) if count > 0 => Err(format!("device {index} was asked for, there are {count}")),
-        _ => Err("it has no device".into()),
+/// In the order in which they are tried.
+fn platforms(options: &HipOptions) -> Vec<Platform> {
+    options.platform.map_or_else(|| vec![Platform::Amd, Platform::Nvidia], |platform| vec![platform])
+}
+
+type Opening<T> = std::result::Result<T, Unopened>;
+
+/// Why a platform gives no device.
+enum Unopened {
+    /// There is none, or something about it does not work.
+    Unusable(String),
+    /// There are devices, but none of the number that was asked for.
+    NoSuchIndex(String),
+}
+
+impl From<String> for Unopened {
+    fn from(problem: String) -> Self {
+        Self::Unusable(problem)
     }
 }
 

@@ -1,14 +1,18 @@
 //! HIP on NVIDIA GPUs: each call is the CUDA driver's that HIP itself maps it to.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::ptr::NonNull;
 
+use super::choose::choose;
 use super::error::SUCCESS;
 use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
-use super::{check_index, open_library, version_of};
+use super::{Listed, Opening, Unopened, version_of};
+use crate::backend::hip::search::Search;
 use crate::backend::hip::sys::cuda::{self, Cuda};
 use crate::backend::hip::sys::{
     ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
+    file_of, reason,
 };
 use crate::config::{HipOptions, Platform};
 
@@ -32,25 +36,58 @@ macro_rules! call {
     }};
 }
 
-pub(super) fn open(options: &HipOptions) -> Result<Nvidia, String> {
-    let (library, name) = open_library(options, &LIBRARIES)?;
-    // SAFETY: a library of this name has the functions of cuda.h.
-    let cuda =
-        unsafe { Cuda::load(library) }.map_err(|e| format!("{name} is older than CUDA 11.8 or not CUDA: {e}"))?;
-    let index = c_int::try_from(options.device_index).map_err(|e| e.to_string())?;
-    let (mut count, mut version, mut device) = (0, 0, 0);
-    // SAFETY: the pointers are to locals that outlive the calls.
+/// The library, with the file that it is.
+fn load(options: &HipOptions) -> Result<(Cuda, PathBuf), String> {
+    Search::driver(options, Platform::Nvidia, &LIBRARIES).find(|library, file| {
+        // SAFETY: a library of this name has the functions of cuda.h.
+        let cuda =
+            unsafe { Cuda::load(library) }.map_err(|e| format!("older than CUDA 11.8 or not CUDA: {}", reason(&e)))?;
+        let loaded = file_of(cuda.cuInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
+        Ok((cuda, loaded))
+    })
+}
+
+fn list_devices(cuda: &Cuda) -> Result<Vec<Listed>, String> {
+    let mut count = 0;
+    // SAFETY: `count` outlives the call.
     unsafe {
-        call!(cuda, cuInit(0)).map_err(|e| format!("{name} finds no device: {e}"))?;
-        call!(cuda, cuDeviceGetCount(&raw mut count)).map_err(|e| format!("{name} finds no device: {e}"))?;
-        check_index(options.device_index, count).map_err(|problem| format!("{name}: {problem}"))?;
-        call!(cuda, cuDriverGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
-        call!(cuda, cuDeviceGet(&raw mut device, index)).map_err(|e| e.to_string())?;
+        call!(*cuda, cuInit(0)).map_err(|e| format!("it finds no device: {e}"))?;
+        call!(*cuda, cuDeviceGetCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
     }
+    let list = |index: c_int| {
+        let DeviceProperties { name, arch, integrated, .. } = read_properties(cuda, device_of(cuda, index)?)?;
+        Ok(Listed { index: index.unsigned_abs(), name, arch, integrated })
+    };
+    (0..count).map(list).collect()
+}
+
+fn device_of(cuda: &Cuda, index: c_int) -> Result<c_int, String> {
+    let mut device = 0;
+    // SAFETY: `device` outlives the call.
+    unsafe { call!(*cuda, cuDeviceGet(&raw mut device, index)) }.map_err(|e| e.to_string())?;
+    Ok(device)
+}
+
+pub(super) fn list(options: &HipOptions) -> Result<(PathBuf, Vec<Listed>), String> {
+    let (cuda, library) = load(options)?;
+    let devices = list_devices(&cuda).map_err(|problem| format!("{}: {problem}", library.display()))?;
+    Ok((library, devices))
+}
+
+pub(super) fn open(options: &HipOptions) -> Opening<Nvidia> {
+    let (cuda, library) = load(options)?;
+    let named = |problem: String| format!("{}: {problem}", library.display());
+    let index = match choose(options.device_index, &list_devices(&cuda).map_err(named)?) {
+        Err(Unopened::Unusable(problem)) => return Err(named(problem).into()),
+        chosen => chosen?,
+    };
+    let device = device_of(&cuda, c_int::try_from(index).map_err(|e| e.to_string())?)?;
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    unsafe { call!(cuda, cuDriverGetVersion(&raw mut version)) }.map_err(|e| e.to_string())?;
     let driver_version = version_of(version, 1000, 10);
-    let driver = format!("{name}, CUDA {}.{}", driver_version.0, driver_version.1);
-    let properties =
-        DeviceProperties { index: options.device_index, driver, driver_version, ..read_properties(&cuda, device)? };
+    let driver = format!("{}, CUDA {}.{}", library.display(), driver_version.0, driver_version.1);
+    let properties = DeviceProperties { index, driver, library, driver_version, ..read_properties(&cuda, device)? };
     let mut context = ContextHandle::NULL;
     // SAFETY: `context` outlives the call.
     unsafe { call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context, device)) }.map_err(|e| e.to_string())?;
@@ -85,6 +122,7 @@ fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, Strin
         name,
         arch: format!("sm_{major}{minor}"),
         driver: String::new(),
+        library: PathBuf::new(),
         driver_version: (0, 0),
         warp_size: attribute(cuda::ATTRIBUTE_WARP_SIZE)?,
         multiprocessors: attribute(cuda::ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
@@ -97,6 +135,7 @@ fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, Strin
         max_shared_per_block: attribute(cuda::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
         l2_bytes: attribute(cuda::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
         total_memory: 0,
+        integrated: attribute(cuda::ATTRIBUTE_INTEGRATED)? != 0,
     })
 }
 

@@ -17,8 +17,6 @@ pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 pub struct Dialect {
     pub prefix: &'static str,
     pub library_names: &'static [&'static str],
-    /// Where the vendor installs its libraries, in lib or lib64.
-    pub home: &'static str,
     pub compute_f32: c_int,
     pub attribute_transpose_a: c_int,
     pub attribute_epilogue: c_int,
@@ -29,7 +27,6 @@ pub struct Dialect {
 pub const CUBLASLT: Dialect = Dialect {
     prefix: "cublasLt",
     library_names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
-    home: "/usr/local/cuda",
     compute_f32: 68,
     attribute_transpose_a: 3,
     attribute_epilogue: 7,
@@ -39,8 +36,7 @@ pub const CUBLASLT: Dialect = Dialect {
 
 pub const HIPBLASLT: Dialect = Dialect {
     prefix: "hipblasLt",
-    library_names: &["libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
-    home: "/opt/rocm",
+    library_names: &["libhipblaslt.so.2", "libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
     compute_f32: 2,
     attribute_transpose_a: 0,
     attribute_epilogue: 2,

@@ -14,6 +14,7 @@ pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 7;
 pub const ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: c_int = 8;
 pub const ATTRIBUTE_WARP_SIZE: c_int = 10;
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
+pub const ATTRIBUTE_INTEGRATED: c_int = 18;
 pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 38;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;

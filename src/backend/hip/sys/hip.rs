@@ -1,10 +1,11 @@
-//! libamdhip64, from hip_runtime_api.h of ROCm 6 and 7.
+//! libamdhip64, from hip_runtime_api.h of ROCm 6, 7 and 10.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api};
 
 // hipDeviceAttribute_t. The numbers are the same from ROCm 5 on; only ROCm 6 has hipGetDevicePropertiesR0600.
+pub const ATTRIBUTE_INTEGRATED: c_int = 16;
 pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 19;
 pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
 pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;

@@ -1,7 +1,10 @@
 //! The foreign functions that the backend calls, as tables filled at run time from the driver's libraries: nothing of
 //! ROCm or CUDA is needed to build. The only place that spells `extern "C"`.
 
-use std::ffi::{OsStr, c_void};
+use std::error::Error as _;
+use std::ffi::{CStr, OsStr, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 pub mod blaslt;
 pub mod cuda;
@@ -13,10 +16,39 @@ pub mod rtc;
 ///
 /// # Safety
 /// The library's initialisers may run in this process.
-pub unsafe fn open_library(path: impl AsRef<OsStr>) -> Result<libloading::Library, libloading::Error> {
+pub unsafe fn open_library(path: impl AsRef<OsStr>, which: Opened) -> Result<libloading::Library, libloading::Error> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+    let only_loaded = if which == Opened::Already { libc::RTLD_NOLOAD } else { 0 };
+    let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE | only_loaded;
     // SAFETY: the caller's promise.
-    unsafe { Library::open(Some(path.as_ref()), RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE) }.map(Into::into)
+    unsafe { Library::open(Some(path.as_ref()), flags) }.map(Into::into)
+}
+
+/// Which libraries `open_library` gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opened {
+    /// Only one that this process has opened already.
+    Already,
+    Anew,
+}
+
+/// What the system's loader says, which the error's own text leaves out.
+pub fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// The file that a function was loaded from.
+pub fn file_of(function: *const c_void) -> Option<PathBuf> {
+    let mut info = libc::Dl_info {
+        dli_fname: std::ptr::null(),
+        dli_fbase: std::ptr::null_mut(),
+        dli_sname: std::ptr::null(),
+        dli_saddr: std::ptr::null_mut(),
+    };
+    // SAFETY: a look-up of an address, which may be any; `info` outlives the call.
+    let found = unsafe { libc::dladdr(function, &raw mut info) } != 0 && !info.dli_fname.is_null();
+    // SAFETY: a text that ends with a zero byte and lives as long as its library, which is never unmapped.
+    found.then(|| PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes())))
 }
 
 /// What every call returns; 0 is success.

@@ -15,7 +15,7 @@ pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
-fn stand_in() -> Option<PathBuf> {
+pub(crate) fn stand_in() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
     Some(folder.join("libhipsim.so")).filter(|path| path.exists())
 }
@@ -59,7 +59,7 @@ pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
         // Kernels that are compiled stay in a cache of the tests.
         cache_dir: library.parent().map(|folder| folder.join("test-kernels")),
         library: Some(library),
-        device_index: index as u32,
+        device_index: Some(index as u32),
         self_test: false,
         without_barrier: EngineArgs::new("").with_env().unwrap().hip.without_barrier,
         ..HipOptions::default()

@@ -73,7 +73,7 @@ pub unsafe extern "C" fn hipDeviceGetName(text: *mut c_char, length: c_int, devi
 /// hipDeviceAttribute_t, as numbered since ROCm 5.
 fn attribute(device: &Device, number: c_int) -> Result<u32> {
     Ok(match number {
-        16 => 0,                             // Integrated
+        16 => device.integrated.into(),      // Integrated
         19 => device.target.l2_bytes,        // L2CacheSize
         23 => version_digits(device)?.0,     // ComputeCapabilityMajor
         61 => version_digits(device)?.1,     // ComputeCapabilityMinor

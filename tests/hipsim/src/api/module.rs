@@ -6,6 +6,8 @@ use std::sync::Arc;
 use super::{find, find_stream, put};
 use crate::device::Function;
 use crate::handle::{Kind, pack};
+use crate::image::Image;
+use crate::log::say;
 use crate::module::{KernelInfo, Module};
 use crate::queue::{Launch, Operation};
 use crate::runtime::current;
@@ -23,6 +25,7 @@ pub unsafe extern "C" fn hipModuleLoadData(module: *mut *mut c_void, image: *con
         let mut state = device.lock();
         let id = state.new_id();
         state.modules.insert(id, Arc::new(loaded));
+        state.images.insert(id, Image::of(image));
         // SAFETY: the module's contract.
         unsafe { put(module, pack(Kind::Module, device.index, id)) }
     };
@@ -66,6 +69,10 @@ pub extern "C" fn hipModuleUnload(module: *mut c_void) -> Status {
         let mut state = device.lock();
         state.modules.remove(&id).ok_or(Status::INVALID_HANDLE)?;
         state.functions.retain(|_, function| function.module != id);
+        if state.images.remove(&id).is_some_and(|image| !image.is_there()) {
+            say(format_args!("hipModuleUnload: the image was freed or changed while the module was loaded"));
+            return Err(Status::INVALID_IMAGE);
+        }
         Ok(())
     };
     unload().into()

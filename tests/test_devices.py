@@ -1,0 +1,122 @@
+"""Which GPU is used, and where its driver is looked for: on the stand-in driver, in processes of their own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STAND_IN = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
+pytestmark = pytest.mark.skipif(
+    not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim"
+)
+TWO = {"HIPSIM_TARGET": "gfx1102,gfx1100", "HIPSIM_INTEGRATED": "0"}
+LISTED = "hip:0 (hipsim gfx1102, gfx1102, integrated), hip:1 (hipsim gfx1100, gfx1100)"
+# The variables that decide where drivers are looked for, and which.
+DECIDES = ("ROCMFORGE_", "HIPSIM_", "ROCM_PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_")
+
+
+def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(DECIDES)}
+    # No compiler: nothing here runs a kernel.
+    environment |= {"HIPSIM_CLANG": "/bin/false"} | TWO | settings
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def doctor(**settings: str):
+    done = run("-m", "rocmforge", "doctor", "--json", **settings)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def error_of(device: str, model: str, **settings: str) -> str:
+    code = (
+        "import sys, rocmforge\n"
+        "try:\n    rocmforge.LLM(sys.argv[1], device=sys.argv[2])\n"
+        "except rocmforge.DeviceError as error:\n    print(error)"
+    )
+    done = run("-c", code, model, device, **{"ROCMFORGE_HIP_LIBRARY": str(STAND_IN)} | settings)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model) -> str:
+    return str(tiny_model("quant_models/Q4_0"))
+
+
+def test_an_index_out_of_range_lists_the_devices(model) -> None:
+    assert f"there is no device 2; there are {LISTED}" in error_of("hip:2", model)
+    assert f"there is no device 9; there are {LISTED}" in error_of("rocm:9", model)
+
+
+def test_an_alias_is_of_one_platform(model) -> None:
+    error = error_of("cuda", model)
+    assert f"found instead, of platform amd: {LISTED}" in error
+    assert "not CUDA" in error
+
+
+def test_the_command_line_takes_an_index(model) -> None:
+    settings = {"ROCMFORGE_HIP_LIBRARY": str(STAND_IN)}
+    for arguments, more in ((["--device", "hip:2"], {}), ([], {"ROCMFORGE_DEVICE": "hip:2"})):
+        done = run("-m", "rocmforge", "generate", "hi", "-m", model, *arguments, **settings | more)
+        assert done.returncode == 1
+        assert LISTED in done.stderr
+
+
+def test_a_card_is_preferred_to_a_part_of_the_processor() -> None:
+    report = doctor(ROCMFORGE_HIP_LIBRARY=str(STAND_IN))
+    amd = [gpu for gpu in report["gpus"] if gpu["platform"] == "amd"]
+    assert [(gpu["device"], gpu["arch"], gpu["integrated"], gpu["taken"]) for gpu in amd] == [
+        ("hip:0", "gfx1102", True, False),
+        ("hip:1", "gfx1100", False, True),
+    ]
+    assert report["devices"][1]["detail"].startswith("hipsim gfx1100 (gfx1100, ")
+    drivers = {driver["platform"]: driver for driver in report["gpu_drivers"]}
+    assert drivers["amd"] == {"platform": "amd", "library": str(STAND_IN), "problem": None}
+    shown = run("-m", "rocmforge", "doctor", ROCMFORGE_HIP_LIBRARY=str(STAND_IN)).stdout
+    assert 'GPU hip:1 of amd: hipsim gfx1100 (gfx1100), which device="hip" takes\n' in shown
+    assert "GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated)\n" in shown
+    assert f"driver for amd: {STAND_IN}\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [
+        ("home/lib/libamdhip64.so.8", {"ROCM_PATH": "home"}),
+        ("home/lib64/libamdhip64.so.6", {"ROCM_PATH": "home"}),
+        ("site-packages/_rocm_sdk_core/lib/libamdhip64.so.7", {"PYTHONPATH": "site-packages"}),
+        ("site-packages/torch/lib/libamdhip64.so", {"PYTHONPATH": "site-packages"}),
+    ],
+)
+def test_the_driver_is_found_where_it_is_installed(tmp_path: Path, file: str, setting: dict[str, str]) -> None:
+    """ROCm 10, ROCm 6 without the loader's knowledge, and the Python packages of ROCm and of PyTorch."""
+    installed = tmp_path / file
+    installed.parent.mkdir(parents=True)
+    shutil.copy(STAND_IN, installed)
+    settings = {name: str(tmp_path / folder) for name, folder in setting.items()}
+    report = doctor(**settings, ROCMFORGE_HIP_PLATFORM="amd")
+    assert report["gpu_drivers"] == [{"platform": "amd", "library": str(installed), "problem": None}]
+    # A folder of the path that is not one of packages is none to take libraries from.
+    if "PYTHONPATH" in settings:
+        (tmp_path / "site-packages").rename(tmp_path / "downloads")
+        driver = doctor(PYTHONPATH=str(tmp_path / "downloads"), ROCMFORGE_HIP_PLATFORM="amd")["gpu_drivers"][0]
+        assert driver["library"] is None or not driver["library"].startswith(str(tmp_path))
+
+
+def test_an_error_names_what_was_tried(tmp_path: Path, model) -> None:
+    broken = tmp_path / "lib" / "libamdhip64.so.8"
+    broken.parent.mkdir()
+    broken.write_bytes(b"no library")
+    error = error_of("rocm", model, ROCMFORGE_HIP_LIBRARY="", ROCM_PATH=str(tmp_path))
+    if not error:
+        pytest.skip("hardware: there is an AMD GPU")
+    assert f"{broken} (file too short)" in error
+    for name in ("libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6"):
+        assert f" {name} (" in error
+    assert f"looked into {broken.parent}" in error
+    assert "install rocm-hip-runtime, or set ROCMFORGE_HIP_LIBRARY" in error
