@@ -105,15 +105,28 @@ impl Sequence {
             end = Some((FinishReason::Length, None));
         }
         if end.is_some() {
-            text.push_str(&self.end());
+            let (rest, stop) = self.finish();
+            text.push_str(&rest);
+            // It stands in the text before the token that ends it, so it came first.
+            if let Some(stop) = stop {
+                end = Some((FinishReason::Stop, Some(StopReason::String(stop))));
+            }
         }
         Ok(Pushed { text, end })
     }
 
     /// Ends the sequence: the text that was held back.
     pub(super) fn end(&mut self) -> String {
+        self.finish().0
+    }
+
+    /// The text that was held back, up to the stop string that it may make complete.
+    fn finish(&mut self) -> (String, Option<String>) {
         self.ended = true;
-        self.text.as_mut().map(TextStream::finish).unwrap_or_default()
+        let params = self.sampler.params();
+        let scan = self.sampler.generated() > params.min_tokens;
+        let include = params.include_stop_str_in_output;
+        self.text.as_mut().map(|text| text.finish(scan, include)).unwrap_or_default()
     }
 }
 
@@ -136,9 +149,16 @@ impl TextStream {
         Ok(if scan { self.stops.push(piece, include) } else { Ok(piece) })
     }
 
-    fn finish(&mut self) -> String {
-        let mut text = self.stops.finish();
-        text.push_str(&self.decoder.finish());
-        text
+    /// What was held back, and U+FFFD for a character that stays unfinished: text like any other, which may hold a stop
+    /// string.
+    fn finish(&mut self, scan: bool, include: bool) -> (String, Option<String>) {
+        let rest = self.decoder.finish();
+        match if scan { self.stops.push(rest, include) } else { Ok(rest) } {
+            Ok(mut text) => {
+                text.push_str(&self.stops.finish());
+                (text, None)
+            }
+            Err(StopFound { stop, text }) => (text, Some(stop)),
+        }
     }
 }

@@ -36,6 +36,29 @@ fn held_back_text_comes_at_the_end() {
     assert_eq!(say(&[], "abcabcx".chars().map(letter).collect(), params).text, "abcabcx");
 }
 
+/// A23: a character that stays half makes U+FFFD at the very end, and a stop string that ends in it is found there,
+/// whatever ended the tokens; not within `min_tokens`.
+#[test]
+fn stop_strings_in_the_last_flush() {
+    let tokens = vec![letter('a'), letter('b'), byte(0xC3)];
+    let stop = |stop: &str, max_tokens| SamplingParams { stop: vec![stop.into()], ..greedy(max_tokens) };
+    let found = |done: &Ended| (done.text.clone(), done.reason, done.stop.clone());
+    let by = |stop: &str| (Some(FinishReason::Stop), Some(StopReason::String(stop.into())));
+    for (string, include, text) in
+        [("b\u{FFFD}", false, "a"), ("\u{FFFD}", false, "ab"), ("b\u{FFFD}", true, "ab\u{FFFD}")]
+    {
+        let params = SamplingParams { include_stop_str_in_output: include, ..stop(string, 3) };
+        let (reason, which) = by(string);
+        assert_eq!(found(&say(&[], tokens.clone(), params)), (text.into(), reason, which));
+    }
+    let with_end = [tokens.clone(), vec![EOS]].concat();
+    let (reason, which) = by("b\u{FFFD}");
+    assert_eq!(found(&say(&[], with_end, stop("b\u{FFFD}", 9))), ("a".into(), reason, which));
+    let late = SamplingParams { min_tokens: 3, ..stop("b\u{FFFD}", 3) };
+    let done = say(&[], tokens, late);
+    assert_eq!((done.text.as_str(), done.reason), ("ab\u{FFFD}", Some(FinishReason::Length)));
+}
+
 #[test]
 fn stop_strings_across_tokens() {
     let words = ["hello", "▁wor", "ld"];
