@@ -5,9 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-
-use super::delivery::Delivery;
+use super::delivery::{Delivery, Outbox};
 use super::executor::Executor;
 use super::handle::RequestId;
 use super::output::FinishReason;
@@ -36,7 +34,7 @@ pub(super) struct Core {
     pub(super) deadlines: BTreeSet<(u64, RequestId)>,
     /// What the next flush gives to the output thread.
     pub(super) outbox: Vec<Delivery>,
-    pub(super) outputs: Sender<Vec<Delivery>>,
+    pub(super) outputs: Outbox,
     pub(super) counters: Stats,
     /// Requests that were taken in since the counters were published.
     pub(super) num_taken: usize,
@@ -57,7 +55,7 @@ impl Core {
         executor: Box<dyn Executor>,
         scheduler: Scheduler,
         tokenizer: Option<Arc<Tokenizer>>,
-        outputs: Sender<Vec<Delivery>>,
+        outputs: Outbox,
     ) -> Self {
         let vocab_size = executor.vocab_size();
         Self {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crossbeam_channel::Receiver;
+use parking_lot::{Condvar, Mutex};
 
 use super::core::guarded;
 use super::handle::RequestId;
@@ -12,22 +12,119 @@ use super::shared::{Command, Shared};
 
 pub(super) type Delivery = (SharedSink, SequenceOutput);
 
+/// Between the engine thread and the output thread. While a sink holds up the output thread (one that calls Python
+/// waits for the interpreter), what comes is merged here: an entry per sequence, not one per token.
+#[derive(Default)]
+struct Mailbox {
+    state: Mutex<State>,
+    news: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    parcels: Vec<Parcel>,
+    /// Outputs so far: the time by which those of a parcel are put in order.
+    now: u64,
+    /// The engine thread is gone.
+    closed: bool,
+}
+
 /// Everything new for one sink.
 struct Parcel {
     sink: SharedSink,
-    outputs: Vec<SequenceOutput>,
-    /// Where in `outputs` a sequence is, so that what came in several steps becomes one entry.
-    places: HashMap<(RequestId, usize), usize>,
+    /// What came for a sequence in several steps is one output, as old as its last part.
+    outputs: HashMap<(RequestId, usize), (u64, SequenceOutput)>,
 }
 
-/// Runs until the engine thread has dropped its end of the channel and all is delivered.
-pub(super) fn run(outputs: &Receiver<Vec<Delivery>>, shared: &Shared) {
-    while let Ok(first) = outputs.recv() {
-        let mut parcels = Vec::new();
-        for (sink, output) in std::iter::once(first).chain(outputs.try_iter()).flatten() {
-            pack(&mut parcels, sink, output);
+impl Parcel {
+    fn add(&mut self, now: u64, output: SequenceOutput) {
+        match self.outputs.get_mut(&(output.request, output.index)) {
+            Some((time, earlier)) => {
+                *time = now;
+                merge(earlier, output);
+            }
+            None => {
+                self.outputs.insert((output.request, output.index), (now, output));
+            }
         }
-        for Parcel { sink, outputs, .. } in parcels {
+    }
+
+    /// In the order in which their last parts came, so that the last output of a request has its latest metrics.
+    fn in_order(self) -> (SharedSink, Vec<SequenceOutput>) {
+        let mut outputs: Vec<_> = self.outputs.into_values().collect();
+        outputs.sort_unstable_by_key(|&(time, _)| time);
+        (self.sink, outputs.into_iter().map(|(_, output)| output).collect())
+    }
+}
+
+/// The engine thread's end; the output thread ends once it is dropped and all is delivered.
+pub(super) struct Outbox(Arc<Mailbox>);
+
+/// The output thread's end.
+pub(super) struct Outputs(Arc<Mailbox>);
+
+pub(super) fn mailbox() -> (Outbox, Outputs) {
+    let mailbox = Arc::new(Mailbox::default());
+    (Outbox(Arc::clone(&mailbox)), Outputs(mailbox))
+}
+
+impl Outbox {
+    pub(super) fn send(&self, deliveries: &mut Vec<Delivery>) {
+        if deliveries.is_empty() {
+            return;
+        }
+        let mut state = self.0.state.lock();
+        for (sink, output) in deliveries.drain(..) {
+            state.pack(sink, output);
+        }
+        self.0.news.notify_one();
+    }
+
+    /// Outputs that the output thread has not taken yet.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.state.lock().parcels.iter().map(|parcel| parcel.outputs.len()).sum()
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.0.state.lock().closed = true;
+        self.0.news.notify_one();
+    }
+}
+
+impl Outputs {
+    /// All that has come; `None` when nothing will come any more.
+    fn take(&self) -> Option<Vec<Parcel>> {
+        let mut state = self.0.state.lock();
+        while state.parcels.is_empty() {
+            if state.closed {
+                return None;
+            }
+            self.0.news.wait(&mut state);
+        }
+        Some(std::mem::take(&mut state.parcels))
+    }
+}
+
+impl State {
+    fn pack(&mut self, sink: SharedSink, output: SequenceOutput) {
+        // Sinks are few (one per event loop or waiting call), and a step's outputs often go to the same one in a row.
+        let same = |parcel: &Parcel| std::ptr::addr_eq(Arc::as_ptr(&parcel.sink), Arc::as_ptr(&sink));
+        let place = self.parcels.iter().rposition(same).unwrap_or_else(|| {
+            self.parcels.push(Parcel { sink, outputs: HashMap::new() });
+            self.parcels.len() - 1
+        });
+        self.now += 1;
+        self.parcels[place].add(self.now, output);
+    }
+}
+
+/// Runs until the engine thread has dropped its end and all is delivered.
+pub(super) fn run(outputs: &Outputs, shared: &Shared) {
+    while let Some(parcels) = outputs.take() {
+        for (sink, outputs) in parcels.into_iter().map(Parcel::in_order) {
             let alive = guarded(|| sink.deliver(outputs)).unwrap_or_else(|_| {
                 tracing::error!("a consumer of outputs panicked; its requests are aborted");
                 false
@@ -38,24 +135,7 @@ pub(super) fn run(outputs: &Receiver<Vec<Delivery>>, shared: &Shared) {
             }
         }
     }
-}
-
-fn pack(parcels: &mut Vec<Parcel>, sink: SharedSink, output: SequenceOutput) {
-    // Sinks are few (one per event loop or waiting call), and a step's outputs often go to the same one in a row.
-    let same = |parcel: &Parcel| std::ptr::addr_eq(Arc::as_ptr(&parcel.sink), Arc::as_ptr(&sink));
-    let place = parcels.iter().rposition(same).unwrap_or_else(|| {
-        parcels.push(Parcel { sink, outputs: Vec::new(), places: HashMap::new() });
-        parcels.len() - 1
-    });
-    let parcel = &mut parcels[place];
-    let key = (output.request, output.index);
-    match parcel.places.get(&key) {
-        Some(&at) => merge(&mut parcel.outputs[at], output),
-        None => {
-            parcel.places.insert(key, parcel.outputs.len());
-            parcel.outputs.push(output);
-        }
-    }
+    shared.end_delivery();
 }
 
 fn merge(earlier: &mut SequenceOutput, later: SequenceOutput) {
@@ -68,4 +148,50 @@ fn merge(earlier: &mut SequenceOutput, later: SequenceOutput) {
     earlier.stop_reason = later.stop_reason;
     earlier.error = later.error;
     earlier.metrics = later.metrics;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::{FinishReason, RequestMetrics};
+    use super::super::sink::ChannelSink;
+    use super::*;
+
+    fn output(index: usize, token: u32, end: Option<f64>) -> SequenceOutput {
+        SequenceOutput {
+            request: RequestId(1),
+            index,
+            token_ids: vec![token],
+            text: token.to_string(),
+            logprobs: Vec::new(),
+            cumulative_logprob: None,
+            prompt_logprobs: None,
+            finish_reason: end.map(|_| FinishReason::Length),
+            stop_reason: None,
+            error: None,
+            metrics: RequestMetrics { total_time: end, ..Default::default() },
+        }
+    }
+
+    /// A23: while the output thread is held up, there is one output per sequence, however many tokens come.
+    #[test]
+    fn what_nobody_takes_is_merged() {
+        let (outbox, outputs) = mailbox();
+        let sink: SharedSink = ChannelSink::new().0;
+        for token in 0..1000 {
+            outbox
+                .send(&mut vec![(Arc::clone(&sink), output(0, token, None)), (Arc::clone(&sink), output(1, 7, None))]);
+            assert_eq!(outbox.len(), 2);
+        }
+        outbox.send(&mut vec![(Arc::clone(&sink), output(0, 1000, Some(5.0)))]);
+        drop(outbox);
+        let mut parcels = outputs.take().unwrap();
+        let (_, merged) = parcels.remove(0).in_order();
+        assert!(parcels.is_empty() && outputs.take().is_none());
+        assert_eq!(merged.len(), 2);
+        let last = &merged[1];
+        assert_eq!((last.index, last.metrics.total_time), (0, Some(5.0)));
+        assert!(last.token_ids.iter().copied().eq(0..=1000));
+        assert_eq!(last.finish_reason, Some(FinishReason::Length));
+        assert_eq!(merged[0].token_ids, [7; 1000]);
+    }
 }

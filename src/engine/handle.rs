@@ -123,16 +123,16 @@ impl Engine {
         let kv_cache = Arc::new(RwLock::new(kv_cache));
         let scheduler = Scheduler::new(scheduler_config(&config), Arc::clone(&kv_cache))?;
         let (commands, command_queue) = unbounded();
-        let (outputs, output_queue) = unbounded();
+        let (outbox, outputs) = delivery::mailbox();
         let records = Records::new(config.retention);
         let shared = Arc::new(Shared::new(kv_cache, commands, records, config.max_queue_size));
         *shared.memory.write() = executor.memory();
         let description = executor.describe();
         let vocab_size = executor.vocab_size();
-        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outputs);
+        let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outbox);
         core.flush();
         let for_outputs = Arc::clone(&shared);
-        let output_thread = spawn("rocmforge-output", move || delivery::run(&output_queue, &for_outputs))?;
+        let output_thread = spawn("rocmforge-output", move || delivery::run(&outputs, &for_outputs))?;
         // Should this thread not start, `core` is dropped with it, and with that the output thread ends.
         let engine_thread = spawn("rocmforge-engine", move || thread::run(core, &command_queue))?;
         let inner = Inner {
@@ -176,7 +176,6 @@ impl Engine {
     /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
     /// is given a last output for each of the request's sequences, always.
     pub fn add_request(&self, request: NewRequest) -> Result<Accepted> {
-        self.check_process()?;
         let NewRequest { name, prompt, params, priority, timeout, cache_salt, sink } = request;
         let limits = self.limits();
         if let Some(name) = &name {
@@ -185,21 +184,31 @@ impl Engine {
         if let Some(salt) = &cache_salt {
             limits.check_text("cache_salt", salt)?;
         }
-        limits.check_params(&params)?;
-        let prompt = match prompt {
-            Prompt::TokenIds(ids) => ids,
-            Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
-        };
-        let shared = &self.inner.shared;
-        limits.check_prompt(&prompt, params.max_tokens, &shared.kv_cache.read())?;
+        let prompt = self.prepare(prompt, &params)?;
         let engine_seed = self.inner.seed;
-        let (id, name) = shared.admit(name, |id, name| {
+        let (id, name) = self.inner.shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
             let kind = RequestKind::Tokens { params: Arc::new(params), seed, sink };
             let admission = self.admission(id, name, prompt.clone(), timeout, kind);
             Admission { priority, cache_salt, ..admission }
         })?;
         Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
+    }
+
+    /// What `add_request` does before it queues: the prompt as token ids, which can be served with these parameters.
+    ///
+    /// # Errors
+    /// `InvalidRequest`, `Forked`.
+    pub fn prepare(&self, prompt: Prompt, params: &SamplingParams) -> Result<Vec<u32>> {
+        self.check_process()?;
+        let limits = self.limits();
+        limits.check_params(params)?;
+        let prompt = match prompt {
+            Prompt::TokenIds(ids) => ids,
+            Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
+        };
+        limits.check_prompt(&prompt, params.max_tokens, &self.inner.shared.kv_cache.read())?;
+        Ok(prompt)
     }
 
     fn admission(
@@ -218,26 +227,22 @@ impl Engine {
         Admission { id, name, prompt, priority: 0, cache_salt: None, arrival, arrival_time, deadline, kind }
     }
 
-    /// `false` when no such request is active. Its blocks are free within one step.
+    /// `false` when no such request is active. Its name is free at once, its blocks within one step.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
     pub fn abort(&self, name: &str) -> Result<bool> {
         self.check_process()?;
-        let id = self.inner.shared.with_registry(|registry| registry.active.get(name).copied());
-        match id {
-            Some(id) => self.abort_id(id).map(|()| true),
-            None => Ok(false),
-        }
+        self.inner.shared.abort(|active| active.get(name).copied())
     }
 
-    /// Does nothing for a request that has ended.
+    /// The same by id; does nothing for a request that has ended.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
     pub fn abort_id(&self, id: RequestId) -> Result<()> {
         self.check_process()?;
-        self.inner.shared.send(Command::Abort(id))
+        self.inner.shared.abort(|_| Some(id)).map(drop)
     }
 
     /// How a finished request ended, while its record is kept.
@@ -284,21 +289,21 @@ impl Engine {
     /// # Errors
     /// Those of `add_request`, and `StepFailed`.
     pub fn prompt_logits(&self, token_ids: Vec<u32>) -> Result<Vec<f32>> {
-        self.start_prompt_logits(token_ids)?.recv().unwrap_or_else(|_| Err(self.closed_error()))
+        self.start_prompt_logits(token_ids)?.answer().recv().unwrap_or_else(|_| Err(self.closed_error()))
     }
 
     /// The same for callers that have something else to look at while they wait.
     ///
     /// # Errors
     /// Those of `add_request`.
-    pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<Receiver<Result<Vec<f32>>>> {
+    pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<PendingLogits> {
         self.check_process()?;
         let shared = &self.inner.shared;
         self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
         let (reply, answer) = bounded(1);
-        shared
+        let (id, _) = shared
             .admit(None, |id, name| self.admission(id, name, token_ids, None, RequestKind::PromptLogits { reply }))?;
-        Ok(answer)
+        Ok(PendingLogits { engine: self.clone(), id, answer })
     }
 
     /// Checks the invariants of KV cache and scheduler.
@@ -323,6 +328,11 @@ impl Engine {
 
     pub fn is_closed(&self) -> bool {
         self.check_process().is_err() || self.inner.shared.with_registry(|registry| registry.closed.is_some())
+    }
+
+    /// It is closed, and every request has been given its last output; `true` in a forked process.
+    pub fn has_ended(&self) -> bool {
+        self.check_process().is_err() || self.inner.shared.is_delivered()
     }
 
     /// Commands that the engine thread has not taken yet.
@@ -352,6 +362,27 @@ impl Engine {
     /// Comes before any lock: a lock that was held while the process forked stays locked in the child for ever.
     fn check_process(&self) -> Result<()> {
         same_process(self.inner.owner, std::process::id())
+    }
+}
+
+/// The logits of a prompt under way. Whoever drops it no longer waits: the request ends within one step.
+pub struct PendingLogits {
+    engine: Engine,
+    id: RequestId,
+    answer: Receiver<Result<Vec<f32>>>,
+}
+
+impl PendingLogits {
+    /// Gives the logits, once; disconnected when the engine closes first.
+    pub fn answer(&self) -> &Receiver<Result<Vec<f32>>> {
+        &self.answer
+    }
+}
+
+impl Drop for PendingLogits {
+    fn drop(&mut self) {
+        // A request that has been answered is not active any more, and a closed engine has ended it.
+        let _ = self.engine.abort_id(self.id);
     }
 }
 

@@ -207,7 +207,7 @@ impl Core {
             *self.counters.finished_mut(reason) += 1;
         }
         self.shared.with_registry(|registry| {
-            registry.active.remove(&name);
+            registry.free_name(id);
             if recorded {
                 let prompt_tokens = prompt.len();
                 let finish_reason = reason;

@@ -34,7 +34,7 @@ mod thread;
 mod validate;
 
 pub use executor::Executor;
-pub use handle::{Accepted, Engine, LoadProgress, NewRequest, Prompt, RequestId};
+pub use handle::{Accepted, Engine, LoadProgress, NewRequest, PendingLogits, Prompt, RequestId};
 pub use load::LoadedModel;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
 pub use records::RequestRecord;

@@ -15,10 +15,7 @@ impl Core {
     /// Publishes the counters, then hands out the outputs: who sees the last output of a request sees its blocks free.
     pub(super) fn flush(&mut self) {
         self.publish();
-        if !self.outbox.is_empty() {
-            // The output thread ends only after this thread has dropped its end.
-            let _ = self.outputs.send(std::mem::take(&mut self.outbox));
-        }
+        self.outputs.send(&mut self.outbox);
     }
 
     /// Also before a step is computed, which may take long: what it holds is shown while it runs.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_channel::Sender;
@@ -67,9 +67,26 @@ impl Clock {
 pub(super) struct Registry {
     /// Why nothing is accepted any more.
     pub closed: Option<Error>,
-    pub active: HashMap<Arc<str>, RequestId>,
+    /// Requests that have neither ended nor been told to, by name. A name is free again from the call that aborts its
+    /// request, although the request itself may be part of a step that has not ended.
+    active: HashMap<Arc<str>, RequestId>,
+    /// The same, the other way round: what is aborted or retired is known by its id.
+    names: HashMap<RequestId, Arc<str>>,
     pub records: Records,
     last_id: u64,
+}
+
+impl Registry {
+    fn take_name(&mut self, name: Arc<str>, id: RequestId) {
+        self.active.insert(Arc::clone(&name), id);
+        self.names.insert(id, name);
+    }
+
+    /// `false` when the request had no name any more. The name of a newer request is never touched: it has another id.
+    pub(super) fn free_name(&mut self, id: RequestId) -> bool {
+        let name = self.names.remove(&id);
+        name.is_some_and(|name| self.active.remove(&name).is_some())
+    }
 }
 
 pub(super) struct Shared {
@@ -85,6 +102,8 @@ pub(super) struct Shared {
     max_queue_size: usize,
     registry: Mutex<Registry>,
     commands: Sender<Command>,
+    /// Every output has reached its sink, and there will be no more.
+    delivered: AtomicBool,
 }
 
 impl Shared {
@@ -102,8 +121,15 @@ impl Shared {
             waiting: AtomicUsize::new(0),
             unseen: AtomicUsize::new(0),
             max_queue_size,
-            registry: Mutex::new(Registry { closed: None, active: HashMap::new(), records, last_id: 0 }),
+            registry: Mutex::new(Registry {
+                closed: None,
+                active: HashMap::new(),
+                names: HashMap::new(),
+                records,
+                last_id: 0,
+            }),
             commands,
+            delivered: AtomicBool::new(false),
         }
     }
 
@@ -162,8 +188,35 @@ impl Shared {
             drop(refused);
             return Err(Error::EngineDead { reason: "its thread has ended".into() });
         }
-        registry.active.insert(Arc::clone(&name), id);
+        registry.take_name(Arc::clone(&name), id);
         Ok((id, name))
+    }
+
+    /// Frees the name of a request and tells the engine thread to end it; `false` when it has ended, or was aborted
+    /// before.
+    ///
+    /// # Errors
+    /// `EngineDead`.
+    pub(super) fn abort(&self, find: impl FnOnce(&HashMap<Arc<str>, RequestId>) -> Option<RequestId>) -> Result<bool> {
+        let mut registry = self.registry.lock();
+        let Some(id) = find(&registry.active) else { return Ok(false) };
+        if let Some(error) = &registry.closed {
+            return Err(error.clone());
+        }
+        if !registry.free_name(id) {
+            return Ok(false);
+        }
+        let sent = self.commands.send(Command::Abort(id));
+        sent.map(|()| true).map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
+    }
+
+    /// The output thread says that it has nothing left to do.
+    pub(super) fn end_delivery(&self) {
+        self.delivered.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_delivered(&self) -> bool {
+        self.delivered.load(Ordering::Acquire)
     }
 
     #[cfg(test)]

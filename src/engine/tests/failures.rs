@@ -26,7 +26,7 @@ fn a_lost_device_ends_everything() {
         let error = done[&0].error.as_ref().unwrap();
         assert!(matches!(error, Error::EngineDead { reason } if reason.contains("scripted loss")), "{error}");
     }
-    assert!(matches!(logits.recv().unwrap(), Err(Error::EngineDead { .. })));
+    assert!(matches!(logits.answer().recv().unwrap(), Err(Error::EngineDead { .. })));
     let later = submit(&rig.engine, request(&[1], greedy(1))).err().unwrap();
     assert!(matches!(&later, Error::EngineDead { reason } if reason.contains("scripted loss")), "{later}");
     assert!(rig.engine.is_closed());

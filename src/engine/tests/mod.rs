@@ -2,6 +2,7 @@
 
 mod admission;
 mod cancel;
+mod delivery;
 mod ends;
 mod failures;
 mod fake;
