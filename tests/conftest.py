@@ -1,5 +1,6 @@
 """Models and golden data for all tests, and the check that ends every engine test."""
 
+import asyncio
 import importlib.util
 import io
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_models import rewritten
 
 DATA = Path(__file__).parent / "data"
 # What a request that has ended may take to leave the engine: one step, on a machine that does other things too.
@@ -50,6 +52,13 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def long_model(tiny_model, tmp_path_factory):
+    """The path of a tiny model with room for requests that end in no test by themselves."""
+    file = tmp_path_factory.mktemp("long") / "long.gguf"
+    return rewritten(tiny_model("quant_models/Q4_0"), file, replace={"llama.context_length": 65536})
+
+
+@pytest.fixture(scope="session")
 def bad_gguf(tmp_path_factory):
     """The folder of malformed files, with `index.json`."""
     folder = tmp_path_factory.mktemp("bad")
@@ -72,13 +81,18 @@ def assert_nothing_left():
     """Asserts that an engine has no request and no owned block, and that its invariants hold."""
 
     def check(engine):
+        def check_integrity():
+            checked = engine.check_integrity()
+            if asyncio.iscoroutine(checked):
+                asyncio.run(checked)
+
         # Answered by the engine's thread, after all that was asked of it before: what follows is no older.
-        engine.check_integrity()
+        check_integrity()
         deadline = time.monotonic() + SETTLE_SECONDS
         while (stats := engine.stats()).num_running or stats.num_waiting or engine.block_map()["owners"].any():
             assert time.monotonic() < deadline, f"still there: {stats}"
             time.sleep(0.002)
-        engine.check_integrity()
+        check_integrity()
         stats, blocks = engine.stats(), engine.block_map()
         assert stats.blocks_owned == 0
         assert stats.blocks_free + stats.blocks_cached == stats.blocks_total

@@ -281,8 +281,7 @@ async def test_close_ends_generators(model):
     tasks = [await started(engine) for _ in range(2)]
     await asyncio.to_thread(engine.close)
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=30)
-    for result in results:
-        assert isinstance(result, EngineDeadError) or result[-1].finished
+    assert [result[-1].outputs[0].finish_reason for result in results] == ["abort", "abort"]
     with pytest.raises(EngineDeadError):
         await collect(engine, [5], SHORT)
 
@@ -305,17 +304,6 @@ def test_loops_in_many_threads(engine, assert_nothing_left):
         thread.join()
     assert results == [expected] * 24
     assert_nothing_left(engine)
-
-
-def test_loop_that_is_closed_under_its_requests(engine, assert_nothing_left):
-    """S20: nobody is left to deliver to; the requests end."""
-    loop = asyncio.new_event_loop()
-    outputs = engine.generate([5] * 30, SLOW)
-    loop.run_until_complete(anext(outputs))
-    loop.close()
-    assert_nothing_left(engine)
-    with pytest.raises(StopIteration):
-        outputs.aclose().send(None)
 
 
 async def test_chat_streams(smollm2_path):

@@ -68,6 +68,9 @@ ARGUMENTS = [
     ("block_size", -16),
     ("kv_cache_memory", -1),
     ("kv_cache_dtype", "f7"),
+    ("kv_cache_dtype", "\ud800"),
+    ("device", "\ud800"),
+    ("retention", 10**400),
     ("max_queue_size", -1),
     ("max_num_partial_prefills", 0),
     ("max_long_partial_prefills", 0),
@@ -135,7 +138,7 @@ def test_prompts_that_cannot_be_served(llm, prompt, assert_nothing_left):
 
 
 def test_one_bad_prompt_leaves_none_of_the_others_running(llm, assert_nothing_left):
-    """K2: what was submitted before the bad one is aborted."""
+    """K2: nothing of the call is left."""
     with pytest.raises(InvalidRequestError):
         llm.generate([[3], [4], [1 << 20]], SamplingParams(max_tokens=100, ignore_eos=True), progress=False)
     assert_nothing_left(llm)
@@ -150,7 +153,7 @@ def test_prompts_of_wrong_types(llm, prompt, assert_nothing_left):
     assert_nothing_left(llm)
 
 
-@pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab"), {"prompt": "ab"}])
+@pytest.mark.parametrize("prompt", [None, 5, b"ab", bytearray(b"ab"), {"text": "ab"}])
 def test_what_is_no_prompt_is_named(llm, prompt):
     """Bytes would iterate as integers, and those would pass for token ids."""
     with pytest.raises(TypeError, match=r"prompts: got .*expected text, token ids"):
@@ -193,3 +196,53 @@ def test_generation_writes_nothing_to_stderr(tiny_model):
     command = [sys.executable, "-c", code, str(tiny_model("quant_models/Q4_0"))]
     done = subprocess.run(command, capture_output=True, check=True, env=os.environ)
     assert (done.stdout, done.stderr) == (b"", b"")
+
+
+SURROGATES = {
+    "tokenize": lambda llm: llm.tokenize("a\ud800"),
+    "encode": lambda llm: llm.tokenizer.encode("a\ud800"),
+    "prompt": lambda llm: llm.generate("a\ud800", progress=False),
+    "long prompt": lambda llm: llm.generate("a\ud800" * 20_000, progress=False),
+    "stop": lambda llm: llm.generate("a", SamplingParams(stop="\ud800"), progress=False),
+    "output_kind": lambda llm: SamplingParams(output_kind="\ud800"),
+    "abort": lambda llm: llm._engine.abort("\ud800"),
+    "record": lambda llm: llm.record("\ud800"),
+    "cache_salt": lambda llm: llm.generate("a", cache_salt="\ud800", progress=False),
+    "request_id": lambda llm: llm._engine.inbox().submit([3], SamplingParams(), request_id="\ud800"),
+}
+
+
+@pytest.mark.parametrize("use", SURROGATES)
+def test_text_that_utf8_cannot_hold(llm, use, assert_nothing_left):
+    """A8: JSON can spell a lone surrogate; wherever a text goes in, it is a request that cannot be served."""
+    with pytest.raises(InvalidRequestError, match="UTF-8"):
+        SURROGATES[use](llm)
+    assert_nothing_left(llm)
+
+
+NUMBERS = {
+    "priority": lambda llm: llm._engine.inbox().submit([3], SamplingParams(), priority=2**31),
+    "timeout": lambda llm: llm._engine.inbox().submit([3], SamplingParams(), timeout=10**400),
+    "token_id": lambda llm: llm.tokenizer.is_special(2**40),
+    "temperature": lambda llm: SamplingParams(temperature=10**400),
+    "logit_bias": lambda llm: SamplingParams(logit_bias={3: 10**400}),
+    "stop_token_ids": lambda llm: SamplingParams(stop_token_ids=[2**40]),
+    "ids": lambda llm: llm.detokenize([2**40]),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_beyond_their_type(llm, name, assert_nothing_left):
+    """A8: never an `OverflowError`."""
+    with pytest.raises(InvalidRequestError, match=name):
+        NUMBERS[name](llm)
+    assert_nothing_left(llm)
+
+
+def test_a_token_id_beyond_the_vocabulary_is_called_so(llm):
+    """A20: in an array as in a list."""
+    for ids in (np.array([2**40]), np.array([3, 2**31], dtype=np.int64)):
+        with pytest.raises(InvalidRequestError, match=r"vocabulary|less than 512"):
+            llm.generate(ids, progress=False)
+    with pytest.raises(InvalidRequestError, match="not negative"):
+        llm.generate(np.array([-1]), progress=False)

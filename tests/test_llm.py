@@ -78,6 +78,20 @@ def test_more_prompts_than_the_queue_holds(model, assert_nothing_left):
         assert_nothing_left(engine)
 
 
+def test_no_bound_goes_on_until_the_context_is_full(llm, assert_nothing_left):
+    """A20: `max_tokens=None`."""
+    (output,) = llm.generate([3] * 200, GREEDY.replace(max_tokens=None), progress=False)
+    assert (len(output.outputs[0].token_ids), output.outputs[0].finish_reason) == (56, "length")
+    assert_nothing_left(llm)
+
+
+def test_an_engine_says_what_it_is(llm, model):
+    assert llm.model == model
+    assert llm.max_model_len == 256
+    assert llm.device in llm.describe()
+    assert repr(llm) == f"LLM({str(model)!r}, device={llm.device!r}, max_model_len=256, kv_cache_dtype='f16')"
+
+
 def test_stop_string(llm):
     """S15: the text ends before the stop string, or with it when asked for."""
     (whole,) = llm.generate([9], GREEDY.replace(max_tokens=40), progress=False)
@@ -169,6 +183,19 @@ def test_metrics_tell_how_a_request_went(llm):
     assert abs(first.arrival_time - now) < 60
     assert 0 <= first.time_in_queue <= first.time_to_first_token <= first.total_time
     assert (first.num_cached_tokens, second.num_cached_tokens) == (0, 48)
+    (third,) = llm.generate(prompt, GREEDY, progress=False)
+    assert third.num_cached_tokens == 48
+
+
+def test_metrics_of_several_sequences(llm, assert_nothing_left):
+    """A4: of a request that has finished all times are known, in order, whichever sequence ended last."""
+    params = SamplingParams(n=4, max_tokens=40, ignore_eos=True, stop_token_ids=list(range(0, 512, 12)))
+    for output in llm.generate(
+        [[i + 1] for i in range(20)], [params.replace(seed=i) for i in range(20)], progress=False
+    ):
+        metrics = output.metrics
+        assert 0 <= metrics.time_in_queue <= metrics.time_to_first_token <= metrics.total_time
+    assert_nothing_left(llm)
 
 
 def test_stats_count_what_happened(model):

@@ -3,12 +3,13 @@
 import copy
 import inspect
 import pickle
+from enum import Enum
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rocmforge import InvalidRequestError, SamplingParams
+from rocmforge import InvalidRequestError, RequestOutputKind, SamplingParams
 
 FIELDS = list(inspect.signature(SamplingParams).parameters)
 
@@ -71,7 +72,7 @@ BAD = {
     "min_tokens": [-1, 257],
     "temperature": [-0.01, float("nan"), float("inf"), -float("inf")],
     "top_p": [0.0, -0.5, 1.01, float("nan")],
-    "top_k": [-1],
+    "top_k": [-2],
     "min_p": [-0.1, 1.1, float("nan")],
     "repetition_penalty": [0.0, -1.0, float("nan"), float("inf")],
     "presence_penalty": [-2.1, 2.1, float("nan")],
@@ -79,7 +80,7 @@ BAD = {
     "logit_bias": [{-1: 0.0}, {1 << 32: 0.0}, {3: float("nan")}],
     "stop": ["", ["a", ""], "\ud800", ["a", "\ud800"]],
     "stop_token_ids": [[-1], [1 << 32], np.array([-1])],
-    "seed": [-1, 1 << 64],
+    "seed": [-2, 1 << 64],
     "logprobs": [-1, 1 << 40],
     "prompt_logprobs": [-1, 1 << 40],
     "output_kind": ["", "all"],
@@ -98,8 +99,12 @@ def test_bad_sampling_params_are_refused(field, value):
 WRONG_TYPE = [*((field, "x") for field in FIELDS if field not in ("stop", "output_kind")), ("stop", 5), ("stop", [5])]
 
 
-@pytest.mark.parametrize(("field", "value"), [*WRONG_TYPE, ("n", None), ("max_tokens", 1.5), ("output_kind", 3)])
+MORE = [("n", None), ("max_tokens", 1.5), ("output_kind", 3), ("output_kind", 0), ("logit_bias", {3: "x"})]
+
+
+@pytest.mark.parametrize(("field", "value"), [*WRONG_TYPE, *MORE])
 def test_wrong_types_are_type_errors_that_name_the_field(field, value):
+    """A20: all fields, and the values in them."""
     with pytest.raises(TypeError, match=field):
         SamplingParams(**{field: value})
 
@@ -144,3 +149,29 @@ def test_signature_shows_the_defaults():
     defaults = {name: parameter.default for name, parameter in inspect.signature(SamplingParams).parameters.items()}
     params = SamplingParams()
     assert [name for name in FIELDS if (defaults[name] or None) != (getattr(params, name) or None)] == []
+
+
+def test_values_that_stand_for_none():
+    """A20: as in vLLM."""
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=np.int64(-1)) == SamplingParams(top_k=0)
+    assert SamplingParams(seed=-1) == SamplingParams(seed=None) == SamplingParams()
+    unbounded = SamplingParams(max_tokens=None, min_tokens=1000)
+    assert unbounded.max_tokens is None
+    assert pickle.loads(pickle.dumps(unbounded)) == unbounded.replace() == unbounded
+    assert eval(repr(unbounded), {"SamplingParams": SamplingParams}) == unbounded
+
+
+class Numbered(Enum):
+    """As another engine has it."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
+@pytest.mark.parametrize("kind", RequestOutputKind)
+def test_output_kind_as_an_enumeration(kind):
+    """A20: ours, and one whose members are called the same."""
+    params = SamplingParams(output_kind=kind)
+    assert params == SamplingParams(output_kind=kind.value) == SamplingParams(output_kind=Numbered[kind.name])
+    assert params.output_kind == kind

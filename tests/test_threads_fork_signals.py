@@ -97,6 +97,8 @@ def test_child_of_a_fork_is_told(model, assert_nothing_left):
                 for use in (llm.stats, llm.block_map, lambda: llm.generate([3], progress=False)):
                     with pytest.raises(EngineDeadError, match="fork"):
                         use()
+                # A14: what cannot serve is closed.
+                assert llm.is_closed
                 llm.close()
                 os.write(write, b"told")
                 status = 0
@@ -153,6 +155,26 @@ def test_ctrl_c_ends_a_blocking_call(model, call):
     out, err = finished(process)
     assert out == "interrupted 0\n", err
     assert process.returncode == 0
+
+
+def test_ctrl_c_ends_the_logits_of_a_prompt(long_model):
+    """A11: the request behind an interrupted `prompt_logits` ends within a step; its other steps are not made."""
+    code = (
+        "llm = LLM(sys.argv[1], max_model_len=30000, max_num_batched_tokens=256, num_threads=1)\n"
+        "threading.Thread(target=lambda: (wait(), os.kill(os.getpid(), signal.SIGINT))).start()\n"
+        "try: llm.prompt_logits([5] * 30000)\n"
+        "except KeyboardInterrupt: pass\n"
+        "llm.check_integrity()\n"
+        "llm.generate([3], SamplingParams(max_tokens=1), progress=False)\n"
+        "print(llm.stats().engine_steps, llm.stats().blocks_owned)\n"
+    )
+    wait = "def wait():\n    while llm.stats().engine_steps < 2: time.sleep(0.001)\n"
+    out, err = finished(python(wait + code, str(long_model)))
+    assert out, err
+    steps, owned = map(int, out.split())
+    # 30,000 tokens in steps of at most 256 are 118.
+    assert steps < 100
+    assert owned == 0
 
 
 ENDINGS = {

@@ -18,7 +18,7 @@ from rocmforge.errors import (
     RocmForgeError,
 )
 from rocmforge.llm import LLM
-from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputKind
 from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ __all__ = [
     "QueueFullError",
     "RequestMetrics",
     "RequestOutput",
+    "RequestOutputKind",
     "RequestRecord",
     "RocmForgeError",
     "SamplingParams",

@@ -1,5 +1,6 @@
 """The compiled half of rocmforge. `rocmforge` is the public face; `Engine` and `Inbox` are for it alone."""
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, final
@@ -7,7 +8,7 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.outputs import Metrics, Update
+from rocmforge.outputs import Metrics, RequestOutputKind, Update
 from rocmforge.prompts import TokenIds
 
 __version__: str
@@ -29,11 +30,11 @@ class SamplingParams:
 
     Args:
         n: Sequences to generate; they share the prompt's computation.
-        max_tokens: Most tokens per sequence.
+        max_tokens: Most tokens per sequence, 256 unless said; `None` goes on until the context is full.
         min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
         temperature: 0 takes the most likely token, always.
         top_p: Keeps the most likely tokens whose probabilities sum up to this.
-        top_k: Keeps so many of the most likely tokens; 0 keeps all.
+        top_k: Keeps so many of the most likely tokens; 0 and -1 keep all.
         min_p: Keeps tokens at least so likely, relative to the most likely one.
         repetition_penalty: Above 1 makes tokens of prompt and output less likely.
         presence_penalty: Subtracted from the logit of every token of the output.
@@ -42,13 +43,14 @@ class SamplingParams:
         stop: Text (or texts) that ends a sequence.
         stop_token_ids: Tokens that end a sequence.
         ignore_eos: Goes on after the model's end token.
-        seed: The same seed gives the same text, whatever the request is batched with.
+        seed: The same seed gives the same text, whatever the request is batched with; `None` and -1 stand for a new
+            one.
         logprobs: Number of most likely tokens to report per generated token.
         prompt_logprobs: The same for the prompt's tokens.
         skip_special_tokens: Leaves control tokens out of the text.
         include_stop_str_in_output: Leaves the stop text in.
         output_kind: What each output of a stream holds: `cumulative` (all so far), `delta` (what is new) or
-            `final_only` (one output, at the end).
+            `final_only` (one output, at the end); also as a `RequestOutputKind`.
 
     Raises:
         InvalidRequestError: A value is out of its range; the message names the field.
@@ -58,7 +60,7 @@ class SamplingParams:
     def __new__(
         cls,
         n: int = 1,
-        max_tokens: int = 256,
+        max_tokens: int | None = 256,
         min_tokens: int = 0,
         temperature: float = 1.0,
         top_p: float = 1.0,
@@ -76,12 +78,12 @@ class SamplingParams:
         prompt_logprobs: int | None = None,
         skip_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
-        output_kind: Literal["cumulative", "delta", "final_only"] = "cumulative",
+        output_kind: Literal["cumulative", "delta", "final_only"] | RequestOutputKind = "cumulative",
     ) -> Self: ...
     @property
     def n(self) -> int: ...
     @property
-    def max_tokens(self) -> int: ...
+    def max_tokens(self) -> int | None: ...
     @property
     def min_tokens(self) -> int: ...
     @property
@@ -216,13 +218,24 @@ class Engine:
     def tokenizer(self) -> Tokenizer: ...
     @property
     def is_closed(self) -> bool: ...
+    @property
+    def was_closed(self) -> bool:
+        """Whether `close` was called: not so for an engine that died."""
+
     def inbox(
-        self, call_soon: Callable[..., object] | None = None, callback: Callable[[], object] | None = None
+        self, event_loop: asyncio.AbstractEventLoop | None = None, callback: Callable[[], object] | None = None
     ) -> Inbox:
         """Where outputs arrive.
 
-        Without arguments for one blocking call; for an event loop with its `call_soon_threadsafe` and what it shall
-        call there when requests have news.
+        Without arguments for one blocking call; with an event loop and what it shall call there when requests have
+        news.
+        """
+
+    def prepare(self, prompt: str | TokenIds, params: SamplingParams) -> list[int]:
+        """Token ids of a prompt that can be served with these parameters.
+
+        Raises:
+            InvalidRequestError: It cannot; nothing is queued.
         """
 
     def abort(self, request_id: str) -> bool: ...
@@ -265,11 +278,12 @@ class Inbox:
     def wait(self, timeout: float) -> list[int]:
         """As `ready`, after waiting for news for at most `timeout` seconds."""
 
-    def take(self, key: int) -> Update | None:
+    def take(self, key: int, *, raise_errors: bool = True) -> Update | None:
         """What is new for a request.
 
         Raises:
-            RocmForgeError: The request ended with an error: that one.
+            RocmForgeError: The request ended with an error: that one. Without `raise_errors` only `EngineDeadError`;
+                any other is told of the sequences that it ended.
         """
 
     def forget(self, key: int) -> None:

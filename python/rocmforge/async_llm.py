@@ -4,14 +4,18 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import AsyncGenerator
-from typing import Any, Self
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import Any, ParamSpec, Self, TypeVar
 
 from rocmforge._rocmforge import Engine, SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.outputs import Request, RequestOutput
-from rocmforge.prompts import Conversation, Prompt
+from rocmforge.progress import on_load
+from rocmforge.prompts import AnyPrompt, Conversation, Prompt, plain_prompt
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
 LONG_TEXT = 16_384
@@ -20,13 +24,50 @@ LONG_TEXT = 16_384
 class AsyncLLM(LoadedModel):  # noqa: D101 - below
     __doc__ = LoadedModel.__doc__
 
+    @classmethod
+    async def load(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Loads a model as the constructor does, on a thread of its own: the event loop goes on meanwhile.
+
+        Cancelling the task stops the load within a moment.
+        """
+        left = threading.Event()
+        watching = on_load.get()
+
+        def report(done: int, total: int) -> None:
+            if left.is_set():
+                raise asyncio.CancelledError
+            if watching is not None:
+                watching(done, total)
+
+        def work() -> T:
+            on_load.set(report)  # in the thread's own context
+            return cls(*args, **kwargs)
+
+        try:
+            return await asyncio.to_thread(work)
+        except asyncio.CancelledError:
+            left.set()
+            raise
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
+        return await asyncio.to_thread(self._engine.reset_prefix_cache)
+
+    async def check_integrity(self) -> None:
+        """Checks the invariants of KV cache and scheduler.
+
+        Raises:
+            RocmForgeError: One is broken, which is a bug in rocmforge.
+        """
+        await asyncio.to_thread(self._engine.check_integrity)
+
     def _prepare(self) -> None:
         self._bridges: dict[asyncio.AbstractEventLoop, _Bridge] = {}
         self._lock = threading.Lock()
 
     def generate(
         self,
-        prompt: Prompt,
+        prompt: AnyPrompt,
         sampling_params: SamplingParams | None = None,
         request_id: str | None = None,
         priority: int = 0,
@@ -35,20 +76,29 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of a request as they come; what has come since last time is merged.
 
-        Leaving the loop, cancelling the task or closing the generator aborts the request, and its blocks are free
-        within one step.
+        Leaving the loop, cancelling the task or closing the generator aborts the request: its name is free at once,
+        its blocks within one step.
 
         Args:
-            prompt: A text or token ids.
+            prompt: A text or token ids; `{"prompt": text}` and `{"prompt_token_ids": ids}` are the same.
             sampling_params: Its `output_kind` says what each output holds.
             request_id: A name for `abort`; must not be in use.
             priority: Lower runs earlier.
             timeout: Seconds from now; then the request ends with finish reason `timeout`.
             cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
                 that nobody else can tell from times whether a prompt was served before.
+
+        Raises:
+            InvalidRequestError: The prompt or its parameters cannot be served. Like the errors below, it comes out of
+                the generator, not of this call.
+            QueueFullError: Too many requests wait.
+            RocmForgeError: The request failed while it ran; others go on.
+            EngineDeadError: The engine was closed before, or it lost its device. A request that runs when it is closed
+                ends with finish reason `abort`.
         """
-        text = prompt if isinstance(prompt, str) else None
-        return self._stream(prompt, text, sampling_params, request_id, priority, timeout, cache_salt)
+        plain = plain_prompt(prompt)
+        text = plain if isinstance(plain, str) else None
+        return self._stream(plain, text, sampling_params, request_id, priority, timeout, cache_salt)
 
     def chat(
         self,
@@ -74,12 +124,17 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         )
         return self._stream(ids, text, sampling_params, request_id, priority, timeout, cache_salt)
 
-    async def abort(self, request_id: str) -> bool:
-        """Ends a request, whose generator then yields its last output; `False` when it is not active."""
-        return self._engine.abort(request_id)
+    async def abort(self, request_id: str | Iterable[str]) -> bool:
+        """Ends a request, or several, by name. Each generator then yields its last output; the names are free at once.
+
+        Returns:
+            Whether one of them was active.
+        """
+        names = [request_id] if isinstance(request_id, str) else request_id
+        return sum(map(self._engine.abort, names)) > 0
 
     def close(self) -> None:
-        """As `LLM.close`; generators that still wait end."""
+        """As `LLM.close`; generators that still wait end with their last output."""
         super().close()
         with self._lock:
             bridges = list(self._bridges.values())
@@ -102,14 +157,15 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         deadline: float | None,
         cache_salt: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
+        params = params or self.get_default_sampling_params()
         if isinstance(prompt, str) and len(prompt) > LONG_TEXT:
-            prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
+            prompt = await asyncio.to_thread(self._engine.prepare, prompt, params)
         loop = asyncio.get_running_loop()
         bridge = self._bridge(loop)
         try:
             id_, request_id, prompt_token_ids = bridge.inbox.submit(
                 prompt,
-                params or self.get_default_sampling_params(),
+                params,
                 request_id=request_id,
                 priority=priority,
                 timeout=deadline,
@@ -118,7 +174,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         except BaseException:
             self._release(loop, bridge, None)
             raise
-        request = Request(id_, request_id, text, prompt_token_ids)
+        request = Request(id_, request_id, text, prompt_token_ids, params)
         news = bridge.news[id_] = asyncio.Event()
         try:
             finished = False
@@ -129,15 +185,15 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 if update is not None:
                     finished = update[1]
                     yield request.output(update)
-                elif self._engine.is_closed:
-                    raise EngineDeadError("the engine was closed while the request was running")
+                elif bridge.ended:
+                    raise EngineDeadError("the engine ended without a word about the request")
         finally:
             self._release(loop, bridge, id_)
 
     def _bridge(self, loop: asyncio.AbstractEventLoop) -> "_Bridge":
         with self._lock:
             for stale in [other for other in self._bridges if other.is_closed()]:
-                del self._bridges[stale]
+                self._bridges.pop(stale).inbox.close()
             bridge = self._bridges.get(loop)
             if bridge is None:
                 bridge = self._bridges[loop] = _Bridge(self._engine, loop)
@@ -157,10 +213,12 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 class _Bridge:
     """The requests of one event loop. The engine wakes the loop once for whatever has come for all of them."""
 
-    __slots__ = ("__weakref__", "_loop", "inbox", "news")
+    __slots__ = ("__weakref__", "_loop", "ended", "inbox", "news")
 
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self.news: dict[int, asyncio.Event] = {}
+        # The engine has delivered everything.
+        self.ended = False
         # Weak, because the inbox cannot take part in the collection of cycles.
         this = weakref.ref(self)
 
@@ -170,7 +228,7 @@ class _Bridge:
                 bridge.wake()
 
         self._loop = loop
-        self.inbox = engine.inbox(loop.call_soon_threadsafe, wake)
+        self.inbox = engine.inbox(loop, wake)
 
     def wake(self) -> None:
         for id_ in self.inbox.ready():
@@ -179,6 +237,8 @@ class _Bridge:
                 news.set()
 
     def wake_all(self) -> None:
+        """For the end of the engine, after its last deliveries."""
+        self.ended = True
         # A closed loop has nobody left to wake.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: list(map(asyncio.Event.set, self.news.values())))

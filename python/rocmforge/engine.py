@@ -3,6 +3,7 @@
 import functools
 import os
 import weakref
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -79,12 +80,38 @@ class LoadedModel:
             seed=seed,
             progress=on_load.get(),
         )
+        config = self._engine.config()
+        self._model = Path(model)
+        self._device = self._engine.describe().partition(";")[0]
+        self._max_model_len = int(config["max_model_len"])
+        self._kv_cache_dtype = str(config["kv_cache_dtype"])
         self._prepare()
         # Also runs when the interpreter exits: the engine's threads end before it does.
-        self._close = weakref.finalize(self, self._engine.close)
+        self._close_at_exit = weakref.finalize(self, self._engine.close)
 
     def _prepare(self) -> None:
         """For what a subclass adds to a loaded model."""
+
+    @property
+    def model(self) -> Path:
+        """The model's file."""
+        return self._model
+
+    @property
+    def device(self) -> str:
+        """The device in use, as `describe` begins."""
+        return self._device
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt plus generation, in tokens."""
+        return self._max_model_len
+
+    def __repr__(self) -> str:
+        fields = (
+            f"device={self._device!r}, max_model_len={self._max_model_len}, kv_cache_dtype={self._kv_cache_dtype!r}"
+        )
+        return f"{type(self).__name__}({str(self._model)!r}, {fields})"
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -154,18 +181,6 @@ class LoadedModel:
             blocks[name] = column
         return blocks
 
-    def reset_prefix_cache(self) -> bool:
-        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
-        return self._engine.reset_prefix_cache()
-
-    def check_integrity(self) -> None:
-        """Checks the invariants of KV cache and scheduler.
-
-        Raises:
-            RocmForgeError: One is broken, which is a bug in rocmforge.
-        """
-        self._engine.check_integrity()
-
     def config(self) -> dict[str, Any]:
         """The arguments as they were resolved for this model and machine."""
         return self._engine.config()
@@ -175,12 +190,16 @@ class LoadedModel:
         return self._engine.describe()
 
     def close(self) -> None:
-        """Aborts what runs, ends the threads and frees all memory. A second call does nothing."""
-        self._close()
+        """Aborts what runs, ends the threads and frees all memory.
+
+        A second call does nothing, but waits for a first one that has not ended in another thread.
+        """
+        self._engine.close()
+        self._close_at_exit.detach()
 
     @property
     def is_closed(self) -> bool:
-        """Whether `close` was called or the engine died."""
+        """Whether `close` was called or the engine died; in a forked child, `True`."""
         return self._engine.is_closed
 
     def __enter__(self) -> Self:

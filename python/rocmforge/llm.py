@@ -6,10 +6,19 @@ from typing import Any
 
 from rocmforge._rocmforge import Engine, Inbox, SamplingParams
 from rocmforge.engine import LoadedModel
-from rocmforge.errors import QueueFullError
-from rocmforge.outputs import Request, RequestOutput
+from rocmforge.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput
 from rocmforge.progress import bar
-from rocmforge.prompts import Conversation, Prompt, conversation_list, params_list, prompt_list
+from rocmforge.prompts import (
+    AnyPrompt,
+    Conversation,
+    Prompt,
+    conversation_list,
+    params_list,
+    plain_prompt,
+    priority_list,
+    prompt_list,
+)
 
 # Between two looks at the progress, and at whether a full queue has room again.
 POLL_SECONDS = 0.1
@@ -18,32 +27,61 @@ POLL_SECONDS = 0.1
 class LLM(LoadedModel):  # noqa: D101 - below
     __doc__ = LoadedModel.__doc__
 
+    def reset_prefix_cache(self) -> bool:
+        """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""
+        return self._engine.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Checks the invariants of KV cache and scheduler.
+
+        Raises:
+            RocmForgeError: One is broken, which is a bug in rocmforge.
+        """
+        self._engine.check_integrity()
+
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: AnyPrompt | Sequence[AnyPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
+        use_tqdm: bool | None = None,
+        priority: int | Sequence[int] = 0,
         cache_salt: str | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, all of them together, and returns their outputs in order.
 
+        All prompts and parameters are checked before the first runs. A request that fails by itself later on (its step
+        failed, or its logits were no numbers) ends with finish reason `error` and an `error` text; the others are not
+        touched. If the engine is closed meanwhile, what has not finished ends with finish reason `abort`.
+
         Args:
-            prompts: A text, token ids (a list or a numpy array), or a list of either.
+            prompts: A text, token ids (a list or a numpy array), or a list of either. `{"prompt": text}` and
+                `{"prompt_token_ids": ids}` are the same.
             sampling_params: One for all prompts, or one for each; by default `get_default_sampling_params()`.
             progress: Whether to show a bar when stderr is a terminal.
+            use_tqdm: The same by vLLM's name.
+            priority: Lower runs earlier; one for all prompts, or one for each.
             cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
-            InvalidRequestError: A prompt or its parameters cannot be served; nothing is left running.
+            InvalidRequestError: A prompt or its parameters cannot be served; the message names it by its index.
+            EngineDeadError: The engine was closed before, or it lost its device.
             KeyboardInterrupt: Ctrl-C; nothing is left running.
         """
         items = prompt_list(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         texts = [item if isinstance(item, str) else None for item in items]
-        params = params_list(sampling_params, len(items))
-        return _run(self._engine, items, texts, params, cache_salt, progress=progress)
+        return _run(
+            self._engine,
+            items,
+            texts,
+            params_list(sampling_params, len(items)),
+            cache_salt,
+            progress=progress if use_tqdm is None else use_tqdm,
+            priorities=priority_list(priority, len(items)),
+        )
 
     def chat(
         self,
@@ -80,7 +118,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         return _run(self._engine, ids, texts, params, cache_salt, progress=progress)
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, *, cache_salt: str | None = None
+        self, prompt: AnyPrompt, sampling_params: SamplingParams | None = None, *, cache_salt: str | None = None
     ) -> Generator[RequestOutput, None, None]:
         """Yields the outputs of one request as they come; what has come since last time is merged.
 
@@ -96,9 +134,10 @@ class LLM(LoadedModel):  # noqa: D101 - below
         Raises:
             InvalidRequestError: The prompt or its parameters cannot be served.
         """
-        text = prompt if isinstance(prompt, str) else None
+        plain = plain_prompt(prompt)
+        text = plain if isinstance(plain, str) else None
         params = sampling_params or self.get_default_sampling_params()
-        return _stream(self._engine, prompt, text, params, cache_salt)
+        return _stream(self._engine, plain, text, params, cache_salt)
 
     def stream_chat(
         self,
@@ -131,8 +170,10 @@ def _run(
     cache_salt: str | None,
     *,
     progress: bool,
+    priorities: Sequence[int] | None = None,
 ) -> list[RequestOutput]:
     """Feeds the engine as its queue has room, and collects the finished requests."""
+    prepared = [_prepare(engine, index, prompts, params) for index in range(len(prompts))]
     inbox = engine.inbox()
     running: dict[int, tuple[int, Request]] = {}
     results: dict[int, RequestOutput] = {}
@@ -142,16 +183,23 @@ def _run(
         with bar("Generating", unit="requests", enabled=progress) as draw:
             while len(results) < len(prompts):
                 while num_submitted < len(prompts):
+                    at = num_submitted
                     try:
                         request = _submit(
-                            inbox, prompts[num_submitted], texts[num_submitted], params[num_submitted], cache_salt
+                            inbox, prepared[at], texts[at], params[at], priorities[at] if priorities else 0, cache_salt
                         )
                     except QueueFullError:
                         break
-                    running[request.id] = (num_submitted, request)
+                    except EngineDeadError:
+                        if not (running or results) or not engine.was_closed:
+                            raise
+                        # Closed in the middle: the rest ends as those do that run.
+                        results[at] = _aborted(at, texts[at], prepared[at], params[at])
+                    else:
+                        running[request.id] = (at, request)
                     num_submitted += 1
                 for id_ in inbox.wait(POLL_SECONDS):
-                    update = inbox.take(id_)
+                    update = inbox.take(id_, raise_errors=False)
                     if update is not None:
                         index, request = running.pop(id_)
                         results[index] = request.output(update)
@@ -163,9 +211,31 @@ def _run(
     return [results[index] for index in range(len(prompts))]
 
 
-def _submit(inbox: Inbox, prompt: Prompt, text: str | None, params: SamplingParams, cache_salt: str | None) -> Request:
-    id_, request_id, prompt_token_ids = inbox.submit(prompt, params, cache_salt=cache_salt, final_only=True)
-    return Request(id_, request_id, text, prompt_token_ids)
+def _prepare(engine: Engine, index: int, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> list[int]:
+    """Token ids of a prompt; an error says which of several it is about."""
+    try:
+        return engine.prepare(prompts[index], params[index])
+    except (InvalidRequestError, TypeError) as error:
+        if len(prompts) == 1:
+            raise
+        raise type(error)(f"prompt {index}: {error}") from error
+
+
+def _submit(
+    inbox: Inbox, prompt: list[int], text: str | None, params: SamplingParams, priority: int, cache_salt: str | None
+) -> Request:
+    id_, request_id, prompt_token_ids = inbox.submit(
+        prompt, params, priority=priority, cache_salt=cache_salt, final_only=True
+    )
+    return Request(id_, request_id, text, prompt_token_ids, params)
+
+
+def _aborted(index: int, text: str | None, prompt_token_ids: list[int], params: SamplingParams) -> RequestOutput:
+    """What a prompt gets that the engine was closed before."""
+    logprobs: list[Any] | None = None if params.logprobs is None else []
+    outputs = [CompletionOutput(i, "", [], "abort", None, logprobs, None) for i in range(params.n)]
+    metrics = RequestMetrics(time.time(), None, None, None, 0, 0)
+    return RequestOutput(f"prompt-{index}", text, prompt_token_ids, outputs, True, None, metrics)
 
 
 def _stream(
@@ -175,7 +245,7 @@ def _stream(
     inbox = engine.inbox()
     try:
         id_, request_id, prompt_token_ids = inbox.submit(prompt, params, cache_salt=cache_salt)
-        request = Request(id_, request_id, text, prompt_token_ids)
+        request = Request(id_, request_id, text, prompt_token_ids, params)
         finished = False
         while not finished:
             for ready in inbox.wait(POLL_SECONDS):

@@ -1,21 +1,36 @@
 """What comes back for a request."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
+
+from rocmforge._rocmforge import SamplingParams
 
 PositionLogprobs: TypeAlias = dict[int, tuple[float, int, str | None]]
 """As the engine delivers them: log-probability, rank and text by token id."""
 
 SequenceUpdate: TypeAlias = tuple[
-    int, str, list[int], str | None, int | str | None, list[PositionLogprobs] | None, float | None
+    int, str, list[int], str | None, int | str | None, list[PositionLogprobs] | None, float | None, str | None
 ]
-"""Index, text, token ids, finish reason, stop reason, log-probabilities, cumulative log-probability."""
+"""Index, new text and token ids, finish and stop reason, new log-probabilities, cumulative log-probability, error."""
 
 Metrics: TypeAlias = tuple[float, float | None, float | None, float | None, int, int]
 """The fields of `RequestMetrics`."""
 
 Update: TypeAlias = tuple[list[SequenceUpdate], bool, list[PositionLogprobs | None] | None, Metrics]
-"""Sequences, whether the request has finished, log-probabilities of the prompt (once), metrics."""
+"""What is new since the last one: sequences, whether the request has finished, log-probabilities of the prompt (once),
+metrics."""
+
+
+class RequestOutputKind(StrEnum):
+    """What each output of a stream holds; the texts themselves do as well."""
+
+    CUMULATIVE = "cumulative"
+    """All so far."""
+    DELTA = "delta"
+    """What is new."""
+    FINAL_ONLY = "final_only"
+    """One output, at the end."""
 
 
 class Logprob(NamedTuple):
@@ -51,12 +66,18 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     finish_reason: str | None
-    """`stop`, `length`, `abort` or `timeout`; `None` while it runs."""
+    """`stop`, `length`, `abort`, `timeout` or `error`; `None` while it runs."""
     stop_reason: int | str | None
     """The stop token or stop string that ended it; `None` for the model's own end token."""
     logprobs: list[dict[int, Logprob]] | None
     """Per token: the chosen token first, then the most likely ones."""
     cumulative_logprob: float | None
+    error: str | None = None
+    """What went wrong, with finish reason `error`."""
+
+    def finished(self) -> bool:
+        """Whether it has ended."""
+        return self.finish_reason is not None
 
 
 @dataclass(slots=True)
@@ -73,18 +94,30 @@ class RequestOutput:
     """Per prompt token; nothing precedes the first, whose entry is `None`."""
     metrics: RequestMetrics
 
+    @property
+    def num_cached_tokens(self) -> int:
+        """Prompt tokens that came from the prefix cache."""
+        return self.metrics.num_cached_tokens
+
 
 class Request:
     """A request under way: what every one of its outputs repeats."""
 
-    __slots__ = ("id", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
+    __slots__ = ("_so_far", "id", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
 
-    def __init__(self, id_: int, request_id: str, prompt: str | None, prompt_token_ids: list[int]) -> None:
+    def __init__(
+        self, id_: int, request_id: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams
+    ) -> None:
         self.id = id_
         self.request_id = request_id
         self.prompt = prompt
         self.prompt_token_ids = prompt_token_ids
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        # The engine hands over each token once; who wants all so far gets it from here, one copy of a list per output
+        # and no token converted twice.
+        self._so_far: list[CompletionOutput] | None = None
+        if params.output_kind == "cumulative":
+            self._so_far = [_nothing_yet(index, params) for index in range(params.n)]
 
     def output(self, update: Update) -> RequestOutput:
         """Wraps what the engine delivered."""
@@ -100,9 +133,14 @@ class Request:
                 stop_reason,
                 None if logprobs is None else [_named(entry) for entry in logprobs],
                 cumulative_logprob,
+                error,
             )
-            for index, text, token_ids, finish_reason, stop_reason, logprobs, cumulative_logprob in sequences
+            for index, text, token_ids, finish_reason, stop_reason, logprobs, cumulative_logprob, error in sequences
         ]
+        if self._so_far is not None:
+            for new in outputs:
+                _add(self._so_far[new.index], new)
+            outputs = [_copy(whole) for whole in self._so_far]
         return RequestOutput(
             self.request_id,
             self.prompt,
@@ -112,6 +150,33 @@ class Request:
             self.prompt_logprobs,
             RequestMetrics(*metrics),
         )
+
+
+def _nothing_yet(index: int, params: SamplingParams) -> CompletionOutput:
+    return CompletionOutput(index, "", [], None, None, None if params.logprobs is None else [], None)
+
+
+def _add(whole: CompletionOutput, new: CompletionOutput) -> None:
+    whole.text += new.text
+    whole.token_ids += new.token_ids
+    if whole.logprobs is not None and new.logprobs is not None:
+        whole.logprobs += new.logprobs
+    whole.finish_reason, whole.stop_reason, whole.error = new.finish_reason, new.stop_reason, new.error
+    whole.cumulative_logprob = new.cumulative_logprob
+
+
+def _copy(whole: CompletionOutput) -> CompletionOutput:
+    """The lists are the reader's own; the positions in them are shared by all outputs of the request."""
+    return CompletionOutput(
+        whole.index,
+        whole.text,
+        whole.token_ids.copy(),
+        whole.finish_reason,
+        whole.stop_reason,
+        None if whole.logprobs is None else whole.logprobs.copy(),
+        whole.cumulative_logprob,
+        whole.error,
+    )
 
 
 def _named(position: PositionLogprobs) -> dict[int, Logprob]:

@@ -1,8 +1,9 @@
 """The forms in which prompts and their parameters may be given."""
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +13,70 @@ from rocmforge.errors import InvalidRequestError
 
 TokenIds: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 Prompt: TypeAlias = str | TokenIds
+
+
+class TextPrompt(TypedDict):
+    """A text, as vLLM names it."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """Token ids, as vLLM names them."""
+
+    prompt_token_ids: TokenIds
+
+
+AnyPrompt: TypeAlias = Prompt | TextPrompt | TokensPrompt
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
 
 
-def prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[Prompt]:
     """One prompt (text or token ids) or a sequence of them, as a list; an array has a prompt per row."""
-    if isinstance(prompts, str):
-        return [prompts]
+    if isinstance(prompts, str | Mapping):
+        return [plain_prompt(prompts)]
     if isinstance(prompts, np.ndarray):
         return list(prompts) if prompts.ndim == 2 else [prompts]
-    if isinstance(prompts, bytes | bytearray | Mapping) or not isinstance(prompts, Iterable):
+    if isinstance(prompts, bytes | bytearray) or not isinstance(prompts, Iterable):
         raise TypeError(f"prompts: got {type(prompts)}, expected text, token ids, or a list of either")
-    items: list[Any] = list(prompts)
-    if not items:
+    iterator: Any = iter(prompts)
+    start = list(itertools.islice(iterator, 1))
+    if not start:
         raise InvalidRequestError("prompts: got an empty list, expected at least one prompt or token id")
-    return [items] if isinstance(items[0], Integral) else items
+    # What follows the first of an iterable's token ids is read by the engine, which knows when there are too many.
+    items: Any = prompts if isinstance(prompts, Sequence) else itertools.chain(start, iterator)
+    return [items] if isinstance(start[0], Integral) else [plain_prompt(item) for item in items]
+
+
+def plain_prompt(prompt: AnyPrompt) -> Prompt:
+    """The text or the token ids of a prompt in any form."""
+    if not isinstance(prompt, Mapping):
+        return prompt
+    fields: Mapping[str, Any] = prompt
+    if len(fields) == 1:
+        if isinstance(text := fields.get("prompt"), str):
+            return text
+        if "prompt_token_ids" in fields and not isinstance(fields["prompt_token_ids"], str):
+            ids: Any = fields["prompt_token_ids"]
+            return ids  # type: ignore[no-any-return]
+    forms = '{"prompt": text} or {"prompt_token_ids": token ids}'
+    raise TypeError(f"prompts: got a dict with {sorted(map(str, fields))}, expected text, token ids, {forms}")
+
+
+def priority_list(priority: int | Sequence[int], count: int) -> list[int]:
+    """One priority for all of `count` prompts, or one for each."""
+    if isinstance(priority, str | bytes) or not isinstance(priority, Integral | Iterable):
+        raise TypeError(f"priority: got {type(priority)}, expected an integer, or one for each prompt")
+    items: list[Any] = [priority] * count if isinstance(priority, Integral) else list(priority)
+    if len(items) != count:
+        raise InvalidRequestError(f"priority: got {len(items)} for {count} prompts, expected one, or one each")
+    for item in items:
+        if not isinstance(item, Integral):
+            raise TypeError(f"priority: got {type(item)}, expected an integer")
+        if not -(2**31) <= int(item) < 2**31:
+            raise InvalidRequestError(f"priority: got {item}, expected an integer from {-(2**31)} to {2**31 - 1}")
+    return items
 
 
 def params_list(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:

@@ -11,4 +11,4 @@ mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
 pub use hip::{HipOptions, Platform};
-pub use sampling::{MAX_LOGPROBS, OutputKind, SamplingDefaults, SamplingParams};
+pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

@@ -1,4 +1,4 @@
-//! How one request is sampled and when it ends; names and defaults as in vLLM.
+//! How one request is sampled and when it ends; names and defaults as in vLLM, but for `max_tokens` (16 there).
 
 use crate::{Error, Result};
 
@@ -8,7 +8,7 @@ pub const MAX_LOGPROBS: usize = 20;
 const MAX_STOP_STRINGS: usize = 64;
 const MAX_STOP_BYTES: usize = 4096;
 /// Stop tokens and biases of one request at most.
-const MAX_TOKEN_LIST: usize = 4096;
+pub const MAX_TOKEN_LIST: usize = 4096;
 
 /// What a delivery of a streaming request carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -65,8 +65,32 @@ pub(super) fn seconds(what: &'static str, value: f64) -> Result<std::time::Durat
         .map_err(|_| Error::invalid(what, value, "a finite number of seconds, not negative"))
 }
 
-/// Token ids: a one-dimensional numpy array of integers, or any sequence of them.
+/// Any number that Python can make a float of.
+pub(super) fn real(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    value.extract::<f64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
+            return Error::invalid(what, "an integer beyond all floats", "a number that a float can hold").into();
+        }
+        wrong_type(what, value, "a number")
+    })
+}
+
+/// Token ids: a one-dimensional numpy array of integers, or any iterable of them.
 pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    token_ids_up_to(what, value, usize::MAX, "")
+}
+
+/// Between two looks at signals while an iterable is read.
+const IDS_PER_LOOK: usize = 1 << 14;
+
+/// The same, but of an iterable that does not say how long it is, and may have no end, `limit` + 1 are read; `setting`
+/// names what sets the limit.
+pub(super) fn token_ids_up_to(
+    what: &'static str,
+    value: &Bound<'_, PyAny>,
+    limit: usize,
+    setting: &str,
+) -> PyResult<Vec<u32>> {
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u32>>() {
         return Ok(array.as_array().to_vec());
     }
@@ -82,11 +106,33 @@ pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResul
         return Err(wrong_type(what, value, "token ids"));
     }
     let items = value.try_iter().map_err(|_| wrong_type(what, value, "token ids"))?;
-    items.map(|item| integer(what, &item?)).collect()
+    let limit = value.len().map_or(limit, |len| len.max(limit));
+    let mut ids = Vec::new();
+    for item in items {
+        if ids.len() == limit {
+            let expected = format!("at most {setting}, which is {limit}");
+            return Err(Error::invalid(what, format!("more than {limit}"), expected).into());
+        }
+        ids.try_reserve(1).map_err(|_| Error::OutOfMemory {
+            what: format!("{what}: a list of {} token ids", ids.len() + 1),
+            requested: (ids.len() as u64 + 1) * size_of::<u32>() as u64,
+            available: 0,
+            advice: "give fewer",
+        })?;
+        ids.push(integer(what, &item?)?);
+        if ids.len().is_multiple_of(IDS_PER_LOOK) {
+            value.py().check_signals()?;
+        }
+    }
+    Ok(ids)
 }
 
 fn narrowed(what: &'static str, ids: impl Iterator<Item = i64>) -> Result<Vec<u32>> {
-    ids.map(|id| u32::try_from(id).map_err(|_| Error::invalid(what, id, "a token id, which is not negative"))).collect()
+    let narrow = |id: i64| {
+        let expected = if id < 0 { "a token id, which is not negative" } else { "a token id of the vocabulary" };
+        u32::try_from(id).map_err(|_| Error::invalid(what, id, expected))
+    };
+    ids.map(narrow).collect()
 }
 
 /// `[rows, columns]`, without a copy.

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use numpy::PyArray2;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{BlockColumns, block_columns, integer, matrix, optional_integer, seconds, token_ids};
+use super::arrays::{
+    BlockColumns, block_columns, integer, matrix, optional_integer, real, seconds, text, token_ids_up_to,
+};
 use super::handle::{Handle, wait};
 use super::host::engine_args;
 use super::inbox::LoopWaker;
-use super::params::shortest;
-use super::requests::PyInbox;
+use super::params::{PySamplingParams, shortest};
+use super::requests::{PyInbox, prompt_argument};
 use super::snapshots::{RecordFields, record_fields, stats_dict};
 use super::tokenizer::PyTokenizer;
 use crate::config::{EngineArgs, KvCacheDtype};
@@ -35,20 +37,20 @@ impl PyEngine {
     fn new(
         py: Python<'_>,
         model: PathBuf,
-        device: &str,
+        device: &Bound<'_, PyString>,
         num_threads: Option<&Bound<'_, PyAny>>,
         max_model_len: Option<&Bound<'_, PyAny>>,
         max_num_seqs: &Bound<'_, PyAny>,
         max_num_batched_tokens: Option<&Bound<'_, PyAny>>,
         block_size: &Bound<'_, PyAny>,
         kv_cache_memory: Option<&Bound<'_, PyAny>>,
-        kv_cache_dtype: &str,
+        kv_cache_dtype: &Bound<'_, PyString>,
         enable_prefix_caching: bool,
         max_queue_size: &Bound<'_, PyAny>,
         max_num_partial_prefills: &Bound<'_, PyAny>,
         max_long_partial_prefills: &Bound<'_, PyAny>,
         long_prefill_token_threshold: Option<&Bound<'_, PyAny>>,
-        retention: f64,
+        retention: &Bound<'_, PyAny>,
         seed: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
@@ -60,7 +62,7 @@ impl PyEngine {
             max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
             block_size: integer("block_size", block_size)?,
             kv_cache_memory: optional_integer("kv_cache_memory", kv_cache_memory)?,
-            kv_cache_dtype: dtype_named(kv_cache_dtype)?,
+            kv_cache_dtype: dtype_named(&text("kv_cache_dtype", kv_cache_dtype)?)?,
             enable_prefix_caching,
             max_queue_size: integer("max_queue_size", max_queue_size)?,
             max_num_partial_prefills: integer("max_num_partial_prefills", max_num_partial_prefills)?,
@@ -69,27 +71,44 @@ impl PyEngine {
                 "long_prefill_token_threshold",
                 long_prefill_token_threshold,
             )?,
-            retention: seconds("retention", retention)?,
+            retention: seconds("retention", real("retention", retention)?)?,
             seed: optional_integer("seed", seed)?,
             ..engine_args(py, model)?
         };
-        args.choose_device("device", device)?;
+        args.choose_device("device", &text("device", device)?)?;
         let engine = with_progress(py, progress, |report| Engine::load(args, report))?;
         Ok(Self { handle: Handle::new(engine) })
     }
 
-    /// Without arguments for one blocking call; with an event loop's `call_soon_threadsafe` and what it shall call
-    /// there when requests have news.
-    #[pyo3(signature = (call_soon=None, callback=None))]
-    fn inbox(&self, call_soon: Option<Py<PyAny>>, callback: Option<Py<PyAny>>) -> PyResult<PyInbox> {
+    /// Without arguments for one blocking call; with an event loop and what it shall call there when requests have
+    /// news.
+    #[pyo3(signature = (event_loop=None, callback=None))]
+    fn inbox(&self, event_loop: Option<Py<PyAny>>, callback: Option<Py<PyAny>>) -> PyResult<PyInbox> {
         self.handle.engine()?;
-        let waker = call_soon.zip(callback).map(|(call_soon, callback)| LoopWaker { call_soon, callback });
+        let waker = event_loop.zip(callback).map(|(event_loop, callback)| LoopWaker { event_loop, callback });
         Ok(PyInbox::new(Arc::clone(&self.handle), waker))
     }
 
-    fn abort(&self, py: Python<'_>, request_id: &str) -> PyResult<bool> {
+    /// Token ids of a prompt that can be served with these parameters.
+    ///
+    /// # Errors
+    /// `InvalidRequestError` for one that cannot; nothing is queued.
+    fn prepare(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        params: &Bound<'_, PySamplingParams>,
+    ) -> PyResult<Vec<u32>> {
         let engine = self.handle.engine()?;
-        Ok(py.detach(|| engine.abort(request_id))?)
+        let prompt = prompt_argument(engine, prompt)?;
+        let params = &params.get().0;
+        Ok(py.detach(|| engine.prepare(prompt, params))?)
+    }
+
+    fn abort(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<bool> {
+        let engine = self.handle.engine()?;
+        let name = text("request id", request_id)?;
+        Ok(py.detach(|| engine.abort(&name))?)
     }
 
     #[getter]
@@ -148,9 +167,10 @@ impl PyEngine {
     }
 
     /// The fields of `rocmforge.RequestRecord`; `None` for a request that has not finished, or is forgotten.
-    fn record(&self, py: Python<'_>, request_id: &str) -> PyResult<Option<RecordFields>> {
+    fn record(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<Option<RecordFields>> {
         let engine = self.handle.engine()?;
-        let record = py.detach(|| engine.record(request_id));
+        let name = text("request id", request_id)?;
+        let record = py.detach(|| engine.record(&name));
         Ok(record.map(|record| record_fields(&record)))
     }
 
@@ -176,10 +196,11 @@ impl PyEngine {
         py: Python<'py>,
         prompt_token_ids: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyArray2<f32>>> {
-        let ids = token_ids("token_ids", prompt_token_ids)?;
-        let rows = ids.len();
         let engine = self.handle.engine()?;
-        let values = wait(py, &py.detach(|| engine.start_prompt_logits(ids))?)?;
+        let ids = token_ids_up_to("token_ids", prompt_token_ids, engine.config().max_model_len, "max_model_len")?;
+        let rows = ids.len();
+        let pending = py.detach(|| engine.start_prompt_logits(ids))?;
+        let values = wait(py, pending.answer())?;
         matrix(py, values, rows)
     }
 
@@ -193,6 +214,7 @@ impl PyEngine {
 
     /// In a forked child there is nothing to close.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.note_close();
         match self.handle.engine() {
             Ok(engine) => py.detach(|| engine.close()),
             Err(Error::Forked { .. }) => {}
@@ -201,9 +223,16 @@ impl PyEngine {
         Ok(())
     }
 
+    /// Whether `close` was called: not so for an engine that died.
     #[getter]
-    fn is_closed(&self) -> PyResult<bool> {
-        Ok(self.handle.engine()?.is_closed())
+    fn was_closed(&self) -> bool {
+        self.handle.was_closed()
+    }
+
+    /// In a forked child it is: there it can never serve.
+    #[getter]
+    fn is_closed(&self) -> bool {
+        self.handle.engine().map_or(true, Engine::is_closed)
     }
 }
 

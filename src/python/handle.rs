@@ -1,6 +1,7 @@
 //! What every Python object of an engine shares: the engine, the process it belongs to, and the rules for blocking.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
@@ -16,11 +17,21 @@ pub(super) struct Handle {
     /// `None` only while it is dropped.
     engine: Option<Engine>,
     process: u32,
+    /// Python closed it, as against an engine that died.
+    closed: AtomicBool,
 }
 
 impl Handle {
     pub(super) fn new(engine: Engine) -> Arc<Self> {
-        Arc::new(Self { engine: Some(engine), process: std::process::id() })
+        Arc::new(Self { engine: Some(engine), process: std::process::id(), closed: AtomicBool::new(false) })
+    }
+
+    pub(super) fn note_close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(super) fn was_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
     }
 
     /// # Errors

@@ -13,16 +13,32 @@ use crate::engine::{OutputSink, RequestId, SequenceOutput};
 
 /// Calls back on the thread of an event loop.
 pub(super) struct LoopWaker {
-    /// `loop.call_soon_threadsafe`.
-    pub(super) call_soon: Py<PyAny>,
+    pub(super) event_loop: Py<PyAny>,
     pub(super) callback: Py<PyAny>,
 }
 
 impl LoopWaker {
     /// `false` when the loop is closed or the interpreter is gone.
     fn wake(&self) -> bool {
-        Python::try_attach(|py| self.call_soon.call1(py, (&self.callback,)).is_ok()).unwrap_or(false)
+        Python::try_attach(|py| self.event_loop.call_method1(py, "call_soon_threadsafe", (&self.callback,)).is_ok())
+            .unwrap_or(false)
     }
+
+    /// The same without a call: a loop that was stopped takes one and may be closed before it runs, so a wake-up under
+    /// way proves nothing.
+    fn is_alive(&self) -> bool {
+        let closed = |py: Python<'_>| self.event_loop.call_method0(py, "is_closed")?.is_truthy(py);
+        Python::try_attach(|py| closed(py).is_ok_and(|closed| !closed)).unwrap_or(false)
+    }
+}
+
+/// What a delivery asks for once it is merged.
+enum Next {
+    /// The consumer is gone.
+    End,
+    Wake,
+    /// The consumer is being told already, or there is nothing to tell it yet.
+    Nothing,
 }
 
 #[derive(Default)]
@@ -108,12 +124,11 @@ impl Inbox {
         self.state.lock().requests.values().map(Progress::num_tokens).sum()
     }
 
-    /// Whether the event loop has to be woken; `None` when the consumer is gone.
-    fn merge(&self, outputs: Vec<SequenceOutput>) -> Option<bool> {
+    fn merge(&self, outputs: Vec<SequenceOutput>) -> Next {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.closed {
-            return None;
+            return Next::End;
         }
         for output in outputs {
             let id = output.request;
@@ -122,26 +137,25 @@ impl Inbox {
             }
         }
         if state.ready.is_empty() {
-            return Some(false);
+            return Next::Nothing;
         }
         self.news.notify_all();
-        Some(!std::mem::replace(&mut state.wake_under_way, true))
+        if std::mem::replace(&mut state.wake_under_way, true) { Next::Nothing } else { Next::Wake }
     }
 }
 
 impl OutputSink for Inbox {
     /// Never attaches to the interpreter while it holds the lock: a thread that is attached may be waiting for it.
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
-        match (self.merge(outputs), &self.waker) {
-            (None, _) => false,
-            (Some(true), Some(waker)) => {
-                let woken = waker.wake();
-                if !woken {
-                    self.close();
-                }
-                woken
-            }
-            (Some(_), _) => true,
+        let alive = match (self.merge(outputs), &self.waker) {
+            (Next::End, _) => false,
+            (Next::Wake, Some(waker)) => waker.wake(),
+            (Next::Nothing, Some(waker)) => waker.is_alive(),
+            (_, None) => true,
+        };
+        if !alive {
+            self.close();
         }
+        alive
     }
 }

@@ -4,12 +4,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::Error;
-use crate::config::{OutputKind, SamplingParams};
+use crate::config::SamplingParams;
 use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
 use crate::tokenizer::Tokenizer;
 
 /// One of the `n` sequences of a request.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 struct Sequence {
     token_ids: Vec<u32>,
     text: String,
@@ -17,13 +17,16 @@ struct Sequence {
     cumulative_logprob: Option<f64>,
     finish_reason: Option<FinishReason>,
     stop_reason: Option<StopReason>,
+    error: Option<Error>,
     /// Something came since the last `take`.
     has_news: bool,
 }
 
-/// What has come for a request and, for deltas, has not been taken.
+/// What has come for a request and has not been taken. Each token is handed over, and converted, once: who wants all so
+/// far puts the pieces together.
 pub(super) struct Progress {
-    kind: OutputKind,
+    /// Everything is kept for one delivery at the end.
+    final_only: bool,
     sequences: Vec<Sequence>,
     num_unfinished: usize,
     /// Its consumer was told, and has not taken yet.
@@ -31,20 +34,18 @@ pub(super) struct Progress {
     wants_logprobs: bool,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
     metrics: RequestMetrics,
-    error: Option<Error>,
 }
 
 impl Progress {
-    pub(super) fn new(params: &SamplingParams, kind: OutputKind) -> Self {
+    pub(super) fn new(params: &SamplingParams, final_only: bool) -> Self {
         Self {
-            kind,
-            sequences: vec![Sequence::default(); params.n],
+            final_only,
+            sequences: (0..params.n).map(|_| Sequence::default()).collect(),
             num_unfinished: params.n,
             announced: false,
             wants_logprobs: params.logprobs.is_some(),
             prompt_logprobs: None,
             metrics: RequestMetrics::default(),
-            error: None,
         }
     }
 
@@ -52,11 +53,12 @@ impl Progress {
         self.num_unfinished == 0
     }
 
+    /// Generated tokens that have not been taken.
     pub(super) fn num_tokens(&self) -> usize {
         self.sequences.iter().map(|sequence| sequence.token_ids.len()).sum()
     }
 
-    /// Adds what is new; `true` when the consumer is to be told.
+    /// Adds what is new (outputs come in order of time); `true` when the consumer is to be told.
     pub(super) fn merge(&mut self, output: SequenceOutput) -> bool {
         let Some(sequence) = self.sequences.get_mut(output.index) else { return false };
         if sequence.finish_reason.is_some() {
@@ -68,14 +70,12 @@ impl Progress {
         sequence.cumulative_logprob = output.cumulative_logprob.or(sequence.cumulative_logprob);
         sequence.finish_reason = output.finish_reason;
         sequence.stop_reason = output.stop_reason;
+        sequence.error = output.error.filter(|_| output.finish_reason == Some(FinishReason::Error));
         sequence.has_news = true;
         self.num_unfinished -= usize::from(output.finish_reason.is_some());
         self.prompt_logprobs = output.prompt_logprobs.or(self.prompt_logprobs.take());
         self.metrics = output.metrics;
-        if output.finish_reason == Some(FinishReason::Error) {
-            self.error = output.error.or(self.error.take());
-        }
-        let tell = !self.announced && (self.is_finished() || self.kind != OutputKind::FinalOnly);
+        let tell = !self.announced && (self.is_finished() || !self.final_only);
         self.announced |= tell;
         tell
     }
@@ -85,24 +85,16 @@ impl Progress {
         if !std::mem::take(&mut self.announced) {
             return None;
         }
-        let sequences = match self.kind {
-            OutputKind::Delta => self.take_delta(),
-            OutputKind::Cumulative if !self.is_finished() => self.sequences.iter().cloned().enumerate().collect(),
-            OutputKind::Cumulative | OutputKind::FinalOnly => {
-                std::mem::take(&mut self.sequences).into_iter().enumerate().collect()
-            }
-        };
         Some(Update {
-            sequences,
+            sequences: self.take_sequences(),
             finished: self.is_finished(),
             wants_logprobs: self.wants_logprobs,
             prompt_logprobs: self.prompt_logprobs.take(),
             metrics: self.metrics,
-            error: self.error.take(),
         })
     }
 
-    fn take_delta(&mut self) -> Vec<(usize, Sequence)> {
+    fn take_sequences(&mut self) -> Vec<(usize, Sequence)> {
         let fresh = |sequence: &mut Sequence| {
             let rest = Sequence {
                 cumulative_logprob: sequence.cumulative_logprob,
@@ -122,7 +114,6 @@ pub(super) struct Update {
     wants_logprobs: bool,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
     metrics: RequestMetrics,
-    error: Option<Error>,
 }
 
 /// The fields of `rocmforge.RequestMetrics`.
@@ -133,10 +124,16 @@ type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metr
 
 impl Update {
     /// # Errors
-    /// That of the request, when it ended with one.
-    pub(super) fn into_python<'py>(self, py: Python<'py>, tokenizer: Option<&Tokenizer>) -> PyResult<PyUpdate<'py>> {
-        if let Some(error) = self.error {
-            return Err(error.into());
+    /// That of the request, when it ended with one: always with `raise_errors`, else only where the engine is dead.
+    pub(super) fn into_python<'py>(
+        self,
+        py: Python<'py>,
+        tokenizer: Option<&Tokenizer>,
+        raise_errors: bool,
+    ) -> PyResult<PyUpdate<'py>> {
+        let raised = |error: &&Error| raise_errors || matches!(error, Error::EngineDead { .. });
+        if let Some(error) = self.sequences.iter().filter_map(|(_, s)| s.error.as_ref()).find(raised) {
+            return Err(error.clone().into());
         }
         let sequences = PyList::empty(py);
         for (index, s) in self.sequences {
@@ -158,6 +155,7 @@ impl Update {
                 stop_reason,
                 logprobs,
                 s.cumulative_logprob,
+                s.error.map(|error| error.to_string()),
             ))?;
         }
         let prompt = self.prompt_logprobs.map(|p| positions(py, p.into_iter(), tokenizer)).transpose()?;

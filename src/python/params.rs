@@ -3,19 +3,19 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use super::arrays::{integer, optional_integer, text, token_ids, wrong_type};
-use crate::config::{OutputKind, SamplingParams};
+use super::arrays::{integer, optional_integer, real, text, token_ids_up_to, wrong_type};
+use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams};
 use crate::{Error, Result};
 
 /// How a request is sampled and when it ends. Immutable; checked when made.
 ///
 /// Args:
 ///     n: Sequences to generate; they share the prompt's computation.
-///     max_tokens: Most tokens per sequence.
+///     max_tokens: Most tokens per sequence, 256 unless said; None goes on until the context is full.
 ///     min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
 ///     temperature: 0 takes the most likely token, always.
 ///     top_p: Keeps the most likely tokens whose probabilities sum up to this.
-///     top_k: Keeps so many of the most likely tokens; 0 keeps all.
+///     top_k: Keeps so many of the most likely tokens; 0 and -1 keep all.
 ///     min_p: Keeps tokens at least so likely, relative to the most likely one.
 ///     repetition_penalty: Above 1 makes tokens of prompt and output less likely.
 ///     presence_penalty: Subtracted from the logit of every token of the output.
@@ -24,13 +24,13 @@ use crate::{Error, Result};
 ///     stop: Text (or texts) that ends a sequence.
 ///     stop_token_ids: Tokens that end a sequence.
 ///     ignore_eos: Goes on after the model's end token.
-///     seed: The same seed gives the same text, whatever the request is batched with.
+///     seed: The same seed gives the same text, whatever the request is batched with; None and -1 stand for a new one.
 ///     logprobs: Number of most likely tokens to report per generated token.
 ///     prompt_logprobs: The same for the prompt's tokens.
 ///     skip_special_tokens: Leaves control tokens out of the text.
 ///     include_stop_str_in_output: Leaves the stop text in.
 ///     output_kind: What each output of a stream holds: "cumulative" (all so far), "delta" (what is new) or
-///         "final_only" (one output, at the end).
+///         "final_only" (one output, at the end); also as a RequestOutputKind.
 #[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PySamplingParams(pub(super) SamplingParams);
@@ -49,6 +49,26 @@ impl Count<'_> {
             Self::Other(value) => integer(what, value),
         }
     }
+
+    /// As `get`, with `none` for `None`.
+    fn get_or(&self, what: &'static str, none: usize) -> PyResult<usize> {
+        match self {
+            Self::Other(value) if value.is_none() => Ok(none),
+            _ => self.get(what),
+        }
+    }
+
+    /// As `get`, with `value` for -1, which stands for it elsewhere.
+    fn get_with_minus_one(&self, what: &'static str, value: usize) -> PyResult<usize> {
+        match self {
+            Self::Other(other) if is_minus_one(other) => Ok(value),
+            _ => self.get(what),
+        }
+    }
+}
+
+fn is_minus_one(value: &Bound<'_, PyAny>) -> bool {
+    value.extract::<i64>().is_ok_and(|value| value == -1)
 }
 
 /// A number with a default, as `Count`.
@@ -62,10 +82,13 @@ impl Real<'_> {
     fn get(&self, what: &'static str) -> PyResult<f32> {
         match self {
             Self::Number(number) => Ok(*number),
-            Self::Other(value) => Err(wrong_type(what, value, "a number")),
+            Self::Other(value) => real(what, value).map(|value| value as f32),
         }
     }
 }
+
+/// `max_tokens` of a request that ends with its context.
+const UNBOUNDED: usize = usize::MAX;
 
 /// In the order of the constructor: `repr`, pickling and `replace` go through it.
 const FIELDS: [&str; 20] = [
@@ -98,7 +121,7 @@ impl PySamplingParams {
         top_p=Real::Number(1.0), top_k=Count::Number(0), min_p=Real::Number(0.0),
         repetition_penalty=Real::Number(1.0), presence_penalty=Real::Number(0.0), frequency_penalty=Real::Number(0.0), logit_bias=None, stop=None,
         stop_token_ids=None, ignore_eos=false, seed=None, logprobs=None, prompt_logprobs=None,
-        skip_special_tokens=true, include_stop_str_in_output=false, output_kind="cumulative"),
+        skip_special_tokens=true, include_stop_str_in_output=false, output_kind=None),
         text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None, \
         stop_token_ids=None, ignore_eos=False, seed=None, logprobs=None, prompt_logprobs=None, \
@@ -124,29 +147,29 @@ impl PySamplingParams {
         prompt_logprobs: Option<&Bound<'_, PyAny>>,
         skip_special_tokens: bool,
         include_stop_str_in_output: bool,
-        output_kind: &str,
+        output_kind: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let params = SamplingParams {
             n: n.get("n")?,
-            max_tokens: max_tokens.get("max_tokens")?,
+            max_tokens: max_tokens.get_or("max_tokens", UNBOUNDED)?,
             min_tokens: min_tokens.get("min_tokens")?,
             temperature: temperature.get("temperature")?,
             top_p: top_p.get("top_p")?,
-            top_k: top_k.get("top_k")?,
+            top_k: top_k.get_with_minus_one("top_k", 0)?,
             min_p: min_p.get("min_p")?,
             repetition_penalty: repetition_penalty.get("repetition_penalty")?,
             presence_penalty: presence_penalty.get("presence_penalty")?,
             frequency_penalty: frequency_penalty.get("frequency_penalty")?,
             logit_bias: logit_bias.map(biases).transpose()?.unwrap_or_default(),
             stop: stop.map(stop_strings).transpose()?.unwrap_or_default(),
-            stop_token_ids: stop_token_ids.map(|ids| token_ids("stop_token_ids", ids)).transpose()?.unwrap_or_default(),
+            stop_token_ids: stop_token_ids.map(stop_tokens).transpose()?.unwrap_or_default(),
             ignore_eos,
-            seed: optional_integer("seed", seed)?,
+            seed: optional_integer("seed", seed.filter(|seed| !is_minus_one(seed)))?,
             logprobs: optional_integer("logprobs", logprobs)?,
             prompt_logprobs: optional_integer("prompt_logprobs", prompt_logprobs)?,
             skip_special_tokens,
             include_stop_str_in_output,
-            output_kind: kind_named(output_kind)?,
+            output_kind: output_kind.map(kind_named).transpose()?.unwrap_or_default(),
         };
         params.validate()?;
         Ok(Self(params))
@@ -157,8 +180,8 @@ impl PySamplingParams {
         self.0.n
     }
     #[getter]
-    fn max_tokens(&self) -> usize {
-        self.0.max_tokens
+    fn max_tokens(&self) -> Option<usize> {
+        Some(self.0.max_tokens).filter(|&max_tokens| max_tokens != UNBOUNDED)
     }
     #[getter]
     fn min_tokens(&self) -> usize {
@@ -273,20 +296,34 @@ fn stop_strings(value: &Bound<'_, PyAny>) -> PyResult<Vec<String>> {
     Ok(texts.iter().map(|value| text("stop", value)).collect::<Result<_>>()?)
 }
 
+fn stop_tokens(ids: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    token_ids_up_to("stop_token_ids", ids, MAX_TOKEN_LIST, "their largest number")
+}
+
 /// Sorted by token, so that equal biases are equal parameters.
 fn biases(dict: &Bound<'_, PyDict>) -> PyResult<Vec<(u32, f32)>> {
-    let pairs = dict.iter().map(|(id, bias)| Ok((integer("logit_bias", &id)?, bias.extract()?)));
+    let pairs = dict.iter().map(|(id, bias)| Ok((integer("logit_bias", &id)?, real("logit_bias", &bias)? as f32)));
     let mut pairs = pairs.collect::<PyResult<Vec<(u32, f32)>>>()?;
     pairs.sort_unstable_by_key(|&(id, _)| id);
     Ok(pairs)
 }
 
-fn kind_named(name: &str) -> Result<OutputKind> {
-    match name {
+const KINDS: &str = "'cumulative', 'delta' or 'final_only'";
+
+/// A text, or a member of an enumeration that is called so: those of other engines number theirs.
+fn kind_named(value: &Bound<'_, PyAny>) -> PyResult<OutputKind> {
+    let name = match value.cast::<PyString>() {
+        Ok(name) => text("output_kind", name)?,
+        Err(_) => {
+            let name = value.getattr("name").and_then(|name| Ok(text("output_kind", name.cast::<PyString>()?)?));
+            name.map_err(|_| wrong_type("output_kind", value, KINDS))?.to_ascii_lowercase()
+        }
+    };
+    match name.as_str() {
         "cumulative" => Ok(OutputKind::Cumulative),
         "delta" => Ok(OutputKind::Delta),
         "final_only" => Ok(OutputKind::FinalOnly),
-        _ => Err(Error::invalid("output_kind", name, "'cumulative', 'delta' or 'final_only'")),
+        _ => Err(Error::invalid("output_kind", name, KINDS).into()),
     }
 }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::arrays::{seconds, text, token_ids};
+use super::arrays::{integer, real, seconds, text, token_ids_up_to};
 use super::handle::Handle;
 use super::inbox::{Inbox, LoopWaker};
 use super::output::Progress;
 use super::params::PySamplingParams;
-use crate::config::OutputKind;
+use crate::config::{OutputKind, SamplingParams};
 use crate::engine::{Engine, NewRequest, Prompt, RequestId};
 use crate::{Error, Result};
 
@@ -20,11 +20,14 @@ pub(super) struct PyInbox {
     inbox: Arc<Inbox>,
 }
 
-/// Text, or what `token_ids` takes.
-fn prompt_argument(value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+/// Text, or token ids. Of an iterable no more is read than a prompt may have.
+pub(super) fn prompt_argument(engine: &Engine, value: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     match value.cast::<PyString>() {
         Ok(value) => Ok(Prompt::Text(text("prompt", value)?)),
-        Err(_) => Ok(Prompt::TokenIds(token_ids("prompt token ids", value)?)),
+        Err(_) => {
+            let limit = engine.config().max_model_len;
+            Ok(Prompt::TokenIds(token_ids_up_to("prompt token ids", value, limit, "max_model_len")?))
+        }
     }
 }
 
@@ -34,12 +37,12 @@ impl PyInbox {
     }
 
     /// Tokenises before the inbox is locked: outputs of other requests pass meanwhile.
-    fn submit(&self, mut request: NewRequest, kind: OutputKind) -> Result<(RequestId, String, Vec<u32>)> {
+    fn submit(&self, mut request: NewRequest, final_only: bool) -> Result<(RequestId, String, Vec<u32>)> {
         let engine = self.handle.engine()?;
         if let Prompt::Text(text) = &request.prompt {
             request.prompt = Prompt::TokenIds(engine.tokenizer()?.encode(text, true, false)?);
         }
-        let progress = Progress::new(&request.params, kind);
+        let progress = Progress::new(&request.params, final_only);
         let submitted = self.inbox.register(progress, || {
             let accepted = engine.add_request(request)?;
             Ok((accepted.id, (accepted.name, accepted.prompt_token_ids)))
@@ -52,31 +55,33 @@ impl PyInbox {
 #[pymethods]
 impl PyInbox {
     /// `(id, request_id, prompt_token_ids)`. `final_only` keeps everything for one delivery at the end.
-    #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=0, timeout=None, cache_salt=None, final_only=false))]
+    #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=None, timeout=None,
+        cache_salt=None, final_only=false), text_signature = "($self, prompt, params, *, request_id=None, priority=0, \
+        timeout=None, cache_salt=None, final_only=False)")]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn py_submit(
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
         params: &Bound<'_, PySamplingParams>,
-        request_id: Option<String>,
-        priority: i32,
-        timeout: Option<f64>,
-        cache_salt: Option<String>,
+        request_id: Option<&Bound<'_, PyString>>,
+        priority: Option<&Bound<'_, PyAny>>,
+        timeout: Option<&Bound<'_, PyAny>>,
+        cache_salt: Option<&Bound<'_, PyString>>,
         final_only: bool,
     ) -> PyResult<(u64, String, Vec<u32>)> {
-        let params = params.get().0.clone();
-        let kind = if final_only { OutputKind::FinalOnly } else { params.output_kind };
+        let params: SamplingParams = params.get().0.clone();
+        let final_only = final_only || params.output_kind == OutputKind::FinalOnly;
         let request = NewRequest {
-            name: request_id,
-            prompt: prompt_argument(prompt)?,
+            name: request_id.map(|name| text("request id", name)).transpose()?,
+            prompt: prompt_argument(self.handle.engine()?, prompt)?,
             params,
-            priority,
-            timeout: timeout.map(|timeout| seconds("timeout", timeout)).transpose()?,
-            cache_salt,
+            priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
+            timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
+            cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
             sink: self.inbox.clone(),
         };
-        let (id, name, prompt_token_ids) = py.detach(|| self.submit(request, kind))?;
+        let (id, name, prompt_token_ids) = py.detach(|| self.submit(request, final_only))?;
         Ok((id.0, name, prompt_token_ids))
     }
 
@@ -88,23 +93,30 @@ impl PyInbox {
     /// As `ready`, after waiting for at most `timeout` seconds.
     ///
     /// # Errors
-    /// `EngineDeadError` when requests wait here and the engine is closed: nothing will come any more.
+    /// `EngineDeadError` when requests wait here and the engine has ended: nothing will come any more.
     fn wait(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<u64>> {
         let timeout = seconds("timeout", timeout)?;
         let engine = self.handle.engine()?;
-        let closed = engine.is_closed();
+        // Asked before the wait: what was delivered until then is there after it.
+        let ended = engine.has_ended();
         let ready = py.detach(|| self.inbox.wait(timeout));
         py.check_signals()?;
-        if closed && ready.is_empty() && self.inbox.num_requests() > 0 {
+        if ended && ready.is_empty() && self.inbox.num_requests() > 0 {
             return Err(Error::EngineDead { reason: "it was closed while requests were running".into() }.into());
         }
         Ok(ready.into_iter().map(|id| id.0).collect())
     }
 
-    /// `(sequences, finished, prompt_logprobs, metrics)`, or `None` when there is no news.
-    fn take<'py>(&self, py: Python<'py>, key: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// `(sequences, finished, prompt_logprobs, metrics)`: what is new; `None` when nothing is.
+    ///
+    /// # Errors
+    /// That of a request which ended with one; without `raise_errors` only when the engine is dead, and any other error
+    /// is told of the sequences that it ended.
+    #[pyo3(signature = (key, *, raise_errors=true))]
+    fn take<'py>(&self, py: Python<'py>, key: u64, raise_errors: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
-        let update = update.into_python(py, self.handle.engine()?.tokenizer().ok().map(Arc::as_ref))?;
+        let tokenizer = self.handle.engine()?.tokenizer().ok().map(Arc::as_ref);
+        let update = update.into_python(py, tokenizer, raise_errors)?;
         Ok(Some(update.into_pyobject(py)?.into_any()))
     }
 
@@ -132,6 +144,17 @@ impl PyInbox {
 
     fn __repr__(&self) -> String {
         format!("Inbox(num_requests={})", self.inbox.num_requests())
+    }
+}
+
+/// Whoever lets an inbox go waits for nothing in it any more: an event loop that was closed, above all.
+impl Drop for PyInbox {
+    fn drop(&mut self) {
+        // In a forked child the locks behind it may be held for ever, and the requests are the parent's.
+        if let Ok(engine) = self.handle.engine() {
+            // Only a dead engine refuses, and it has ended its requests.
+            let _ = abort(engine, self.inbox.close());
+        }
     }
 }
 

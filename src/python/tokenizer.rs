@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyString};
 use serde_json::{Map, Value};
 
-use super::arrays::{token_ids, wrong_type};
+use super::arrays::{integer, token_ids, wrong_type};
 use super::json::to_json;
 use crate::engine::chat::{ChatPrompt, render_chat};
 use crate::gguf::GgufFile;
@@ -94,7 +94,14 @@ impl PyTokenizer {
     /// Token ids of a text. `add_special` adds the tokens that the file wants at the beginning and the end;
     /// `parse_special` turns text that spells a control token into it: never do so with what users write.
     #[pyo3(signature = (text, *, add_special=true, parse_special=false))]
-    fn encode(&self, py: Python<'_>, text: &str, add_special: bool, parse_special: bool) -> PyResult<Vec<u32>> {
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &Bound<'_, PyString>,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let text = &super::arrays::text("text", text)?;
         Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
     }
 
@@ -170,8 +177,8 @@ impl PyTokenizer {
     }
 
     /// Whether a token is a control token.
-    fn is_special(&self, token_id: u32) -> bool {
-        self.tokenizer.is_special(token_id)
+    fn is_special(&self, token_id: &Bound<'_, PyAny>) -> PyResult<bool> {
+        Ok(self.tokenizer.is_special(integer("token_id", token_id)?))
     }
 
     fn __repr__(&self) -> String {
