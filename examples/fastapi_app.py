@@ -1,19 +1,24 @@
 """Streams completions over HTTP as server-sent events; a client that goes away ends its request.
 
 ROCMFORGE_MODEL=model.gguf uvicorn --app-dir examples fastapi_app:app
-curl -N localhost:8000/v1/completions -H 'content-type: application/json' -d '{"prompt": "The sky is"}'
+curl -N localhost:8000/generate -H 'content-type: application/json' -d '{"prompt": "The sky is"}'
 """
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 
-from fastapi import FastAPI, HTTPException
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 from rocmforge import AsyncLLM, InvalidRequestError, QueueFullError, RequestOutput, SamplingParams
+
+MODEL = os.environ.get("ROCMFORGE_MODEL")
+if MODEL is None:
+    raise SystemExit("ROCMFORGE_MODEL is not set: give it the path of a GGUF file")
 
 
 class Completion(BaseModel):
@@ -25,15 +30,15 @@ class Completion(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with AsyncLLM(os.environ["ROCMFORGE_MODEL"]) as app.state.engine:
+    async with await AsyncLLM.load(MODEL) as app.state.engine:
         yield
 
 
 app = FastAPI(lifespan=lifespan)
 
 
-@app.post("/v1/completions")
-async def complete(body: Completion) -> StreamingResponse:
+@app.post("/generate")
+async def generate(body: Completion, request: Request) -> Response:
     async def events() -> AsyncIterator[str]:
         async with aclosing(outputs):
             yield event(first)
@@ -43,10 +48,32 @@ async def complete(body: Completion) -> StreamingResponse:
     try:
         params = SamplingParams(**body.model_dump(exclude={"prompt"}), output_kind="delta")
         outputs = app.state.engine.generate(body.prompt, params)
-        first = await anext(outputs)  # a refusal comes before the first output, while there is a status to give
-    except (InvalidRequestError, QueueFullError) as error:
-        raise HTTPException(503 if isinstance(error, QueueFullError) else 400, str(error)) from error
+        # A refusal comes before the first output, while there is a status to give.
+        first = await unless_gone(request, asyncio.ensure_future(anext(outputs)))
+    except InvalidRequestError as error:
+        raise HTTPException(400, str(error)) from error
+    except QueueFullError as error:
+        raise HTTPException(429, str(error), headers={"Retry-After": "1"}) from error
+    if first is None:
+        return Response(status_code=499)  # nobody reads it
     return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def unless_gone(request: Request, first: asyncio.Future[RequestOutput]) -> RequestOutput | None:
+    """The first output. A long prompt takes its time: if the client leaves before that, the request is cancelled."""
+    gone = asyncio.ensure_future(left(request))
+    try:
+        await asyncio.wait({first, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return first.result() if first.done() else None
+    finally:
+        # Of the two, what still waits. Cancelled, `anext` closes its generator, and that aborts the request.
+        first.cancel()
+        gone.cancel()
+
+
+async def left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def event(output: RequestOutput) -> str:
