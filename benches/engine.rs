@@ -8,10 +8,10 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rocmforge::Result;
 use rocmforge::backend::MemoryLedger;
 use rocmforge::batch::Batch;
-use rocmforge::config::{EngineConfig, KvCacheDtype, SamplingParams};
+use rocmforge::config::{EngineConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
 use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
 use rocmforge::kv_cache::GroupKind;
-use rocmforge::selection::{Selection, Wanted};
+use rocmforge::selection::{Selection, Wish};
 
 const VOCAB: usize = 512;
 const STEPS: usize = 512;
@@ -22,8 +22,8 @@ struct NoForward {
 }
 
 impl Executor for NoForward {
-    fn launch(&mut self, _: &Batch, wanted: &[Wanted]) -> Result<()> {
-        self.num_rows = wanted.len();
+    fn launch(&mut self, _: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+        self.num_rows = wishes.len();
         Ok(())
     }
     fn collect(&mut self) -> Result<Selection<'_>> {
@@ -63,6 +63,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         long_prefill_token_threshold: 2 * STEPS / 25,
         retention: Duration::from_secs(1),
         seed: Some(0),
+        sampling_defaults: SamplingDefaults::default(),
     };
     let logits: Vec<f32> = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
     Engine::start(Box::new(NoForward { logits, num_rows: 0 }), config, vec![GroupKind::Full], None, None).unwrap()

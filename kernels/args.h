@@ -245,6 +245,27 @@ struct AttentionArgs {
   float softcap;          // 0: none; else cap * tanh(score / cap)
 };
 
+// Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A logit
+// that is not a number stays one. What a logit was is left in its token's bias.
+struct AlteredRow {
+  u32 row;
+  u32 first, count;       // of its tokens; none has an id twice
+  float repetition;       // of tokens seen: logits above 0 are divided by it, others multiplied
+  float frequency;        // subtracted once for each time that the token was generated
+  float presence;         // subtracted if the token was generated
+};
+struct AlteredToken {
+  u32 id;
+  float bias;             // added first; -infinity: the token is impossible
+  u32 seen;               // 0: the token has not come yet; else one more than how often it was generated
+};
+struct AlterLogitsArgs {
+  float* logits;          // [rows][cols]
+  const AlteredRow* rows;
+  AlteredToken* tokens;
+  u32 cols;
+};
+
 // Per row: the largest logit (first among equals) and log(sum(exp)). argmax, grid (rows, ceil(cols / share)): the last
 // block of a row to arrive puts together what its blocks have found, in their order.
 // With a NaN in the row, token = 0xffffffff.

@@ -1,5 +1,5 @@
-// What sampling needs of a row of logits, in blocks of 1024 threads. Both kernels read the row once for its maximum and
-// the sums of its exponentials; top_k, one block a row, reads it a second time, for the candidates. Where rows are few,
+// What sampling needs of a row of logits, in blocks of 1024 threads. alter_logits changes the few tokens that a sequence
+// names. The kernels that choose read the row once for its maximum and the sums of its exponentials; top_k, one block a row, reads it a second time, for the candidates. Where rows are few,
 // argmax deals each to several blocks: what takes the time is then how long one of them is busy.
 #include "gpu.h"
 #include "args.h"
@@ -282,6 +282,31 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
     }
   }
   return kept;
+}
+
+// One operation after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side): whoever alters
+// the row, the token is the same.
+DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit) {
+  const bool forbidden = token.bias == -F32_INFINITY && logit == logit;
+  const float biased = forbidden ? token.bias : add_rn(logit, token.bias);
+  if (token.seen == 0) return biased;
+  const float repeated = biased > 0.f ? biased / row.repetition : mul_rn(biased, row.repetition);
+  const float presence = token.seen > 1 ? row.presence : 0.f;
+  return add_rn(add_rn(repeated, -mul_rn(row.frequency, (float)(token.seen - 1))), -presence);
+}
+
+// Grid: altered rows.
+KERNEL(1024, alter_logits, AlterLogitsArgs) {
+  pdl_launch(); pdl_wait();
+  const AlteredRow row = a.rows[bid_x()];
+  float* logits = a.logits + (u64)row.row * a.cols;
+  for (u32 i = (u32)tid_x(); i < row.count; i += THREADS) {
+    AlteredToken& token = a.tokens[row.first + i];
+    if (token.id >= a.cols) continue;
+    const float own = logits[token.id];
+    logits[token.id] = altered(row, token, own);
+    token.bias = own;
+  }
 }
 
 // Grid: (rows, blocks of a row).

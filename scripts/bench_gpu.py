@@ -2,8 +2,11 @@
 """Measures the engine on a GPU: makes models of real shapes, runs `rocmforge bench` on each, prints one table.
 
     bench_gpu.py [--models DIR] [--rows llama-3-8b:q4_k_m,...] [--prompts 512,2048] [--batches 1,8,32,64,256]
+    bench_gpu.py --served 512x512x128 [--models DIR] [--rows llama-3-8b:q4_k_m,...]
 
-Each row is one process: a model is loaded once and measured at all prompt lengths and batch sizes.
+Each row is one process: a model is loaded once and measured at all prompt lengths and batch sizes. With --served: so
+many requests of so many tokens of prompt and of output, all handed over at once; tokens per second of output, from the
+first request to the last token, with each of several sampling settings.
 """
 
 import argparse
@@ -31,6 +34,34 @@ first_token()
 print(json.dumps({"load": load, "first_token": statistics.median(first_token() for _ in range(5))}))
 llm.close()
 """
+SERVED = """
+import ast, json, random, statistics, sys, time
+from rocmforge import LLM, SamplingParams
+requests, prompt, output, sequences = map(int, sys.argv[2:6])
+llm = LLM(sys.argv[1], device="hip", max_model_len=prompt + output, max_num_seqs=sequences, enable_prefix_caching=False)
+dice = random.Random(1)
+prompts = [[dice.randrange(300, 30000) for _ in range(prompt)] for _ in range(requests)]
+def speed(settings):
+    params = SamplingParams(max_tokens=output, ignore_eos=True, seed=1, **settings)
+    started = time.perf_counter()
+    llm.generate(prompts, params, progress=False)
+    return requests * output / (time.perf_counter() - started)
+settings = ast.literal_eval(sys.argv[6])
+for one in settings.values():
+    speed(one)
+rounds = [{name: speed(one) for name, one in settings.items()} for _ in range(int(sys.argv[7]))]
+figures = {name: statistics.median(one[name] for one in rounds) for name in settings}
+print(json.dumps(figures | {"rows fetched": llm.stats().logits_rows_fetched}))
+llm.close()
+"""
+# What is served, by the name of its column: the first is what the others are compared with.
+SETTINGS: dict[str, dict[str, object]] = {
+    "greedy": {"temperature": 0.0},
+    "repetition": {"temperature": 0.0, "repetition_penalty": 1.1},
+    "repetition, top-k": {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.9},
+    "presence, logprobs": {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "logprobs": 2},
+    "min_tokens, bias": {"temperature": 0.0, "min_tokens": 32, "logit_bias": {5: -10.0}},
+}
 ROWS = "llama-3-8b:q4_k_m,llama-3-8b:q8_0,llama-3-8b:f16,qwen2.5-0.5b:q4_0"
 
 
@@ -68,6 +99,25 @@ def start(path: Path) -> dict[str, float]:
     return run(f"loading {path}", [sys.executable, "-c", START, path])
 
 
+def served(path: Path, shape: str, sequences: int, rounds: int) -> dict[str, float]:
+    """Output tokens per second by the name of the sampling setting, and rows of logits read on their own."""
+    command = [sys.executable, "-c", SERVED, path, *shape.split("x"), str(sequences), repr(SETTINGS), str(rounds)]
+    return run(f"serving {path}", command)
+
+
+def print_served(args: argparse.Namespace) -> None:
+    """One row for each model and number of sequences: output tokens per second, and the share of the first column."""
+    print(f"| model, requests at once | {' | '.join(SETTINGS)} | rows fetched |\n|---|{'---:|' * (len(SETTINGS) + 1)}")
+    for name in args.rows.split(","):
+        path = model_file(args.models, name)
+        for sequences in (int(n) for n in args.sequences.split(",")):
+            figures = served(path, args.served, sequences, args.rounds)
+            fetched = figures.pop("rows fetched")
+            base = next(iter(figures.values()))
+            cells = " | ".join(f"{speed:,.0f} ({speed / base:.0%})" for speed in figures.values())
+            print(f"| {name}, {sequences} | {cells} | {fetched:,.0f} |", flush=True)
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,10 +126,19 @@ def main() -> None:
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--batches", default="1,8,32,64,256")
     parser.add_argument("--decode", type=int, default=128)
+    parser.add_argument("--served", metavar="REQUESTSxPROMPTxOUTPUT", help="measure serving instead, e.g. 512x512x128")
+    parser.add_argument("--sequences", default="64,256", help="with --served: sequences at once (max_num_seqs)")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="with --served: rounds after a warm-up; their median counts"
+    )
     parser.add_argument("extra", nargs="*", help="further options of `rocmforge bench`, after --")
     args = parser.parse_args()
     args.models.mkdir(parents=True, exist_ok=True)
 
+    if args.served:
+        print(f"{dt.date.today()}: {' '.join(sys.argv)}\n", flush=True)
+        print_served(args)
+        return
     columns = [f"pp{n}" for n in args.prompts.split(",")]
     columns += ["tg" if n == "1" else f"tg{n}" for n in args.batches.split(",")]
     print(f"{dt.date.today()}: {' '.join(sys.argv)}\n", flush=True)

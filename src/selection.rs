@@ -3,6 +3,10 @@
 //! A row of logits is half a megabyte. Where the sampler can do with the best few and the log-sum-exp, nothing else
 //! leaves the device.
 
+mod alteration;
+
+pub use alteration::{Alteration, AlteredToken, Penalties};
+
 use crate::Result;
 
 /// Candidates of one row at most.
@@ -19,11 +23,33 @@ pub enum Wanted {
     /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature`
     /// (a normal number above 0) is that of `Selected::Top::log_total`.
     Top { k: u32, temperature: f32 },
-    /// All of them: whatever changes logits before the choice, and the logits of a prompt.
+    /// All of them: the logits of a prompt, and more candidates than a device sorts.
     Row,
 }
 
-/// What came back of one row: what was wanted, or more.
+/// What is needed of one row of logits, and what changes the row before that is taken of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wish<'a> {
+    pub wanted: Wanted,
+    /// A row that comes back whole is the model's own: whoever reads it changes it.
+    pub alteration: Option<Alteration<'a>>,
+}
+
+impl Wish<'_> {
+    /// Best tokens of the row as the model left it, beside what is wanted of the altered one.
+    pub fn unaltered(&self) -> usize {
+        self.alteration.map_or(0, |alteration| alteration.unaltered as usize)
+    }
+}
+
+impl From<Wanted> for Wish<'_> {
+    fn from(wanted: Wanted) -> Self {
+        Self { wanted, alteration: None }
+    }
+}
+
+/// What came back of one row: what was wanted, or more. A row itself is the model's own; everything else is of the row
+/// after its alteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Selected<'a> {
     /// The first token with the largest logit, and the logarithm of the sum of all `exp(logit)`.
@@ -47,7 +73,10 @@ pub enum Selected<'a> {
 pub trait DeviceRows {
     fn row(&self, row: usize) -> Selected<'_>;
 
-    /// Brings a whole row to the host. It costs a round trip to the device: for the few rows whose selection turns out
+    /// The best tokens of a row before its alteration, where they were asked for.
+    fn unaltered(&self, row: usize) -> Option<Selected<'_>>;
+
+    /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows whose selection turns out
     /// not to be enough.
     fn fetch(&mut self, row: usize) -> Result<&[f32]>;
 }
@@ -92,7 +121,15 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The whole row, from the device if it is not here.
+    /// The best tokens of a row before its alteration, where they were asked for and the row itself is not here.
+    pub fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
+        match &self.rows {
+            Rows::Host(_) => None,
+            Rows::Device(rows) => rows.unaltered(row),
+        }
+    }
+
+    /// The whole row as the model left it, from the device if it is not here.
     pub fn whole_row(&mut self, row: usize) -> Result<&[f32]> {
         match &mut self.rows {
             Rows::Host(values) => Ok(&values[row * self.cols..(row + 1) * self.cols]),

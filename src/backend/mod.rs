@@ -17,7 +17,7 @@ pub use experts::{ExpertSpec, ExpertTensors};
 
 use crate::Result;
 use crate::batch::Batch;
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wish};
 use crate::tensor::TensorView;
 
 /// How a step's ops come to run.
@@ -249,9 +249,9 @@ pub trait Backend: Send + Sized + 'static {
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;
 
-    /// Says what `select` is to bring of each row of `logits`, `[wanted.len(), cols]`, so that the device can go about
+    /// Says what `select` is to bring of each row of `logits`, `[wishes.len(), cols]`, so that the device can go about
     /// it.
-    fn begin_select(&mut self, _logits: &Self::Buffer, _cols: usize, _wanted: &[Wanted]) -> Result<()> {
+    fn begin_select(&mut self, _logits: &Self::Buffer, _cols: usize, _wishes: &[Wish<'_>]) -> Result<()> {
         Ok(())
     }
 

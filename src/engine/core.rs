@@ -15,7 +15,7 @@ use super::stats::Stats;
 use crate::config::EngineConfig;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SeqId, Step};
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -42,7 +42,6 @@ pub(super) struct Core {
     /// The step that the executor computes.
     launched: Option<Step>,
     /// Memory of a step, reused.
-    wanted: Vec<Wanted>,
     picks: Vec<Pick>,
     tokens: Vec<(SeqId, u32)>,
     ends: Vec<(RequestId, Result<()>)>,
@@ -74,7 +73,6 @@ impl Core {
             num_taken: 0,
             panics: 0,
             launched: None,
-            wanted: Vec::new(),
             picks: Vec::new(),
             tokens: Vec::new(),
             ends: Vec::new(),
@@ -121,9 +119,9 @@ impl Core {
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
         self.publish();
-        self.want_logits(&step);
-        let (executor, wanted, panics) = (&mut self.executor, &self.wanted, &mut self.panics);
-        let launched = guarded(|| executor.launch(&step.batch, wanted));
+        let wishes = want_logits(&self.requests, &step, self.vocab_size);
+        let (executor, panics) = (&mut self.executor, &mut self.panics);
+        let launched = guarded(|| executor.launch(&step.batch, &wishes));
         match launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref()))) {
             Ok(()) => {
                 self.launched = Some(step);
@@ -139,7 +137,7 @@ impl Core {
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
-        check_shape(&logits, self.wanted.len(), self.vocab_size)?;
+        check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
         self.picks.clear();
         self.ends.clear();
         for scheduled in &step.seqs {
@@ -161,17 +159,6 @@ impl Core {
         }
         self.counters.logits_rows_fetched += logits.num_fetched();
         Ok(())
-    }
-
-    /// What the step's sequences need of their rows of logits.
-    fn want_logits(&mut self, step: &Step) {
-        self.wanted.clear();
-        self.wanted.resize(step.batch.logits_indices.len(), Wanted::Argmax);
-        for scheduled in &step.seqs {
-            if let Some(request) = self.requests.get(&request_of(scheduled.id).0) {
-                request.want_logits(scheduled, self.vocab_size, &mut self.wanted);
-            }
-        }
     }
 
     fn commit(&mut self, step: &Step) -> Result<()> {
@@ -245,6 +232,17 @@ impl Core {
         ));
         Err(Error::EngineDead { reason: error.to_string() })
     }
+}
+
+/// What the step's sequences need of their rows of logits.
+fn want_logits<'a>(requests: &'a HashMap<RequestId, Request>, step: &Step, vocab_size: usize) -> Vec<Wish<'a>> {
+    let mut wishes = vec![Wanted::Argmax.into(); step.batch.logits_indices.len()];
+    for scheduled in &step.seqs {
+        if let Some(request) = requests.get(&request_of(scheduled.id).0) {
+            request.want_logits(scheduled, vocab_size, &mut wishes);
+        }
+    }
+    wishes
 }
 
 fn forward_panicked(panics: &mut u32, payload: &(dyn Any + Send)) -> Error {

@@ -3,13 +3,13 @@
 use crate::Result;
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wish};
 
 pub trait Executor: Send {
-    /// Starts a step, of which `collect` brings what is `wanted` of each row of `Batch::logits_indices`. One step at a
+    /// Starts a step, of which `collect` brings what the `wishes` name of each row of `Batch::logits_indices`. One step at a
     /// time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless the
     /// error is `Error::EngineDead`.
-    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()>;
+    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()>;
     /// Waits for the step that was launched last.
     fn collect(&mut self) -> Result<Selection<'_>>;
     /// Whether the device computes on its own after `launch`, so that the next step may be prepared meanwhile.

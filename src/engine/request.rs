@@ -10,7 +10,7 @@ use super::sequence::Sequence;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// Bits of a `SeqId` that hold the sequence's index among the `n` of its request.
@@ -84,21 +84,21 @@ fn pick(
     sampler: &mut Sampler,
     sequence: &SequenceSampler,
 ) -> Result<Picked> {
-    match sampler.pick(selection.row(row), sequence)? {
+    match sampler.pick(selection.row(row), selection.unaltered(row), sequence)? {
         Some(picked) => Ok(picked),
         None => sampler.pick_from_row(selection.whole_row(row)?, sequence),
     }
 }
 
 impl Request {
-    /// Writes what the sequence needs of its rows of a step's logits to `wanted`, which holds all rows of the step.
-    pub(super) fn want_logits(&self, scheduled: &ScheduledSeq, vocab_size: usize, wanted: &mut [Wanted]) {
-        wanted[scheduled.logits.clone()].fill(Wanted::Row);
+    /// Writes what the sequence needs of its rows of a step's logits to `wishes`, which holds all rows of the step.
+    pub(super) fn want_logits<'a>(&'a self, scheduled: &ScheduledSeq, vocab_size: usize, wishes: &mut [Wish<'a>]) {
+        wishes[scheduled.logits.clone()].fill(Wanted::Row.into());
         if let Work::Generate(generation) = &self.work
             && scheduled.samples
         {
             let (_, index) = request_of(scheduled.id);
-            wanted[scheduled.logits.end - 1] = generation.sequences[index].sampler().wanted(vocab_size);
+            wishes[scheduled.logits.end - 1] = generation.sequences[index].sampler().wish(vocab_size);
         }
     }
 

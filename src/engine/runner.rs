@@ -5,7 +5,7 @@ use crate::Result;
 use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
 use crate::model::Decoder;
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wish};
 
 /// `Executor` over any backend, monomorphised: a few virtual calls per step, none per op.
 pub struct Runner<B: Backend> {
@@ -23,8 +23,8 @@ impl<B: Backend> Executor for Runner<B>
 where
     Decoder<B>: Send,
 {
-    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
-        self.decoder.launch(&mut self.backend, batch, wanted)
+    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+        self.decoder.launch(&mut self.backend, batch, wishes)
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {

@@ -5,7 +5,7 @@ use super::spec::DecoderSpec;
 use super::weights::{FeedForwardWeights, LayerWeights, Weights};
 use crate::backend::{Backend, KvLayerSpec, Loader, Plan, Rotation};
 use crate::batch::Batch;
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
 
 /// All layers of the supported architectures attend alike, so there is one KV group.
@@ -117,13 +117,13 @@ impl<B: Backend> Decoder<B> {
         buffers.saturating_add(experts)
     }
 
-    /// Starts a step, of which `collect` brings what is `wanted` of each row of logits: one per entry of the batch's
+    /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the batch's
     /// `logits_indices`.
-    pub fn launch(&mut self, backend: &mut B, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
+    pub fn launch(&mut self, backend: &mut B, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
         self.num_rows = 0;
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
-        if rows != wanted.len() {
-            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wanted.len())));
+        if rows != wishes.len() {
+            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
         }
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
@@ -138,7 +138,7 @@ impl<B: Backend> Decoder<B> {
         }
         backend.end_ops()?;
         if rows > 0 {
-            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wanted)?;
+            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wishes)?;
         }
         self.num_rows = rows;
         Ok(())

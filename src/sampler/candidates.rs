@@ -12,7 +12,7 @@ use std::slice::from_ref;
 
 use super::select::{key, key_id};
 use super::{Sampler, SequenceSampler, TokenLogprob, TokenLogprobs, failed};
-use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
+use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted, Wish};
 use crate::{Error, Result};
 
 /// Relative error of a weight at most, from all its roundings: `exp_nonpositive` is within 2 units in the last place,
@@ -43,12 +43,15 @@ struct Best<'a> {
 
 impl SequenceSampler {
     /// What the next token needs of its row of logits.
-    pub fn wanted(&self, vocab_size: usize) -> Wanted {
+    pub fn wish(&self, vocab_size: usize) -> Wish<'_> {
+        let wanted = self.wanted(vocab_size);
+        Wish { wanted, alteration: self.alteration(vocab_size).filter(|_| wanted != Wanted::Row) }
+    }
+
+    fn wanted(&self, vocab_size: usize) -> Wanted {
         let p = self.params();
-        if self.alters_logits() {
-            return Wanted::Row;
-        }
-        let logprobs = p.logprobs.unwrap_or(0);
+        // They are taken of the row before its alteration.
+        let logprobs = if self.alters_logits() { 0 } else { p.logprobs.unwrap_or(0) };
         let candidates = match (p.temperature == 0.0, p.top_k) {
             (true, _) if logprobs == 0 => return Wanted::Argmax,
             (true, _) => logprobs,
@@ -65,23 +68,35 @@ impl SequenceSampler {
 }
 
 impl Sampler {
-    /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits; `None` when
-    /// only the whole row can tell.
+    /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits, and of the row
+    /// before its alteration (`Selection::unaltered`); `None` when only the whole row can tell.
     ///
     /// # Errors
     /// As `pick_from_row`.
-    pub fn pick(&mut self, selected: Selected<'_>, sequence: &SequenceSampler) -> Result<Option<Picked>> {
-        match selected {
-            Selected::Row(row) => self.pick_from_row(row, sequence).map(Some),
-            Selected::Argmax { token: NO_TOKEN, .. } => Err(not_a_number()),
-            Selected::Argmax { token, logit, log_sum_exp } => {
-                let (ids, logits) = (from_ref(&token), from_ref(&logit));
-                self.pick_from_best(Best { ids, logits, log_sum_exp, log_total: f32::INFINITY }, sequence)
+    pub fn pick(
+        &mut self,
+        selected: Selected<'_>,
+        unaltered: Option<Selected<'_>>,
+        sequence: &SequenceSampler,
+    ) -> Result<Option<Picked>> {
+        let best = match &selected {
+            Selected::Row(row) => return self.pick_from_row(row, sequence).map(Some),
+            Selected::Argmax { token: NO_TOKEN, .. } => return Err(not_a_number()),
+            Selected::Argmax { token, logit, log_sum_exp } => Best {
+                ids: from_ref(token),
+                logits: from_ref(logit),
+                log_sum_exp: *log_sum_exp,
+                log_total: f32::INFINITY,
+            },
+            &Selected::Top { ids, logits, log_sum_exp, log_total } => Best { ids, logits, log_sum_exp, log_total },
+        };
+        let unaltered = match unaltered {
+            Some(Selected::Top { ids, logits, log_sum_exp, log_total }) => {
+                Some(Best { ids, logits, log_sum_exp, log_total })
             }
-            Selected::Top { ids, logits, log_sum_exp, log_total } => {
-                self.pick_from_best(Best { ids, logits, log_sum_exp, log_total }, sequence)
-            }
-        }
+            _ => None,
+        };
+        self.pick_from_best(best, unaltered, sequence)
     }
 
     /// The next token of a sequence, and its log-probabilities, from its row of logits.
@@ -94,18 +109,27 @@ impl Sampler {
         Ok(Picked { token, logprobs })
     }
 
-    fn pick_from_best(&mut self, best: Best<'_>, sequence: &SequenceSampler) -> Result<Option<Picked>> {
-        self.check_best(best)?;
-        let params = sequence.params();
-        // Infinite logits are equals that a sum cannot tell apart.
-        if sequence.alters_logits() || !best.log_sum_exp.is_finite() {
-            return Ok(None);
+    fn pick_from_best(
+        &mut self,
+        best: Best<'_>,
+        unaltered: Option<Best<'_>>,
+        sequence: &SequenceSampler,
+    ) -> Result<Option<Picked>> {
+        for best in std::iter::once(best).chain(unaltered) {
+            self.check_best(best)?;
+            // Infinite logits are equals that a sum cannot tell apart.
+            if !best.log_sum_exp.is_finite() {
+                return Ok(None);
+            }
         }
+        let params = sequence.params();
+        // The model's own probabilities, of which the altered row says nothing.
+        let own = if sequence.alters_logits() { unaltered } else { Some(best) };
         let token = if params.temperature == 0.0 { Some(best.ids[0]) } else { self.draw_from(best, sequence)? };
         let Some(token) = token else { return Ok(None) };
         let logprobs = match params.logprobs {
             None => None,
-            Some(top) => match self.logprobs_of(best, token, top) {
+            Some(top) => match own.and_then(|own| self.logprobs_of(own, token, top)) {
                 Some(logprobs) => Some(logprobs),
                 None => return Ok(None),
             },
@@ -196,7 +220,7 @@ impl Sampler {
         (place(high) == Some(cut)).then_some(cut)
     }
 
-    /// `None` when the candidates are fewer than the `top` tokens asked for.
+    /// `None` when the candidates are fewer than the `top` tokens asked for, or the chosen one is not among them.
     fn logprobs_of(&self, best: Best<'_>, token: u32, top: usize) -> Option<TokenLogprobs> {
         if best.ids.len() < top.min(self.vocab_size) {
             return None;

@@ -74,10 +74,10 @@ impl Sampler {
     pub fn sample(&mut self, row: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         let mut max = self.check(row)?;
         let mut altered = std::mem::take(&mut self.logits);
-        let logits = if sequence.alters_logits() {
+        let logits = if let Some(alteration) = sequence.alteration(row.len()) {
             altered.clear();
             altered.extend_from_slice(row);
-            sequence.alter(&mut altered);
+            alteration.apply(&mut altered);
             max = row_max(&altered).0;
             &altered[..]
         } else {

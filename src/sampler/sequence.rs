@@ -1,4 +1,4 @@
-//! What one sequence brings to its sampling: settings, the counts that penalties need, and its random stream.
+//! What one sequence brings to its sampling: settings, the tokens whose logits change, and its random stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::config::SamplingParams;
+use crate::selection::{Alteration, AlteredToken, MAX_TOP, Penalties};
 
 /// Sampling state of one sequence. Its random numbers depend on (seed, index, number of tokens generated) alone, so
 /// the same seed gives the same tokens whatever the batch, and a preempted sequence goes on as if nothing had been.
@@ -18,18 +19,41 @@ pub struct SequenceSampler {
     generated: usize,
     /// Tokens that must not come before `min_tokens`.
     end_tokens: Arc<[u32]>,
-    /// How often each token was generated (0: only in the prompt); kept only for penalties.
-    counts: HashMap<u32, u32>,
+    altered: AlteredTokens,
+}
+
+/// The tokens that bias, mask or penalties name, each once: kept as a list, since a device is sent it in every step.
+#[derive(Debug, Clone, Default)]
+struct AlteredTokens {
+    list: Vec<AlteredToken>,
+    /// Where each is in the list.
+    places: HashMap<u32, usize>,
+}
+
+impl AlteredTokens {
+    fn entry(&mut self, id: u32) -> &mut AlteredToken {
+        let place = *self.places.entry(id).or_insert_with(|| {
+            self.list.push(AlteredToken { id, bias: 0.0, seen: 0 });
+            self.list.len() - 1
+        });
+        &mut self.list[place]
+    }
 }
 
 impl SequenceSampler {
     /// `index` of the sequence among the `n` of its request; `end_tokens` are those that would end it.
     pub fn new(params: Arc<SamplingParams>, seed: u64, index: u32, prompt: &[u32], end_tokens: Arc<[u32]>) -> Self {
-        let mut counts = HashMap::new();
-        if params.repetition_penalty != 1.0 {
-            counts.extend(prompt.iter().map(|&token| (token, 0)));
+        let mut altered = AlteredTokens::default();
+        for &(token, bias) in &params.logit_bias {
+            altered.entry(token).bias += bias;
         }
-        Self { params, seed, index, generated: 0, end_tokens, counts }
+        if params.min_tokens > 0 {
+            end_tokens.iter().for_each(|&token| altered.entry(token).bias = f32::NEG_INFINITY);
+        }
+        if params.repetition_penalty != 1.0 {
+            prompt.iter().for_each(|&token| altered.entry(token).seen = 1);
+        }
+        Self { params, seed, index, generated: 0, end_tokens, altered }
     }
 
     /// A copy with a random stream of its own, for another sequence of the same request.
@@ -51,7 +75,19 @@ impl SequenceSampler {
     pub fn accept(&mut self, token: u32) {
         self.generated += 1;
         if self.penalises() {
-            *self.counts.entry(token).or_insert(0) += 1;
+            let entry = self.altered.entry(token);
+            entry.seen = entry.seen.max(1) + 1;
+        }
+        if self.generated == self.params.min_tokens {
+            self.allow_end();
+        }
+    }
+
+    /// The end tokens are as likely from here on as the model and the request's bias make them.
+    fn allow_end(&mut self) {
+        for &token in self.end_tokens.iter() {
+            let biases = self.params.logit_bias.iter().filter(|(biased, _)| *biased == token);
+            self.altered.entry(token).bias = biases.map(|(_, bias)| bias).sum();
         }
     }
 
@@ -75,26 +111,19 @@ impl SequenceSampler {
         self.penalises() || !self.params.logit_bias.is_empty() || self.generated < self.params.min_tokens
     }
 
-    /// Bias, masks and penalties, in place. Token ids were checked against the vocabulary when the request came in.
-    pub(super) fn alter(&self, logits: &mut [f32]) {
+    /// What changes a row of `vocab_size` logits; `None` where nothing does.
+    pub(super) fn alteration(&self, vocab_size: usize) -> Option<Alteration<'_>> {
         let p = &self.params;
-        for &(token, bias) in &p.logit_bias {
-            if let Some(logit) = logits.get_mut(token as usize) {
-                *logit += bias;
-            }
-        }
-        if self.generated < p.min_tokens {
-            for &token in self.end_tokens.iter() {
-                if let Some(logit) = logits.get_mut(token as usize) {
-                    *logit = f32::NEG_INFINITY;
-                }
-            }
-        }
-        for (&token, &count) in &self.counts {
-            let Some(logit) = logits.get_mut(token as usize) else { continue };
-            let repeated = if *logit > 0.0 { *logit / p.repetition_penalty } else { *logit * p.repetition_penalty };
-            let presence = if count > 0 { p.presence_penalty } else { 0.0 };
-            *logit = repeated - p.frequency_penalty * count as f32 - presence;
-        }
+        // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many anyhow.
+        let unaltered = if p.logprobs.is_some() { MAX_TOP.min(vocab_size) as u32 } else { 0 };
+        self.alters_logits().then_some(Alteration {
+            tokens: &self.altered.list,
+            penalties: Penalties {
+                repetition: p.repetition_penalty,
+                frequency: p.frequency_penalty,
+                presence: p.presence_penalty,
+            },
+            unaltered,
+        })
     }
 }

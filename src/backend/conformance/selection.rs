@@ -2,7 +2,7 @@
 
 use super::{Random, fill, matrix, rows_batch};
 use crate::backend::{Backend, Loader};
-use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
+use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, Wanted, Wish};
 
 /// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
@@ -47,7 +47,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
             [Wanted::Row, top(u32::MAX, 1.0)],
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
-            backend.begin_select(&buffer, cols, &wanted).unwrap();
+            let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
+            backend.begin_select(&buffer, cols, &wishes).unwrap();
             let mut selection = backend.select(&buffer, rows, cols).unwrap();
             for (row, logits) in logits.chunks(cols).enumerate() {
                 let what = format!("row {row} of {cols} logits, {:?}", wanted[row]);
@@ -55,16 +56,106 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
                 assert_eq!(bits(selection.whole_row(row).unwrap()), bits(logits), "{what}: the whole row");
             }
         }
+        let wishes = [[Wanted::Argmax; 2], [top(u32::MAX, 0.8), top(7, 1.0)], [Wanted::Argmax, top(256, 1.5)]];
+        // The simulator is slow: of the largest vocabulary a mixture is enough.
+        for wishes in wishes.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
+            // The last selection has left its rows altered.
+            fill(&mut backend, &table, rows, &mut buffer);
+            check_altered(&mut backend, &buffer, &logits, cols, wishes);
+        }
         // A row alone may be dealt to several blocks of threads.
         for (row, logits) in logits.chunks(cols).enumerate() {
             let batch = rows_batch(vec![row as u32]);
             backend.begin_step(&batch).unwrap();
             backend.embed(&table, &batch, 1.0, &mut buffer).unwrap();
-            backend.begin_select(&buffer, cols, &[Wanted::Argmax]).unwrap();
+            backend.begin_select(&buffer, cols, &[Wanted::Argmax.into()]).unwrap();
             let selection = backend.select(&buffer, 1, cols).unwrap();
             compare(&format!("row {row} of {cols} logits, alone"), selection.row(0), Wanted::Argmax, logits);
         }
     }
+}
+
+/// Bias, masks and penalties of the best tokens of every row but each third, and of many others.
+fn check_altered<B: Backend>(backend: &mut B, buffer: &B::Buffer, logits: &[f32], cols: usize, wishes: [Wanted; 2]) {
+    let rows = logits.len() / cols;
+    let mut random = Random(7);
+    let lists: Vec<(Vec<AlteredToken>, Penalties)> = logits
+        .chunks(cols)
+        .map(|logits| {
+            let best = order(logits).into_iter().map(|(id, _)| id);
+            let mut ids: Vec<u32> = best.take(300).chain((0..cols as u32).step_by(1 + cols / 2500)).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            // As a request's list may name them: beyond the vocabulary there is nothing to alter.
+            ids.push(cols as u32 + 3);
+            let token = |(i, id): (usize, u32)| {
+                let bias = [0.0, 0.0, 3.7, -1.3, f32::NEG_INFINITY, 1e-3][i % 6] * random.value().abs();
+                AlteredToken {
+                    id,
+                    bias: if i % 6 == 4 { f32::NEG_INFINITY } else { bias },
+                    seen: (i % 5) as u32 * 3 / 2,
+                }
+            };
+            let tokens = ids.into_iter().enumerate().map(token).collect();
+            let penalties =
+                Penalties { repetition: 0.6 + random.value().abs(), frequency: random.value(), presence: 0.3 };
+            (tokens, penalties)
+        })
+        .collect();
+    let most = MAX_TOP.min(cols) as u32;
+    let wish = |row: usize| {
+        let (tokens, penalties) = &lists[row];
+        let alteration =
+            Alteration { tokens, penalties: *penalties, unaltered: if row.is_multiple_of(2) { most } else { 0 } };
+        Wish { wanted: wishes[row % 2], alteration: (!row.is_multiple_of(3)).then_some(alteration) }
+    };
+    let asked: Vec<Wish<'_>> = (0..rows).map(wish).collect();
+    backend.begin_select(buffer, cols, &asked).unwrap();
+    let mut selection = backend.select(buffer, rows, cols).unwrap();
+    for (row, own) in logits.chunks(cols).enumerate() {
+        let Wish { wanted, alteration } = asked[row];
+        let what = format!("altered row {row} of {cols} logits, {wanted:?}");
+        if let Some(unaltered) = selection.unaltered(row) {
+            let temperature = if let Wanted::Top { temperature, .. } = wanted { temperature } else { 1.0 };
+            compare(&what, unaltered, Wanted::Top { k: most, temperature }, own);
+        }
+        match (selection.row(row), alteration) {
+            (Selected::Row(whole), _) => assert_eq!(bits(whole), bits(own), "{what}: the model's own row"),
+            (selected, Some(_)) => {
+                let (tokens, penalties) = &lists[row];
+                compare(&what, selected, wanted, &altered(own, tokens, penalties));
+                assert_eq!(selection.unaltered(row).is_some(), row.is_multiple_of(2), "{what}");
+            }
+            (selected, None) => compare(&what, selected, wanted, own),
+        }
+        assert_eq!(bits(selection.whole_row(row).unwrap()), bits(own), "{what}: the whole row");
+    }
+}
+
+/// The row with bias, masks and penalties. Every operation in double precision and then rounded: for these four that is
+/// how a single-precision one rounds.
+fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f32> {
+    let mut out = row.to_vec();
+    let of = |x: f32| f64::from(x);
+    for token in tokens.iter().filter(|token| (token.id as usize) < row.len()) {
+        let mut x = row[token.id as usize];
+        if x.is_nan() {
+            continue;
+        }
+        x = (of(x) + of(token.bias)) as f32;
+        if token.bias == f32::NEG_INFINITY {
+            x = f32::NEG_INFINITY;
+        }
+        if let Some(generated) = token.seen.checked_sub(1) {
+            let factor = of(penalties.repetition);
+            x = if x > 0.0 { of(x) / factor } else { of(x) * factor } as f32;
+            let frequent = (of(penalties.frequency) * f64::from(generated)) as f32;
+            x = (of(x) - of(frequent)) as f32;
+            x = if generated > 0 { of(x) - of(penalties.presence) } else { of(x) } as f32;
+        }
+        out[token.id as usize] = x;
+    }
+    out
 }
 
 /// A NaN counts as such, whatever its bits: arithmetic may give another than it got.

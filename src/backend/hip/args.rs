@@ -179,6 +179,9 @@ kernel_args! {
         scale: f32,
         softcap: f32,
     }
+    AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
+    AlteredToken { id: u32, bias: f32, seen: u32 }
+    AlterLogitsArgs { logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, cols: u32 }
     ArgmaxArgs {
         logits: DevicePtr,
         tokens: DevicePtr,

@@ -13,7 +13,7 @@ use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, Qkv
 use crate::batch::Batch;
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
-use crate::selection::{Selection, Wanted};
+use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
 
 /// Bytes of results that come to the host at once.
@@ -75,8 +75,8 @@ impl HipBackend {
         let inv_freq = DeviceBuffer::new(&parts.device, 4 * MAX_PAIRS as u64)?;
         let readback = HostBuffer::new(&parts.device, READBACK_BYTES)?;
         let mut ledger = parts.ledger;
-        let results = Results::new(&parts.device, parts.inputs.logits_rows())?;
-        ledger.other += inv_freq.bytes() + results.device_bytes();
+        let results = Results::new(&parts.device, parts.inputs.limits())?;
+        ledger.other += inv_freq.bytes() + super::select::device_bytes(parts.inputs.limits());
         Ok(Self {
             graphs: Graphs::new(parts.inputs.most_decodes()),
             device: parts.device,
@@ -323,8 +323,8 @@ impl Backend for HipBackend {
         Ok(&self.host)
     }
 
-    fn begin_select(&mut self, logits: &Buffer, cols: usize, wanted: &[Wanted]) -> Result<()> {
-        self.queue_selection(logits, cols, wanted)
+    fn begin_select(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+        self.queue_selection(logits, cols, wishes)
     }
 
     fn select<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {

@@ -159,6 +159,10 @@ impl KernelId {
         Self::new("attention_prefill.hip", name, 128)
     }
 
+    pub fn alter_logits() -> Self {
+        Self::new("sampling.hip", "alter_logits", 1024)
+    }
+
     pub fn argmax() -> Self {
         Self::new("sampling.hip", "argmax", 1024)
     }
@@ -178,6 +182,7 @@ impl KernelId {
             Self::place_experts(),
             Self::add_experts(),
             Self::rope_angles(),
+            Self::alter_logits(),
             Self::argmax(),
             Self::top_k(),
         ];

@@ -7,6 +7,7 @@ use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
 use super::ops::{Kept, Vendor, kept_bytes};
+use super::select;
 use super::self_test::Sample;
 use super::step::{self, StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
@@ -223,6 +224,7 @@ impl HipLoader {
             + 4 * NUM_COUNTERS as u64
             + Format::most_bytes(self.conversion_rows(), self.max_cols)
             + step::device_bytes(&self.limits, self.options.batch_invariant)
+            + select::device_bytes(&self.limits)
     }
 }
 

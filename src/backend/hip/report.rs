@@ -134,6 +134,7 @@ fn of_activations() -> Vec<Wanted> {
         ("rows by expert", vec![KernelId::place_experts()]),
         ("sum over experts", vec![KernelId::add_experts()]),
         ("copy KV blocks", vec![KernelId::copy_blocks()]),
+        ("bias and penalties", vec![KernelId::alter_logits()]),
         ("argmax", vec![KernelId::argmax()]),
         ("top-k", vec![KernelId::top_k()]),
     ];

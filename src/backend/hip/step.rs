@@ -133,9 +133,8 @@ impl StepInputs {
         self.device.bytes()
     }
 
-    /// Rows of logits at most.
-    pub fn logits_rows(&self) -> usize {
-        self.limits.logits_rows
+    pub fn limits(&self) -> &StepLimits {
+        &self.limits
     }
 
     /// The largest batch of single rows.

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
 use crate::engine::Executor;
-use crate::selection::{DeviceRows, NO_TOKEN, Selected, Selection, Wanted};
+use crate::selection::{Alteration, AlteredToken, DeviceRows, NO_TOKEN, Penalties, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// Logits of the token after a sequence, from the whole sequence.
@@ -116,8 +116,34 @@ pub struct Fake {
     /// (token, position) in each slot.
     slots: HashMap<u32, (u32, u32)>,
     /// Number of the step that was launched, and the step.
-    launched: Option<(u64, Batch, Vec<Wanted>)>,
+    launched: Option<(u64, Batch, Vec<OwnWish>)>,
     values: Vec<f32>,
+}
+
+/// What was wanted of a row, kept beyond the launch as a device keeps it.
+#[derive(Clone)]
+struct OwnWish {
+    wanted: Wanted,
+    tokens: Vec<AlteredToken>,
+    penalties: Option<Penalties>,
+    unaltered: usize,
+}
+
+impl OwnWish {
+    fn of(wish: &Wish<'_>) -> Self {
+        let tokens = wish.alteration.map_or(&[][..], |alteration| alteration.tokens).to_vec();
+        let penalties = wish.alteration.map(|alteration| alteration.penalties);
+        Self { wanted: wish.wanted, tokens, penalties, unaltered: wish.unaltered() }
+    }
+
+    /// The row after its alteration.
+    fn altered(&self, row: &[f32]) -> Vec<f32> {
+        let mut altered = row.to_vec();
+        if let Some(penalties) = self.penalties {
+            Alteration { tokens: &self.tokens, penalties, unaltered: 0 }.apply(&mut altered);
+        }
+        altered
+    }
 }
 
 impl Fake {
@@ -186,20 +212,20 @@ impl Fake {
 }
 
 impl Executor for Fake {
-    fn launch(&mut self, batch: &Batch, wanted: &[Wanted]) -> Result<()> {
-        assert_eq!(wanted.len(), batch.logits_indices.len());
+    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+        assert_eq!(wishes.len(), batch.logits_indices.len());
         assert!(self.launched.is_none(), "a step was launched before the last one was collected");
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         // Every other step fails when it is launched, the rest when it is waited for.
         if step % 2 == 1 {
             self.fault(step)?;
         }
-        self.launched = Some((step, batch.clone(), wanted.to_vec()));
+        self.launched = Some((step, batch.clone(), wishes.iter().map(OwnWish::of).collect()));
         Ok(())
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {
-        let (step, batch, wanted) = self.launched.take().expect("a step that was launched");
+        let (step, batch, wishes) = self.launched.take().expect("a step that was launched");
         self.compute(step, &batch)?;
         if self.script.fault_of(step) == Some(Fault::WrongShape) {
             return Ok(Selection::of_rows(&[1.0], self.vocab_size));
@@ -207,11 +233,11 @@ impl Executor for Fake {
         if !self.script.selects.load(Ordering::SeqCst) {
             return Ok(Selection::of_rows(&self.values, self.vocab_size));
         }
-        let whole = wanted.iter().filter(|&&wanted| wanted == Wanted::Row).count();
+        let whole = wishes.iter().filter(|wish| wish.wanted == Wanted::Row).count();
         self.script.rows_wanted.fetch_add(whole as u64, Ordering::SeqCst);
-        let rows = self.values.chunks(self.vocab_size).zip(&wanted).map(|(row, &wanted)| FakeRow::new(row, wanted));
+        let rows = self.values.chunks(self.vocab_size).zip(&wishes).map(|(row, wish)| FakeRow::new(row, wish));
         let rows = FakeRows { rows: rows.collect(), script: &self.script };
-        Ok(Selection::on_device(Box::new(rows), wanted.len(), self.vocab_size))
+        Ok(Selection::on_device(Box::new(rows), wishes.len(), self.vocab_size))
     }
 
     fn is_asynchronous(&self) -> bool {
@@ -239,23 +265,46 @@ impl Executor for Fake {
 struct FakeRow<'a> {
     row: &'a [f32],
     wanted: Wanted,
+    altered: Best,
+    /// Before its alteration, where that was asked for.
+    unaltered: Option<Best>,
+}
+
+/// The tokens of a row in order.
+struct Best {
     ids: Vec<u32>,
     logits: Vec<f32>,
     log_sum_exp: f32,
     log_total: f32,
 }
 
-impl<'a> FakeRow<'a> {
-    fn new(row: &'a [f32], wanted: Wanted) -> Self {
+impl Best {
+    /// The `k` best.
+    fn new(row: &[f32], k: usize, temperature: f32) -> Self {
         let mut ids: Vec<u32> = (0..row.len() as u32).collect();
         ids.sort_by(|&a, &b| row[b as usize].total_cmp(&row[a as usize]).then(a.cmp(&b)));
+        ids.truncate(k);
         let logits = ids.iter().map(|&id| row[id as usize]).collect();
         let max = f64::from(row[ids[0] as usize]);
         let log_total =
             |temperature: f64| row.iter().map(|&x| ((f64::from(x) - max) / temperature).exp()).sum::<f64>().ln();
-        let tempered = if let Wanted::Top { temperature, .. } = wanted { f64::from(temperature) } else { 1.0 };
-        let (log_sum_exp, log_total) = ((max + log_total(1.0)) as f32, log_total(tempered) as f32);
-        Self { row, wanted, ids, logits, log_sum_exp, log_total }
+        let (log_sum_exp, log_total) = ((max + log_total(1.0)) as f32, log_total(f64::from(temperature)) as f32);
+        Self { ids, logits, log_sum_exp, log_total }
+    }
+
+    fn top(&self) -> Selected<'_> {
+        let Self { ids, logits, log_sum_exp, log_total } = self;
+        Selected::Top { ids, logits, log_sum_exp: *log_sum_exp, log_total: *log_total }
+    }
+}
+
+impl<'a> FakeRow<'a> {
+    fn new(row: &'a [f32], wish: &OwnWish) -> Self {
+        let wanted = wish.wanted;
+        let (k, temperature) =
+            if let Wanted::Top { k, temperature } = wanted { (k as usize, temperature) } else { (1, 1.0) };
+        let unaltered = (wish.unaltered > 0).then(|| Best::new(row, wish.unaltered, 1.0));
+        Self { row, wanted, altered: Best::new(&wish.altered(row), k, temperature), unaltered }
     }
 }
 
@@ -266,18 +315,23 @@ struct FakeRows<'a> {
 
 impl DeviceRows for FakeRows<'_> {
     fn row(&self, row: usize) -> Selected<'_> {
-        let FakeRow { row, wanted, ids, logits, log_sum_exp, log_total } = &self.rows[row];
-        let (log_sum_exp, log_total, nan) = (*log_sum_exp, *log_total, log_sum_exp.is_nan());
+        let FakeRow { row, wanted, altered, .. } = &self.rows[row];
         match *wanted {
             Wanted::Argmax => {
-                Selected::Argmax { token: if nan { NO_TOKEN } else { ids[0] }, logit: logits[0], log_sum_exp }
+                let (logit, log_sum_exp) = (altered.logits[0], altered.log_sum_exp);
+                Selected::Argmax {
+                    token: if log_sum_exp.is_nan() { NO_TOKEN } else { altered.ids[0] },
+                    logit,
+                    log_sum_exp,
+                }
             }
-            Wanted::Top { k, .. } => {
-                let k = k as usize;
-                Selected::Top { ids: &ids[..k], logits: &logits[..k], log_sum_exp, log_total }
-            }
+            Wanted::Top { .. } => altered.top(),
             Wanted::Row => Selected::Row(row),
         }
+    }
+
+    fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
+        self.rows[row].unaltered.as_ref().map(Best::top)
     }
 
     fn fetch(&mut self, row: usize) -> Result<&[f32]> {

@@ -42,6 +42,8 @@ fn every_kind_of_request_in_one_batch() {
         SamplingParams { n: 2, ..Default::default() },
         SamplingParams { min_p: 0.5, temperature: 0.7, ..Default::default() },
         SamplingParams { presence_penalty: 1.0, ..greedy(30) },
+        SamplingParams { repetition_penalty: 1.3, top_k: 20, logprobs: Some(2), n: 2, ..Default::default() },
+        SamplingParams { frequency_penalty: 0.4, logit_bias: vec![(7, 3.0), (500, -2.0)], ..Default::default() },
         SamplingParams { prompt_logprobs: Some(1), ..Default::default() },
         SamplingParams { min_tokens: 10, stop_token_ids: vec![4, 5], ..greedy(30) },
     ]
@@ -66,16 +68,17 @@ fn no_row_is_read_that_is_not_needed() {
         SamplingParams { logprobs: Some(20), ..greedy(30) },
         SamplingParams { top_k: 40, top_p: 0.8, n: 2, ..Default::default() },
         SamplingParams { min_p: 0.6, temperature: 1.5, ..Default::default() },
+        SamplingParams { repetition_penalty: 1.1, ..greedy(30) },
+        SamplingParams { presence_penalty: 0.7, frequency_penalty: -0.2, logprobs: Some(3), ..greedy(30) },
+        SamplingParams { repetition_penalty: 1.4, top_k: 30, logit_bias: vec![(3, 5.0)], ..Default::default() },
+        SamplingParams { min_tokens: 4, stop_token_ids: vec![9], ..greedy(30) },
     ] {
         let params = seeded(params);
         assert_as_if_alone(&rig, rig.submit(&PROMPT, params.clone()), &params);
     }
     assert_eq!(rig.script.rows_wanted.load(SeqCst), 0);
     assert_eq!(rig.engine.stats().logits_rows_fetched, 0);
-    // Ended only with its tokens: whole rows only until `min_tokens` have come.
-    let params = seeded(SamplingParams { min_tokens: 4, ..greedy(30) });
-    assert_as_if_alone(&rig, rig.submit(&PROMPT, params.clone()), &params);
-    assert_eq!(rig.script.rows_wanted.load(SeqCst), 4);
+    assert_nothing_left(&rig.engine);
 }
 
 /// S11: a row that is not a number, and a row that cannot be fetched, end their request and no other.

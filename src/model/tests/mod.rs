@@ -8,7 +8,7 @@ use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
-use crate::selection::Wanted;
+use crate::selection::{Wanted, Wish};
 use crate::{Result, testdata};
 
 const BLOCK: usize = 16;
@@ -75,7 +75,7 @@ impl<B: Backend> Model<B> {
         let n = batch.token_ids.len();
         batch.logits_indices = (0..n as u32).collect();
         batch.groups.push(group);
-        let wanted = vec![Wanted::Row; n];
+        let wanted: Vec<Wish<'_>> = vec![Wanted::Row.into(); n];
         self.decoder.launch(&mut self.backend, &batch, &wanted)?;
         let mut logits = self.decoder.collect(&mut self.backend)?;
         let mut values = Vec::new();

@@ -1,12 +1,14 @@
 //! The whole row is the oracle: what `pick` makes of a selection is what `pick_from_row` makes of its row.
 
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::{LARGE_VOCAB, logits, sequence};
 use crate::Error;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler};
-use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted};
+use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted, Wish};
 
 /// A row as a device sees it.
 struct Device {
@@ -65,12 +67,21 @@ fn assert_same(got: &Picked, expected: &Picked) {
 /// Samples `steps` tokens from what is wanted of a row and from the row. How many the selection decided.
 fn compare(device: &Device, params: &SamplingParams, steps: usize) -> usize {
     let (mut one, mut other) = (Sampler::new(device.row.len()), Sampler::new(device.row.len()));
-    let mut sequence = sequence(params.clone(), 5);
+    let prompt: Vec<u32> = device.order.iter().copied().step_by(3).take(50).collect();
+    let mut sequence = SequenceSampler::new(Arc::new(params.clone()), 5, 0, &prompt, Arc::from(&device.order[..1]));
     let mut decided = 0;
     for _ in 0..steps {
-        let selected = device.select(sequence.wanted(device.row.len()));
         let expected = other.pick_from_row(&device.row, &sequence).unwrap();
-        if let Some(picked) = one.pick(selected, &sequence).unwrap() {
+        let Wish { wanted, alteration } = sequence.wish(device.row.len());
+        let altered = alteration.map(|alteration| {
+            let mut row = device.row.clone();
+            alteration.apply(&mut row);
+            Device::new(row)
+        });
+        let selected = altered.as_ref().unwrap_or(device).select(wanted);
+        let k = alteration.map_or(0, |alteration| alteration.unaltered);
+        let unaltered = (k > 0).then(|| device.select(Wanted::Top { k, temperature: 1.0 }));
+        if let Some(picked) = one.pick(selected, unaltered, &sequence).unwrap() {
             assert_same(&picked, &expected);
             decided += 1;
         }
@@ -108,6 +119,50 @@ fn candidates_decide_as_the_row_does() {
     }
 }
 
+/// S14, G21: with penalties, bias and a minimum length, too, the best few decide.
+#[test]
+fn candidates_of_an_altered_row_decide() {
+    let device = Device::new(logits(5000, 1).into_iter().map(|x| 1.5 * x).collect());
+    let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+    let cases = [
+        (SamplingParams { repetition_penalty: 1.1, ..greedy.clone() }, 40),
+        (SamplingParams { presence_penalty: 0.6, frequency_penalty: 0.3, logprobs: Some(2), ..greedy.clone() }, 40),
+        (SamplingParams { min_tokens: 20, logprobs: Some(0), ..greedy }, 40),
+        (SamplingParams { repetition_penalty: 1.3, top_k: 40, top_p: 0.9, ..Default::default() }, 40),
+        (SamplingParams { repetition_penalty: 0.7, min_p: 0.1, logprobs: Some(4), ..Default::default() }, 40),
+        (SamplingParams { logit_bias: vec![(3, 5.0), (4, -100.0)], top_p: 0.8, ..Default::default() }, 40),
+        (SamplingParams { frequency_penalty: 1.2, ..Default::default() }, 37),
+    ];
+    for (params, at_least) in cases {
+        let decided = compare(&device, &params, 40);
+        assert!(decided >= at_least, "{decided} of 40 decided: {params:?}");
+    }
+}
+
+/// Log-probabilities are those of the model's own row: its best tokens say them, and without these the row has to.
+#[test]
+fn log_probabilities_before_the_alteration() {
+    let device = Device::new(logits(1000, 4));
+    let (best, second) = (device.order[0], device.order[1]);
+    let params = SamplingParams { temperature: 0.0, logprobs: Some(2), min_tokens: 1, ..Default::default() };
+    let sequence = SequenceSampler::new(Arc::new(params), 0, 0, &[], Arc::from([best]));
+    let altered = Selected::Argmax { token: second, logit: device.sorted[1], log_sum_exp: 1.0 };
+    let mut sampler = Sampler::new(1000);
+    let mut pick = |unaltered| sampler.pick(altered, unaltered, &sequence).unwrap();
+    let own = pick(Some(device.select(Wanted::Top { k: 5, temperature: 1.0 }))).unwrap();
+    let entries = own.logprobs.unwrap();
+    assert_eq!(own.token, second);
+    assert_eq!(
+        entries.iter().map(|entry| (entry.token_id, entry.rank)).collect::<Vec<_>>(),
+        [(second, 2), (best, 1), (second, 2)]
+    );
+    let expected = f64::from(device.sorted[1]) - device.max() - device.log_total(1.0);
+    assert!((f64::from(entries[0].logprob) - expected).abs() < 1e-5);
+    // Neither without the model's own tokens, nor where the chosen one is not among them.
+    assert_eq!(pick(None), None);
+    assert_eq!(pick(Some(device.select(Wanted::Top { k: 1, temperature: 1.0 }))), None);
+}
+
 /// Infinities are left to the row; a vocabulary that fits needs no row at all.
 #[test]
 fn edges() {
@@ -135,7 +190,7 @@ fn edges() {
 
 #[test]
 fn what_is_wanted() {
-    let wanted = |params| sequence(params, 0).wanted(1000);
+    let wanted = |params| sequence(params, 0).wish(1000).wanted;
     let top = |k: usize, temperature: f32| Wanted::Top { k: k as u32, temperature };
     let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
     assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
@@ -145,17 +200,48 @@ fn what_is_wanted() {
     assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP, 1.0));
     assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP, 2.0));
     assert_eq!(
-        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wanted(100),
+        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wish(100).wanted,
         top(100, f32::MIN_POSITIVE)
     );
-    for row in [
-        SamplingParams { top_k: MAX_TOP + 1, ..Default::default() },
-        SamplingParams { logit_bias: vec![(3, 1.0)], ..greedy.clone() },
-        SamplingParams { presence_penalty: 0.5, ..greedy.clone() },
-        SamplingParams { min_tokens: 1, ..greedy },
-    ] {
-        assert_eq!(wanted(row.clone()), Wanted::Row, "{row:?}");
-    }
+    assert_eq!(wanted(SamplingParams { top_k: MAX_TOP + 1, ..Default::default() }), Wanted::Row);
+}
+
+/// A device is told of an alteration as long as there is one, and of the tokens that it concerns now.
+#[test]
+fn what_alters_a_row() {
+    let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
+    let ends: Arc<[u32]> = Arc::from([8, 9]);
+    let new = |params: SamplingParams| SequenceSampler::new(Arc::new(params), 0, 0, &[5, 6, 5], Arc::clone(&ends));
+    let listed = |sequence: &SequenceSampler| {
+        let Wish { wanted, alteration } = sequence.wish(1000);
+        assert_eq!(wanted, Wanted::Argmax);
+        let tokens = alteration.map(|alteration| alteration.tokens.iter().map(|t| (t.id, t.bias, t.seen)).collect());
+        tokens.map(|mut tokens: Vec<_>| {
+            tokens.sort_by_key(|token| token.0);
+            tokens
+        })
+    };
+    assert_eq!(listed(&new(greedy.clone())), None);
+    let mut penalised = new(SamplingParams { repetition_penalty: 1.1, ..greedy.clone() });
+    [6, 7, 7].into_iter().for_each(|token| penalised.accept(token));
+    assert_eq!(listed(&penalised), Some(vec![(5, 0.0, 1), (6, 0.0, 2), (7, 0.0, 3)]));
+    let mut present = new(SamplingParams { presence_penalty: 0.5, ..greedy.clone() });
+    present.accept(6);
+    assert_eq!(listed(&present), Some(vec![(6, 0.0, 2)]));
+    let mut masked = new(SamplingParams { min_tokens: 2, ..greedy.clone() });
+    let least = f32::NEG_INFINITY;
+    assert_eq!(listed(&masked), Some(vec![(8, least, 0), (9, least, 0)]));
+    masked.accept(1);
+    assert!(listed(&masked).is_some());
+    masked.accept(1);
+    assert_eq!(listed(&masked), None);
+    let mut both = new(SamplingParams { min_tokens: 1, logit_bias: vec![(9, 2.5)], ..greedy.clone() });
+    assert_eq!(listed(&both), Some(vec![(8, least, 0), (9, least, 0)]));
+    both.accept(1);
+    assert_eq!(listed(&both), Some(vec![(8, 0.0, 0), (9, 2.5, 0)]));
+    // The host alters a row that it gets whole.
+    let whole = new(SamplingParams { top_k: MAX_TOP + 1, repetition_penalty: 1.1, ..Default::default() });
+    assert_eq!(whole.wish(1000), Wanted::Row.into());
 }
 
 /// A selection that cannot decide is not an error; one that a row could not give is.
@@ -164,16 +250,16 @@ fn selections_of_every_kind() {
     let device = Device::new(logits(1000, 9));
     let random = sequence(SamplingParams { temperature: 2.0, ..Default::default() }, 0);
     let mut sampler = Sampler::new(1000);
-    assert_eq!(sampler.pick(device.select(Wanted::Argmax), &random).unwrap(), None);
+    assert_eq!(sampler.pick(device.select(Wanted::Argmax), None, &random).unwrap(), None);
     let few = Wanted::Top { k: 3, temperature: 2.0 };
-    assert_eq!(sampler.pick(device.select(few), &random).unwrap(), None);
-    assert!(sampler.pick(device.select(Wanted::Row), &random).unwrap().is_some());
+    assert_eq!(sampler.pick(device.select(few), None, &random).unwrap(), None);
+    assert!(sampler.pick(device.select(Wanted::Row), None, &random).unwrap().is_some());
     let greedy = sequence(SamplingParams { temperature: 0.0, ..Default::default() }, 0);
     for wanted in [Wanted::Argmax, few, Wanted::Row] {
-        assert_eq!(sampler.pick(device.select(wanted), &greedy).unwrap().unwrap().token, device.order[0]);
+        assert_eq!(sampler.pick(device.select(wanted), None, &greedy).unwrap().unwrap().token, device.order[0]);
     }
     let failed = |selected: Selected<'_>, sequence: &SequenceSampler| {
-        matches!(Sampler::new(1000).pick(selected, sequence), Err(Error::StepFailed { .. }))
+        matches!(Sampler::new(1000).pick(selected, None, sequence), Err(Error::StepFailed { .. }))
     };
     let nan = f32::NAN;
     assert!(failed(Selected::Argmax { token: NO_TOKEN, logit: 1.0, log_sum_exp: nan }, &greedy));
@@ -182,7 +268,7 @@ fn selections_of_every_kind() {
     assert!(failed(Selected::Argmax { token: 0, logit: least, log_sum_exp: least }, &greedy));
     let mut broken = |ids: &[u32], logits: &[f32]| {
         matches!(
-            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, &greedy),
+            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, None, &greedy),
             Err(Error::Internal { .. })
         )
     };
@@ -192,7 +278,7 @@ fn selections_of_every_kind() {
 }
 
 proptest! {
-    /// S14: any settings and any row, peaked or flat, with equals among its logits.
+    /// S14: any settings and any row, peaked or flat, with equals among its logits, altered or not.
     #[test]
     fn any_settings_agree_with_the_row(
         seed in any::<u64>(),
@@ -206,11 +292,27 @@ proptest! {
             prop_oneof![Just(0.0f32), 0.0f32..0.3],
         ),
         logprobs in prop_oneof![Just(None), (0usize..21).prop_map(Some)],
+        penalties in prop_oneof![Just((1.0f32, 0.0f32, 0.0f32)), (0.5f32..2.0, -2.0f32..2.0, -2.0f32..2.0)],
+        (logit_bias, min_tokens) in (prop::collection::vec((0u32..40, -5.0f32..5.0), 0..4), 0usize..4),
     ) {
         let row = logits(vocab_size, seed).into_iter().map(|x| x * spread);
         let rounded = row.map(|x| if steps_of > 0.0 { (x / steps_of).round() * steps_of } else { x });
         let (top_k, top_p, min_p) = filters;
-        let params = SamplingParams { temperature, top_k, top_p, min_p, logprobs, ..Default::default() };
+        let (repetition_penalty, presence_penalty, frequency_penalty) = penalties;
+        let params = SamplingParams {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            logprobs,
+            repetition_penalty,
+            presence_penalty,
+            frequency_penalty,
+            logit_bias,
+            // A vocabulary of one token cannot do without it.
+            min_tokens: if vocab_size > 1 { min_tokens } else { 0 },
+            ..Default::default()
+        };
         compare(&Device::new(rounded.collect()), &params, 8);
     }
 }

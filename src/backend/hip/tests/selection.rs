@@ -18,7 +18,7 @@ fn the_order_of_blocks_leaves_no_trace() {
         let mut backend = loader.finish().unwrap();
         fill(&mut backend, &table, 1, &mut logits);
         let results = [(); 3].map(|()| {
-            backend.begin_select(&logits, cols, &[Wanted::Argmax]).unwrap();
+            backend.begin_select(&logits, cols, &[Wanted::Argmax.into()]).unwrap();
             let selection = backend.select(&logits, 1, cols).unwrap();
             let Selected::Argmax { token, log_sum_exp, .. } = selection.row(0) else { panic!("not what was wanted") };
             (token, log_sum_exp.to_bits())
