@@ -324,6 +324,7 @@ def test_doctor_lists_the_kernels_of_a_gpu():
         "RoPE and store in the KV cache\trope_store_{f16,f32}\tembedded for gfx1100",
         "top-k\ttop_k\tembedded for gfx1100",
         "matrix library of the vendor: not used: the driver was given by its path",
+        "decode steps: recorded and repeated",
     ]
     assert set(lines) <= set(shown)
     assert any(line.startswith("IQ2_XS (kept as F16)\tembed_f16\tgemv_f16\t") for line in shown)

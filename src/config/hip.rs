@@ -49,6 +49,9 @@ pub struct HipOptions {
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
     /// `ROCMFORGE_SELF_TEST`.
     pub self_test: bool,
+    /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
+    /// `ROCMFORGE_GRAPHS`.
+    pub graphs: Option<bool>,
     /// Whether the vendor's matrix library serves long prompts where it is installed. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.
@@ -70,6 +73,7 @@ impl Default for HipOptions {
             embedded_kernels: true,
             batch_invariant: false,
             self_test: true,
+            graphs: None,
             vendor_blas: true,
             #[cfg(test)]
             without_barrier: None,
@@ -111,6 +115,7 @@ impl HipOptions {
         };
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
+        self.graphs = switch("ROCMFORGE_GRAPHS")?.or(self.graphs);
         self.vendor_blas = switch("ROCMFORGE_VENDOR_BLAS")?.unwrap_or(self.vendor_blas);
         if self.rocm_path.is_none() {
             self.rocm_path = path("ROCM_PATH")?;
@@ -165,6 +170,16 @@ mod tests {
         };
         assert_eq!(filled(&set, given.clone()).unwrap(), given);
         assert!(filled(&[("ROCMFORGE_HIP_PLATFORM", "cuda")], HipOptions::default()).is_err());
+    }
+
+    #[test]
+    fn decode_steps_are_recorded_as_the_variable_says() {
+        let graphs =
+            |value| filled(&[("ROCMFORGE_GRAPHS", value)], HipOptions::default()).map(|options| options.graphs);
+        assert_eq!(filled(&[], HipOptions::default()).unwrap().graphs, None);
+        assert_eq!(graphs("0").unwrap(), Some(false));
+        assert_eq!(graphs("1").unwrap(), Some(true));
+        assert!(graphs("no").unwrap_err().to_string().contains("ROCMFORGE_GRAPHS"));
     }
 
     #[test]

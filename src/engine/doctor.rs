@@ -6,7 +6,7 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{Device, KernelRow, Survey, kernel_rows, matrix_library};
+use crate::backend::hip::{Device, KernelRow, Survey, decode_steps, kernel_rows, matrix_library};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
@@ -56,6 +56,8 @@ pub struct Gpu {
     pub kernels: Vec<KernelRow>,
     /// The vendor's matrix library and what it is used for, or why it is not.
     pub matrix_library: String,
+    /// Whether decode steps are recorded, or why they are not.
+    pub decode_steps: String,
 }
 
 /// Opens the GPU and loads every kernel, compiling those that this build has no code of. `progress` counts units of
@@ -82,7 +84,8 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
         progress(LoadProgress { done: count(done), total: count(total) })
     })?;
     let (platform, index) = (properties.platform, properties.index);
-    Ok(Gpu { platform, index, detail, kernels, matrix_library: matrix_library(&device, &options) })
+    let (matrix_library, decode_steps) = (matrix_library(&device, &options), decode_steps(&options, properties));
+    Ok(Gpu { platform, index, detail, kernels, matrix_library, decode_steps })
 }
 
 /// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used.

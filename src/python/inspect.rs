@@ -80,6 +80,7 @@ pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bo
             let rows = gpu.kernels.iter().map(|row| kernel_row(py, row));
             hip.set_item("kernels", rows.collect::<PyResult<Vec<_>>>()?)?;
             hip.set_item("matrix_library", gpu.matrix_library)?;
+            hip.set_item("decode_steps", gpu.decode_steps)?;
         }
         Err(error) => hip.set_item("detail", format!("not usable: {error}"))?,
     }

@@ -70,6 +70,7 @@ def _print_gpu(device: dict[str, Any]) -> None:
     table = [[row["op"], _kernel(row), _code([row])] for row in others]
     print_table("Kernels of the GPU, stacks of two types and activations", ["op", "kernel", "code"], table)
     typer.echo(f"\nmatrix library of the vendor: {device['matrix_library']}")
+    typer.echo(device["decode_steps"])
 
 
 def _kernel(row: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@
 use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
-use super::graphs::Graphs;
+use super::graphs::{self, Graphs};
 use super::ops::Vendor;
 use super::select::Results;
 use super::step::StepInputs;
@@ -77,8 +77,12 @@ impl HipBackend {
         let mut ledger = parts.ledger;
         let results = Results::new(&parts.device, parts.inputs.limits())?;
         ledger.other += inv_freq.bytes() + super::select::device_bytes(parts.inputs.limits());
+        let recorded = graphs::wanted(&parts.options, parts.device.properties());
+        if let Err(reason) = recorded {
+            tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
+        }
         Ok(Self {
-            graphs: Graphs::new(parts.inputs.most_decodes()),
+            graphs: Graphs::new(if recorded.is_ok() { parts.inputs.most_decodes() } else { 0 }),
             device: parts.device,
             options: parts.options,
             stream: parts.stream,
@@ -162,8 +166,8 @@ impl Backend for HipBackend {
     fn begin_step(&mut self, batch: &Batch) -> Result<()> {
         self.device.check()?;
         self.graphs.abandon(&self.stream);
-        let most = self.inputs.most_decodes();
-        self.inputs.begin(batch, |rows| super::tuning::bucket(rows, most).unwrap_or(rows), &self.stream)
+        let Self { inputs, graphs, stream, .. } = self;
+        inputs.begin(batch, |rows| graphs.padded(rows), stream)
     }
 
     fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {

@@ -1,5 +1,6 @@
 //! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
 
+use super::graphs;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
@@ -15,15 +16,24 @@ pub fn describe(
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {}{}",
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {}; {}{}",
         properties.name,
         properties.arch,
         properties.driver,
         properties.multiprocessors,
         types.join(", "),
         vendor.unwrap_or("matmul"),
+        decode_steps(options, properties),
         if options.batch_invariant { "; batch-invariant" } else { "" },
     )
+}
+
+/// How decode steps are launched.
+pub fn decode_steps(options: &HipOptions, properties: &DeviceProperties) -> String {
+    match graphs::wanted(options, properties) {
+        Ok(()) => "decode steps: recorded and repeated".to_owned(),
+        Err(reason) => format!("decode steps: op by op, slower ({reason})"),
+    }
 }
 
 fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {

@@ -8,13 +8,27 @@ use std::collections::HashMap;
 use super::checks::Check;
 use super::step::StepInputs;
 use super::tuning::bucket;
-use super::{Graph, Stream};
+use super::{DeviceProperties, Graph, Stream};
 use crate::backend::Plan;
 use crate::batch::Batch;
+use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
 
+/// Whether steps are recorded, or why not. With HIP 7.2 kernels of a repeated graph were seen to read integers of an
+/// earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
+pub fn wanted(options: &HipOptions, properties: &DeviceProperties) -> std::result::Result<(), &'static str> {
+    let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
+    match options.graphs {
+        Some(false) => Err("ROCMFORGE_GRAPHS=0"),
+        None if faulty => {
+            Err("HIP 7.2 may repeat a step with numbers of the one before; ROCMFORGE_GRAPHS=1 records all the same")
+        }
+        _ => Ok(()),
+    }
+}
+
 pub struct Graphs {
-    /// The largest batch of single rows.
+    /// The largest batch of single rows; 0 where no steps are recorded.
     most: usize,
     recorded: HashMap<Key, Recorded>,
     state: State,
@@ -52,6 +66,11 @@ impl Graphs {
             State::Recording(key) => Some(key.rows),
             _ => None,
         }
+    }
+
+    /// Rows that a batch of `rows` single ones is padded to.
+    pub fn padded(&self, rows: usize) -> usize {
+        bucket(rows, self.most).unwrap_or(rows)
     }
 
     /// The step of a batch of single rows, which `inputs` was given: repeats a recording, or makes one. Nothing is

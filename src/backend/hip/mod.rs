@@ -40,6 +40,7 @@ pub use backend::HipBackend;
 pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin};
+pub use describe::decode_steps;
 pub use device::Device;
 pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
 pub use graph::Graph;

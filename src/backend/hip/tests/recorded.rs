@@ -2,10 +2,10 @@
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
-use crate::backend::hip::HipLoader;
+use crate::backend::hip::{DeviceProperties, HipLoader, decode_steps};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::batch::{Batch, NULL_BLOCK};
-use crate::config::KvCacheDtype;
+use crate::config::{HipOptions, KvCacheDtype, Platform};
 use crate::{Error, Result};
 
 const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 };
@@ -37,6 +37,58 @@ fn step(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<(Plan, Vec<f
     }
     backend.end_ops()?;
     Ok((plan, backend.to_host(out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+}
+
+/// A recording may be forbidden: the steps then run op by op and give the same.
+#[test]
+fn without_recordings() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let outputs = [Some(true), Some(false)].map(|graphs| {
+        let device = (device.clone(), HipOptions { graphs, ..options.clone() });
+        let rows = Random(1).values(TOKENS * LAYOUT.cols());
+        let mut rig = AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None);
+        let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
+        for piece in &pieces {
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+        }
+        let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+        batch.logits_indices = vec![0, 1, 2];
+        let (first, expected) = step(&mut rig, &batch).unwrap();
+        let (second, output) = step(&mut rig, &batch).unwrap();
+        // Recordings are made for so many rows.
+        let plans = if graphs == Some(true) {
+            (Plan::Run { rows: 4 }, Plan::Replay)
+        } else {
+            (Plan::Run { rows: 3 }, Plan::Run { rows: 3 })
+        };
+        assert_eq!((first, second), plans);
+        assert_eq!(output, expected);
+        output
+    });
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+/// Steps are recorded by default but on the drivers of HIP 7.2; the user's word stands above both.
+#[test]
+fn when_steps_are_recorded() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let says = |platform, driver_version, graphs| {
+        let properties = DeviceProperties { platform, driver_version, ..device.properties().clone() };
+        decode_steps(&HipOptions { graphs, ..options.clone() }, &properties)
+    };
+    let recorded = "decode steps: recorded and repeated";
+    for version in [(6, 0), (7, 1), (7, 3), (7, 13), (10, 2)] {
+        assert_eq!(says(Platform::Amd, version, None), recorded, "{version:?}");
+    }
+    assert_eq!(says(Platform::Nvidia, (7, 2), None), recorded);
+    assert_eq!(says(Platform::Amd, (7, 2), Some(true)), recorded);
+    let faulty = says(Platform::Amd, (7, 2), None);
+    assert!(
+        faulty.contains("op by op") && faulty.contains("HIP 7.2") && faulty.contains("ROCMFORGE_GRAPHS=1"),
+        "{faulty}"
+    );
+    let forbidden = says(Platform::Nvidia, (13, 0), Some(false));
+    assert!(forbidden.contains("op by op") && forbidden.contains("ROCMFORGE_GRAPHS=0"), "{forbidden}");
 }
 
 /// G25: a slot, a block or a token out of range is refused by a step that repeats a recording, as by the step that made
