@@ -29,7 +29,8 @@ class SamplingParams:
     """How a request is sampled and when it ends. Immutable; checked when made.
 
     Args:
-        n: Sequences to generate; they share the prompt's computation.
+        n: Sequences to generate; they share the prompt's computation. Those that find no place among `max_num_seqs`
+            start as places come free.
         max_tokens: Most tokens per sequence, 256 unless said; `None` goes on until the context is full.
         min_tokens: Before so many tokens, no end token and no stop string ends a sequence.
         temperature: 0 takes the most likely token, always.
