@@ -48,8 +48,8 @@ pub enum Error {
     #[error("the engine is dead: {reason}")]
     EngineDead { reason: String },
 
-    /// The caller stopped a load.
-    #[error("loading was interrupted")]
+    /// The caller stopped a load, or the engine a step, which it then schedules anew: only the former comes to a caller.
+    #[error("interrupted")]
     Interrupted,
 
     /// The handle was inherited by a forked process; the engine's threads live in the parent.

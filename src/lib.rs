@@ -18,6 +18,7 @@ pub mod config;
 pub mod engine;
 pub mod error;
 pub mod gguf;
+pub mod interrupt;
 pub mod kv_cache;
 pub mod model;
 pub mod quant;

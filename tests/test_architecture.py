@@ -10,7 +10,7 @@ import pytest
 from rust_source import ROOT, code_only, crate_imports, is_test_file, product_files, rust_files, without_inline_tests
 
 # python -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant}, gguf, config
-SHARED = {"batch", "error", "selection", "sync"}
+SHARED = {"batch", "error", "interrupt", "selection", "sync"}
 MAY_IMPORT: dict[str, set[str]] = {
     "quant": set(),
     "config": set(),
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": {"backend", "tensor", "quant", "gguf", "config"},
     "batch": set(),
     "error": set(),
+    "interrupt": set(),
     "selection": set(),
     "sync": set(),
 }

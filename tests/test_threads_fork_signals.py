@@ -1,5 +1,6 @@
 """Threads, forks, signals and the end of the interpreter."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import threading
 import time
 
 import pytest
-from rocmforge import LLM, EngineDeadError, SamplingParams
+from rocmforge import LLM, AsyncLLM, EngineDeadError, SamplingParams
 
 LONG = "SamplingParams(max_tokens=240, ignore_eos=True)"
 
@@ -203,3 +204,57 @@ def test_interpreter_exits_with_a_live_engine(model, ending):
     assert "panicked" not in err
     if "abandoned" not in ending:
         assert err == ""
+
+
+def test_ctrl_c_leaves_a_long_step_at_once(smollm2_path):
+    """A10: one step of 6000 tokens takes many seconds; Ctrl-C ends `generate` within it, and leaves the `with` block,
+    which closes the engine, without waiting for it."""
+    process = python(
+        "llm = LLM(sys.argv[1], device='cpu', num_threads=1, max_model_len=8000, max_num_batched_tokens=8000,"
+        " max_num_seqs=4)\n"
+        "try:\n"
+        "    with llm:\n"
+        "        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
+        "        llm.generate([[5 + i % 300 for i in range(6000)]], SamplingParams(max_tokens=1), progress=False)\n"
+        "except KeyboardInterrupt:\n"
+        "    print(llm.is_closed, llm.stats().engine_steps, llm.stats().blocks_owned, llm.memory().total)\n",
+        str(smollm2_path),
+    )
+    started = time.monotonic()
+    out, err = finished(process)
+    took = time.monotonic() - started
+    # The first step was under way, and was not computed to its end: nothing was generated, and nothing is held.
+    assert (out, err) == ("True 1 0 0\n", "")
+    assert took < 20, took
+
+
+async def test_deadlines_and_cancels_act_within_a_long_step(smollm2_path):
+    """A16: requests of thousands of tokens, each a step of many seconds, end at their deadline or when they are
+    cancelled, while a short one goes on to the tokens that it has alone."""
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
+    arguments = {"device": "cpu", "max_model_len": 8000, "max_num_batched_tokens": 8000, "max_num_seqs": 4}
+    async with AsyncLLM(smollm2_path, **arguments) as engine:
+
+        async def run(prompt, **kwargs):
+            async for output in engine.generate(prompt, params, **kwargs):
+                last = output
+            return last
+
+        alone = await run([9, 8, 7])
+        long = [5 + i % 300 for i in range(6000)]
+        started = time.monotonic()
+        late = asyncio.create_task(run(long, timeout=0.5))
+        cancelled = asyncio.create_task(run([6, *long]))
+        short = asyncio.create_task(run([9, 8, 7], priority=-1))
+        await asyncio.sleep(0.3)
+        cancelled.cancel()
+        late, short = await late, await short
+        assert time.monotonic() - started < 10
+        assert late.outputs[0].finish_reason == "timeout"
+        assert short.outputs[0].token_ids == alone.outputs[0].token_ids
+        while engine.stats().num_running:
+            await asyncio.sleep(0.01)
+        stats = engine.stats()
+        assert (stats.num_waiting, stats.blocks_owned) == (0, 0)
+        await asyncio.to_thread(engine.check_integrity)
+        assert time.monotonic() - started < 10

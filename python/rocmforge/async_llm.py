@@ -77,14 +77,16 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         """Yields the outputs of a request as they come; what has come since last time is merged.
 
         Leaving the loop, cancelling the task or closing the generator aborts the request: its name is free at once,
-        its blocks within one step.
+        its blocks within one step, or about 100 ms where a step on the CPU takes longer.
 
         Args:
             prompt: A text or token ids; `{"prompt": text}` and `{"prompt_token_ids": ids}` are the same.
             sampling_params: Its `output_kind` says what each output holds.
             request_id: A name for `abort`; must not be in use.
             priority: Lower runs earlier.
-            timeout: Seconds from now; then the request ends with finish reason `timeout`.
+            timeout: Seconds from now; then the request ends with finish reason `timeout`. On the CPU it acts within about
+                100 ms, also in a step that takes longer, unless other requests have a part in that step and the step
+                before was stopped for such a reason; else, and on a GPU, when the step ends.
             cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
                 that nobody else can tell from times whether a prompt was served before.
 

@@ -17,6 +17,7 @@ pub use experts::{ExpertSpec, ExpertTensors};
 
 use crate::Result;
 use crate::batch::Batch;
+use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 use crate::tensor::TensorView;
 
@@ -97,6 +98,12 @@ pub trait Backend: Send + Sized + 'static {
 
     /// Hands the batch's integers to the device; called once per step, before any op.
     fn begin_step(&mut self, batch: &Batch) -> Result<()>;
+
+    /// What stops the ops of a step: once it is due, they leave out work, and whoever calls them looks at it before
+    /// using a result. A device whose steps are short has none.
+    fn interrupt(&self) -> Option<&Interrupt> {
+        None
+    }
 
     /// Asks, after `begin_step`, whether the whole step's ops are wanted. A caller that asks ends them with `end_ops`.
     fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {

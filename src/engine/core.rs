@@ -41,6 +41,8 @@ pub(super) struct Core {
     panics: u32,
     /// The step that the executor computes.
     launched: Option<Step>,
+    /// The last step was stopped half-way.
+    stopped: bool,
     /// Memory of a step, reused.
     picks: Vec<Pick>,
     tokens: Vec<(SeqId, u32)>,
@@ -73,6 +75,7 @@ impl Core {
             num_taken: 0,
             panics: 0,
             launched: None,
+            stopped: false,
             picks: Vec::new(),
             tokens: Vec::new(),
             ends: Vec::new(),
@@ -91,6 +94,10 @@ impl Core {
     pub(super) fn step(&mut self) -> Result<()> {
         let now = self.shared.clock.now();
         self.expire(now);
+        // Whoever's request has ended need not wait for a step that it has no part in.
+        if !self.outbox.is_empty() {
+            self.flush();
+        }
         if self.launched.is_none() {
             let step = self.scheduler.schedule(now)?;
             if step.seqs.is_empty() {
@@ -119,6 +126,11 @@ impl Core {
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
         self.publish();
+        let requests = step.seqs.iter().filter_map(|scheduled| {
+            let request = self.requests.get(&request_of(scheduled.id).0)?;
+            Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
+        });
+        self.shared.watch.begin(requests, !self.stopped);
         let wishes = want_logits(&self.requests, &step, self.vocab_size);
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let launched = guarded(|| executor.launch(&step.batch, &wishes));
@@ -137,6 +149,7 @@ impl Core {
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
+        self.stopped = false;
         check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
         self.picks.clear();
         self.ends.clear();
@@ -195,11 +208,15 @@ impl Core {
         Ok(())
     }
 
-    /// The step failed.
+    /// The step failed, or was stopped: then its requests go on, but for those whose end has come meanwhile.
     ///
     /// # Errors
     /// The error itself, if the engine cannot go on after it.
     fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
+        if matches!(error, Error::Interrupted) {
+            self.stopped = true;
+            return self.scheduler.withdraw(step);
+        }
         self.scheduler.discard(step, self.shared.clock.now())?;
         if matches!(error, Error::EngineDead { .. }) {
             return Err(error);

@@ -3,9 +3,15 @@
 use crate::Result;
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
+use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 
 pub trait Executor: Send {
+    /// What stops a step that is under way: it then ends in `Error::Interrupted`, and may be launched again. `None`
+    /// where steps are too short for that, as on a GPU.
+    fn interrupt(&self) -> Option<Interrupt> {
+        None
+    }
     /// Starts a step, of which `collect` brings what the `wishes` name of each row of `Batch::logits_indices`. One step at a
     /// time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless the
     /// error is `Error::EngineDead`.

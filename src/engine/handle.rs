@@ -1,10 +1,11 @@
 //! The engine as its users see it: thread-safe, cheap to share; the engine thread lives behind a channel.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::thread::{JoinHandle, ThreadId};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use parking_lot::{Mutex, RwLock};
 
 use super::core::Core;
@@ -17,6 +18,7 @@ use super::shared::{Admission, Command, RequestKind, Shared};
 use super::stats::Stats;
 use super::thread;
 use super::validate::{Limits, scheduler_config};
+use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::kv_cache::{BlockInfo, GroupKind, KvCache, KvCacheConfig};
@@ -42,7 +44,7 @@ pub struct NewRequest {
     pub params: SamplingParams,
     /// Lower runs earlier.
     pub priority: i32,
-    /// Its deadline, from now.
+    /// Its deadline, from now: as exact as a step, or where steps can be stopped (`Executor::interrupt`) as 100 ms.
     pub timeout: Option<Duration>,
     /// What it computes is shared, through the prefix cache, only with requests of the same salt.
     pub cache_salt: Option<String>,
@@ -80,6 +82,8 @@ struct Inner {
     chat_template: Option<Arc<ChatTemplate>>,
     description: String,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Disconnected once both have ended.
+    ended: Receiver<Infallible>,
     own_threads: [ThreadId; 2],
     /// The process that the threads live in.
     owner: u32,
@@ -125,16 +129,25 @@ impl Engine {
         let (commands, command_queue) = unbounded();
         let (outbox, outputs) = delivery::mailbox();
         let records = Records::new(config.retention);
-        let shared = Arc::new(Shared::new(kv_cache, commands, records, config.max_queue_size));
+        let watch = Watch::new(executor.interrupt());
+        let shared = Arc::new(Shared::new(kv_cache, commands, records, config.max_queue_size, watch));
         *shared.memory.write() = executor.memory();
         let description = executor.describe();
         let vocab_size = executor.vocab_size();
         let mut core = Core::new(Arc::clone(&shared), config.clone(), executor, scheduler, tokenizer.clone(), outbox);
         core.flush();
         let for_outputs = Arc::clone(&shared);
-        let output_thread = spawn("rocmforge-output", move || delivery::run(&outputs, &for_outputs))?;
+        let (alive, ended) = bounded(0);
+        let output_lives = alive.clone();
+        let output_thread = spawn("rocmforge-output", move || {
+            delivery::run(&outputs, &for_outputs);
+            drop(output_lives);
+        })?;
         // Should this thread not start, `core` is dropped with it, and with that the output thread ends.
-        let engine_thread = spawn("rocmforge-engine", move || thread::run(core, &command_queue))?;
+        let engine_thread = spawn("rocmforge-engine", move || {
+            thread::run(core, &command_queue);
+            drop(alive);
+        })?;
         let inner = Inner {
             shared,
             config,
@@ -146,6 +159,7 @@ impl Engine {
             own_threads: [engine_thread.thread().id(), output_thread.thread().id()],
             // Joined in this order: the output thread ends after the engine thread.
             threads: Mutex::new(vec![engine_thread, output_thread]),
+            ended,
             owner: std::process::id(),
         };
         Ok(Self { inner: Arc::new(inner) })
@@ -227,7 +241,8 @@ impl Engine {
         Admission { id, name, prompt, priority: 0, cache_salt: None, arrival, arrival_time, deadline, kind }
     }
 
-    /// `false` when no such request is active. Its name is free at once, its blocks within one step.
+    /// `false` when no such request is active. Its name is free at once, its blocks within one step, which may be stopped
+    /// for it.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -292,7 +307,7 @@ impl Engine {
         self.start_prompt_logits(token_ids)?.answer().recv().unwrap_or_else(|_| Err(self.closed_error()))
     }
 
-    /// The same for callers that have something else to look at while they wait.
+    /// The same for callers that have something else to look at while they wait, or stop waiting.
     ///
     /// # Errors
     /// Those of `add_request`.
@@ -319,11 +334,17 @@ impl Engine {
         &self.inner.description
     }
 
-    /// Ends every request (as aborted), joins the threads and frees everything. A second call does nothing.
+    /// Ends every request (as aborted), joins the threads and frees everything. A second call waits for the first.
     pub fn close(&self) {
         if self.check_process().is_ok() {
             self.inner.close();
         }
+    }
+
+    /// As `close`, but waits for `timeout` at most, for callers that have something else to look at meanwhile; `false`
+    /// when the threads have not ended yet, which they will by themselves.
+    pub fn close_within(&self, timeout: Duration) -> bool {
+        self.check_process().is_err() || self.inner.close_by(Some(Instant::now() + timeout))
     }
 
     pub fn is_closed(&self) -> bool {
@@ -392,15 +413,28 @@ pub(super) fn same_process(owner: u32, current: u32) -> Result<()> {
 
 impl Inner {
     fn close(&self) {
+        self.close_by(None);
+    }
+
+    /// Whether the threads have ended, for which it waits until then.
+    fn close_by(&self, deadline: Option<Instant>) -> bool {
         self.shared.close(Error::EngineDead { reason: "it was closed".into() });
         // A sink that closes its engine runs on one of these threads, which cannot wait for itself.
         if self.own_threads.contains(&std::thread::current().id()) {
-            return;
+            return true;
+        }
+        let waited = deadline.map_or_else(
+            || self.ended.recv().map_err(RecvTimeoutError::from),
+            |deadline| self.ended.recv_deadline(deadline),
+        );
+        if waited == Err(RecvTimeoutError::Timeout) {
+            return false;
         }
         for thread in self.threads.lock().drain(..) {
             // A thread that panicked has ended as well.
             let _ = thread.join();
         }
+        true
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
 //! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared` what
-//! all threads see, and `records` what is remembered of finished requests.
+//! all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished requests.
 
 pub mod chat;
 pub mod check;
@@ -32,6 +32,7 @@ mod stop;
 mod tests;
 mod thread;
 mod validate;
+mod watch;
 
 pub use executor::Executor;
 pub use handle::{Accepted, Engine, LoadProgress, NewRequest, PendingLogits, Prompt, RequestId};

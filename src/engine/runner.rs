@@ -4,6 +4,7 @@ use super::executor::Executor;
 use crate::Result;
 use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
+use crate::interrupt::Interrupt;
 use crate::model::Decoder;
 use crate::selection::{Selection, Wish};
 
@@ -23,6 +24,10 @@ impl<B: Backend> Executor for Runner<B>
 where
     Decoder<B>: Send,
 {
+    fn interrupt(&self) -> Option<Interrupt> {
+        self.backend.interrupt().cloned()
+    }
+
     fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
         self.decoder.launch(&mut self.backend, batch, wishes)
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
@@ -12,6 +12,7 @@ use super::handle::RequestId;
 use super::output::SharedSink;
 use super::records::Records;
 use super::stats::Stats;
+use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
 use crate::kv_cache::KvCache;
@@ -61,6 +62,11 @@ impl Clock {
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
+
+    /// `None` for a time that the system cannot express.
+    pub(super) fn instant_of(&self, micros: u64) -> Option<Instant> {
+        self.0.checked_add(Duration::from_micros(micros))
+    }
 }
 
 /// Names in use, and those that were.
@@ -94,6 +100,7 @@ pub(super) struct Shared {
     pub stats: RwLock<Stats>,
     pub memory: RwLock<MemoryLedger>,
     pub kv_cache: Arc<RwLock<KvCache>>,
+    pub watch: Watch,
     /// Requests that were accepted and have not run yet; the bound of the queue holds for it.
     waiting: AtomicUsize,
     /// Requests that were accepted and that the engine thread has not shown in `stats` yet. Lowered only while `stats`
@@ -112,12 +119,14 @@ impl Shared {
         commands: Sender<Command>,
         records: Records,
         max_queue_size: usize,
+        watch: Watch,
     ) -> Self {
         Self {
             clock: Clock::start(),
             stats: RwLock::default(),
             memory: RwLock::default(),
             kv_cache,
+            watch,
             waiting: AtomicUsize::new(0),
             unseen: AtomicUsize::new(0),
             max_queue_size,
@@ -206,6 +215,8 @@ impl Shared {
         if !registry.free_name(id) {
             return Ok(false);
         }
+        // The step need not be waited for.
+        self.watch.abort(id);
         let sent = self.commands.send(Command::Abort(id));
         sent.map(|()| true).map_err(|_| Error::EngineDead { reason: "its thread has ended".into() })
     }
@@ -254,6 +265,7 @@ impl Shared {
             registry.closed = Some(reason);
             // An engine thread that is gone already needs no telling.
             let _ = self.commands.send(Command::Shutdown);
+            self.watch.close();
         }
     }
 }

@@ -63,7 +63,10 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
 fn handle(core: &mut Core, command: Command) -> Then {
     match command {
         Command::Add(admission) => core.admit(*admission),
-        Command::Abort(id) => core.end_request(id, FinishReason::Abort, None, core.now()),
+        Command::Abort(id) => {
+            core.end_request(id, FinishReason::Abort, None, core.now());
+            core.shared.watch.forget(id);
+        }
         Command::SinkGone(sink) => core.abort_sink(&sink),
         Command::ResetPrefixCache(reply) => {
             let done = core.shared.kv_cache.write().reset_prefix_cache();

@@ -5,6 +5,7 @@ use super::spec::DecoderSpec;
 use super::weights::{FeedForwardWeights, LayerWeights, Weights};
 use crate::backend::{Backend, KvLayerSpec, Loader, Plan, Rotation};
 use crate::batch::Batch;
+use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
 
@@ -119,6 +120,10 @@ impl<B: Backend> Decoder<B> {
 
     /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the batch's
     /// `logits_indices`.
+    ///
+    /// # Errors
+    /// Those of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of the
+    /// step's tokens then hold anything, all others what they held.
     pub fn launch(&mut self, backend: &mut B, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
         self.num_rows = 0;
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
@@ -135,6 +140,7 @@ impl<B: Backend> Decoder<B> {
         if let Plan::Run { rows: padded } = backend.begin_ops(batch)? {
             // A step is padded only where every token has its row of logits.
             self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
+            check_interrupt(backend)?;
         }
         backend.end_ops()?;
         if rows > 0 {
@@ -159,6 +165,8 @@ impl<B: Backend> Decoder<B> {
         backend.embed(&weights.token_embd, batch, 1.0, &mut all.residual)?;
         let num_layers = weights.layers.len();
         for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers.iter_mut()).enumerate() {
+            // Ops that are left out take next to no time, so a look per layer is often enough.
+            check_interrupt(backend)?;
             backend.copy_blocks(batch, KV_GROUP, kv)?;
             backend.norm_linear(&all.residual, &layer.attn_norm, eps, &layer.qkv, tokens, &mut work.normed, qkv)?;
             let norms = layer.qk_norm.as_ref().map_or([None; 2], |norms| norms.each_ref().map(Some));
@@ -180,6 +188,10 @@ impl<B: Backend> Decoder<B> {
         let output = weights.output.as_ref().unwrap_or(&weights.token_embd);
         backend.norm_linear(&last.residual, &weights.output_norm, eps, output, rows, &mut work.normed, logits)
     }
+}
+
+fn check_interrupt<B: Backend>(backend: &B) -> Result<()> {
+    backend.interrupt().map_or(Ok(()), Interrupt::check)
 }
 
 /// From attention's result to the layer's: `residual += attn_output(attn); residual += ffn(norm(residual))`.

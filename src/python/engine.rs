@@ -11,7 +11,7 @@ use pyo3::types::{PyDict, PyString};
 use super::arrays::{
     BlockColumns, block_columns, integer, matrix, optional_integer, real, seconds, text, token_ids_up_to,
 };
-use super::handle::{Handle, wait};
+use super::handle::{Handle, SIGNAL_INTERVAL, wait};
 use super::host::engine_args;
 use super::inbox::LoopWaker;
 use super::params::{PySamplingParams, shortest};
@@ -212,11 +212,15 @@ impl PyEngine {
         Ok(self.handle.engine()?.describe().to_owned())
     }
 
-    /// In a forked child there is nothing to close.
+    /// In a forked child there is nothing to close. After Ctrl-C the threads end unobserved.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.note_close();
         match self.handle.engine() {
-            Ok(engine) => py.detach(|| engine.close()),
+            Ok(engine) => {
+                while !py.detach(|| engine.close_within(SIGNAL_INTERVAL)) {
+                    py.check_signals()?;
+                }
+            }
             Err(Error::Forked { .. }) => {}
             Err(error) => return Err(error.into()),
         }

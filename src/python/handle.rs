@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::{Error, Result};
 
 /// How often a blocked call looks for signals (Ctrl-C).
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+pub(super) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Handle {
     /// `None` only while it is dropped.

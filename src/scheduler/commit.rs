@@ -48,8 +48,8 @@ impl Scheduler {
         Ok(step)
     }
 
-    /// Takes back a step that was never launched: its sequences compute its tokens later. Newer steps are withdrawn
-    /// first.
+    /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute its
+    /// tokens later, into the same blocks. Newer steps are withdrawn first.
     ///
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).
@@ -64,8 +64,9 @@ impl Scheduler {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let seq = &mut self.sequences[slot];
             seq.unschedule(scheduled);
-            // Copies into its blocks may have been part of the step, which no older one has a part in then.
-            if seq.in_flight == 0 {
+            // Copies into its blocks may have been part of the step, which no older one has a part in then: the next
+            // step would not make them again.
+            if seq.in_flight == 0 && !step.batch.block_copies.is_empty() {
                 self.send_back(slot, &mut kv);
             }
         }

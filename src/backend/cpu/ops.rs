@@ -13,6 +13,7 @@ use super::split::for_rows;
 use super::storage::Storage;
 use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, QkvLayout, RopeSpec, Rotation};
 use crate::batch::Batch;
+use crate::interrupt::Interrupt;
 use crate::quant::GgmlType;
 use crate::{Error, Result};
 
@@ -74,6 +75,10 @@ impl Backend for CpuBackend {
 
     fn begin_step(&mut self, batch: &Batch) -> Result<()> {
         crate::backend::args::validate_batch(batch)
+    }
+
+    fn interrupt(&self) -> Option<&Interrupt> {
+        Some(self.pool.interrupt())
     }
 
     fn embed(&mut self, table: &PackedMatrix, batch: &Batch, scale: f32, out: &mut Storage<f32>) -> Result<()> {

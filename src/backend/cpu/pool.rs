@@ -17,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr;
 use std::sync::PoisonError;
 
+use crate::interrupt::Interrupt;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::{Arc, Condvar, Mutex, thread};
 use crate::{Error, Result};
@@ -62,6 +63,7 @@ struct Shared {
     lock: Mutex<()>,
     work: Condvar,
     done: Condvar,
+    interrupt: Interrupt,
 }
 
 struct Job {
@@ -101,6 +103,12 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
+    /// What stops the jobs of this pool: once it is due, chunks are left out, of this job and of those that follow. Who
+    /// sets it looks at it before using what the jobs wrote.
+    pub fn interrupt(&self) -> &Interrupt {
+        &self.shared.interrupt
+    }
+
     /// Calls `job(chunk)` once for every chunk in `0..num_chunks`, on any of the threads, and returns when all are done.
     ///
     /// When the team is busy, that is when called from inside a chunk or from a second thread, the calling thread runs
@@ -111,7 +119,7 @@ impl ThreadPool {
     pub fn run(&self, num_chunks: usize, job: &(dyn Fn(usize) + Sync)) {
         let turn = match (num_chunks, self.turn.try_lock()) {
             (2.., Ok(turn)) => turn,
-            _ => return (0..num_chunks).for_each(job),
+            _ => return (0..num_chunks).take_while(|_| !self.shared.interrupt.is_due()).for_each(job),
         };
         let mut panic = None;
         for first in (0..num_chunks).step_by(MAX_CHUNKS) {
@@ -176,7 +184,10 @@ impl Shared {
             let job = unsafe { &*job };
             // SAFETY: as above: the closure outlives the job.
             let run_chunk = unsafe { &*job.run_chunk };
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| run_chunk(chunk))) {
+            // What is left out is claimed and reported all the same, so that the job ends in the usual way.
+            if !self.interrupt.is_due()
+                && let Err(payload) = catch_unwind(AssertUnwindSafe(|| run_chunk(chunk)))
+            {
                 job.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(payload);
             }
             num_run += 1;

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
 use crate::engine::Executor;
+use crate::interrupt::Interrupt;
 use crate::selection::{Alteration, AlteredToken, DeviceRows, NO_TOKEN, Penalties, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
@@ -23,6 +24,8 @@ pub enum Fault {
     Panic,
     Dead,
     WrongShape,
+    /// Computes until it is interrupted, and would never end otherwise.
+    UntilInterrupted,
 }
 
 #[derive(Default)]
@@ -55,6 +58,7 @@ pub struct Script {
     pub rows_wanted: AtomicU64,
     /// What happens when a row is fetched.
     pub fetch_fault: Mutex<Option<Fault>>,
+    pub interrupt: Interrupt,
 }
 
 impl Script {
@@ -206,12 +210,20 @@ impl Fake {
             Some(Fault::Error) => Err(Error::Device { device: "fake".into(), problem: "scripted".into() }),
             Some(Fault::Panic) => std::panic::resume_unwind(Box::new("scripted panic")),
             Some(Fault::Dead) => Err(Error::EngineDead { reason: "scripted loss of the device".into() }),
+            Some(Fault::UntilInterrupted) => loop {
+                self.script.interrupt.check()?;
+                std::thread::yield_now();
+            },
             Some(Fault::WrongShape) | None => Ok(()),
         }
     }
 }
 
 impl Executor for Fake {
+    fn interrupt(&self) -> Option<Interrupt> {
+        Some(self.script.interrupt.clone())
+    }
+
     fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
         assert_eq!(wishes.len(), batch.logits_indices.len());
         assert!(self.launched.is_none(), "a step was launched before the last one was collected");

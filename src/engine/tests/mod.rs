@@ -8,6 +8,7 @@ mod failures;
 mod fake;
 mod forks;
 mod handle;
+mod interrupts;
 mod lifecycle;
 mod logprobs;
 mod selection;

@@ -2,6 +2,8 @@
 
 mod hip;
 
+use std::time::{Duration, Instant};
+
 use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, KvLayerSpec, Loader};
 use crate::batch::{Batch, GroupTables};
@@ -9,7 +11,7 @@ use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
 use crate::selection::{Wanted, Wish};
-use crate::{Result, testdata};
+use crate::{Error, Result, testdata};
 
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
@@ -143,6 +145,34 @@ fn chunked_prefill_and_decode_equal_prefill_bitwise() {
                 start = end;
             }
         }
+    }
+}
+
+/// A10: a step that is interrupted, at whatever moment, says so; the same step again, into the same slots, gives the
+/// same bits as one that never was. What other slots hold stays as it was.
+#[test]
+fn an_interrupted_step_is_computed_again_exactly() {
+    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_0"] {
+        let tokens = tokens(&testdata::npz(name));
+        let mut model = load(&format!("{name}.gguf"));
+        let expected = model.logits(&tokens, 0);
+        let vocab = expected.len() / tokens.len();
+        let interrupt = model.backend.interrupt().unwrap().clone();
+        let mut interrupted = 0;
+        for micros in (0..40).map(|i| 25 * i) {
+            let mut model = load(&format!("{name}.gguf"));
+            let interrupt_of_model = model.backend.interrupt().unwrap().clone();
+            assert!(model.logits(&tokens[..20], 0) == expected[..20 * vocab]);
+            interrupt_of_model.stop_at(Instant::now() + Duration::from_micros(micros));
+            match model.step(&[(&tokens, 20), (&tokens[..9], 0)]) {
+                Err(Error::Interrupted) => interrupted += 1,
+                Err(error) => panic!("{error}"),
+                Ok(got) => assert!(got[..expected.len() - 20 * vocab] == expected[20 * vocab..]),
+            }
+            interrupt_of_model.clear();
+            assert!(model.logits(&tokens, 20) == expected[20 * vocab..], "{name}: after {micros} us");
+        }
+        assert!(interrupted > 0 && !interrupt.is_due(), "{name}: the first one has no time at all");
     }
 }
 

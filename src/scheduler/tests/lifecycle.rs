@@ -279,7 +279,7 @@ fn a_step_ahead_is_completed_before_it_runs() {
     h.scheduler.check_integrity().unwrap();
 }
 
-/// What was taken back before it ran is computed later, from the start where copies may have been part of it.
+/// A10: what was taken back is computed later, into the blocks that it has.
 #[test]
 fn a_step_that_is_withdrawn_comes_again() {
     let mut h = Harness::new(16, limits());
@@ -292,7 +292,7 @@ fn a_step_that_is_withdrawn_comes_again() {
     h.scheduler.withdraw(&ahead).unwrap();
     assert!(h.scheduler.withdraw(&ahead).is_err());
     h.scheduler.check_integrity().unwrap();
-    assert_eq!((h.blocks_owned(), h.scheduler.num_preemptions()), (1, 0));
+    assert_eq!((h.blocks_owned(), h.scheduler.num_preemptions()), (3, 0));
     h.commit(&first);
     assert_eq!(shares(&h.step()), [(1, 1), (2, 5)]);
 }

@@ -143,3 +143,29 @@ fn more_chunks_than_a_ticket_counts() {
     });
     assert_eq!(sum.into_inner(), n * (n - 1) / 2);
 }
+
+/// A10: a job that is interrupted hands out no more chunks, and the pool serves the next one as ever.
+#[test]
+fn an_interrupted_job_stops() {
+    for num_threads in [1, 3] {
+        let pool = ThreadPool::new(num_threads).unwrap();
+        for num_chunks in [1, 2, 1000] {
+            let (stop, ran) = (AtomicUsize::new(0), AtomicUsize::new(0));
+            pool.run(num_chunks, &|_| {
+                // Nobody goes on before the wish is there, so each thread runs one chunk at most.
+                if stop.fetch_add(1, Ordering::Relaxed) == 0 {
+                    pool.interrupt().stop_at(std::time::Instant::now());
+                }
+                while !pool.interrupt().is_due() {
+                    std::hint::spin_loop();
+                }
+                ran.fetch_add(1, Ordering::Relaxed);
+            });
+            let ran = ran.into_inner();
+            assert!((1..=num_threads.min(num_chunks)).contains(&ran), "{ran} of {num_chunks} chunks");
+            assert_eq!(counts(&pool, num_chunks), vec![0; num_chunks]);
+            pool.interrupt().clear();
+            assert_eq!(counts(&pool, num_chunks), vec![1; num_chunks]);
+        }
+    }
+}

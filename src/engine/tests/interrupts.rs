@@ -1,0 +1,141 @@
+//! Steps that are stopped half-way. The scripted ones never end by themselves, so a test that ends has seen one stopped.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::fake::Fault;
+use super::support::*;
+use crate::Error;
+use crate::config::{EngineConfig, SamplingParams};
+use crate::engine::FinishReason;
+
+fn synchronous(config: EngineConfig) -> Rig {
+    let rig = Rig::with(config, super::fake::hashed(VOCAB), None);
+    rig.script.synchronous.store(true, Ordering::SeqCst);
+    rig
+}
+
+/// Waits until the executor is in its step of this number.
+fn in_step(rig: &Rig, number: u64) {
+    while rig.script.steps.load(Ordering::SeqCst) <= number {
+        std::thread::yield_now();
+    }
+}
+
+/// A10: an engine whose step would last for ever closes all the same, whatever thread asks, and however many do.
+#[test]
+fn closing_stops_the_step() {
+    let rig = synchronous(config());
+    rig.script.fault(0, Fault::UntilInterrupted);
+    let client = rig.submit(&[1; 9], greedy(5));
+    in_step(&rig, 0);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                rig.engine.close();
+                assert!(rig.script.dropped.load(Ordering::SeqCst), "closed, yet not all is freed");
+            });
+        }
+        scope.spawn(|| while !rig.engine.close_within(Duration::from_millis(10)) {});
+    });
+    assert_eq!(client.wait()[&0].reason, Some(FinishReason::Abort));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A10: what is cancelled ends at once; what shared its step gives the tokens that it gives alone, to the last one.
+/// A prompt in chunks, sequences that decode, and blocks that are copied for forks are among them.
+#[test]
+fn the_others_of_a_stopped_step_lose_nothing() {
+    for stopped in 1..7 {
+        let rig = synchronous(EngineConfig { enable_prefix_caching: stopped % 2 == 0, ..config() });
+        rig.script.close_gate();
+        rig.script.fault(stopped, Fault::UntilInterrupted);
+        // First of all by its priority, so it is in every step but the first, which stands at the gate.
+        let first = rig.submit(&[1; 3], greedy(1));
+        rig.script.wait_at_gate();
+        let victim = submit(&rig.engine, Draft { priority: -1, ..request(&[7; 2], greedy(60)) }).unwrap();
+        let forked = SamplingParams { n: 3, temperature: 1.5, seed: Some(11), ..greedy(12) };
+        let others = [(&[3; 30][..], greedy(9)), (&[4; 6], forked), (&[5; 19], greedy(20))];
+        let clients = others.clone().map(|(prompt, params)| rig.submit(prompt, params));
+        rig.script.open_gate();
+        in_step(&rig, stopped);
+        rig.engine.abort_id(victim.accepted.id).unwrap();
+        assert_eq!(victim.wait()[&0].reason, Some(FinishReason::Abort));
+        assert_eq!(first.wait()[&0].reason, Some(FinishReason::Length));
+        for (client, (prompt, params)) in clients.into_iter().zip(others) {
+            for (index, one) in client.wait() {
+                let expected = alone(&rig.rule, prompt, &params, index as u32, params.seed.unwrap_or(0));
+                assert_eq!(one.tokens, expected, "step {stopped}, sequence {index}");
+            }
+        }
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// A16: a deadline that passes within a step ends its request then: alone, and beside another one, which goes on.
+#[test]
+fn a_deadline_acts_within_a_step() {
+    let rig = synchronous(config());
+    rig.script.fault(0, Fault::UntilInterrupted);
+    let late = || Draft { timeout: Some(Duration::from_millis(20)), ..request(&[1; 9], greedy(30)) };
+    assert_eq!(submit(&rig.engine, late()).unwrap().wait()[&0].reason, Some(FinishReason::Timeout));
+    rig.script.close_gate();
+    let other = rig.submit(&[2; 5], greedy(10));
+    rig.script.wait_at_gate();
+    // Long enough to be in the next step, however slow the machine is: that one does not end before.
+    let late = submit(&rig.engine, Draft { timeout: Some(Duration::from_secs(1)), ..late() }).unwrap();
+    rig.script.fault(rig.script.steps.load(Ordering::SeqCst), Fault::UntilInterrupted);
+    rig.script.open_gate();
+    let late = late.wait();
+    assert_eq!((late[&0].reason, late[&0].tokens.len()), (Some(FinishReason::Timeout), 0));
+    assert_eq!(other.wait()[&0].tokens, alone(&rig.rule, &[2; 5], &greedy(10), 0, 0));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A10: cancels without end do not keep the others from getting on: after a step that was stopped for some of its
+/// requests comes one that is computed to its end.
+#[test]
+fn a_flood_of_cancels_starves_nobody() {
+    let rig = synchronous(config());
+    rig.script.close_gate();
+    let client = rig.submit(&[6; 20], greedy(5));
+    rig.script.wait_at_gate();
+    for stopped in [1, 3, 5] {
+        // The steps between are those at the gate.
+        rig.script.fault(stopped, Fault::UntilInterrupted);
+        let victims =
+            [0, 1].map(|_| submit(&rig.engine, Draft { priority: -1, ..request(&[7; 3], greedy(50)) }).unwrap());
+        rig.script.let_one_pass();
+        in_step(&rig, stopped);
+        let [first, second] = victims;
+        rig.engine.abort_id(first.accepted.id).unwrap();
+        rig.script.wait_at_gate();
+        assert_eq!(first.wait()[&0].reason, Some(FinishReason::Abort));
+        // This step is not stopped: nothing asks it to.
+        rig.engine.abort_id(second.accepted.id).unwrap();
+        assert!(!rig.script.interrupt.is_set());
+        drop(second);
+    }
+    rig.script.open_gate();
+    assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, &[6; 20], &greedy(5), 0, 0));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A11: who stops waiting for the logits of a prompt ends that request, in whatever step it is.
+#[test]
+fn logits_that_nobody_waits_for_are_not_computed() {
+    let rig = synchronous(config());
+    rig.script.fault(1, Fault::UntilInterrupted);
+    let pending = rig.engine.start_prompt_logits(vec![1; 60]).unwrap();
+    in_step(&rig, 1);
+    assert!(rig.engine.stats().kv_cache.blocks_owned > 0);
+    drop(pending);
+    assert_eq!(rig.run(&[1, 2, 3], greedy(1))[&0].reason, Some(FinishReason::Length));
+    assert_nothing_left(&rig.engine);
+    // The answer that was given is not lost by the drop after it.
+    let pending = rig.engine.start_prompt_logits(vec![1; 5]).unwrap();
+    assert!(matches!(pending.answer().recv(), Ok(Ok(logits)) if logits.len() == 5 * VOCAB));
+    drop(pending);
+    assert!(!matches!(rig.engine.check_integrity(), Err(Error::Internal { .. })));
+    assert_nothing_left(&rig.engine);
+}
