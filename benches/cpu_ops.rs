@@ -48,7 +48,7 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             .collect();
         let weight = TensorView { name: "rows", ggml_type: GgmlType::F32, rows, cols: layout.cols(), data: &values };
         let mut loader = CpuLoader::new(THREADS, rows).unwrap();
-        let table = loader.upload_matrix(&[LinearPart { weight, bias: None }]).unwrap();
+        let table = loader.upload_matrix(&[LinearPart { weight, bias: None }], &mut |_| Ok(())).unwrap();
         let mut qkv = loader.alloc_buffer(rows, layout.cols()).unwrap();
         let mut out = loader.alloc_buffer(rows, layout.q_cols()).unwrap();
         let angles = loader.alloc_buffer(rows, 1).unwrap();

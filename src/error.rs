@@ -23,7 +23,7 @@ pub enum Error {
     #[error("{operation} {}: {message}", path.display())]
     Io { operation: &'static str, path: PathBuf, message: String },
 
-    #[error("{what} needs {requested} bytes, {available} are available; {advice}")]
+    #[error("{what} needs {}; {advice}", shortage(*.requested, *.available))]
     OutOfMemory { what: String, requested: u64, available: u64, advice: &'static str },
 
     /// The waiting queue is at its bound; the caller may try again later.
@@ -68,5 +68,57 @@ impl Error {
 
     pub fn internal(problem: impl ToString) -> Self {
         Self::Internal { problem: problem.to_string() }
+    }
+}
+
+/// `141 GB, 23.1 GB are available`; to the byte where that would show one number twice.
+fn shortage(requested: u64, available: u64) -> String {
+    let (needs, has) = (readable(requested), readable(available));
+    if needs == has {
+        return format!("{requested} bytes, {available} are available");
+    }
+    format!("{needs}, {has} {} available", if available == 1 { "is" } else { "are" })
+}
+
+/// Bytes with three digits, in the units that disks and GPUs are sold in.
+pub fn readable(bytes: u64) -> String {
+    let units = [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "kB")];
+    let Some((unit, name)) = units.into_iter().find(|&(unit, _)| bytes >= unit) else {
+        return format!("{bytes} bytes");
+    };
+    // Tenths and hundredths by integers: all 64 bits count.
+    let (whole, rest) = (bytes / unit, bytes % unit);
+    match whole {
+        0..10 => format!("{whole}.{:02} {name}", rest * 100 / unit),
+        10..100 => format!("{whole}.{} {name}", rest * 10 / unit),
+        _ => format!("{whole} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_can_be_read() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (999, "999 bytes"),
+            (16_384, "16.3 kB"),
+            (1_000_000, "1.00 MB"),
+            (23_127_556_096, "23.1 GB"),
+            (141_000_000_000, "141 GB"),
+            (u64::MAX, "18446744 TB"),
+        ] {
+            assert_eq!(readable(bytes), text);
+        }
+        let error = |requested, available| {
+            Error::OutOfMemory { what: "this".into(), requested, available, advice: "wait" }.to_string()
+        };
+        assert_eq!(error(141_000_000_000, 23_127_556_096), "this needs 141 GB, 23.1 GB are available; wait");
+        assert_eq!(
+            error(23_127_556_097, 23_127_556_096),
+            "this needs 23127556097 bytes, 23127556096 are available; wait"
+        );
     }
 }

@@ -1,13 +1,68 @@
 """The memory ledger against the file and the formula: nothing is loaded twice, widened, or sized by the wrong heads."""
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM
+from rocmforge import LLM, OutOfMemoryError
+from rocmforge.progress import on_load
 from tiny_models import NAMES, hyperparameter, metadata, tensor_bytes, tiny_model
 
+from gguf import GGUFWriter
+
 F16 = 2
+
+
+def sparse_model(path: Path, layers: int) -> int:
+    """A model of 1.6 GB a layer, whose tensors are holes in the file; its size in bytes."""
+    hidden, ffn, vocab = 8192, 28672, 64
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model("none")
+    writer.add_vocab_size(vocab)
+    writer.add_context_length(4096)
+    writer.add_block_count(layers)
+    writer.add_embedding_length(hidden)
+    writer.add_feed_forward_length(ffn)
+    writer.add_head_count(64)
+    writer.add_head_count_kv(8)
+    writer.add_rope_dimension_count(128)
+    writer.add_layer_norm_rms_eps(1e-5)
+    total = 0
+
+    def tensor(name: str, *shape: int) -> None:
+        nonlocal total
+        size = int(np.prod(shape)) * F16
+        writer.add_tensor_info(f"{name}.weight", shape, np.dtype(np.float16), size)
+        total += size
+
+    tensor("token_embd", vocab, hidden)
+    tensor("output", vocab, hidden)
+    tensor("output_norm", hidden)
+    for layer in range(layers):
+        for name, *shape in (
+            ("attn_norm", hidden),
+            ("attn_q", hidden, hidden),
+            ("attn_k", 1024, hidden),
+            ("attn_v", 1024, hidden),
+            ("attn_output", hidden, hidden),
+            ("ffn_norm", hidden),
+            ("ffn_gate", ffn, hidden),
+            ("ffn_up", ffn, hidden),
+            ("ffn_down", hidden, ffn),
+        ):
+            tensor(f"blk.{layer}.{name}", *shape)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        # All sizes are multiples of the alignment, so nothing lies between the tensors.
+        file.truncate((path.stat().st_size + 31) // 32 * 32 + total)
+    return total
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,3 +125,64 @@ def test_scratch_does_not_grow_with_the_square_of_the_length(tmp_path):
             scratch.append(llm.memory().scratch)
     assert scratch[2] - scratch[1] <= 2.5 * max(scratch[1] - scratch[0], 4096)
     assert scratch[2] <= 2.5 * scratch[1]
+
+
+def resident() -> int:
+    """Bytes of this process that are its own, not a file's."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_model_larger_than_the_memory_is_refused_at_once(tmp_path):
+    """A20: a file of twice the machine's memory, none of which is on disk: the error says what is needed and what is
+    there, in units that can be read, and nothing was loaded before it came."""
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    installed = int(meminfo["MemTotal"].split()[0]) * 1024
+    path = tmp_path / "large.gguf"
+    size = sparse_model(path, layers=2 * installed // 1_600_000_000 + 1)
+    assert size > 1.9 * installed
+    before, started = resident(), time.monotonic()
+    with pytest.raises(
+        OutOfMemoryError, match=r"weights alone.* needs [\d.]+ [GT]B, .* available; use a smaller model"
+    ):
+        LLM(path, device="cpu", num_threads=1)
+    assert time.monotonic() - started < 10
+    assert resident() - before < 100_000_000
+
+
+def test_limit_on_the_address_space_is_respected(smollm2_path):
+    """A20: where the process may map only a little more than it has, a model is refused by name, not by an abort."""
+    code = (
+        "import resource, sys\n"
+        "from rocmforge import LLM, OutOfMemoryError\n"
+        "lines = open('/proc/self/status').read().splitlines()\n"
+        "size = next(int(line.split()[1]) * 1024 for line in lines if line.startswith('VmSize'))\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (size + 400_000_000, -1))\n"
+        "try:\n"
+        "    LLM(sys.argv[1], device='cpu', num_threads=1)\n"
+        "except OutOfMemoryError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(smollm2_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "weights alone, needs" in done.stdout
+    assert "MB" in done.stdout
+
+
+def test_step_that_does_not_fit_is_named(tmp_path):
+    """A20: activations that no machine holds are said to be what does not fit, not the KV cache."""
+    with pytest.raises(OutOfMemoryError, match=r"max_num_batched_tokens.* needs .*; lower max_num_batched_tokens"):
+        LLM(tiny_model("qwen2", tmp_path), max_num_batched_tokens=2**28, num_threads=1)
+
+
+def test_cache_that_does_not_fit_is_refused_before_the_weights(tmp_path):
+    """A20: with a `kv_cache_memory` that is not there no weight is loaded first."""
+    calls = []
+    token = on_load.set(lambda done, total: calls.append(done))
+    try:
+        with pytest.raises(OutOfMemoryError, match=r"kv_cache_memory\) needs 1000 TB, .*; lower kv_cache_memory"):
+            LLM(tiny_model("qwen2", tmp_path), kv_cache_memory=10**15, num_threads=1)
+    finally:
+        on_load.reset(token)
+    assert calls == []

@@ -9,6 +9,7 @@ mod conformance;
 pub mod cpu;
 mod experts;
 pub mod hip;
+mod host_memory;
 
 pub use args::{
     Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation, Upload,
@@ -31,9 +32,19 @@ pub enum Plan {
     Replay,
 }
 
+/// Told how many bytes of the file were taken since the last call, every few megabytes; an error stops the upload.
+pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
+
 /// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
 pub trait Loader: Sized {
     type Backend: Backend;
+
+    /// Bytes that are left for activations and KV pool once all of that is uploaded and `finish` has taken its own:
+    /// asked before anything is. Counted by what allocates.
+    ///
+    /// # Errors
+    /// `OutOfMemory` when the weights alone do not fit.
+    fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64>;
 
     /// What will be uploaded, told before the first of it: a device may take the memory of all weights at once.
     ///
@@ -45,16 +56,27 @@ pub trait Loader: Sized {
 
     /// One or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), kept in the file's
     /// quantisation. Rows may be of different types per part.
-    fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<<Self::Backend as Backend>::Matrix>;
+    fn upload_matrix(
+        &mut self,
+        parts: &[LinearPart<'_>],
+        progress: &mut Progress<'_>,
+    ) -> Result<<Self::Backend as Backend>::Matrix>;
 
     /// The experts of a layer, kept in the file's quantisation; their router as f32.
-    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<<Self::Backend as Backend>::Experts>;
+    fn upload_experts(
+        &mut self,
+        tensors: &ExpertTensors<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<<Self::Backend as Backend>::Experts>;
 
     /// A vector (norm weights), as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
 
     /// Room for `rows * cols` f32 activations.
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Backend as Backend>::Buffer>;
+
+    /// Bytes that `alloc_buffer` takes.
+    fn buffer_bytes(rows: usize, cols: usize) -> u64;
 
     /// What `Backend::experts` needs for `rows` rows; every layer uses it in turn.
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;

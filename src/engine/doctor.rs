@@ -41,7 +41,7 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     let cols = PROBE_COLS.next_multiple_of(ggml_type.block_elements());
     let data = vec![0; ggml_type.row_bytes(cols).unwrap_or(0)];
     let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data };
-    let matrix = PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], pool)?;
+    let matrix = PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], pool, &mut |_| Ok(()))?;
     let name = matrix.kernels().first().map(|&(_, kernel)| kernel);
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }

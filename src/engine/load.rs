@@ -41,12 +41,21 @@ pub struct LoadedModel {
 /// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
 pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
+    load_on(args, || open_gpu(args), progress)
+}
+
+/// On the GPU that `open` gives, or else on the CPU; a file that cannot be loaded is refused before.
+pub(super) fn load_on(
+    args: &EngineArgs,
+    open: impl FnOnce() -> Result<Option<Device>>,
+    progress: &mut dyn FnMut(LoadProgress) -> bool,
+) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
     let spec = DecoderSpec::from_gguf(&gguf)?;
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
-    let (executor, config) = match open_gpu(args)? {
+    let (executor, config) = match open()? {
         Some(device) => load_onto_gpu(device, &model, progress)?,
         None => load_onto_cpu(&model, progress)?,
     };
@@ -102,7 +111,9 @@ fn load_onto_gpu(device: Device, model: &Model<'_>, progress: &mut dyn FnMut(Loa
         table_entries: seqs.saturating_mul(longest.div_ceil(model.args.block_size)),
     };
     let loader = HipLoader::new(device, &model.args.hip, step)?;
-    load_onto(loader, model, limits, |available| available / 10 * 9, progress)
+    // What an integrated GPU takes, the rest of the machine cannot have.
+    let share = if loader.device().properties().integrated { 75 } else { 90 };
+    load_onto(loader, model, limits, |available| available / 100 * share, progress)
 }
 
 /// Weights, KV pool, activations. `default_pool`: bytes of the pool, of those available, when the user names none.
@@ -118,14 +129,17 @@ where
 {
     let Model { args, gguf, spec, tensors } = model;
     loader.check_block_size(args.block_size)?;
+    let wish = PoolWish::new(args, spec)?;
+    let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
+    // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it memory.
+    wish.check(room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?)?;
     let total = gguf.tensor_bytes();
     let weights = tensors.upload(gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),
         false => Err(Error::Interrupted),
     })?;
-    let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
-    let available = loader.available_memory()?.saturating_sub(scratch);
-    let pool = resolve_pool(args, spec, available, default_pool(available))?;
+    let available = room_for_pool(loader.available_memory()?, scratch)?;
+    let pool = wish.resolve(args, available, default_pool(available))?;
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
         max_model_len: pool.max_model_len,
@@ -178,62 +192,102 @@ fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_to
     args.long_prefill_token_threshold.unwrap_or(default)
 }
 
+/// What activations leave of `room` for the KV pool.
+fn room_for_pool(room: u64, activations: u64) -> Result<u64> {
+    room.checked_sub(activations).ok_or_else(|| Error::OutOfMemory {
+        what: "a step of max_num_batched_tokens tokens, beside the weights,".to_owned(),
+        requested: activations,
+        available: room,
+        advice: "lower max_num_batched_tokens or max_num_seqs, or use a smaller model",
+    })
+}
+
 struct Pool {
     layer: KvLayerSpec,
     max_model_len: usize,
 }
 
-/// The KV pool's size, and the longest sequence: as asked for, else `default` bytes, or what can be of use.
-fn resolve_pool(args: &EngineArgs, spec: &DecoderSpec, available: u64, default: u64) -> Result<Pool> {
-    if let Some(len) = args.max_model_len
-        && len > spec.context_length
-    {
-        return Err(Error::invalid(
-            "max_model_len",
-            len,
-            format!("at most the model's context length, {}", spec.context_length),
-        ));
+/// What the arguments say of the KV pool.
+struct PoolWish {
+    /// Of no blocks yet.
+    layer: KvLayerSpec,
+    /// Of all layers.
+    block_bytes: u64,
+    max_model_len: usize,
+    /// Blocks that can be of use, and without which nothing can be served.
+    useful: u64,
+    needed: u64,
+    /// Bytes, where the user names them.
+    memory: Option<u64>,
+}
+
+impl PoolWish {
+    /// # Errors
+    /// `InvalidRequest` for a length beyond the model's, or blocks that cannot be.
+    fn new(args: &EngineArgs, spec: &DecoderSpec) -> Result<Self> {
+        if let Some(len) = args.max_model_len
+            && len > spec.context_length
+        {
+            return Err(Error::invalid(
+                "max_model_len",
+                len,
+                format!("at most the model's context length, {}", spec.context_length),
+            ));
+        }
+        let layer = KvLayerSpec {
+            num_blocks: 0,
+            block_size: args.block_size,
+            num_kv_heads: spec.qkv.num_kv_heads,
+            head_dim: spec.qkv.head_dim,
+            dtype: args.kv_cache_dtype,
+        };
+        let block_bytes = layer
+            .block_bytes()
+            .and_then(|b| b.checked_mul(spec.num_layers as u64))
+            .ok_or_else(|| Error::invalid("block_size", args.block_size, "a block whose bytes can be counted"))?;
+        let max_model_len = args.max_model_len.unwrap_or(spec.context_length);
+        let longest = max_model_len.div_ceil(args.block_size) as u64;
+        let useful = longest.saturating_mul(args.max_num_seqs as u64);
+        let needed = if args.max_model_len.is_some() { longest } else { 1 };
+        Ok(Self { layer, block_bytes, max_model_len, useful, needed, memory: args.kv_cache_memory })
     }
-    let mut layer = KvLayerSpec {
-        num_blocks: 0,
-        block_size: args.block_size,
-        num_kv_heads: spec.qkv.num_kv_heads,
-        head_dim: spec.qkv.head_dim,
-        dtype: args.kv_cache_dtype,
-    };
-    let block_bytes = layer
-        .block_bytes()
-        .and_then(|b| b.checked_mul(spec.num_layers as u64))
-        .ok_or_else(|| Error::invalid("block_size", args.block_size, "a block whose bytes can be counted"))?;
-    let wanted_len = args.max_model_len.unwrap_or(spec.context_length);
-    let blocks_for = |tokens: usize| tokens.div_ceil(args.block_size) as u64;
-    let useful = blocks_for(wanted_len).saturating_mul(args.max_num_seqs as u64);
-    let bytes = match args.kv_cache_memory {
-        Some(bytes) if bytes > available => {
-            return Err(Error::OutOfMemory {
+
+    /// # Errors
+    /// `OutOfMemory` where what is asked for, or the least that serves, is not there.
+    fn check(&self, available: u64) -> Result<()> {
+        match self.memory {
+            Some(bytes) if bytes > available => Err(Error::OutOfMemory {
                 what: "the KV cache (kv_cache_memory)".to_owned(),
                 requested: bytes,
                 available,
                 advice: "lower kv_cache_memory",
-            });
+            }),
+            Some(bytes) => self.check_least(bytes, "raise kv_cache_memory or lower max_model_len"),
+            None => {
+                self.check_least(available, "lower max_model_len or max_num_batched_tokens, or use a smaller model")
+            }
         }
-        Some(bytes) => bytes,
-        None => default.min(useful.saturating_mul(block_bytes)),
-    };
-    // Slots are 32-bit numbers on the device.
-    let num_blocks = (bytes / block_bytes).min(u64::from(u32::MAX - 1) / args.block_size as u64);
-    let needed = if args.max_model_len.is_some() { blocks_for(wanted_len) } else { 1 };
-    if num_blocks < needed {
-        return Err(Error::OutOfMemory {
-            what: format!(
-                "the KV cache of one sequence of {} tokens",
-                if needed == 1 { args.block_size } else { wanted_len }
-            ),
-            requested: needed.saturating_mul(block_bytes),
-            available: bytes,
-            advice: "raise kv_cache_memory or lower max_model_len",
-        });
     }
-    layer.num_blocks = num_blocks as usize;
-    Ok(Pool { max_model_len: wanted_len.min(layer.num_blocks.saturating_mul(args.block_size)), layer })
+
+    fn check_least(&self, available: u64, advice: &'static str) -> Result<()> {
+        let requested = self.needed.saturating_mul(self.block_bytes);
+        if requested <= available {
+            return Ok(());
+        }
+        let tokens = if self.needed == 1 { self.layer.block_size } else { self.max_model_len };
+        let what = format!("the KV cache of one sequence of {tokens} tokens");
+        Err(Error::OutOfMemory { what, requested, available, advice })
+    }
+
+    /// The pool's size, and the longest sequence: as asked for, else `default` bytes, or what can be of use.
+    fn resolve(self, args: &EngineArgs, available: u64, default: u64) -> Result<Pool> {
+        self.check(available)?;
+        let bytes = self.memory.unwrap_or_else(|| default.min(self.useful.saturating_mul(self.block_bytes)));
+        // The default is a part of what is available; the least that serves may take more than that part.
+        let num_blocks = (bytes / self.block_bytes).max(self.needed);
+        // Slots are 32-bit numbers on the device.
+        let num_blocks = num_blocks.min(u64::from(u32::MAX - 1) / args.block_size as u64);
+        let layer = KvLayerSpec { num_blocks: num_blocks as usize, ..self.layer };
+        Ok(Pool { max_model_len: self.max_model_len.min(layer.num_blocks.saturating_mul(args.block_size)), layer })
+    }
 }

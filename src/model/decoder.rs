@@ -72,29 +72,24 @@ impl<B: Backend> Decoder<B> {
         kv: KvLayerSpec,
     ) -> Result<Self> {
         let kv_layers = loader.alloc_kv_layers(&vec![kv; spec.num_layers])?;
-        let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
-        let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
-        let mut stream = |rows| -> Result<Stream<B>> {
-            Ok(Stream { residual: loader.alloc_buffer(rows, hidden)?, attn: loader.alloc_buffer(rows, q)? })
+        let feed_forward = match &spec.feed_forward {
+            FeedForward::Dense(ffn) => {
+                let [gate_up, gated] = dense_shapes(*ffn, limits).map(|[rows, cols]| loader.alloc_buffer(rows, cols));
+                FeedForwardWork::Dense { gate_up: gate_up?, gated: gated? }
+            }
+            FeedForward::Experts(experts) => {
+                FeedForwardWork::Experts(loader.alloc_expert_work(experts, limits.max_num_batched_tokens)?)
+            }
         };
-        let (all, last) = (stream(tokens)?, stream(rows)?);
-        let work = Work {
-            normed: loader.alloc_buffer(tokens, hidden)?,
-            feed_forward: match &spec.feed_forward {
-                FeedForward::Dense(ffn) => FeedForwardWork::Dense {
-                    gate_up: loader.alloc_buffer(tokens, 2 * ffn)?,
-                    gated: loader.alloc_buffer(tokens, *ffn)?,
-                },
-                FeedForward::Experts(experts) => FeedForwardWork::Experts(loader.alloc_expert_work(experts, tokens)?),
-            },
-        };
+        let [angles, qkv, residual, attn, last_residual, last_attn, normed, logits] =
+            buffer_shapes(&spec, limits).map(|[rows, cols]| loader.alloc_buffer(rows, cols));
         let buffers = Buffers {
-            angles: loader.alloc_buffer(tokens, 2 * spec.rope.inv_freq.len())?,
-            qkv: loader.alloc_buffer(tokens, spec.qkv.cols())?,
-            all,
-            last,
-            work,
-            logits: loader.alloc_buffer(rows, spec.vocab_size)?,
+            angles: angles?,
+            qkv: qkv?,
+            all: Stream { residual: residual?, attn: attn? },
+            last: Stream { residual: last_residual?, attn: last_attn? },
+            work: Work { normed: normed?, feed_forward },
+            logits: logits?,
         };
         Ok(Self { spec, limits, weights, kv_layers, buffers, num_rows: 0 })
     }
@@ -105,17 +100,12 @@ impl<B: Backend> Decoder<B> {
 
     /// Bytes of activations that `new` takes, for budgeting.
     pub fn scratch_bytes<L: Loader<Backend = B>>(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
-        let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
-        let (ffn, experts) = match &spec.feed_forward {
-            FeedForward::Dense(ffn) => (*ffn, 0),
-            FeedForward::Experts(experts) => (0, L::expert_work_bytes(experts, limits.max_num_batched_tokens)),
+        let bytes = |[rows, cols]: [usize; 2]| L::buffer_bytes(rows, cols);
+        let feed_forward = match &spec.feed_forward {
+            FeedForward::Dense(ffn) => dense_shapes(*ffn, limits).map(bytes).into_iter().fold(0, u64::saturating_add),
+            FeedForward::Experts(experts) => L::expert_work_bytes(experts, limits.max_num_batched_tokens),
         };
-        let per_token = 2 * spec.rope.inv_freq.len() + 2 * hidden + spec.qkv.cols() + q + 3 * ffn;
-        let per_row = hidden + q + spec.vocab_size;
-        let bytes = |values: usize, count: usize| 4u64.saturating_mul(values as u64).saturating_mul(count as u64);
-        let buffers =
-            bytes(per_token, limits.max_num_batched_tokens).saturating_add(bytes(per_row, limits.max_logits_rows));
-        buffers.saturating_add(experts)
+        buffer_shapes(spec, limits).map(bytes).into_iter().fold(feed_forward, u64::saturating_add)
     }
 
     /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the batch's
@@ -188,6 +178,28 @@ impl<B: Backend> Decoder<B> {
         let output = weights.output.as_ref().unwrap_or(&weights.token_embd);
         backend.norm_linear(&last.residual, &weights.output_norm, eps, output, rows, &mut work.normed, logits)
     }
+}
+
+/// Rows and columns of the buffers of a step, in the order of `Buffers`: angles, qkv, residual and attn of all tokens and
+/// of the last rows, normed, logits.
+fn buffer_shapes(spec: &DecoderSpec, limits: DecoderLimits) -> [[usize; 2]; 8] {
+    let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
+    let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
+    [
+        [tokens, 2 * spec.rope.inv_freq.len()],
+        [tokens, spec.qkv.cols()],
+        [tokens, hidden],
+        [tokens, q],
+        [rows, hidden],
+        [rows, q],
+        [tokens, hidden],
+        [rows, spec.vocab_size],
+    ]
+}
+
+/// Those of gate and up, and of their product.
+fn dense_shapes(ffn: usize, limits: DecoderLimits) -> [[usize; 2]; 2] {
+    [2 * ffn, ffn].map(|cols| [limits.max_num_batched_tokens, cols])
 }
 
 fn check_interrupt<B: Backend>(backend: &B) -> Result<()> {

@@ -101,7 +101,7 @@ impl<'a> ModelTensors<'a> {
     }
 
     /// Every upload that `upload` will make.
-    fn uploads(&self) -> Vec<Upload<'a>> {
+    pub fn uploads(&self) -> Vec<Upload<'a>> {
         let matrix = |parts: &[Linear<'a>]| Upload::Matrix(parts.iter().map(Linear::part).collect());
         let vector = |tensor: &Tensor<'a>| Upload::Vector(tensor.view);
         let tables = [Some(self.token_embd), self.output].into_iter().flatten();
@@ -121,7 +121,7 @@ impl<'a> ModelTensors<'a> {
         all
     }
 
-    /// Uploads everything; `progress` is told the file bytes done after each part and may stop the load by an error.
+    /// Uploads everything; `progress` is told the file bytes done, every few megabytes, and may stop the load by an error.
     pub fn upload<L: Loader>(
         &self,
         gguf: &GgufFile,
@@ -282,18 +282,25 @@ struct Uploader<'u, L: Loader> {
 impl<L: Loader> Uploader<'_, L> {
     fn matrix(&mut self, parts: &[Linear<'_>]) -> Result<<L::Backend as Backend>::Matrix> {
         let views: Vec<LinearPart<'_>> = parts.iter().map(Linear::part).collect();
-        let matrix = self.loader.upload_matrix(&views)?;
-        for part in parts {
-            self.finished(&part.weight)?;
+        let Self { loader, progress, done, .. } = self;
+        let matrix = loader.upload_matrix(&views, &mut |bytes| {
+            *done += bytes;
+            progress(*done)
+        })?;
+        for Linear { weight, bias } in parts {
+            self.gguf.release_pages(weight.info);
+            bias.iter().try_for_each(|bias| self.finished(bias))?;
         }
         Ok(matrix)
     }
 
     fn experts(&mut self, spec: ExpertSpec, tensors: [&Tensor<'_>; 4]) -> Result<<L::Backend as Backend>::Experts> {
-        let experts = self.loader.upload_experts(&expert_tensors(spec, tensors))?;
-        for tensor in tensors {
-            self.finished(tensor)?;
-        }
+        let Self { loader, progress, done, .. } = self;
+        let experts = loader.upload_experts(&expert_tensors(spec, tensors), &mut |bytes| {
+            *done += bytes;
+            progress(*done)
+        })?;
+        tensors.iter().for_each(|tensor| self.gguf.release_pages(tensor.info));
         Ok(experts)
     }
 

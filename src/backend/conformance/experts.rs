@@ -204,7 +204,7 @@ impl<L: Loader> Rig<L> {
         let data = bytes_of(&layer.router);
         let router = TensorView { name: "router", ggml_type: GgmlType::F32, rows: spec.num, cols: hidden, data: &data };
         let [gate, up, down] = layer.weights.each_ref().map(Weights::view);
-        let experts = loader.upload_experts(&ExpertTensors { spec, router, gate, up, down }).unwrap();
+        let experts = loader.upload_experts(&ExpertTensors { spec, router, gate, up, down }, &mut |_| Ok(())).unwrap();
         let work = loader.alloc_expert_work(&spec, rows).unwrap();
         let [residual, normed] = [(); 2].map(|()| loader.alloc_buffer(rows, hidden).unwrap());
         Self { backend: loader.finish().unwrap(), spec, table, norm, experts, work, residual, normed }

@@ -136,7 +136,7 @@ fn product<L: Loader>(mut loader: L, weights: &Weights, rows: usize, with_bias: 
     let bias_view =
         TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: weights.rows, data: &bias_data };
     let part = LinearPart { weight: weights.view(), bias: with_bias.then_some(bias_view) };
-    let uploaded = loader.upload_matrix(&[part]).unwrap();
+    let uploaded = loader.upload_matrix(&[part], &mut |_| Ok(())).unwrap();
     let table = matrix(&mut loader, &x, cols);
     let mut input = loader.alloc_buffer(rows, cols).unwrap();
     let mut out = loader.alloc_buffer(rows, weights.rows).unwrap();
@@ -174,7 +174,7 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize) {
         let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols, data };
         LinearPart { weight: weights[i].view(), bias: Some(bias) }
     });
-    let uploaded = loader.upload_matrix(&parts).unwrap();
+    let uploaded = loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
     let norm_vector = vector(&mut loader, &norm);
     let x_table = matrix(&mut loader, &x, cols);
     let residual_table = matrix(&mut loader, &residual, outputs);
@@ -246,7 +246,7 @@ fn embedding<L: Loader>(mut loader: L, weights: &Weights) {
     let cols = weights.cols;
     let ids = [0, weights.rows as u32 - 1, weights.rows as u32 / 2];
     let part = LinearPart { weight: weights.view(), bias: None };
-    let table = loader.upload_matrix(&[part]).unwrap();
+    let table = loader.upload_matrix(&[part], &mut |_| Ok(())).unwrap();
     let mut out = loader.alloc_buffer(ids.len(), cols).unwrap();
     let mut backend = loader.finish().unwrap();
     let batch = rows_batch(ids.to_vec());

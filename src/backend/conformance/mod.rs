@@ -101,7 +101,7 @@ pub(crate) fn stack<L: Loader>(loader: &mut L, parts: &[&[f32]], cols: usize) ->
         let rows = data.len() / size_of::<f32>() / cols;
         LinearPart { weight: TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data }, bias: None }
     });
-    loader.upload_matrix(&parts.collect::<Vec<_>>()).unwrap()
+    loader.upload_matrix(&parts.collect::<Vec<_>>(), &mut |_| Ok(())).unwrap()
 }
 
 /// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.

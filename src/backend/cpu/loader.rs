@@ -3,12 +3,12 @@
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
 use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
-use super::memory;
 use super::ops::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::storage::{Element, Storage};
-use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger};
+use crate::backend::host_memory::HostMemory;
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
 use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -26,6 +26,7 @@ pub struct CpuLoader {
     max_inputs: usize,
     /// Which kernel serves which type, for `describe`.
     kernels: Vec<(GgmlType, &'static str)>,
+    memory: HostMemory,
 }
 
 /// What memory is for; names the entry of the ledger.
@@ -51,12 +52,20 @@ impl CpuLoader {
             max_rows,
             max_inputs: 1,
             kernels: Vec::new(),
+            memory: HostMemory::default(),
         })
     }
 
     /// The same on another instruction set. To be said before the first matrix, which is packed for it.
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
+        self
+    }
+
+    /// On a machine whose system's files lie under `root`.
+    #[cfg(test)]
+    pub fn with_system_root(mut self, root: &std::path::Path) -> Self {
+        self.memory = HostMemory::under(root);
         self
     }
 
@@ -71,11 +80,21 @@ impl CpuLoader {
         self.allocations += 1;
     }
 
+    /// Buffers and KV pool are mapped when they are first written: until then the system counts them as available.
+    fn unclaimed_memory(&self) -> Result<u64> {
+        Ok(self.memory.available()?.saturating_sub(self.ledger.kv_cache + self.ledger.scratch))
+    }
+
+    /// What `finish` takes for matrices of up to `max_inputs`.
+    fn linear_scratch_bytes(&self, max_inputs: usize) -> u64 {
+        LinearScratch::sizes(self.max_rows, max_inputs).iter().fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
+    }
+
     fn allocate<T: Element>(&mut self, purpose: Purpose, shape: &[usize]) -> Result<Storage<T>> {
         let elements = shape.iter().try_fold(1usize, |product, &n| product.checked_mul(n));
         let storage = elements.and_then(Storage::zeroed).ok_or_else(|| {
             let bytes = shape.iter().fold(size_of::<T>() as u64, |product, &n| product.saturating_mul(n as u64));
-            self.out_of_memory(purpose, bytes, memory::available().unwrap_or(0))
+            self.out_of_memory(purpose, bytes, self.memory.available().unwrap_or(0))
         })?;
         self.record(purpose, storage.bytes());
         Ok(storage)
@@ -98,11 +117,49 @@ impl CpuLoader {
     }
 }
 
+/// The stacks that experts are kept in: their router, as f32, then gate and up, and down, of each.
+fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart<'_>]) -> Result<()>) -> Result<()> {
+    tensors.validate()?;
+    let part = |weight| LinearPart { weight, bias: None };
+    let data = tensors.router_bytes()?;
+    f(&[part(TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router })])?;
+    for expert in 0..tensors.spec.num {
+        let of_expert = |tensor| part(tensors.of_expert(tensor, expert));
+        f(&[of_expert(tensors.gate), of_expert(tensors.up)])?;
+        f(&[of_expert(tensors.down)])?;
+    }
+    Ok(())
+}
+
 impl Loader for CpuLoader {
     type Backend = CpuBackend;
 
-    fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<PackedMatrix> {
-        let matrix = PackedMatrix::pack(self.isa, parts, &self.pool)?;
+    fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
+        let (mut bytes, mut max_inputs) = (0u64, self.max_inputs);
+        let mut add = |parts: &[LinearPart<'_>]| -> Result<()> {
+            bytes = bytes.saturating_add(PackedMatrix::packed_bytes(self.isa, parts)?);
+            max_inputs = parts.iter().map(|part| part.weight.cols).fold(max_inputs, usize::max);
+            Ok(())
+        };
+        let mut vectors = 0u64;
+        for upload in uploads {
+            match upload {
+                Upload::Matrix(parts) => add(parts)?,
+                Upload::Experts(tensors) => for_expert_stacks(tensors, &mut add)?,
+                Upload::Vector(tensor) => vectors += size_of::<f32>() as u64 * (tensor.rows * tensor.cols) as u64,
+            }
+        }
+        let (weights, available) = (bytes.saturating_add(vectors), self.unclaimed_memory()?);
+        if weights > available {
+            let what = "the model, its weights alone,".to_owned();
+            let advice = "use a smaller model, or a machine with more memory";
+            return Err(Error::OutOfMemory { what, requested: weights, available, advice });
+        }
+        Ok((available - weights).saturating_sub(self.linear_scratch_bytes(max_inputs)))
+    }
+
+    fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<PackedMatrix> {
+        let matrix = PackedMatrix::pack(self.isa, parts, &self.pool, progress)?;
         self.record(Purpose::Weights, matrix.bytes());
         self.max_inputs = self.max_inputs.max(matrix.cols());
         self.kernels.extend(matrix.kernels());
@@ -111,19 +168,18 @@ impl Loader for CpuLoader {
         Ok(matrix)
     }
 
-    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
-        tensors.validate()?;
-        let data = tensors.router_bytes()?;
-        let router = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
-        let mut upload = |parts: &[TensorView<'_>]| {
-            let part = |&weight| LinearPart { weight, bias: None };
-            self.upload_matrix(&parts.iter().map(part).collect::<Vec<_>>())
-        };
-        let router = upload(&[router])?;
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
+        let mut matrices = Vec::with_capacity(1 + 2 * tensors.spec.num);
+        for_expert_stacks(tensors, &mut |parts| {
+            matrices.push(self.upload_matrix(parts, progress)?);
+            Ok(())
+        })?;
+        let mut matrices = matrices.into_iter();
+        let router = matrices.next().ok_or_else(|| Error::internal("experts without a router"))?;
         let (mut gate_up, mut down) = (Vec::new(), Vec::new());
-        for expert in 0..tensors.spec.num {
-            gate_up.push(upload(&[tensors.gate, tensors.up].map(|tensor| tensors.of_expert(tensor, expert)))?);
-            down.push(upload(&[tensors.of_expert(tensors.down, expert)])?);
+        while let (Some(first), Some(second)) = (matrices.next(), matrices.next()) {
+            gate_up.push(first);
+            down.push(second);
         }
         Ok(Experts { spec: tensors.spec, router, gate_up, down })
     }
@@ -136,6 +192,10 @@ impl Loader for CpuLoader {
 
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Storage<f32>> {
         self.allocate(Purpose::Scratch, &[rows, cols])
+    }
+
+    fn buffer_bytes(rows: usize, cols: usize) -> u64 {
+        (size_of::<f32>() as u64).saturating_mul(rows as u64).saturating_mul(cols as u64)
     }
 
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
@@ -153,8 +213,8 @@ impl Loader for CpuLoader {
     }
 
     fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
-        let values = |[rows, cols]: [usize; 2]| (rows as u64).saturating_mul(cols as u64);
-        work_sizes(spec, rows).map(values).into_iter().fold(0, u64::saturating_add).saturating_mul(4)
+        let bytes = |[rows, cols]: [usize; 2]| Self::buffer_bytes(rows, cols);
+        work_sizes(spec, rows).map(bytes).into_iter().fold(0, u64::saturating_add)
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {
@@ -182,8 +242,7 @@ impl Loader for CpuLoader {
     }
 
     fn available_memory(&self) -> Result<u64> {
-        // Buffers and KV pool are mapped when they are first written: the system still counts them as available.
-        Ok(memory::available()?.saturating_sub(self.ledger.kv_cache + self.ledger.scratch))
+        Ok(self.unclaimed_memory()?.saturating_sub(self.linear_scratch_bytes(self.max_inputs)))
     }
 
     fn finish(mut self) -> Result<CpuBackend> {

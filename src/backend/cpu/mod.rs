@@ -6,7 +6,6 @@ mod experts;
 mod kv;
 pub mod linear;
 mod loader;
-mod memory;
 mod norm;
 mod ops;
 pub mod pool;

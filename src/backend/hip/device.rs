@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::driver::{self, DeviceProperties, Driver, DriverError, Failure, MemoryInfo, Outcome, Survey};
+use crate::backend::host_memory::HostMemory;
 use crate::config::HipOptions;
 use crate::{Error, Result};
 
@@ -18,6 +19,7 @@ pub struct Device {
 
 struct Inner {
     driver: Box<dyn Driver>,
+    host: HostMemory,
     /// How messages call it.
     label: String,
     /// Allocations made, and bytes held now, on the device.
@@ -44,9 +46,14 @@ impl Device {
     }
 
     pub(super) fn with_driver(driver: Box<dyn Driver>) -> Self {
+        Self::on_host(driver, HostMemory::default())
+    }
+
+    pub(super) fn on_host(driver: Box<dyn Driver>, host: HostMemory) -> Self {
         let label = driver.properties().label();
         let inner = Inner {
             driver,
+            host,
             label,
             allocations: AtomicU64::new(0),
             allocated_bytes: AtomicU64::new(0),
@@ -67,6 +74,16 @@ impl Device {
 
     pub fn memory_info(&self) -> Result<MemoryInfo> {
         self.call(|driver| driver.memory_info())
+    }
+
+    /// Bytes that may be taken: what the driver calls free, but no more than is left of the device's memory in all. What
+    /// is the host's memory too is no more than the host can spare: drivers of such devices count as free what other
+    /// programs use, and what they give out is pinned.
+    pub fn free_memory(&self) -> Result<u64> {
+        let MemoryInfo { free, total } = self.memory_info()?;
+        let free = free.min(total.saturating_sub(self.allocated_bytes()));
+        let spare = if self.properties().integrated { self.inner.host.available_to_device() } else { None };
+        Ok(spare.map_or(free, |spare| free.min(spare)))
     }
 
     /// Allocations of device memory since the device was opened.

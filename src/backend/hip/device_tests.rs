@@ -26,7 +26,10 @@ fn properties_are_plausible() {
     assert!(properties.max_grid.iter().all(|&side| side >= 65535));
     assert!(properties.max_shared_per_block >= 48 << 10);
     let memory = device.memory_info().unwrap();
-    assert!(memory.free <= memory.total && memory.total > 1 << 20);
+    assert!(memory.total > 1 << 20);
+    // Where the memory is the host's, drivers call more of it free than they call the total.
+    assert!(properties.integrated || memory.free <= memory.total);
+    assert!(device.free_memory().unwrap() <= memory.total);
 }
 
 /// G13, G22: from a thread that never saw the device, copies at odd offsets go there, across and back, ordered by events

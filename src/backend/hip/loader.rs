@@ -9,11 +9,11 @@ use super::functions::{self, Functions};
 use super::ops::{Kept, Vendor, kept_bytes};
 use super::select;
 use super::self_test::Sample;
-use super::step::{self, StepInputs, StepLimits};
+use super::step::{StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use super::upload::Uploader;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
-use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -23,6 +23,7 @@ use crate::{Error, Result};
 const MARGIN: u64 = 256 << 20;
 /// Dequantised weights are kept for the vendor's library where they take no more than this part of the free memory.
 const KEPT_SHARE: u64 = 4;
+const WEIGHTS_ADVICE: &str = "use a smaller model, or a GPU with more memory";
 /// Tokens of a KV block are a multiple of this.
 const KV_BLOCK: usize = 16;
 
@@ -52,7 +53,10 @@ pub struct HipLoader {
     kept_bytes: u64,
 }
 
+mod budget;
 mod experts;
+
+use budget::{common_format, part_bytes, upload_bytes};
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
 pub fn device_type(ty: GgmlType) -> KernelType {
@@ -65,23 +69,6 @@ fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [Linear
         Upload::Matrix(parts) => Some(&parts[..]),
         Upload::Experts(_) | Upload::Vector(_) => None,
     })
-}
-
-/// Bytes of an upload on the device.
-fn upload_bytes(upload: &Upload<'_>) -> u64 {
-    match upload {
-        Upload::Matrix(parts) => {
-            let tiles: u64 = parts.iter().map(|p| part_bytes(&p.weight)).sum();
-            let rows: usize = parts.iter().map(|p| p.weight.rows).sum();
-            aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
-        }
-        Upload::Experts(tensors) => experts::weight_bytes(tensors),
-        Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
-    }
-}
-
-fn part_bytes(weight: &TensorView<'_>) -> u64 {
-    aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
 }
 
 impl HipLoader {
@@ -117,7 +104,7 @@ impl HipLoader {
 
     /// The one way to device memory: recorded, and checked against what is free less the margin.
     fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DevicePtr> {
-        let available = self.device.memory_info()?.free.saturating_sub(MARGIN);
+        let available = self.device.free_memory()?.saturating_sub(MARGIN);
         if bytes > available {
             return Err(Error::OutOfMemory {
                 what: format!("{what} on {}", self.device.label()),
@@ -137,7 +124,7 @@ impl HipLoader {
         self.ledger.weights += bytes;
         match self.weights.take(bytes) {
             Some(ptr) => Ok(ptr),
-            None => self.allocate(bytes, "weights", "use a smaller model, or a GPU with more memory"),
+            None => self.allocate(bytes, "weights", WEIGHTS_ADVICE),
         }
     }
 
@@ -150,7 +137,12 @@ impl HipLoader {
     }
 
     /// Queues one matrix into `tiles`, which has room for it. How it lies there.
-    fn upload_tiles(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<KernelType> {
+    fn upload_tiles(
+        &mut self,
+        weight: &TensorView<'_>,
+        tiles: DevicePtr,
+        progress: &mut Progress<'_>,
+    ) -> Result<KernelType> {
         let (ty, decoded);
         let data = match KernelType::of(weight.ggml_type) {
             Some(native) => {
@@ -166,13 +158,16 @@ impl HipLoader {
         let row_bytes = data.len() / weight.rows.max(1);
         let repack = self.kernels.function(&KernelId::repack(ty))?;
         let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
-        uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes())?;
+        let file_row_bytes = weight.data.len() / weight.rows.max(1);
+        uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes(), &mut |rows| {
+            progress((rows * file_row_bytes) as u64)
+        })?;
         Ok(ty)
     }
 
     /// The same, for a matrix whose activations are those of most.
-    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr) -> Result<()> {
-        let ty = self.upload_tiles(weight, tiles)?;
+    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr, progress: &mut Progress<'_>) -> Result<()> {
+        let ty = self.upload_tiles(weight, tiles, progress)?;
         if !self.types.contains(&(ty, weight.ggml_type)) {
             self.types.push((ty, weight.ggml_type));
             self.samples.push(Sample::new(&[(weight, ty, tiles)]));
@@ -186,19 +181,6 @@ impl HipLoader {
         self.uploader(bytes.len(), 0)?.bytes(&bytes, out)
     }
 
-    /// The format that the matrix kernels of all types take; `None` where they differ, or where there is none.
-    fn common_format(&self) -> Option<Format> {
-        let mut formats = self.types.iter().map(|(ty, _)| ty.matmul_format());
-        let first = formats.next()??;
-        formats.all(|format| format == Some(first)).then_some(first)
-    }
-
-    /// Rows that may have to be converted from one format to another: all, unless every matrix agrees on one; then only
-    /// those that were gathered for the logits.
-    fn conversion_rows(&self) -> usize {
-        if self.common_format().is_some() { self.limits.logits_rows } else { self.limits.tokens }
-    }
-
     /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
     fn sample_pair(&mut self, parts: &[LinearPart<'_>], starts: &[DevicePtr], pair: [Segment; 2]) {
         let types = pair.map(|segment| segment.ty);
@@ -210,21 +192,6 @@ impl HipLoader {
             Some((&part.weight, segment.ty, segment.tiles))
         });
         self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
-    }
-
-    /// What the vendor's library needs.
-    fn vendor_bytes(&self) -> u64 {
-        if self.blas.is_some() { VENDOR_WEIGHTS_BYTES + blas::WORKSPACE_BYTES + self.kept_bytes } else { 0 }
-    }
-
-    /// What `finish` will still take.
-    fn workspace_bytes(&self) -> u64 {
-        self.vendor_bytes()
-            + PARTIAL_BYTES
-            + 4 * NUM_COUNTERS as u64
-            + Format::most_bytes(self.conversion_rows(), self.max_cols)
-            + step::device_bytes(&self.limits, self.options.batch_invariant)
-            + select::device_bytes(&self.limits)
     }
 }
 
@@ -254,12 +221,16 @@ fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
 impl Loader for HipLoader {
     type Backend = HipBackend;
 
+    fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
+        self.room_for_buffers(uploads)
+    }
+
     fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
-        let start = self.allocate(bytes, "the model's weights", "use a smaller model, or a GPU with more memory")?;
+        let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
         self.weights = Arena::new(start, bytes);
         let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
-        let affordable = self.device.memory_info()?.free / KEPT_SHARE;
+        let affordable = self.device.free_memory()? / KEPT_SHARE;
         self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
         let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
@@ -270,7 +241,7 @@ impl Loader for HipLoader {
         Ok(())
     }
 
-    fn upload_matrix(&mut self, parts: &[LinearPart<'_>]) -> Result<Matrix> {
+    fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<Matrix> {
         let cols = parts.first().map_or(0, |part| part.weight.cols);
         let mut rows = 0;
         for LinearPart { weight, .. } in parts {
@@ -314,7 +285,7 @@ impl Loader for HipLoader {
         let mut segments: Vec<Segment> = Vec::new();
         let mut starts = Vec::new();
         for LinearPart { weight, .. } in parts {
-            self.upload_part(weight, tiles)?;
+            self.upload_part(weight, tiles, progress)?;
             let ty = device_type(weight.ggml_type);
             let bytes = ty.matrix_bytes(weight.rows, cols);
             match segments.last_mut() {
@@ -354,8 +325,8 @@ impl Loader for HipLoader {
         Ok(Matrix { rows, cols, segments, up })
     }
 
-    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
-        self.expert_weights(tensors)
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
+        self.expert_weights(tensors, progress)
     }
 
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
@@ -376,12 +347,16 @@ impl Loader for HipLoader {
     }
 
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Buffer> {
-        // Sizes from a file: checked before they are multiplied in `most_bytes`.
-        let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
-        let bytes = if fits { Format::most_bytes(rows, cols) } else { u64::MAX };
+        let bytes = Self::buffer_bytes(rows, cols);
         let ptr = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
         self.ledger.scratch += bytes;
         Ok(Buffer { ptr, bytes, format: Format::F32 })
+    }
+
+    fn buffer_bytes(rows: usize, cols: usize) -> u64 {
+        // Sizes from a file: checked before they are multiplied in `most_bytes`.
+        let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
+        if fits { Format::most_bytes(rows, cols) } else { u64::MAX }
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {
@@ -423,9 +398,10 @@ impl Loader for HipLoader {
     }
 
     fn available_memory(&self) -> Result<u64> {
-        let free = self.device.memory_info()?.free;
+        let free = self.device.free_memory()?;
         // The uploader's areas are given back by `finish`.
-        Ok(free.saturating_sub(MARGIN).saturating_sub(self.workspace_bytes()))
+        let workspace = self.workspace_bytes(self.uploaded_types(), self.max_cols);
+        Ok(free.saturating_sub(MARGIN).saturating_sub(workspace))
     }
 
     fn finish(mut self) -> Result<HipBackend> {
@@ -442,7 +418,7 @@ impl Loader for HipLoader {
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
 
-        let conversion = Format::most_bytes(self.conversion_rows(), self.max_cols);
+        let conversion = Self::buffer_bytes(self.conversion_rows(self.uploaded_types()), self.max_cols);
         let counters = 4 * NUM_COUNTERS as u64;
         let advice = "lower max_num_batched_tokens or max_num_seqs";
         let workspace = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
@@ -450,6 +426,7 @@ impl Loader for HipLoader {
         // SAFETY: the range was just allocated; kernels that use it come after, on the same stream.
         unsafe { stream.fill(counters_ptr, 0, counters)? };
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
+        self.ledger.scratch += select::device_bytes(&self.limits);
 
         let vendor_bytes = self.vendor_bytes();
         let vendor = match self.blas.take() {
@@ -465,7 +442,7 @@ impl Loader for HipLoader {
         };
         self.ledger.scratch += vendor_bytes;
 
-        let common = self.common_format();
+        let common = common_format(self.uploaded_types());
         let (samples, kept) = (self.samples, self.kept);
         let mut backend = HipBackend::new(Parts {
             device: self.device,

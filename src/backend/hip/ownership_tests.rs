@@ -3,6 +3,7 @@
 use super::driver::fake::{self, Fake};
 use super::driver::faults::{Call, Faults, Faulty, Live};
 use super::*;
+use crate::backend::host_memory::HostMemory;
 use crate::{Error, Result};
 
 /// An illegal address in a kernel.
@@ -135,6 +136,35 @@ fn out_of_memory_says_how_much_there_is() {
     }
     assert_eq!(device.memory_info().unwrap().free, 1024);
     assert_eq!(held.bytes(), total - 1024);
+}
+
+/// Numbers of a Strix Halo: its driver calls more memory free than it calls the total, and all of it is the host's.
+#[test]
+fn integrated_devices_leave_the_host_its_memory() {
+    const GIB: u64 = 1 << 30;
+    let (total, free) = (62 * GIB + GIB / 2, 120 * GIB);
+    let open = |integrated, host_kilobytes: u64| {
+        let root = std::env::temp_dir().join(format!("rocmforge-halo-{}-{host_kilobytes}", std::process::id()));
+        std::fs::create_dir_all(root.join("proc/self")).unwrap();
+        std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {host_kilobytes} kB\n")).unwrap();
+        // A control group is not charged for what a driver pins.
+        std::fs::write(root.join("proc/self/cgroup"), "0::/\n").unwrap();
+        std::fs::create_dir_all(root.join("sys/fs/cgroup")).unwrap();
+        std::fs::write(root.join("sys/fs/cgroup/memory.max"), "1000\n").unwrap();
+        let properties = driver::DeviceProperties { integrated, total_memory: total, ..fake::properties() };
+        let device = Device::on_host(Box::new(Fake::with_memory(free, properties)), HostMemory::under(&root));
+        let free = device.free_memory().unwrap();
+        let held = DeviceBuffer::new(&device, 1 << 20).unwrap();
+        assert!(device.free_memory().unwrap() <= free && device.free_memory().unwrap() <= total - held.bytes());
+        std::fs::remove_dir_all(&root).unwrap();
+        free
+    };
+    // Less than the host has: the total counts. Less than the total: the host, which keeps 2 GiB.
+    assert_eq!(open(true, (119 * GIB) >> 10), total);
+    assert_eq!(open(true, (40 * GIB) >> 10), 38 * GIB);
+    assert_eq!(open(true, GIB >> 10), 0);
+    // A card's memory is its own.
+    assert_eq!(open(false, GIB >> 10), total);
 }
 
 /// G7, G25: ranges of a buffer that do not lie in it are refused, also where the sum overflows.

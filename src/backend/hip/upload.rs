@@ -48,7 +48,9 @@ impl Uploader {
         largest_tile_row <= self.slot_bytes
     }
 
-    /// Queues the upload of rows of `row_bytes` each, repacked into tiles at `out`.
+    /// Queues the upload of rows of `row_bytes` each, repacked into tiles at `out`; `taken` is told of rows that are on
+    /// their way, and may stop the rest by an error.
+    #[allow(clippy::too_many_arguments)]
     pub fn matrix(
         &mut self,
         data: &[u8],
@@ -57,6 +59,7 @@ impl Uploader {
         repack: &Function,
         out: DevicePtr,
         tile_bytes: u64,
+        taken: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let super_blocks = cols.div_ceil(TILE_COLS);
         let rows_per_slot = self.slot_bytes / row_bytes / TILE_ROWS * TILE_ROWS;
@@ -73,6 +76,7 @@ impl Uploader {
             // nothing reads before `finish`.
             unsafe { self.stream.launch(repack, [count(tiles.div_ceil(8))?, 1, 1], &args)? };
             out = out.offset(tiles as u64 * tile_bytes);
+            taken(out_rows)?;
         }
         Ok(())
     }

@@ -111,6 +111,18 @@ fn failing_calls_leave_nothing_behind() {
     assert_eq!(faults.live(), Live::default());
 }
 
+/// A20: the budget of a load on a GPU is the sum of what it allocates, and progress comes slot by slot.
+#[test]
+fn the_budget_is_what_is_taken() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    for name in ["arch/qwen2.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
+        let free = device.0.free_memory().unwrap();
+        super::check_budget(devices::loader(&device, MAX_TOKENS), name, free);
+    }
+    super::check_progress(devices::loader(&device, 1));
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
 /// The mode in which nothing depends on the batch: in chunks, token by token, or beside others, a row has the same bits.
 #[test]
 fn batch_invariant_mode_is_exact() {

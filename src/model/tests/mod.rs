@@ -2,15 +2,18 @@
 
 mod hip;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::backend::cpu::CpuLoader;
-use crate::backend::{Backend, KvLayerSpec, Loader};
+use crate::backend::{Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger};
 use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
+use crate::quant::GgmlType;
 use crate::selection::{Wanted, Wish};
+use crate::tensor::TensorView;
 use crate::{Error, Result, testdata};
 
 const BLOCK: usize = 16;
@@ -86,6 +89,113 @@ impl<B: Backend> Model<B> {
         }
         Ok(values)
     }
+}
+
+/// What is budgeted before a load is what the load takes, to the byte, beside a margin of 256 MiB.
+fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64) {
+    let file = testdata::file(name);
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = DecoderSpec::from_gguf(&gguf).unwrap();
+    let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
+    let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
+    let room = loader.room_beside(&tensors.uploads()).unwrap();
+    let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits);
+    let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(())).unwrap();
+    let (num_kv_heads, head_dim) = (spec.qkv.num_kv_heads, spec.qkv.head_dim);
+    let kv = KvLayerSpec { num_blocks: 4, block_size: BLOCK, num_kv_heads, head_dim, dtype: KvCacheDtype::F16 };
+    let decoder = Decoder::new(spec, weights, &mut loader, limits, kv).unwrap();
+    let backend = loader.finish().unwrap();
+    let MemoryLedger { weights, scratch, .. } = backend.memory();
+    assert_eq!(available - (256 << 20) - room + activations, weights + scratch, "{name}");
+    drop(decoder);
+}
+
+/// A root folder in which the system says that this much memory is available.
+struct Machine(PathBuf);
+
+impl Machine {
+    fn new(name: &str, kilobytes: u64) -> Self {
+        let root = std::env::temp_dir().join(format!("rocmforge-machine-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(root.join("proc")).unwrap();
+        std::fs::write(root.join("proc/meminfo"), format!("MemAvailable: {kilobytes} kB\n")).unwrap();
+        Self(root)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+/// A20: the budget of a load is the sum of what it allocates.
+#[test]
+fn the_budget_is_what_is_taken() {
+    let machine = Machine::new("budget", 1 << 20);
+    for name in ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
+        let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);
+        check_budget(loader, name, 1 << 30);
+    }
+}
+
+/// A20: weights that do not fit are refused before any is read, by an error that says what is short, and what fits to
+/// the last kilobyte is not.
+#[test]
+fn weights_that_do_not_fit_are_refused() {
+    let file = testdata::file("quant_models/Q4_0.gguf");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = DecoderSpec::from_gguf(&gguf).unwrap();
+    let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
+    let weights = load("quant_models/Q4_0.gguf").backend.memory().weights;
+    let room = |kilobytes: u64| {
+        let machine = Machine::new("refused", kilobytes);
+        CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0).room_beside(&tensors.uploads())
+    };
+    let least = (256 << 10) + weights.div_ceil(1024);
+    room(least).unwrap();
+    let Err(Error::OutOfMemory { requested, available, advice, .. }) = room(least - 1) else { panic!("not refused") };
+    assert_eq!((requested, available), (weights, (least - 1 - (256 << 10)) * 1024));
+    assert!(advice.contains("smaller model"), "{advice}");
+}
+
+/// Progress comes every few megabytes of a tensor, sums up to the file's bytes, and an error of whoever is told ends the
+/// load there.
+fn check_progress<L: Loader>(mut loader: L) {
+    let (rows, cols) = (4096, 4096);
+    let data = vec![0u8; rows * cols * 2];
+    let weight = TensorView { name: "large", ggml_type: GgmlType::F16, rows, cols, data: &data };
+    let mut reports = Vec::new();
+    let part = [LinearPart { weight, bias: None }];
+    let mut progress = |bytes| {
+        reports.push(bytes);
+        Ok(())
+    };
+    loader.upload_matrix(&part, &mut progress).unwrap();
+    assert_eq!(reports.iter().sum::<u64>(), data.len() as u64);
+    let mut left = 1;
+    let stopped = loader.upload_matrix(&part, &mut |bytes| {
+        assert!(bytes <= 64 << 20);
+        left -= 1;
+        if left == 0 { Err(Error::Interrupted) } else { Ok(()) }
+    });
+    assert!(matches!(stopped, Err(Error::Interrupted)) && left == 0);
+    assert!(reports.iter().all(|&bytes| bytes <= 64 << 20));
+}
+
+#[test]
+fn progress_comes_within_a_tensor() {
+    check_progress(CpuLoader::new(2, 1).unwrap());
+    let mut reports = 0;
+    let data = vec![0u8; 32 << 20];
+    let weight = TensorView { name: "large", ggml_type: GgmlType::F16, rows: 4096, cols: 4096, data: &data };
+    let mut loader = CpuLoader::new(2, 1).unwrap();
+    let mut progress = |bytes| {
+        reports += 1;
+        assert!(bytes <= 5 << 20, "{bytes} bytes without a word");
+        Ok(())
+    };
+    loader.upload_matrix(&[LinearPart { weight, bias: None }], &mut progress).unwrap();
+    assert!(reports >= 7);
 }
 
 fn tokens(z: &testdata::Npz) -> Vec<u32> {

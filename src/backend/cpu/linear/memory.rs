@@ -2,6 +2,7 @@
 
 use memmap2::MmapMut;
 
+use crate::backend::host_memory::HostMemory;
 use crate::{Error, Result};
 
 /// Zeroed, page-aligned memory of at least one byte, in huge pages where the system gives them (a matrix is streamed
@@ -13,7 +14,7 @@ pub(super) fn map(bytes: usize, what: &str) -> Result<MmapMut> {
     let out_of_memory = |e: std::io::Error| Error::OutOfMemory {
         what: format!("{what} ({e})"),
         requested: bytes as u64,
-        available: crate::backend::cpu::memory::available().unwrap_or(0),
+        available: HostMemory::default().available().unwrap_or(0),
         advice: "use a smaller model, or a machine with more memory",
     };
     let memory = MmapMut::map_anon(bytes.max(1)).map_err(out_of_memory)?;

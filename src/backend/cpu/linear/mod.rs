@@ -26,7 +26,7 @@ use memmap2::MmapMut;
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::split::Split;
-use crate::backend::LinearPart;
+use crate::backend::{LinearPart, Progress};
 use crate::quant::{self, GgmlType};
 use crate::{Error, Result};
 use kernels::TileArgs;
@@ -37,6 +37,9 @@ use q8::{BLOCK, GROUP, padded_group};
 
 /// Chunks per thread, so that a thread that loses its core delays the others little.
 const CHUNKS_PER_THREAD: usize = 8;
+
+/// Bytes between two reports of progress: some milliseconds of work.
+const REPORT_BYTES: usize = 4 << 20;
 
 /// What becomes of what the output held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,47 +61,83 @@ pub struct PackedMatrix {
     bias: Vec<f32>,
 }
 
+/// How a stack will lie in memory.
+struct Plan {
+    parts: Vec<Part>,
+    cols: usize,
+    bytes: usize,
+    /// Of all parts that have biases, padded to whole tiles.
+    num_biases: usize,
+}
+
+impl Plan {
+    fn new(isa: Isa, views: &[LinearPart<'_>]) -> Result<Self> {
+        let cols = views.first().map_or(0, |p| p.weight.cols);
+        let mut plan = Self { parts: Vec::with_capacity(views.len()), cols, bytes: 0, num_biases: 0 };
+        let mut rows = 0;
+        for view in views {
+            let mut part = Part::new(isa, &view.weight, rows, plan.bytes)?;
+            if part.cols != cols {
+                let problem = format!("matrix {} has {} columns, not {cols}", view.weight.name, part.cols);
+                return Err(Error::internal(problem));
+            }
+            if view.bias.is_some() {
+                part.bias = Some(plan.num_biases);
+                plan.num_biases += part.num_tiles() * TILE;
+            }
+            rows += part.rows;
+            plan.bytes += part.bytes();
+            plan.parts.push(part);
+        }
+        if plan.parts.is_empty() {
+            return Err(Error::internal("a stack of no matrices"));
+        }
+        Ok(plan)
+    }
+}
+
 impl PackedMatrix {
     /// Repacks the parts for the kernels of `isa` (a permutation of the file's bytes, so `bytes() ≈` the file's).
     ///
     /// # Errors
     /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
-    /// or a type cannot be decoded.
-    pub fn pack(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool) -> Result<Self> {
-        let cols = views.first().map_or(0, |p| p.weight.cols);
-        let (mut parts, mut bias) = (Vec::with_capacity(views.len()), Vec::new());
-        let (mut rows, mut bytes, mut num_tiles) = (0usize, 0usize, 0usize);
-        for view in views {
-            let mut part = Part::new(isa, &view.weight, rows, bytes)?;
-            if part.cols != cols {
-                let problem = format!("matrix {} has {} columns, not {cols}", view.weight.name, part.cols);
-                return Err(Error::internal(problem));
+    /// or a type cannot be decoded; those of `progress`.
+    pub fn pack(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool, progress: &mut Progress<'_>) -> Result<Self> {
+        let Plan { parts, cols, bytes, num_biases } = Plan::new(isa, views)?;
+        let mut bias = vec![0.0; num_biases];
+        for (part, view) in parts.iter().zip(views) {
+            if let (Some(at), Some(tensor)) = (part.bias, &view.bias) {
+                quant::dequantize(tensor.ggml_type, tensor.data, &mut bias[at..at + part.rows])?;
             }
-            if let Some(tensor) = &view.bias {
-                part.bias = Some(bias.len());
-                let mut values = vec![0.0; part.rows];
-                quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
-                values.resize(part.num_tiles() * TILE, 0.0);
-                bias.append(&mut values);
-            }
-            rows += part.rows;
-            bytes += part.bytes();
-            num_tiles += part.num_tiles();
-            parts.push(part);
-        }
-        if parts.is_empty() {
-            return Err(Error::internal("a stack of no matrices"));
         }
         let mut memory = map(bytes, "a weight matrix")?;
         for (part, view) in parts.iter().zip(views) {
             let out = Split::new(&mut memory[part.offset..part.offset + part.bytes()]);
-            pool.run(part.num_tiles(), &|tile| {
-                // SAFETY: each tile is one chunk, tiles do not overlap.
-                let out = unsafe { out.part(tile * part.tile_bytes..(tile + 1) * part.tile_bytes) };
-                part.pack_tile(view.weight.data, tile, out);
-            });
+            let data = view.weight.data;
+            let tiles_per_report = (REPORT_BYTES / part.tile_bytes).max(1);
+            for first in (0..part.num_tiles()).step_by(tiles_per_report) {
+                let count = tiles_per_report.min(part.num_tiles() - first);
+                pool.run(count, &|index| {
+                    let tile = first + index;
+                    // SAFETY: each tile is one chunk, tiles do not overlap.
+                    let out = unsafe { out.part(tile * part.tile_bytes..(tile + 1) * part.tile_bytes) };
+                    part.pack_tile(data, tile, out);
+                });
+                let file_tile = data.len() / part.rows * TILE;
+                progress((data.len().min((first + count) * file_tile) - first * file_tile) as u64)?;
+            }
         }
+        let (rows, num_tiles) = (parts.iter().map(|p| p.rows).sum(), parts.iter().map(Part::num_tiles).sum());
         Ok(Self { isa, rows, cols, num_tiles, parts, memory, bias })
+    }
+
+    /// What `bytes` will be of the matrix that `pack` makes.
+    ///
+    /// # Errors
+    /// `Internal`, as for `pack`.
+    pub fn packed_bytes(isa: Isa, views: &[LinearPart<'_>]) -> Result<u64> {
+        let Plan { bytes, num_biases, .. } = Plan::new(isa, views)?;
+        Ok((bytes + num_biases * size_of::<f32>()) as u64)
     }
 
     /// Outputs over all parts.

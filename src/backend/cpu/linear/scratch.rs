@@ -35,10 +35,15 @@ impl LinearScratch {
     /// `Error::OutOfMemory`.
     pub fn new(max_rows: usize, max_cols: usize) -> Result<Self> {
         let what = "scratch of the linear kernels";
-        let rows = max_rows.clamp(1, PASS).next_multiple_of(GROUP);
+        let [blocks, floats] = Self::sizes(max_rows, max_cols);
+        Ok(Self { max_cols, rows: pass_rows(max_rows), blocks: map(blocks, what)?, floats: map(floats, what)? })
+    }
+
+    /// Bytes that `new` takes, for quantised activations and for f32.
+    pub fn sizes(max_rows: usize, max_cols: usize) -> [usize; 2] {
+        let rows = pass_rows(max_rows);
         let blocks = max_cols.div_ceil(BLOCK).saturating_mul(rows).saturating_mul(size_of::<Q8Block>());
-        let floats = max_cols.saturating_mul(rows).saturating_mul(size_of::<f32>());
-        Ok(Self { max_cols, rows, blocks: map(blocks, what)?, floats: map(floats, what)? })
+        [blocks, max_cols.saturating_mul(rows).saturating_mul(size_of::<f32>())]
     }
 
     /// Bytes held.
@@ -104,6 +109,10 @@ impl LinearScratch {
             }
         });
     }
+}
+
+fn pass_rows(max_rows: usize) -> usize {
+    max_rows.clamp(1, PASS).next_multiple_of(GROUP)
 }
 
 /// The rows of group `index`.

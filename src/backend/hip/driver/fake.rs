@@ -41,6 +41,8 @@ struct State {
 
 pub struct Fake {
     properties: DeviceProperties,
+    /// Memory that is there to be taken; of what the properties call the total, an integrated device may have more.
+    capacity: u64,
     state: Mutex<State>,
 }
 
@@ -66,7 +68,13 @@ pub fn properties() -> DeviceProperties {
 
 impl Fake {
     pub fn new() -> Self {
-        Self { properties: properties(), state: Mutex::new(State { next_handle: 1, ..State::default() }) }
+        let properties = properties();
+        Self::with_memory(properties.total_memory, properties)
+    }
+
+    /// Says that `capacity` bytes are free at first, whatever the properties call the total.
+    pub fn with_memory(capacity: u64, properties: DeviceProperties) -> Self {
+        Self { properties, capacity, state: Mutex::new(State { next_handle: 1, ..State::default() }) }
     }
 
     fn create(&self, kind: Kind) -> *mut c_void {
@@ -92,7 +100,7 @@ impl Fake {
 
     fn take_memory(&self, call: &'static str, bytes: u64, kind: Kind) -> Outcome<u64> {
         let mut state = self.state.lock();
-        if kind == Kind::Memory && state.used + bytes > self.properties.total_memory {
+        if kind == Kind::Memory && state.used + bytes > self.capacity {
             return Err(DriverError { call, code: OUT_OF_MEMORY, text: "out of memory".into() });
         }
         let memory = vec![u64::MAX; bytes.div_ceil(8) as usize].into_boxed_slice();
@@ -135,8 +143,7 @@ impl Driver for Fake {
         Ok(())
     }
     fn memory_info(&self) -> Outcome<MemoryInfo> {
-        let total = self.properties.total_memory;
-        Ok(MemoryInfo { free: total - self.state.lock().used, total })
+        Ok(MemoryInfo { free: self.capacity - self.state.lock().used, total: self.properties.total_memory })
     }
     fn allocate(&self, bytes: u64) -> Outcome<u64> {
         self.take_memory("allocate", bytes.next_multiple_of(8), Kind::Memory)

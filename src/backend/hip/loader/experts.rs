@@ -1,11 +1,10 @@
 //! Memory of a mixture of experts: weights, and what a step needs beside its residuals.
 
 use super::{HipLoader, aligned, device_type};
-use crate::backend::hip::args::Format;
 use crate::backend::hip::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::hip::ops::most_runs;
 use crate::backend::hip::{DevicePtr, EXPERT_RUNS, KernelType};
-use crate::backend::{ExpertSpec, ExpertTensors, Loader, Upload};
+use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -28,13 +27,25 @@ pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
 
 /// On the device, those of experts and routers among the uploads.
 pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
-    let experts = uploads.iter().filter_map(|upload| match upload {
-        Upload::Experts(tensors) => Some(tensors),
+    let router = experts_among(uploads).next().map(|_| KernelType::F32);
+    matrix_types(uploads).chain(router)
+}
+
+/// The same without routers.
+pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
+    experts_among(uploads)
+        .flat_map(|tensors| [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| device_type(tensor.ggml_type)))
+}
+
+/// How many inputs they have.
+pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
+    experts_among(uploads).flat_map(|tensors| [tensors.spec.hidden_size, tensors.spec.ffn_size])
+}
+
+fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a ExpertTensors<'b>> {
+    uploads.iter().filter_map(|upload| match upload {
+        Upload::Experts(tensors) => Some(&**tensors),
         Upload::Matrix(_) | Upload::Vector(_) => None,
-    });
-    experts.flat_map(|tensors| {
-        let types = [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| device_type(tensor.ggml_type));
-        types.into_iter().chain([KernelType::F32])
     })
 }
 
@@ -52,16 +63,20 @@ fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 2]) {
 /// Bytes of an `ExpertWork`, for budgeting.
 pub(super) fn work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
     let (buffers, [pairs, runs]) = work_sizes(spec, rows);
-    let buffers = buffers.map(|[rows, cols]| Format::most_bytes(rows, cols));
-    buffers.iter().sum::<u64>() + 3 * list_bytes(pairs) + list_bytes(runs)
+    let buffers = buffers.map(|[rows, cols]| HipLoader::buffer_bytes(rows, cols));
+    buffers.into_iter().fold(3 * list_bytes(pairs) + list_bytes(runs), u64::saturating_add)
 }
 
 fn list_bytes(words: usize) -> u64 {
-    aligned(4 * words as u64)
+    aligned((words as u64).min(u64::from(u32::MAX)) * 4)
 }
 
 impl HipLoader {
-    pub(super) fn expert_weights(&mut self, tensors: &ExpertTensors<'_>) -> Result<Experts> {
+    pub(super) fn expert_weights(
+        &mut self,
+        tensors: &ExpertTensors<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Experts> {
         tensors.validate()?;
         let ExpertSpec { num, used, hidden_size, ffn_size, .. } = tensors.spec;
         if num > MAX_EXPERTS || used > MAX_USED_EXPERTS {
@@ -79,26 +94,31 @@ impl HipLoader {
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
-        let ty = self.upload_tiles(&view, tiles)?;
+        let ty = self.upload_tiles(&view, tiles, progress)?;
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias: DevicePtr::NULL };
         Ok(Experts {
             spec: tensors.spec,
             router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], up: None },
-            gate: self.expert_matrix(tensors, tensors.gate)?,
-            up: self.expert_matrix(tensors, tensors.up)?,
-            down: self.expert_matrix(tensors, tensors.down)?,
+            gate: self.expert_matrix(tensors, tensors.gate, progress)?,
+            up: self.expert_matrix(tensors, tensors.up, progress)?,
+            down: self.expert_matrix(tensors, tensors.down, progress)?,
         })
     }
 
     /// One of gate, up and down of all experts.
-    fn expert_matrix(&mut self, tensors: &ExpertTensors<'_>, tensor: TensorView<'_>) -> Result<ExpertMatrix> {
+    fn expert_matrix(
+        &mut self,
+        tensors: &ExpertTensors<'_>,
+        tensor: TensorView<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<ExpertMatrix> {
         let num = tensors.spec.num;
         let tiles = self.weights(tensor_bytes(&tensor, num))?;
         let (ty, rows, cols) = (device_type(tensor.ggml_type), tensor.rows / num, tensor.cols);
         let matrix = ExpertMatrix { ty, rows, cols, tiles };
         for expert in 0..num {
             let part = tensors.of_expert(tensor, expert);
-            self.upload_part(&part, tiles.offset(expert as u64 * matrix.expert_bytes()))?;
+            self.upload_part(&part, tiles.offset(expert as u64 * matrix.expert_bytes()), progress)?;
         }
         Ok(matrix)
     }

@@ -32,8 +32,8 @@ fn announced_experts_take_no_allocation() {
         let mut loader = devices::loader(&device, 4);
         loader.reserve_weights(&[Upload::Experts(Box::new(*tensors)), Upload::Experts(Box::new(*tensors))]).unwrap();
         let before = device.0.allocations();
-        loader.upload_experts(tensors).unwrap();
-        loader.upload_experts(tensors).unwrap();
+        loader.upload_experts(tensors, &mut |_| Ok(())).unwrap();
+        loader.upload_experts(tensors, &mut |_| Ok(())).unwrap();
         assert_eq!(device.0.allocations(), before);
     });
 }
@@ -43,7 +43,9 @@ fn announced_experts_take_no_allocation() {
 fn more_experts_than_the_kernels_take_are_refused() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     for (spec, ok) in [(spec(512, 32, 1, 1), true), (spec(513, 2, 1, 1), false), (spec(64, 33, 1, 1), false)] {
-        let loaded = with_tensors(spec, |tensors| devices::loader(&device, 1).upload_experts(tensors).map(drop));
+        let loaded = with_tensors(spec, |tensors| {
+            devices::loader(&device, 1).upload_experts(tensors, &mut |_| Ok(())).map(drop)
+        });
         assert_eq!(loaded.is_ok(), ok, "{spec:?}");
         if let Err(error) = loaded {
             assert!(matches!(error, Error::Device { .. }), "{error}");
@@ -59,7 +61,7 @@ fn steps_keep_to_their_room() {
     let run = |of_work: ExpertSpec, rows: usize| -> Result<()> {
         let spec = spec(4, 2, 8, 8);
         let mut loader = devices::loader(&device, 8);
-        let experts = with_tensors(spec, |tensors| loader.upload_experts(tensors))?;
+        let experts = with_tensors(spec, |tensors| loader.upload_experts(tensors, &mut |_| Ok(())))?;
         let mut work = loader.alloc_expert_work(&of_work, 3)?;
         let norm = vector(&mut loader, &[1.0; 8]);
         let table = matrix(&mut loader, &[1.0; 64], 8);

@@ -34,7 +34,7 @@ fn a_wrong_weight_refuses_to_serve_and_names_it() {
     let tested = (device, HipOptions { self_test: true, ..options });
     let mut loader: HipLoader = devices::loader(&tested, 64);
     let data = q8_0(1);
-    let matrix = loader.upload_matrix(&[LinearPart { weight: view(&data), bias: None }]).unwrap();
+    let matrix = loader.upload_matrix(&[LinearPart { weight: view(&data), bias: None }], &mut |_| Ok(())).unwrap();
     // Passes for what was uploaded.
     let mut backend = loader.finish().unwrap();
 
@@ -69,7 +69,8 @@ fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
         block.repeat(ROWS)
     });
     let mut loader: HipLoader = devices::loader(&tested, 64);
-    let matrix = loader.upload_matrix(&stacked(&data).map(|weight| LinearPart { weight, bias: None })).unwrap();
+    let matrix =
+        loader.upload_matrix(&stacked(&data).map(|weight| LinearPart { weight, bias: None }), &mut |_| Ok(())).unwrap();
     // Passes for what was uploaded.
     let mut backend = loader.finish().unwrap();
 

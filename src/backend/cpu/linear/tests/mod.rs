@@ -67,7 +67,7 @@ fn part(weight: TensorView<'_>) -> LinearPart<'_> {
 /// Packs and multiplies with the kernels of `isa`.
 fn multiply(isa: Isa, parts: &[LinearPart<'_>], x: &[f32], num_rows: usize) -> Vec<f32> {
     let pool = ThreadPool::new(2).unwrap();
-    let packed = PackedMatrix::pack(isa, parts, &pool).unwrap();
+    let packed = PackedMatrix::pack(isa, parts, &pool, &mut |_| Ok(())).unwrap();
     let mut scratch = LinearScratch::new(num_rows, packed.cols()).unwrap();
     let mut out = vec![f32::NAN; num_rows * packed.rows()];
     packed.multiply(x, num_rows, &mut out, Store::Assign, &mut scratch, &pool);

@@ -80,7 +80,7 @@ fn stacks_mix_types_and_biases() {
     }
 
     let pool = ThreadPool::new(2).unwrap();
-    let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool).unwrap();
+    let packed = PackedMatrix::pack(Isa::detect(), &parts, &pool, &mut |_| Ok(())).unwrap();
     assert_eq!((packed.rows(), packed.cols()), (total, cols));
     assert_eq!(packed.kernels()[3], (GgmlType::TQ2_0, "scalar-dequantise"));
     let mut row = vec![0.0; cols];
@@ -135,7 +135,10 @@ fn inconsistent_parts_are_errors() {
     let pool = ThreadPool::new(1).unwrap();
     let raw = matrix(GgmlType::Q4_0, 3, 64);
     let check = |parts: &[LinearPart<'_>]| {
-        assert!(matches!(PackedMatrix::pack(Isa::detect(), parts, &pool), Err(Error::Internal { .. })), "{parts:?}");
+        assert!(
+            matches!(PackedMatrix::pack(Isa::detect(), parts, &pool, &mut |_| Ok(())), Err(Error::Internal { .. })),
+            "{parts:?}"
+        );
     };
     check(&[]);
     check(&[part(view(GgmlType::Q4_0, 4, 64, &raw))]);
