@@ -15,7 +15,7 @@ from rocmforge.progress import on_load
 from rocmforge.prompts import AnyPrompt, Conversation, Prompt, plain_prompt
 
 P = ParamSpec("P")
-T = TypeVar("T")
+T = TypeVar("T", bound="AsyncLLM")
 
 # Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
 LONG_TEXT = 16_384
@@ -31,6 +31,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         Cancelling the task stops the load within a moment.
         """
         left = threading.Event()
+        loaded: list[T] = []
         watching = on_load.get()
 
         def report(done: int, total: int) -> None:
@@ -41,12 +42,19 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 
         def work() -> T:
             on_load.set(report)  # in the thread's own context
-            return cls(*args, **kwargs)
+            model = cls(*args, **kwargs)
+            loaded.append(model)
+            if left.is_set():
+                model.close()
+            return model
 
         try:
             return await asyncio.to_thread(work)
         except asyncio.CancelledError:
             left.set()
+            # A load that was done by then: either it has seen that nobody waits, or it is in the list.
+            for model in loaded:
+                model.close()
             raise
 
     async def reset_prefix_cache(self) -> bool:
