@@ -5,10 +5,15 @@ PYTHON ?= python3
 PROMPT ?= What is the capital of France, and what is it known for?
 export PROMPT
 
+# For which AMD GPUs the wheel carries kernels; by default all.
+HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
+# For which AMD GPUs the installed wheel carries kernels.
+SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (make gpu-tools)/'
 
 # What the wheel is built from.
 SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
@@ -16,14 +21,17 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean
+.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# The GPU of this machine needs the kernels of its own target alone.
+demo: HIP_TARGETS = $(or $(ROCMFORGE_HIP_TARGETS),$(shell scripts/local_targets.py))
 demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model and stream an answer
 	$(SAY) "asking SmolLM2-135M: $$PROMPT"
 	@$(BIN)/rocmforge generate --chat "$$PROMPT"
+	@$(SAY_KERNELS)
 
 # Ahead of everything that builds: what was built without the tools carries no code for AMD GPUs.
 gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to be missing
@@ -95,6 +103,7 @@ bench-gpu: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## the engine on this machine's
 
 wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
 	@ls -1 dist/*.whl
+	@$(SAY_KERNELS)
 
 clean: ## remove what was built (the environment, target/, dist/)
 	rm -rf $(VENV) target dist
@@ -110,13 +119,19 @@ $(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	@$(PIP) install "$$(grep '^maturin==' requirements-dev.txt)"
 	@touch $@
 
-$(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(SOURCES)
+# What was built for other targets is built again.
+$(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
+	@[ "$$(cat $@ 2>/dev/null)" = 'targets: $(HIP_TARGETS)' ] || echo 'targets: $(HIP_TARGETS)' >$@
+
+FORCE:
+
+$(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(VENV)/targets.stamp $(SOURCES)
 	$(SAY) 'wheel: release build (minutes the first time)'
 	@rm -rf dist
-	@$(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --out dist
+	@$(if $(HIP_TARGETS),ROCMFORGE_HIP_TARGETS='$(HIP_TARGETS)') $(BIN)/maturin build --quiet --release --locked --interpreter $(BIN)/python --out dist
 	$(SAY) 'wheel: installing'
 	@$(PIP) install --force-reinstall --no-deps dist/*.whl
-	@$(PIP) install --constraint requirements-dev.txt dist/*.whl
+	@$(PIP) install --constraint requirements-dev.txt "$$(echo dist/*.whl)[cli]"
 	@touch $@
 
 $(VENV)/model.stamp: $(VENV)/venv.stamp

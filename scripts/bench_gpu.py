@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 START = """
@@ -78,7 +79,7 @@ def model_file(folder: Path, name: str) -> Path:
     return path
 
 
-def run(what: str, command: Sequence[str | Path]) -> dict[str, float]:
+def run(what: str, command: Sequence[str | Path]) -> Any:
     """The figures that a command prints."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -91,7 +92,8 @@ def measure(path: Path, prompts: str, batches: str, decode: int, extra: list[str
     """The figures of one model, tokens per second."""
     command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "hip", "--json"]
     command += ["--prompt", prompts, "--batch", batches, "--decode", str(decode), *extra]
-    return run(" ".join(command), command)
+    results = run(" ".join(command), command)["results"]
+    return {name: speeds["median"] for name, speeds in results.items()}
 
 
 def start(path: Path) -> dict[str, float]:

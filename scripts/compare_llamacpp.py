@@ -48,7 +48,12 @@ def compare(args: argparse.Namespace) -> None:
     for _ in range(args.rounds):
         for command, results in zip((ours, theirs), runs, strict=True):
             done = subprocess.run(command, check=True, capture_output=True, text=True)
-            results.append(json.loads(done.stdout))
+            report = json.loads(done.stdout)
+            # Ours also says how far the repetitions lie apart, and on what they ran.
+            speeds = report.get("results", report)
+            results.append(
+                {row: speed["median"] if isinstance(speed, dict) else speed for row, speed in speeds.items()}
+            )
     print("| row | rocmforge, tok/s | llama.cpp, tok/s | ratio, median (lowest to highest of a turn) |")
     print("|---|---|---|---|")
     for row in runs[0][0]:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM, SamplingParams, __version__
-from rocmforge.cli import app, common
+from rocmforge import LLM, SamplingParams, __version__, _rocmforge
+from rocmforge.cli import common
+from rocmforge.cli.app import app
 from typer.testing import CliRunner
 
 import gguf
@@ -36,7 +37,11 @@ def process(*arguments, **kwargs):
 
 
 def test_version_and_help():
-    assert run("--version").stdout == f"rocmforge {__version__}\n"
+    # A build carries kernels for some targets, or for none; it says so either way.
+    kernels = ", ".join(_rocmforge.embedded_targets()) or "none embedded"
+    assert (
+        run("--version").stdout == process("--version").stdout == f"rocmforge {__version__} (AMD kernels: {kernels})\n"
+    )
     shown = run("--help")
     assert shown.exit_code == 0
     for command in ("generate", "chat", "bench", "inspect", "check", "doctor", "perplexity"):
@@ -173,8 +178,17 @@ ROWS = ["pp16", "pp32", "tg", "tg3"]
 
 def test_bench_json_has_the_keys_of_llamacpp_bench(model):
     report = json.loads(process(*BENCH, "-m", model, "--json").stdout)
-    assert list(report) == ROWS
-    assert all(speed > 0 for speed in report.values())
+    results = report["results"]
+    assert list(results) == ROWS
+    assert all(0 < speeds["min"] <= speeds["median"] <= speeds["max"] for speeds in results.values())
+    tensors = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(model).tensors)
+    assert f"{tensors / 1e6:.1f} MB" in report["model"]
+    assert __version__ in report["machine"]
+    if not ON_GPU:
+        embedding = next(t for t in gguf.GGUFReader(model).tensors if t.name == "token_embd.weight")
+        read = tensors - int(embedding.n_bytes)
+        share = results["tg"]["median"] * read / report["bandwidth"]
+        assert report["bandwidth_share"] == pytest.approx(share)
 
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
@@ -183,6 +197,9 @@ def test_bench_formats(model, form):
     assert done.exit_code == 0, done.output
     if form == "csv":
         assert [row[0] for row in csv.reader(io.StringIO(done.stdout))] == ["test", *ROWS]
+    if form in ("md", "table"):
+        assert "machine: " in done.output
+        assert "model: " in done.output
     for row in ROWS:
         assert row in done.stdout
 
@@ -207,10 +224,24 @@ def test_inspect_agrees_with_the_gguf_package(model):
 def test_inspect_in_a_pipe_is_plain(model):
     done = process("inspect", model)
     assert "general.architecture\t'llama'" in done.stdout
-    assert "token_embd.weight\t256 x 512\t" in done.stdout
+    assert "token_embd.weight" not in done.stdout
     assert "... 512 in all]" in done.stdout
     assert done.stdout.isascii() or "\x1b" not in done.stdout
-    assert "token_embd.weight" not in process("inspect", model, "--no-tensors").stdout
+    assert "token_embd.weight\t256 x 512\t" in process("inspect", model, "--tensors").stdout
+
+
+def test_inspect_begins_with_a_summary(smollm2_path):
+    """Against the gguf package's reading of the file."""
+    reader = gguf.GGUFReader(smollm2_path)
+    parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
+    size = sum(int(tensor.n_bytes) for tensor in reader.tensors)
+    rows = dict(line.split("\t") for line in process("inspect", smollm2_path).stdout.partition("\n\n")[0].splitlines())
+    assert rows["parameters"] == f"{parameters / 1e6:.1f}M"
+    assert rows["weights"] == f"{size / 1e6:.1f} MB"
+    assert rows["architecture"] == "llama"
+    assert (rows["layers"], rows["context length"], rows["vocabulary"]) == ("30", "8192", "49152")
+    assert rows["tensor types"].startswith("Q4_1 ")
+    assert rows["tensors"] == str(len(reader.tensors))
 
 
 def test_reader_that_leaves_is_no_traceback(model):
@@ -235,6 +266,7 @@ def test_check_of_a_good_file(model):
         "architecture",
         "tokenizer",
         "chat template",
+        "sampling",
         "values",
     ]
 
@@ -264,6 +296,7 @@ def test_check_finds_values_that_are_not_finite(model, tmp_path):
 def test_doctor_lists_a_kernel_for_every_type():
     report = json.loads(run("doctor", "--json").stdout)
     assert report["version"] == __version__
+    assert report["embedded_targets"] == _rocmforge.embedded_targets()
     types = {kernel[0] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
     assert [device["name"] for device in report["devices"]] == ["cpu", "hip"]

@@ -4,7 +4,20 @@ import json
 import subprocess
 import sys
 
-HEAVY = ["asyncio", "typer", "click", "rich", "pydantic", "json", "fastapi", "matplotlib"]
+HEAVY = [
+    "numpy",
+    "tqdm",
+    "logging",
+    "inspect",
+    "asyncio",
+    "typer",
+    "click",
+    "rich",
+    "pydantic",
+    "json",
+    "fastapi",
+    "matplotlib",
+]
 
 
 def loaded(code):
@@ -14,8 +27,56 @@ def loaded(code):
 
 
 def test_import_brings_in_nothing_heavy():
-    alone = loaded("import sys, numpy; before = set(sys.modules)")
-    assert loaded("import sys, numpy, rocmforge; before = set(sys.modules)") == alone
+    alone = loaded("import sys; before = set(sys.modules)")
+    assert loaded("import sys, rocmforge; before = set(sys.modules)") == alone
+    # Neither does an error that is caught by its class.
+    assert loaded("import sys, rocmforge; rocmforge.ModelFileError; before = set(sys.modules)") == alone
+
+
+def test_an_engine_needs_numpy_and_nothing_else_that_is_heavy():
+    """The bars, asyncio and the command line's packages are for those who use them."""
+    numpy = loaded("import sys, numpy, numpy.typing; before = set(sys.modules)")
+    assert loaded("import sys, rocmforge; rocmforge.LLM; before = set(sys.modules)") == numpy
+
+
+def test_the_version_needs_no_package():
+    """`rocmforge --version` and what the command line says without its packages."""
+    code = (
+        "import sys\n"
+        "for name in ('typer', 'click', 'rich', 'numpy', 'tqdm'):\n"
+        "    sys.modules[name] = None\n"
+        "from rocmforge.cli import main\n"
+        "sys.argv = ['rocmforge', {argument!r}]\n"
+        "main()"
+    )
+    version = subprocess.run(
+        [sys.executable, "-c", code.format(argument="--version")], capture_output=True, text=True, check=True
+    )
+    assert version.stdout.startswith("rocmforge ")
+    assert "AMD kernels: " in version.stdout
+    without = subprocess.run(
+        [sys.executable, "-c", code.format(argument="doctor")], capture_output=True, text=True, check=False
+    )
+    assert (without.returncode, without.stdout) == (1, "")
+    assert without.stderr.startswith("error: the command line needs the packages")
+    assert "pip install 'rocmforge[cli]'" in without.stderr
+    assert without.stderr.count("\n") == 1
+
+
+def test_everything_public_can_be_listed_and_had():
+    code = (
+        "import rocmforge\n"
+        "assert set(rocmforge.__all__) <= set(dir(rocmforge))\n"
+        "from rocmforge import *\n"
+        "assert LLM is rocmforge.LLM and RequestOutput.__module__ == 'rocmforge.outputs'\n"
+        "try:\n"
+        "    rocmforge.nothing\n"
+        "except AttributeError as error:\n"
+        "    assert 'nothing' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_async_llm_is_there_when_asked_for():

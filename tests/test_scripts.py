@@ -28,6 +28,43 @@ def run_script(name: str, *arguments: Path, ci: bool = False) -> subprocess.Comp
 
 
 @pytest.mark.parametrize(
+    ("versions", "targets"),
+    [
+        ([0, 110000], "gfx1100"),
+        ([90010, 90010, 0], "gfx90a"),
+        ([90402, 90500], "gfx942,gfx950"),
+        # Its code is that of its family, which only a full build has.
+        ([110003], ""),
+        ([0], ""),
+        ([], ""),
+    ],
+)
+def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: list[int], targets: str) -> None:
+    """As AMD's driver lists them: a node per processor, CPUs with version 0."""
+    for number, version in enumerate(versions):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
+    done = run_script("local_targets.py", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{targets}\n", "")
+
+
+def test_what_was_built_for_other_targets_is_built_again(tmp_path: Path) -> None:
+    """A wheel of `make demo`, for one GPU, is not taken for that of `make wheel`."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "venv.stamp").touch()
+    stamp = tmp_path / ".venv" / "targets.stamp"
+    ages = []
+    for targets in ("", "", "gfx1100", ""):
+        if stamp.exists():
+            os.utime(stamp, (1, 1))
+        command = ["make", "--silent", f"HIP_TARGETS={targets}", ".venv/targets.stamp"]
+        subprocess.run(command, cwd=tmp_path, check=True)
+        ages.append(stamp.stat().st_mtime == 1)
+    assert ages == [False, True, False, False]
+
+
+@pytest.mark.parametrize(
     ("reason", "ci", "status"),
     [
         ("SmolLM2 is not installed", True, 1),

@@ -5,6 +5,7 @@
 >>> llm.generate("The capital of France is", SamplingParams(temperature=0.0))[0].outputs[0].text
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from rocmforge._rocmforge import SamplingParams, Tokenizer, __version__
@@ -17,12 +18,12 @@ from rocmforge.errors import (
     QueueFullError,
     RocmForgeError,
 )
-from rocmforge.llm import LLM
-from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputKind
-from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 if TYPE_CHECKING:
     from rocmforge.async_llm import AsyncLLM
+    from rocmforge.llm import LLM
+    from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputKind
+    from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 __all__ = [
     "LLM",
@@ -49,10 +50,29 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # asyncio costs a third of the import time, and only AsyncLLM needs it.
-    if name == "AsyncLLM":
-        from rocmforge.async_llm import AsyncLLM  # noqa: PLC0415
+# Imported when they are first asked for: numpy, and asyncio, which only AsyncLLM needs, take longer than all the rest.
+_MODULES = {
+    "AsyncLLM": "async_llm",
+    "CompletionOutput": "outputs",
+    "Histogram": "stats",
+    "LLM": "llm",
+    "Logprob": "outputs",
+    "MemoryUsage": "stats",
+    "RequestMetrics": "outputs",
+    "RequestOutput": "outputs",
+    "RequestOutputKind": "outputs",
+    "RequestRecord": "stats",
+    "Stats": "stats",
+}
 
-        return AsyncLLM
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

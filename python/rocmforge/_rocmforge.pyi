@@ -21,6 +21,7 @@ __all__ = [
     "__version__",
     "check_gguf",
     "doctor",
+    "embedded_targets",
     "inspect_gguf",
 ]
 
@@ -298,8 +299,8 @@ def inspect_gguf(model: str | os.PathLike[str]) -> tuple[int, dict[str, Any], li
 
 def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
-) -> list[tuple[str, str, list[tuple[str, str]]]]:
-    """Reads and checks a whole file. Per stage: name, summary, problems (class, message)."""
+) -> list[tuple[str, str, list[str], list[tuple[str, str]]]]:
+    """Reads and checks a whole file. Per stage: name, summary, warnings, problems (class, message)."""
 
 def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """What this machine offers.
@@ -307,3 +308,6 @@ def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]
     Loads every kernel onto the GPU, if there is one, and compiles those without code. `progress` is called with the
     units of kernels that are done, and all.
     """
+
+def embedded_targets() -> list[str]:
+    """The targets of AMD GPUs that this build carries kernels for."""

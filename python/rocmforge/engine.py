@@ -4,14 +4,15 @@ import functools
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
+from rocmforge.arguments import check_names, one_of
 from rocmforge.outputs import RequestMetrics
-from rocmforge.progress import on_load
+from rocmforge.progress import load_bar
 from rocmforge.prompts import Conversation, TokenIds
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, Stats, stats_from
 
@@ -30,6 +31,7 @@ class LoadedModel:
         max_num_batched_tokens: Most tokens in one step; longer prompts are computed in chunks.
         block_size: Tokens per block of the KV cache; a multiple of 16.
         kv_cache_memory: Bytes of the KV cache; by default enough for `max_num_seqs`, within the free memory.
+        kv_cache_memory_bytes: The same by vLLM's name.
         kv_cache_dtype: `f16` or `f32`.
         enable_prefix_caching: Whether prompts with the same beginning share what was computed for it.
         max_queue_size: Most requests that may wait; more raise `QueueFullError`.
@@ -39,6 +41,7 @@ class LoadedModel:
             up to half of each step to short ones; by default 4 % of `max_model_len`, and no more than a step computes.
         retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
+        progress: Whether a load that takes long shows a bar, on a terminal or in a notebook.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class LoadedModel:
         max_num_batched_tokens: int | None = None,
         block_size: int = 16,
         kv_cache_memory: int | None = None,
+        kv_cache_memory_bytes: int | None = None,
         kv_cache_dtype: str = "f16",
         enable_prefix_caching: bool = True,
         max_queue_size: int = 1024,
@@ -60,26 +64,31 @@ class LoadedModel:
         long_prefill_token_threshold: int | None = None,
         retention: float = 300.0,
         seed: int | None = None,
+        progress: bool = True,
+        **others: Never,
     ) -> None:
-        self._engine = Engine(
-            model,
-            device=device,
-            num_threads=num_threads,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            block_size=block_size,
-            kv_cache_memory=kv_cache_memory,
-            kv_cache_dtype=kv_cache_dtype,
-            enable_prefix_caching=enable_prefix_caching,
-            max_queue_size=max_queue_size,
-            max_num_partial_prefills=max_num_partial_prefills,
-            max_long_partial_prefills=max_long_partial_prefills,
-            long_prefill_token_threshold=long_prefill_token_threshold,
-            retention=retention,
-            seed=seed,
-            progress=on_load.get(),
-        )
+        check_names(type(self).__name__, others, LoadedModel.__init__)
+        kv_cache_memory = one_of("kv_cache_memory", kv_cache_memory, "kv_cache_memory_bytes", kv_cache_memory_bytes)
+        with load_bar(enabled=progress) as report:
+            self._engine = Engine(
+                model,
+                device=device,
+                num_threads=num_threads,
+                max_model_len=max_model_len,
+                max_num_seqs=max_num_seqs,
+                max_num_batched_tokens=max_num_batched_tokens,
+                block_size=block_size,
+                kv_cache_memory=kv_cache_memory,
+                kv_cache_dtype=kv_cache_dtype,
+                enable_prefix_caching=enable_prefix_caching,
+                max_queue_size=max_queue_size,
+                max_num_partial_prefills=max_num_partial_prefills,
+                max_long_partial_prefills=max_long_partial_prefills,
+                long_prefill_token_threshold=long_prefill_token_threshold,
+                retention=retention,
+                seed=seed,
+                progress=report,
+            )
         config = self._engine.config()
         self._model = Path(model)
         self._device = self._engine.describe().partition(";")[0]

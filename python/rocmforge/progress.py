@@ -1,17 +1,17 @@
-"""Progress on a terminal: loading and long generation. Nothing is shown, or imported, anywhere else."""
+"""Progress of loading and of long generation, on a terminal or in a notebook; elsewhere nothing is imported."""
 
 import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Report: TypeAlias = Callable[[int, int], None]
 """Called with what is done and with the whole."""
 
 on_load: ContextVar[Report | None] = ContextVar("on_load", default=None)
-"""Told of every load that starts in its context."""
+"""Told of every load that starts in its context, in bytes."""
 
 # What takes less shows no bar: it would only flicker.
 DELAY_SECONDS = 0.5
@@ -22,44 +22,57 @@ def is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def is_notebook() -> bool:
+    """Whether this runs in a cell of a Jupyter notebook."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
 @contextlib.contextmanager
 def bar(description: str, *, unit: str, enabled: bool = True) -> Iterator[Callable[[int, int, str], None]]:
-    """Gives a function `(done, total, note)` that draws a bar on stderr, or does nothing without a terminal."""
-    if not (enabled and is_terminal()):
+    """Gives a function `(done, total, note)` that draws a bar, or does nothing where nobody watches."""
+    if not (enabled and (is_terminal() or is_notebook())):
         yield lambda _done, _total, _note: None
         return
-    # Only a terminal needs rich.
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn(unit + " {task.fields[note]}"),
-        TimeElapsedColumn(),
-    )
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task(description, total=None, note="")
-    started = time.monotonic()
+    started = time.time()
+    shown: Any = None
 
     def draw(done: int, total: int, note: str) -> None:
-        if not progress.live.is_started and time.monotonic() - started > DELAY_SECONDS:
-            progress.start()
-        progress.update(task, completed=done, total=total, note=note)
+        nonlocal shown
+        if shown is None:
+            if time.time() - started < DELAY_SECONDS:
+                return
+            shown = _new(description, unit, total)
+            shown.start_t = started
+        shown.set_postfix_str(note, refresh=False)
+        shown.update(done - shown.n)
 
     try:
         yield draw
     finally:
-        progress.stop()
+        if shown is not None:
+            shown.close()
 
 
 @contextlib.contextmanager
-def load_bar(*, enabled: bool = True) -> Iterator[None]:
-    """Shows a bar for every load inside the block."""
+def load_bar(*, enabled: bool = True) -> Iterator[Report]:
+    """Gives what a load reports to, in bytes: a bar, and `on_load`."""
+    watching = on_load.get()
     with bar("Loading", unit="MB", enabled=enabled) as draw:
-        token = on_load.set(lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
-        try:
-            yield
-        finally:
-            on_load.reset(token)
+
+        def report(done: int, total: int) -> None:
+            draw(done // 1_000_000, total // 1_000_000, "")
+            if watching is not None:
+                watching(done, total)
+
+        yield report
+
+
+def _new(description: str, unit: str, total: int) -> Any:
+    # Only who waits that long needs it.
+    from tqdm.auto import tqdm  # noqa: PLC0415
+
+    # Without the thread that would look after bars that are not updated: it would outlive them.
+    tqdm.monitor_interval = 0
+    return tqdm(desc=description, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True)

@@ -93,6 +93,8 @@ impl EngineArgs {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     pub num_threads: usize,
+    /// What the model was made for: the most that `max_model_len` can be.
+    pub context_length: usize,
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,

@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 impl EngineArgs {
     /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA` and what
-    /// `HipOptions` names.
+    /// `HipOptions` names. `ROCMFORGE_LOG` is checked.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -31,9 +31,25 @@ impl EngineArgs {
         if self.cpu_isa.is_none() {
             self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
+        log_level_of(&read)?;
         self.hip.fill_in(|name| text(&read, name))?;
         Ok(self)
     }
+}
+
+/// `ROCMFORGE_LOG`: from which level on messages are shown.
+///
+/// # Errors
+/// `InvalidRequest` for what is no level.
+pub fn log_level() -> Result<Option<&'static str>> {
+    log_level_of(|name| std::env::var(name))
+}
+
+fn log_level_of(read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Option<&'static str>> {
+    const LEVELS: [&str; 5] = ["debug", "info", "warning", "error", "off"];
+    let Some(value) = text(read, "ROCMFORGE_LOG")? else { return Ok(None) };
+    let level = LEVELS.into_iter().find(|level| *level == value);
+    level.map(Some).ok_or_else(|| Error::invalid("ROCMFORGE_LOG", value, LEVELS.join(", ")))
 }
 
 fn text(read: impl Fn(&str) -> std::result::Result<String, VarError>, name: &'static str) -> Result<Option<String>> {
@@ -73,9 +89,12 @@ mod tests {
 
     #[test]
     fn a_bad_variable_is_an_error_that_names_it() {
-        for (name, value) in
-            [("ROCMFORGE_DEVICE", "tpu"), ("ROCMFORGE_NUM_THREADS", "-1"), ("ROCMFORGE_NUM_THREADS", "x")]
-        {
+        for (name, value) in [
+            ("ROCMFORGE_DEVICE", "tpu"),
+            ("ROCMFORGE_NUM_THREADS", "-1"),
+            ("ROCMFORGE_NUM_THREADS", "x"),
+            ("ROCMFORGE_LOG", "loud"),
+        ] {
             let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");
         }

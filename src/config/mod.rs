@@ -10,5 +10,6 @@ mod sampling;
 mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
+pub use env::log_level;
 pub use hip::{HipOptions, Platform};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

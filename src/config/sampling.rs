@@ -96,6 +96,9 @@ impl SamplingParams {
         }
         within("number of stop strings", self.stop.len(), 0, MAX_STOP_STRINGS)?;
         for stop in &self.stop {
+            if stop.is_empty() {
+                return Err(Error::invalid("stop", "an empty text", "text of at least one byte"));
+            }
             within("bytes of a stop string", stop.len(), 1, MAX_STOP_BYTES)?;
         }
         within("number of stop_token_ids", self.stop_token_ids.len(), 0, MAX_TOKEN_LIST)?;

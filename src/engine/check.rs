@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use super::events::with_warnings;
 use super::handle::LoadProgress;
 use super::load::load_tokenizer;
+use super::sampling_defaults::sampling_defaults;
 use crate::Error;
 use crate::gguf::GgufFile;
 use crate::model::{DecoderSpec, ModelTensors};
@@ -14,15 +16,24 @@ use crate::tokenizer::ChatTemplate;
 pub struct CheckStage {
     pub name: &'static str,
     pub summary: String,
+    /// What can be used, but may not be what its makers meant.
+    pub warnings: Vec<String>,
     pub problems: Vec<Error>,
 }
 
 impl CheckStage {
     fn new(name: &'static str, result: crate::Result<String>) -> Self {
-        match result {
-            Ok(summary) => Self { name, summary, problems: Vec::new() },
-            Err(error) => Self { name, summary: String::new(), problems: vec![error] },
-        }
+        let (summary, problems) = match result {
+            Ok(summary) => (summary, Vec::new()),
+            Err(error) => (String::new(), vec![error]),
+        };
+        Self { name, summary, warnings: Vec::new(), problems }
+    }
+
+    /// What a load would only warn of is part of the report.
+    fn run(name: &'static str, check: impl FnOnce() -> crate::Result<String>) -> Self {
+        let (result, warnings) = with_warnings(check);
+        Self { warnings, ..Self::new(name, result) }
     }
 }
 
@@ -37,9 +48,10 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
         format!("GGUF v{}, {} tensors, {} bytes of weights", file.version(), file.tensors().len(), file.tensor_bytes());
     vec![
         CheckStage::new("file", Ok(summary)),
-        CheckStage::new("architecture", architecture(&file)),
-        CheckStage::new("tokenizer", tokenizer(&file)),
-        CheckStage::new("chat template", chat_template(&file)),
+        CheckStage::run("architecture", || architecture(&file)),
+        CheckStage::run("tokenizer", || tokenizer(&file)),
+        CheckStage::run("chat template", || chat_template(&file)),
+        CheckStage::run("sampling", || Ok(sampling(&file))),
         values(&file, progress),
     ]
 }
@@ -65,6 +77,21 @@ fn chat_template(file: &GgufFile) -> crate::Result<String> {
     Ok(if found { "present, and compiles".into() } else { "none in the file".into() })
 }
 
+/// What the file recommends.
+fn sampling(file: &GgufFile) -> String {
+    let defaults = sampling_defaults(file.metadata());
+    let top_k = defaults.top_k.map(|top_k| format!("top_k {top_k}"));
+    let reals = [
+        ("temperature", defaults.temperature),
+        ("top_p", defaults.top_p),
+        ("min_p", defaults.min_p),
+        ("repetition_penalty", defaults.repetition_penalty),
+    ];
+    let reals = reals.into_iter().filter_map(|(name, value)| value.map(|value| format!("{name} {value}")));
+    let all: Vec<String> = reals.chain(top_k).collect();
+    if all.is_empty() { "nothing is recommended".into() } else { all.join(", ") }
+}
+
 /// Every value is finite.
 fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> CheckStage {
     let total = file.tensor_bytes();
@@ -82,5 +109,5 @@ fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Ch
         0 => format!("all finite in {} tensors", file.tensors().len()),
         _ => String::new(),
     };
-    CheckStage { name: "values", summary, problems }
+    CheckStage { name: "values", summary, warnings: Vec::new(), problems }
 }

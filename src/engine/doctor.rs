@@ -6,7 +6,7 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{Device, KernelRow, Survey, decode_steps, kernel_rows, matrix_library};
+use crate::backend::hip::{Device, KernelRow, Survey, decode_steps, embedded_targets, kernel_rows, matrix_library};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
@@ -94,6 +94,11 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
 /// Those of the environment variables.
 pub fn gpus(args: &EngineArgs) -> Result<Vec<Survey>> {
     Ok(Device::survey(&args.clone().with_env()?.hip))
+}
+
+/// The targets of AMD GPUs that this build carries code for; on others the kernels are compiled when they are needed.
+pub fn embedded_kernels() -> impl Iterator<Item = &'static str> {
+    embedded_targets()
 }
 
 /// What `device="auto"` takes, in view of the environment; "none" where that is an error.

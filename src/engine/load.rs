@@ -142,6 +142,7 @@ where
     let pool = wish.resolve(args, available, default_pool(available))?;
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
+        context_length: spec.context_length,
         max_model_len: pool.max_model_len,
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,

@@ -13,6 +13,7 @@ pub mod check;
 mod core;
 mod delivery;
 pub mod doctor;
+pub mod events;
 pub mod executor;
 pub mod handle;
 mod lifecycle;

@@ -44,6 +44,18 @@ impl Limits<'_> {
         if prompt.is_empty() {
             return Err(Error::invalid("prompt", "no tokens", "at least one token"));
         }
+        let (len, context_length) = (self.config.max_model_len, self.config.context_length);
+        let longest = len.saturating_sub(max_tokens.min(1));
+        if prompt.len() > longest {
+            let advice = match len < context_length {
+                true => {
+                    format!("shorten it, or load with a larger max_model_len (the model's limit is {context_length})")
+                }
+                false => "the model was made for no more: shorten it".to_owned(),
+            };
+            let expected = format!("at most {longest} (max_model_len is {len}); {advice}");
+            return Err(Error::invalid("prompt length in tokens", prompt.len(), expected));
+        }
         scheduler_config(self.config).check_length(prompt.len(), max_tokens, kv_cache)?;
         if let Some(bad) = prompt.iter().find(|&&token| token as usize >= self.vocab_size) {
             return Err(Error::invalid("prompt token id", bad, format!("less than {}", self.vocab_size)));

@@ -22,6 +22,11 @@ impl<'a> Cursor<'a> {
         self.path
     }
 
+    /// The whole file.
+    pub(super) fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
     pub(super) fn position(&self) -> usize {
         self.at
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::cursor::Cursor;
 use super::directory::{self, TensorInfo};
+use super::format;
 use super::metadata::Metadata;
 use super::value::Value;
 use crate::Result;
@@ -47,7 +48,8 @@ fn check_magic(cursor: &mut Cursor) -> Result<()> {
     let problem = if reversed == MAGIC {
         "the magic is reversed (\"FUGG\"): the bytes of the file were swapped, or it is big-endian".to_owned()
     } else {
-        format!("not a GGUF file: it starts with \"{}\", expected \"GGUF\"", magic.escape_ascii())
+        let what = format::named(cursor.data()).unwrap_or_default();
+        format!("not a GGUF file: it starts with \"{}\", expected \"GGUF\"{what}", magic.escape_ascii())
     };
     Err(cursor.error("header", problem))
 }

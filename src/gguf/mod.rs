@@ -7,6 +7,7 @@
 mod cursor;
 mod directory;
 mod file;
+mod format;
 mod header;
 mod map;
 mod metadata;

@@ -14,6 +14,7 @@ use super::arrays::{
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
 use super::host::engine_args;
 use super::inbox::LoopWaker;
+use super::logging::{flush, prepare};
 use super::params::{PySamplingParams, shortest};
 use super::requests::{PyInbox, prompt_argument};
 use super::snapshots::{RecordFields, record_fields, stats_dict};
@@ -54,6 +55,7 @@ impl PyEngine {
         seed: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
+        prepare(py)?;
         let mut args = EngineArgs {
             num_threads: optional_integer("num_threads", num_threads)?,
             cpu_isa: None,
@@ -76,7 +78,10 @@ impl PyEngine {
             ..engine_args(py, model)?
         };
         args.choose_device("device", &text("device", device)?)?;
-        let engine = with_progress(py, progress, |report| Engine::load(args, report))?;
+        let engine = with_progress(py, progress, |report| Engine::load(args, report));
+        // What there is to say of the model is heard before it is used, or before it is known to be unusable.
+        flush(py);
+        let engine = engine?;
         Ok(Self { handle: Handle::new(engine) })
     }
 
@@ -122,6 +127,7 @@ impl PyEngine {
         let config = self.handle.engine()?.config();
         let dict = PyDict::new(py);
         dict.set_item("num_threads", config.num_threads)?;
+        dict.set_item("context_length", config.context_length)?;
         dict.set_item("max_model_len", config.max_model_len)?;
         dict.set_item("max_num_seqs", config.max_num_seqs)?;
         dict.set_item("max_num_batched_tokens", config.max_num_batched_tokens)?;

@@ -7,17 +7,18 @@ use pyo3::types::PyDict;
 
 use super::engine::with_progress;
 use super::host::engine_args;
+use super::logging::{flush, prepare};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::hip::{KernelRow, Listed, Origin, Survey};
 use crate::config::Platform;
 use crate::engine::check::check_file;
-use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, gpu, gpus};
+use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
 type Tensor = (String, Vec<u64>, &'static str, usize);
-/// `(name, summary, [(class of the problem, message)])`.
-type Stage = (&'static str, String, Vec<(String, String)>);
+/// `(name, summary, warnings, [(class of the problem, message)])`.
+type Stage = (&'static str, String, Vec<String>, Vec<(String, String)>);
 
 /// `(version, metadata, tensors)` of a file that passes the structural checks.
 #[pyfunction]
@@ -34,17 +35,24 @@ pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<(u32, Bou
     Ok((file.version(), metadata, tensors.collect()))
 }
 
+/// The targets of AMD GPUs that this build carries kernels for.
+#[pyfunction]
+pub(super) fn embedded_targets() -> Vec<&'static str> {
+    embedded_kernels().collect()
+}
+
 /// Reads and checks the whole file; `progress(done, total)` counts bytes.
 #[pyfunction]
 #[pyo3(signature = (model, progress=None))]
 pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Vec<Stage>> {
+    prepare(py)?;
     let stages = with_progress(py, progress, |report| Ok(check_file(&model, report)))?;
     let stages = stages.into_iter().map(|stage| {
         let problems = stage.problems.into_iter().map(PyErr::from).map(|error| {
             let class = error.get_type(py).name()?.to_string();
             Ok((class, error.value(py).to_string()))
         });
-        Ok((stage.name, stage.summary, problems.collect::<PyResult<_>>()?))
+        Ok((stage.name, stage.summary, stage.warnings, problems.collect::<PyResult<_>>()?))
     });
     stages.collect()
 }
@@ -61,11 +69,14 @@ pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bo
     device.set_item("detail", format!("instruction set in use: {}", Isa::detect().name()))?;
     let report = PyDict::new(py);
     report.set_item("architecture", std::env::consts::ARCH)?;
+    report.set_item("embedded_targets", embedded_targets())?;
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
     let hip = PyDict::new(py);
     hip.set_item("name", "hip")?;
+    prepare(py)?;
     let args = engine_args(py, PathBuf::new())?;
     let (drivers, gpu) = with_progress(py, progress, |report| Ok((gpus(&args), gpu(&args, report))))?;
+    flush(py);
     report.set_item("auto", auto_device(gpu.is_ok()))?;
     let taken = gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index));
     let drivers = drivers.unwrap_or_default();

@@ -9,6 +9,7 @@ mod host;
 mod inbox;
 mod inspect;
 mod json;
+mod logging;
 mod output;
 mod params;
 mod requests;
@@ -21,7 +22,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
-    use super::inspect::{check_gguf, doctor, inspect_gguf};
+    use super::inspect::{check_gguf, doctor, embedded_targets, inspect_gguf};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]
@@ -32,6 +33,7 @@ mod _rocmforge {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::logging::install(module.py())?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

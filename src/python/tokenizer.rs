@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::arrays::{integer, token_ids, wrong_type};
 use super::json::to_json;
+use super::logging::{flush, prepare};
 use crate::engine::chat::{ChatPrompt, render_chat};
 use crate::gguf::GgufFile;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -88,7 +89,10 @@ fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Value> {
 impl PyTokenizer {
     #[new]
     fn py_new(py: Python<'_>, model: PathBuf) -> PyResult<Self> {
-        Ok(py.detach(|| Self::open(model))?)
+        prepare(py)?;
+        let opened = py.detach(|| Self::open(model));
+        flush(py);
+        Ok(opened?)
     }
 
     /// Token ids of a text. `add_special` adds the tokens that the file wants at the beginning and the end;

@@ -1,37 +1,52 @@
-"""The command line: `rocmforge generate`, `chat`, `bench`, `inspect`, `check`, `doctor`, `perplexity`."""
+"""The command line. Its packages are imported when it runs: `pip install rocmforge[cli]` brings them."""
 
-from typing import Annotated
+import os
+import signal
+import sys
 
-import typer
-
-from rocmforge import __version__
-from rocmforge.cli.bench import bench
-from rocmforge.cli.chat import chat
-from rocmforge.cli.check import check
-from rocmforge.cli.common import reports_errors
-from rocmforge.cli.doctor import doctor
-from rocmforge.cli.generate import generate
-from rocmforge.cli.inspect import inspect
-from rocmforge.cli.perplexity import perplexity
-
-app = typer.Typer(
-    name="rocmforge",
-    help="Runs GGUF language models on AMD GPUs and CPUs.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (generate, chat, bench, inspect, check, doctor, perplexity):
-    app.command()(reports_errors(command))
-
-
-@app.callback(invoke_without_command=True)
-def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
-    if version:
-        typer.echo(f"rocmforge {__version__}")
-        raise typer.Exit
+MISSING = "the command line needs the packages typer and rich, of which {name} is missing: pip install 'rocmforge[cli]'"
 
 
 def main() -> None:
-    """Exit codes: 0, 1 for a failure, 2 for wrong usage."""
-    app()
+    """Exit codes: 0, 1 for a failure, 2 for wrong usage, 130 for Ctrl-C."""
+    code = _run()
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        code = code or _failed(str(error))
+        # Python would try once more at its end, and complain at length.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _run() -> int | str | None:
+    try:
+        if sys.argv[1:] == ["--version"]:
+            from rocmforge.cli.version import version_line  # noqa: PLC0415
+
+            sys.stdout.write(f"{version_line()}\n")
+            return 0
+        # An interrupted import ends the program without a traceback, and is not taken for a package that fails.
+        handler = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        from rocmforge.cli.app import app  # noqa: PLC0415
+
+        signal.signal(signal.SIGINT, handler)
+        app()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("typer", "click", "rich"):
+            raise
+        return _failed(MISSING.format(name=error.name))
+    except OSError as error:
+        return _failed(str(error))
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def _failed(message: str) -> int:
+    if sys.stderr is not None:
+        sys.stderr.write(f"error: {message}\n")
+    return 1

@@ -1,20 +1,24 @@
 """`rocmforge bench`: prompt, decode and batched decode, in rows that compare with llama.cpp's.
 
 `ppN`: tokens per second of a prompt of N. `tg`, `tgB`: tokens per second of one sequence's, or of B sequences'
-decode steps together, each with 32 tokens of context. Medians over the repetitions after a warm-up.
+decode steps together, each with 32 tokens of context. Medians over the repetitions
+after a warm-up, with their extremes.
 """
 
 import csv
+import dataclasses
+import functools
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from rocmforge import LLM, SamplingParams
+from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.common import (
     DeviceOption,
     JsonOption,
@@ -24,7 +28,11 @@ from rocmforge.cli.common import (
     print_json,
     print_table,
 )
-from rocmforge.progress import bar, is_terminal, load_bar
+from rocmforge.cli.summary import machine_line, model_summary
+from rocmforge.progress import bar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CONTEXT = 32
 
@@ -65,48 +73,94 @@ def bench(
     prompts, batches = _counts(prompt), _counts(batch)
     if not (prompts or batches):
         raise typer.BadParameter("nothing to measure: -p and -b are both empty")
-    with load_bar():
-        llm = LLM(
-            model_path(model),
-            device=device,
-            num_threads=threads,
-            max_model_len=max([n + 1 for n in prompts] + [CONTEXT + decode + 1]),
-            max_num_seqs=max([1, *batches]),
-            max_num_batched_tokens=max_num_batched_tokens,
-            enable_prefix_caching=False,
-        )
-    rows: dict[str, float] = {}
+    path = model_path(model)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=max([n + 1 for n in prompts] + [CONTEXT + decode + 1]),
+        max_num_seqs=max([1, *batches]),
+        max_num_batched_tokens=max_num_batched_tokens,
+        enable_prefix_caching=False,
+    )
+    results: dict[str, Speeds] = {}
+    summary = model_summary(path)
     with llm, bar("Measuring", unit="runs") as draw:
-        if is_terminal():
-            typer.echo(llm.describe(), err=True)
-        total = (reps + 1) * (len(prompts) + len(batches))
-
-        def median(run: Callable[[], float]) -> float:
+        runs: list[tuple[str, Callable[[], float]]] = [
+            (f"pp{n}", functools.partial(prompt_speed, llm, n)) for n in prompts
+        ]
+        runs += [("tg" if b == 1 else f"tg{b}", functools.partial(decode_speed, llm, b, decode)) for b in batches]
+        total = (reps + 1) * len(runs)
+        for index, (name, run) in enumerate(runs):
             values = []
-            for _ in range(reps + 1):
+            for repetition in range(reps + 1):
                 values.append(run())
-                nonlocal_done[0] += 1
-                draw(nonlocal_done[0], total, "")
-            return statistics.median(values[1:])
+                draw(index * (reps + 1) + repetition + 1, total, "")
+            results[name] = Speeds.of(values[1:])
+        report = Report(
+            machine=machine_line(),
+            engine=llm.describe(),
+            model=summary.line(),
+            bandwidth=None,
+            bandwidth_share=None,
+            results=results,
+        )
+        num_threads = llm.config()["num_threads"]
+        on_cpu = llm.describe().startswith("CPU")
+    # After the engine, whose threads wait for work for a moment, has ended.
+    if on_cpu and "tg" in results and summary.bytes_per_token is not None:
+        report.bandwidth = read_bandwidth(num_threads)
+        report.bandwidth_share = results["tg"].median * summary.bytes_per_token / report.bandwidth
+    _print(report, Format.JSON if json_output else output_format)
 
-        nonlocal_done = [0]
-        for n in prompts:
-            rows[f"pp{n}"] = n / median(lambda n=n: prompt_seconds(llm, n))  # type: ignore[misc]
-        for b in batches:
-            rows["tg" if b == 1 else f"tg{b}"] = median(lambda b=b: decode_speed(llm, b, decode))  # type: ignore[misc]
-    _print(rows, Format.JSON if json_output else output_format)
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Tokens per second over the repetitions."""
+
+    median: float
+    min: float
+    max: float
+
+    @classmethod
+    def of(cls, values: list[float]) -> Self:
+        """Rounded: more digits than these are noise."""
+        return cls(*(round(value, 2) for value in (statistics.median(values), min(values), max(values))))
+
+
+@dataclass(slots=True)
+class Report:
+    """What was measured, and on what: enough to compare with, or to put into an issue."""
+
+    machine: str
+    engine: str
+    model: str
+    bandwidth: float | None
+    """Bytes of memory per second that the CPU reads, measured here; `None` on a GPU."""
+    bandwidth_share: float | None
+    """Of that, what decoding one sequence took: the weights' bytes times its tokens per second."""
+    results: dict[str, Speeds]
+
+    def lines(self) -> list[str]:
+        """What stands above the table."""
+        lines = [f"machine: {self.machine}", f"engine: {self.engine}", f"model: {self.model}"]
+        if self.bandwidth is not None and self.bandwidth_share is not None:
+            lines.append(
+                f"memory: {self.bandwidth / 1e9:.1f} GB/s read, measured; tg takes {100 * self.bandwidth_share:.0f} %"
+            )
+        return lines
 
 
 def _prompt(length: int) -> list[int]:
     return [3 + i % 250 for i in range(length)]
 
 
-def prompt_seconds(llm: LLM, length: int) -> float:
-    """Time of a request for one token."""
+def prompt_speed(llm: LLM, length: int) -> float:
+    """Tokens per second of a prompt, in a request for one token."""
     prompt = _prompt(length)
     started = time.perf_counter()
     llm.generate(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True), progress=False)
-    return time.perf_counter() - started
+    return length / (time.perf_counter() - started)
 
 
 def decode_speed(llm: LLM, num_sequences: int, steps: int) -> float:
@@ -126,17 +180,21 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int) -> float:
     return (num_sequences * steps - early) / (end - start)
 
 
-def _print(rows: dict[str, float], output_format: Format) -> None:
+def _print(report: Report, output_format: Format) -> None:
+    rows = [(name, speeds.median, speeds.min, speeds.max) for name, speeds in report.results.items()]
     match output_format:
         case Format.JSON:
-            print_json({name: round(speed, 2) for name, speed in rows.items()})
+            print_json(dataclasses.asdict(report))
         case Format.CSV:
             writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow(["test", "tokens_per_second"])
-            writer.writerows([name, f"{speed:.2f}"] for name, speed in rows.items())
+            writer.writerow(["test", "tokens_per_second", "min", "max"])
+            writer.writerows([name, *(f"{speed:.2f}" for speed in speeds)] for name, *speeds in rows)
         case Format.MD:
-            typer.echo("| test | tok/s |\n|---|---:|")
-            for name, speed in rows.items():
-                typer.echo(f"| {name} | {speed:.1f} |")
+            typer.echo("".join(f"{line}\n\n" for line in report.lines()), nl=False)
+            typer.echo("| test | tok/s | min | max |\n|---|---:|---:|---:|")
+            for name, *speeds in rows:
+                typer.echo(f"| {name} | {' | '.join(f'{speed:.1f}' for speed in speeds)} |")
         case Format.TABLE:
-            print_table("", ["test", "tok/s"], [(name, f"{speed:.1f}") for name, speed in rows.items()])
+            typer.echo("\n".join(report.lines()), err=not sys.stdout.isatty())
+            cells = [[name, *(f"{speed:.1f}" for speed in speeds)] for name, *speeds in rows]
+            print_table("", ["test", "tok/s", "min", "max"], cells)

@@ -32,7 +32,7 @@ from rocmforge.cli.sampling import (
     TopKOption,
     TopPOption,
 )
-from rocmforge.progress import is_terminal, load_bar
+from rocmforge.progress import is_terminal
 
 HELP = """/clear, /reset        forget the conversation
 /stats                what it takes of the model's context and of the cache
@@ -66,8 +66,7 @@ def chat(
     params = SamplingParams(max_tokens=max_tokens, output_kind="delta", **sampling.given())
     template = template_text(chat_template)
     path = model_path(model)
-    with load_bar():
-        llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
+    llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
     with llm:
         if template is None and not llm.tokenizer.has_chat_template:
             fail(

@@ -1,11 +1,15 @@
 """What the commands share: the model, errors, and output that suits its reader."""
 
+import codecs
 import functools
 import importlib.util
+import io
 import json
+import logging
+import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
@@ -49,13 +53,18 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         _open_closed_streams()
+        _escape_what_streams_cannot_write()
+        _show_warnings()
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
             # The reader (`| head`) has enough; nothing may be written at exit either.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
-        except (RocmForgeError, OSError) as error:
+        except OSError as error:
+            # Without the number of the error, which says nothing to a person.
+            fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+        except RocmForgeError as error:
             fail(str(error))
 
     return wrapper
@@ -66,6 +75,28 @@ def _open_closed_streams() -> None:
     sys.stdin = sys.stdin or Path(os.devnull).open()  # noqa: SIM115 - lives as long as the process
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+
+
+def _escape_what_streams_cannot_write() -> None:
+    """A character that the locale's encoding lacks is written as its escape, as in JSON."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _show_warnings() -> None:
+    """What the engine warns of, in the form of our own errors; unless `ROCMFORGE_LOG` asks for more."""
+    logger = logging.getLogger("rocmforge")
+    if not (logger.handlers or os.environ.get("ROCMFORGE_LOG")):
+        handler = _Warnings(logging.WARNING)
+        logger.addHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    """Writes to what stderr is at the time."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        typer.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
 
 
 def utf8(text: bytes | str, what: str) -> str:
@@ -90,8 +121,22 @@ def model_path(model: Path | None) -> Path:
 
 
 def print_json(value: object) -> None:
-    """One line, so that line-wise tools can read it."""
-    typer.echo(json.dumps(value, ensure_ascii=False))
+    """One line, so that line-wise tools can read it. JSON has no infinities: they become texts, as `"NaN"` does."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    ascii_only = codecs.lookup(encoding).name != "utf-8"
+    try:
+        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), ensure_ascii=ascii_only, allow_nan=False)
+    typer.echo(text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

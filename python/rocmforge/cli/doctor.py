@@ -8,6 +8,7 @@ import typer
 
 from rocmforge import LLM, __version__, _rocmforge
 from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsOption, print_json, print_table
+from rocmforge.cli.version import version_line
 from rocmforge.progress import bar
 
 
@@ -27,7 +28,7 @@ def doctor(
     if json_output:
         print_json(report)
         return
-    typer.echo(f"rocmforge {__version__}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
+    typer.echo(f"{version_line()}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
     for device_report in report["devices"]:
         typer.echo(f"device {device_report['name']}: {device_report['detail']}")
     for gpu in report["gpus"]:

@@ -32,7 +32,7 @@ from rocmforge.cli.sampling import (
     TopKOption,
     TopPOption,
 )
-from rocmforge.progress import is_terminal, load_bar
+from rocmforge.progress import is_terminal
 
 
 def generate(
@@ -76,8 +76,7 @@ def generate(
         **sampling.given(),
     )
     path = model_path(model)
-    with load_bar():
-        llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
+    llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

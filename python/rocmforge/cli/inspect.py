@@ -6,6 +6,7 @@ import typer
 
 from rocmforge._rocmforge import inspect_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, print_json, print_table
+from rocmforge.cli.summary import summarise
 
 SHOWN_ITEMS = 4
 SHOWN_CHARACTERS = 80
@@ -14,22 +15,26 @@ SHOWN_CHARACTERS = 80
 def inspect(
     model: ModelArgument,
     *,
-    tensors: Annotated[bool, typer.Option(help="List the tensors.")] = True,
+    tensors: Annotated[
+        bool | None, typer.Option("--tensors/--no-tensors", help="List the tensors; unset, in JSON alone.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what a file holds: its metadata and its tensors."""
+    """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
     version, metadata, entries = inspect_gguf(model)
-    listed = entries if tensors else []
+    summary = summarise(model, metadata, entries)
     if json_output:
         keys = ("name", "shape", "type", "bytes")
-        items = [dict(zip(keys, entry, strict=True)) for entry in listed]
+        items = [] if tensors is False else [dict(zip(keys, entry, strict=True)) for entry in entries]
         print_json({"version": version, "metadata": metadata, "tensors": items})
         return
+    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(entries)))])
+    typer.echo()
     rows = [("GGUF version", version), *((key, _short(value)) for key, value in metadata.items())]
     print_table("Metadata", ["key", "value"], rows)
     if tensors:
         typer.echo()
-        rows_of_tensors = [(name, " x ".join(map(str, shape)), kind, size) for name, shape, kind, size in listed]
+        rows_of_tensors = [(name, " x ".join(map(str, shape)), kind, size) for name, shape, kind, size in entries]
         print_table("Tensors", ["name", "shape", "type", "bytes"], rows_of_tensors)
 
 

@@ -16,7 +16,7 @@ from rocmforge.cli.common import (
     model_path,
     print_json,
 )
-from rocmforge.progress import is_terminal, load_bar
+from rocmforge.progress import is_terminal
 
 DEFAULT_CONTEXT = 512
 
@@ -36,12 +36,11 @@ def perplexity(
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        fail(f"{file}: {error}")
+        fail(f"{file}: not a text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; convert the file")
     path = model_path(model)
-    with load_bar():
-        # One more than a window, for the one token that a request generates.
-        length = None if context is None else context + 1
-        llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
+    # One more than a window, for the one token that a request generates.
+    length = None if context is None else context + 1
+    llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

@@ -39,7 +39,7 @@ mod upload;
 pub use backend::HipBackend;
 pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 pub use compile::plan::{KernelType, Unit};
-pub use compile::{MatrixUnit, Origin};
+pub use compile::{MatrixUnit, Origin, embedded_targets};
 pub use describe::decode_steps;
 pub use device::Device;
 pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};

@@ -24,6 +24,7 @@ pub const HANG: Duration = Duration::from_secs(120);
 pub fn config() -> EngineConfig {
     EngineConfig {
         num_threads: 1,
+        context_length: 64,
         max_model_len: 64,
         max_num_seqs: 8,
         max_num_batched_tokens: 24,

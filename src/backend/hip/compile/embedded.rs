@@ -16,6 +16,11 @@ pub struct Target {
 // SOURCES (name and text of every file of kernels/), COMPILER (of the code objects), TARGETS.
 include!(concat!(env!("OUT_DIR"), "/embedded.rs"));
 
+/// The targets whose code the build script compiled.
+pub fn embedded_targets() -> impl Iterator<Item = &'static str> {
+    TARGETS.iter().map(|target| target.name)
+}
+
 /// The target whose code runs on a GPU: its own, else that of its family.
 pub fn target_for(arch: &str) -> Option<&'static Target> {
     let named = |name: &str| TARGETS.iter().find(|target| target.name == name);

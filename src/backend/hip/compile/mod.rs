@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use std::time::Instant;
 
 use cache::Cache;
+pub use embedded::embedded_targets;
 #[cfg(test)]
 pub use embedded::target_for;
 use embedded::{Target, Unpacked};

@@ -1,0 +1,73 @@
+"""Names of arguments: what is meant by those that other engines have."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from rocmforge.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+# Of vLLM, llama-cpp-python and transformers.
+MEANT = {
+    "ctx_size": "max_model_len",
+    "max_seq_len": "max_model_len",
+    "max_seq_length": "max_model_len",
+    "n_ctx": "max_model_len",
+    "n_batch": "max_num_batched_tokens",
+    "n_ubatch": "max_num_batched_tokens",
+    "n_parallel": "max_num_seqs",
+    "max_batch_size": "max_num_seqs",
+    "n_threads": "num_threads",
+    "n_threads_batch": "num_threads",
+    "threads": "num_threads",
+    "model_path": "model",
+    "pretrained_model_name_or_path": "model",
+    "device_map": "device",
+    "main_gpu": "device",
+    "cache_type_k": "kv_cache_dtype",
+    "type_k": "kv_cache_dtype",
+    "use_tqdm": "progress",
+    "use_tqdm_on_load": "progress",
+}
+ONE_DEVICE = "a model runs on one device"
+INSTEAD = {
+    "gpu_memory_utilization": "give the bytes of the KV cache as kv_cache_memory",
+    "n_gpu_layers": 'a model lies on one device as a whole: device="hip" or device="cpu"',
+    "tensor_parallel_size": ONE_DEVICE,
+    "pipeline_parallel_size": ONE_DEVICE,
+    "data_parallel_size": ONE_DEVICE,
+    "dtype": "weights are computed with in the types that the file has",
+    "quantization": "weights are computed with in the types that the file has",
+    "load_format": "models are GGUF files",
+    "tokenizer": "the tokenizer is the file's",
+    "hf_token": "models are not downloaded: give the path of a .gguf file",
+    "revision": "models are not downloaded: give the path of a .gguf file",
+    "chat_template": "give it to chat",
+    "verbose": 'messages go to logging.getLogger("rocmforge")',
+}
+
+
+def check_names(caller: str, unknown: Iterable[str], function: Callable[..., Any]) -> None:
+    """Raises `TypeError` for the first unknown keyword, with what may be meant by it."""
+    unknown = list(unknown)
+    if not unknown:
+        return
+    # Only for the message.
+    import difflib  # noqa: PLC0415
+    import inspect  # noqa: PLC0415
+
+    known = [name for name in inspect.signature(function).parameters if name not in ("self", "others")]
+    for name in unknown:
+        hint = INSTEAD.get(name)
+        if hint is None:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = MEANT.get(name, close[0] if close else None)
+            hint = f"its arguments are {', '.join(known)}" if meant is None else f"did you mean {meant}?"
+        raise TypeError(f"{caller}() got an unexpected keyword argument '{name}'; {hint}")
+
+
+def one_of(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    """The value of an argument that has two names."""
+    if value is not None and other is not None:
+        raise InvalidRequestError(f"{name}: got {other_name} as well, which is the same; give one of them")
+    return other if value is None else value

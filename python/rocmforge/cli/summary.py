@@ -1,0 +1,112 @@
+"""A model's file and the machine, each in a few words."""
+
+import math
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocmforge import __version__
+from rocmforge._rocmforge import inspect_gguf
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """What a person asks of a file first."""
+
+    name: str
+    architecture: str
+    parameters: int
+    tensor_bytes: int
+    bytes_by_type: dict[str, int]
+    """Most bytes first."""
+    layers: int | None
+    context_length: int | None
+    embedding_length: int | None
+    vocab_size: int | None
+    bytes_per_token: int | None
+    """Weights that a decode step reads for a single sequence; `None` where that depends on its token (experts)."""
+
+    def line(self) -> str:
+        """In one line."""
+        kind = next(iter(self.bytes_by_type), "no tensors")
+        return f"{self.name}, {short(self.parameters)} parameters, {kind}, {size(self.tensor_bytes)}"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As a table; what the file does not say is left out."""
+        total = max(self.tensor_bytes, 1)
+        types = ", ".join(f"{kind} {100 * part / total:.0f} %" for kind, part in self.bytes_by_type.items())
+        rows = [
+            ("name", self.name),
+            ("architecture", self.architecture),
+            ("parameters", short(self.parameters)),
+            ("weights", size(self.tensor_bytes)),
+            ("tensor types", types),
+            ("layers", self.layers),
+            ("context length", self.context_length),
+            ("embedding length", self.embedding_length),
+            ("vocabulary", self.vocab_size),
+        ]
+        return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def summarise(file: Path, metadata: dict[str, Any], tensors: list[tuple[str, list[int], str, int]]) -> ModelSummary:
+    """From what `inspect_gguf` gives."""
+    architecture = str(metadata.get("general.architecture", "unknown"))
+    by_type: dict[str, int] = {}
+    for _, _, kind, num_bytes in tensors:
+        by_type[kind] = by_type.get(kind, 0) + num_bytes
+    total = sum(by_type.values())
+    sizes = {name: num_bytes for name, _, _, num_bytes in tensors}
+    # Of a table of embeddings a step reads a row, unless it is the output's matrix as well.
+    rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
+    has_experts = bool(metadata.get(f"{architecture}.expert_count"))
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    return ModelSummary(
+        name=str(metadata.get("general.name", file.stem)),
+        architecture=architecture,
+        parameters=sum(math.prod(shape) for _, shape, _, _ in tensors),
+        tensor_bytes=total,
+        bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),
+        layers=metadata.get(f"{architecture}.block_count"),
+        context_length=metadata.get(f"{architecture}.context_length"),
+        embedding_length=metadata.get(f"{architecture}.embedding_length"),
+        vocab_size=None if tokens is None else len(tokens),
+        bytes_per_token=None if has_experts else total - rows_only,
+    )
+
+
+def model_summary(file: Path) -> ModelSummary:
+    """Of a file."""
+    _, metadata, tensors = inspect_gguf(file)
+    return summarise(file, metadata, tensors)
+
+
+def machine_line() -> str:
+    """The processor, its cores, the memory, the system, and this version."""
+    cpu = _first(Path("/proc/cpuinfo"), r"model name\s*: (.*)") or platform.machine()
+    memory = _first(Path("/proc/meminfo"), r"MemTotal:\s*(\d+) kB")
+    parts = [cpu, f"{os.cpu_count()} CPUs"]
+    if memory is not None:
+        parts.append(f"{size(1024 * int(memory))} of memory")
+    return ", ".join([*parts, f"{platform.system()} {platform.release()}", f"rocmforge {__version__}"])
+
+
+def _first(file: Path, pattern: str) -> str | None:
+    found = re.search(pattern, file.read_text(encoding="utf-8")) if file.exists() else None
+    return None if found is None else found[1]
+
+
+def short(number: int) -> str:
+    """134.5M for 134515008."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{number / unit:.1f}{name}"
+    return str(number)
+
+
+def size(num_bytes: int) -> str:
+    """97.8 MB, 4.37 GB."""
+    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""Prints the targets of this machine's AMD GPUs, for ROCMFORGE_HIP_TARGETS; an empty line where a full build is needed.
+
+Usage: local_targets.py [TOPOLOGY]
+  TOPOLOGY  by default /sys/class/kfd/kfd/topology/nodes, where AMD's driver says what there is
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+
+
+def target(version: int) -> str:
+    """110003 is gfx1103, 90010 is gfx90a: the last two digits in base 16."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+
+
+def local_targets(topology: Path) -> list[str]:
+    """Without CPUs, whose version is 0."""
+    found = set()
+    for properties in topology.glob("*/properties"):
+        version = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
+        if version is not None and int(version[1]):
+            found.add(target(int(version[1])))
+    return sorted(found)
+
+
+def built_targets() -> list[str]:
+    """Those that build.rs takes."""
+    table = re.search(r"const EXACT_TARGETS:.*?\];", (ROOT / "build.rs").read_text(), re.DOTALL)
+    return re.findall(r'"(gfx\w+)"', table[0]) if table is not None else []
+
+
+def main() -> None:
+    targets = local_targets(Path(sys.argv[1]) if len(sys.argv) > 1 else TOPOLOGY)
+    # Another GPU may be served by its family's code, which a full build has.
+    print(",".join(targets) if set(targets) <= set(built_targets()) else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+//! The engine's `tracing` events as records of Python's `logging`.
+//!
+//! A thread that has something to say may be the engine's, which must not wait for the interpreter. So an event goes
+//! into a bounded queue, and a thread that may wait hands it to `logging`. The thread starts with the first event, once
+//! more after a fork (threads are not inherited), and ends before the interpreter does.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::RwLock;
+use pyo3::prelude::*;
+use tracing::{Event, Level};
+
+use crate::config::log_level;
+use crate::engine::events::{Listener, event_text};
+
+const QUEUE_LENGTH: usize = 1024;
+/// The lock is held for as long as a thread takes to start, unless its holder was lost in a fork.
+const LOCK_LIMIT: Duration = Duration::from_millis(20);
+/// Handlers are other people's code, and may be slow.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+const THREAD_NAME: &str = "rocmforge-log";
+
+enum Message {
+    Record {
+        level: u8,
+        logger: String,
+        text: String,
+    },
+    /// Answered when all that was sent before is done.
+    Flush(Sender<()>),
+}
+
+enum State {
+    Idle,
+    Running {
+        process: u32,
+        sender: Sender<Message>,
+    },
+    /// The interpreter is going to end.
+    Closed,
+}
+
+static STATE: RwLock<State> = RwLock::new(State::Idle);
+/// Events for which the queue had no room, until that is said.
+static LOST: AtomicU64 = AtomicU64::new(0);
+static PREPARED: AtomicBool = AtomicBool::new(false);
+
+/// From now on events go to `logging`; what is under way when the interpreter ends is waited for.
+pub(super) fn install(py: Python<'_>) -> PyResult<()> {
+    let close = wrap_pyfunction!(close_log, py)?;
+    py.import("atexit")?.call_method1("register", (close,))?;
+    // Somebody who embeds the crate may listen already, and goes on.
+    let _ = tracing::subscriber::set_global_default(Listener(emit));
+    Ok(())
+}
+
+/// Never waits for the interpreter.
+fn emit(event: &Event<'_>) {
+    let metadata = event.metadata();
+    // The numbers of `logging`.
+    let level = match *metadata.level() {
+        Level::ERROR => 40,
+        Level::WARN => 30,
+        Level::INFO => 20,
+        _ => 10,
+    };
+    let record = Message::Record { level, logger: metadata.target().replace("::", "."), text: event_text(event) };
+    if !running().is_some_and(|sender| sender.try_send(record).is_ok()) {
+        LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The queue of this process; `None` when there can be none.
+fn running() -> Option<Sender<Message>> {
+    if let Some(sender) = existing() {
+        return Some(sender);
+    }
+    let mut state = STATE.try_write_for(LOCK_LIMIT)?;
+    match &*state {
+        State::Closed => return None,
+        // Another thread was faster.
+        State::Running { process, sender } if *process == std::process::id() => return Some(sender.clone()),
+        State::Running { .. } | State::Idle => {}
+    }
+    let (sender, receiver) = bounded(QUEUE_LENGTH);
+    std::thread::Builder::new().name(THREAD_NAME.into()).spawn(move || forward(&receiver)).ok()?;
+    let inherited =
+        std::mem::replace(&mut *state, State::Running { process: std::process::id(), sender: sender.clone() });
+    // Locks inside a parent's channel may be held for ever.
+    std::mem::forget(inherited);
+    Some(sender)
+}
+
+fn existing() -> Option<Sender<Message>> {
+    match &*STATE.try_read_for(LOCK_LIMIT)? {
+        State::Running { process, sender } if *process == std::process::id() => Some(sender.clone()),
+        _ => None,
+    }
+}
+
+fn forward(receiver: &Receiver<Message>) {
+    for message in receiver {
+        let handed_over = match message {
+            Message::Flush(done) => {
+                // Whoever waited may have given up.
+                let _ = done.send(());
+                continue;
+            }
+            Message::Record { level, logger, text } => Python::try_attach(|py| {
+                let logged = match LOST.swap(0, Ordering::Relaxed) {
+                    0 => Ok(()),
+                    lost => log(py, 30, "rocmforge", &format!("{lost} messages were lost: they came too fast")),
+                };
+                // A fault of a handler is reported by `logging` itself.
+                if let Err(error) = logged.and_then(|()| log(py, level, &logger, &text)) {
+                    error.write_unraisable(py, None);
+                }
+            }),
+        };
+        if handed_over.is_none() {
+            return;
+        }
+    }
+}
+
+fn log(py: Python<'_>, level: u8, logger: &str, text: &str) -> PyResult<()> {
+    py.import("logging")?.call_method1("getLogger", (logger,))?.call_method1("log", (level, text)).map(drop)
+}
+
+/// To be called before anything that may have something to say: imports `logging` and sets it to what `ROCMFORGE_LOG`
+/// asks for. Not on the thread that forwards: a process that forks while another thread imports a module can never
+/// import it in the child.
+pub(super) fn prepare(py: Python<'_>) -> PyResult<()> {
+    if PREPARED.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    py.import("logging")?;
+    if let Some(level) = log_level()? {
+        py.import("rocmforge.log")?.call_method1("show", (level,))?;
+    }
+    PREPARED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Waits until `logging` has all that was said so far.
+pub(super) fn flush(py: Python<'_>) {
+    // A handler that loads a model would wait for itself.
+    if std::thread::current().name() == Some(THREAD_NAME) {
+        return;
+    }
+    py.detach(|| {
+        if let Some(sender) = existing() {
+            let (done, answer) = bounded(1);
+            // Too slow a handler delays nobody for ever.
+            let _ = sender.send_timeout(Message::Flush(done), FLUSH_LIMIT).map(|()| answer.recv_timeout(FLUSH_LIMIT));
+        }
+    });
+}
+
+#[pyfunction]
+fn close_log(py: Python<'_>) {
+    flush(py);
+    if let Some(mut state) = STATE.try_write_for(LOCK_LIMIT) {
+        let last = std::mem::replace(&mut *state, State::Closed);
+        if matches!(&last, State::Running { process, .. } if *process != std::process::id()) {
+            std::mem::forget(last);
+        }
+    }
+}

@@ -1,0 +1,96 @@
+"""Names and paths that other engines take: the message says what to give here."""
+
+import inspect
+
+import pytest
+from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams
+from rocmforge.arguments import INSTEAD, MEANT
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n_ctx", "max_model_len"),
+        ("n_threads", "num_threads"),
+        ("gpu_memory_utilization", "kv_cache_memory"),
+        ("tensor_parallel_size", "one device"),
+        ("n_gpu_layers", 'device="hip"'),
+        ("max_modl_len", "did you mean max_model_len"),
+        ("quite_unknown", "its arguments are model, device"),
+    ],
+)
+def test_unknown_arguments_are_named_with_what_is_meant(name, hint):
+    with pytest.raises(TypeError) as raised:
+        LLM("model.gguf", **{name: 1})
+    message = str(raised.value)
+    assert message.startswith(f"LLM() got an unexpected keyword argument '{name}'; ")
+    assert hint in message
+    with pytest.raises(TypeError, match=r"^AsyncLLM\(\) got"):
+        AsyncLLM("model.gguf", **{name: 1})
+
+
+def test_hints_lead_to_arguments_that_exist():
+    known = inspect.signature(LLM).parameters
+    assert set(MEANT.values()) <= set(known)
+    assert not (set(MEANT) | set(INSTEAD)) & set(known)
+
+
+def test_vllms_name_of_the_cache_size(tiny_model, assert_nothing_left):
+    model = tiny_model("quant_models/Q4_0")
+    with LLM(model, kv_cache_memory_bytes=4_000_000) as theirs, LLM(model, kv_cache_memory=4_000_000) as ours:
+        assert theirs.config()["num_blocks"] == ours.config()["num_blocks"]
+        assert_nothing_left(theirs)
+    with pytest.raises(InvalidRequestError, match="kv_cache_memory_bytes as well"):
+        LLM(model, kv_cache_memory=1, kv_cache_memory_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("nope.gguf", "expected the path of a .gguf file"),
+        ("Qwen/Qwen3-0.6B-GGUF", "not downloaded by their names"),
+        ("hf.co/Qwen/Qwen3-0.6B-GGUF", "not downloaded by their names"),
+    ],
+)
+def test_a_model_that_is_not_there(path, hint):
+    with pytest.raises(FileNotFoundError) as raised:
+        LLM(path)
+    assert hint in str(raised.value)
+    assert path in str(raised.value)
+    assert raised.value.filename == path
+
+
+@pytest.mark.parametrize(
+    ("head", "hint"),
+    [
+        (b'\x40\0\0\0\0\0\0\0{"weight":{"dtype":"BF16"', "convert_hf_to_gguf.py"),
+        (b"<!DOCTYPE html>\n<html><head><title>Sign in", "HTML page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "git lfs pull"),
+        (b"PK\x03\x04" + bytes(40), "zip archive"),
+    ],
+)
+def test_files_of_other_kinds_are_named(tmp_path, head, hint):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(head)
+    with pytest.raises(ModelFileError, match=hint):
+        LLM(path)
+
+
+def test_advice_about_a_long_prompt_can_be_followed(tiny_model, assert_nothing_left):
+    model = tiny_model("quant_models/Q4_0")
+    with LLM(model, max_num_seqs=1) as llm:
+        longest = llm.config()["context_length"]
+        assert llm.config()["max_model_len"] == longest
+        with pytest.raises(InvalidRequestError, match="made for no more: shorten it") as raised:
+            llm.generate([1] * (longest + 1), progress=False)
+        assert "larger max_model_len" not in str(raised.value)
+        assert_nothing_left(llm)
+    with LLM(model, max_num_seqs=1, max_model_len=32) as llm:
+        with pytest.raises(InvalidRequestError, match=f"larger max_model_len .the model's limit is {longest}"):
+            llm.generate([1] * 40, progress=False)
+        assert_nothing_left(llm)
+
+
+def test_an_empty_stop_text_is_named():
+    with pytest.raises(InvalidRequestError, match="stop: got an empty text"):
+        SamplingParams(stop="")

@@ -1,0 +1,144 @@
+"""The command line on standard streams that cannot take everything, and its warnings."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny_models import rewritten
+
+import gguf
+
+LATIN_1 = {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}
+
+
+def process(*arguments, environment=None, **kwargs):
+    command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
+    environment = os.environ | (environment or {})
+    return subprocess.run(command, capture_output=True, check=False, env=environment, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def odd(tiny_model, tmp_path_factory):
+    """A file with a text beyond Latin-1 and numbers that JSON lacks in its metadata."""
+    folder = tmp_path_factory.mktemp("odd")
+    extra = {"test.nan": float("nan"), "test.inf": float("inf"), "test.minus": float("-inf")}
+    return rewritten(
+        tiny_model("quant_models/Q4_0"), folder / "odd.gguf", extra=extra, replace={"general.name": "日本 é 😀"}
+    )
+
+
+def test_metadata_that_json_cannot_hold_is_still_json(odd):
+    """A19: the infinities and NaN are texts."""
+
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    for environment in ({}, LATIN_1):
+        done = process("inspect", odd, "--json", environment=environment)
+        assert done.returncode == 0, done.stderr
+        metadata = json.loads(done.stdout.decode(), parse_constant=refuse)["metadata"]
+        assert (metadata["test.nan"], metadata["test.inf"], metadata["test.minus"]) == ("NaN", "Infinity", "-Infinity")
+        assert metadata["general.name"] == "日本 é 😀"
+
+
+def test_text_beyond_the_locale_is_escaped(odd):
+    """A19: and what the locale has stays as it is."""
+    done = process("inspect", odd, environment=LATIN_1)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "'\\u65e5\\u672c é \\U0001f600'" in done.stdout.decode("latin-1")
+
+
+def test_generated_text_beyond_the_locale_is_escaped(smollm2_path):
+    """A19: no traceback in the middle of an answer."""
+    # SmolLM2 repeats what it is shown.
+    prompt = "日本日本日本日本日本日本日本日本"
+    arguments = ["generate", prompt, "-m", smollm2_path, "-n", "8", "--temperature", "0"]
+    known = process(*arguments)
+    shown = process(*arguments, environment=LATIN_1)
+    assert (shown.returncode, shown.stderr) == (0, b"")
+    assert shown.stdout.isascii()
+    text = known.stdout.decode()
+    assert not text.isascii()
+    assert shown.stdout.decode().encode().decode("unicode_escape") == text
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["doctor", "--help"], ["inspect"]])
+def test_a_full_disk_is_one_line(odd, arguments):
+    """A19: wherever the output is given up."""
+    if arguments == ["inspect"]:
+        arguments = [*arguments, odd]
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_while_packages_are_imported_is_no_traceback(tmp_path):
+    """A19: a package stands in for the slow ones, and says when it is being imported."""
+    marker = tmp_path / "importing"
+    (tmp_path / "typer.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(60)\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "rocmforge", "doctor"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    deadline = time.monotonic() + 60
+    while not marker.exists():
+        assert program.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    program.send_signal(signal.SIGINT)
+    assert program.communicate(timeout=30) == (b"", b"")
+    assert program.returncode in (130, -signal.SIGINT)
+
+
+def test_a_text_in_another_encoding_is_named(odd, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_bytes("Grüße".encode("latin-1"))
+    done = process("perplexity", text, "-m", odd)
+    assert done.returncode == 1
+    assert b"not a text in UTF-8: byte 2 is 0xfc" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def without_pre_tokenizer(tmp_path_factory):
+    """Text may be split wrongly: the file does not say how."""
+    folder = tmp_path_factory.mktemp("pre")
+    return bpe_model(folder / "model.gguf")
+
+
+def bpe_model(path):
+    """The metadata of a byte-level vocabulary alone."""
+    writer = gguf.GGUFWriter(path, "llama")
+    characters = [chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]]
+    writer.add_tokenizer_model("gpt2")
+    characters.append("ab")
+    writer.add_token_list([*characters, "<|end|>"])
+    writer.add_token_types([1] * len(characters) + [3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(len(characters))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_check_reports_what_a_load_would_warn_of(without_pre_tokenizer):
+    report = json.loads(process("check", without_pre_tokenizer, "--json").stdout)
+    stages = {stage["stage"]: stage for stage in report["stages"]}
+    [warning] = stages["tokenizer"]["warnings"]
+    assert "tokenizer.ggml.pre is missing" in warning
+    shown = process("check", without_pre_tokenizer)
+    assert b"        warning: " in shown.stdout
+    assert b"tokenizer.ggml.pre is missing" in shown.stdout
+    # Said once.
+    assert shown.stderr == b""
