@@ -31,4 +31,6 @@ def main(model: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(f"usage: {sys.argv[0]} MODEL.gguf")
     main(sys.argv[1])

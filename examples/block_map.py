@@ -7,6 +7,7 @@ python examples/block_map.py model.gguf block_map.png
 import asyncio
 import random
 import sys
+import time
 
 import matplotlib as mpl
 import numpy as np
@@ -28,23 +29,25 @@ async def client(engine: AsyncLLM, rng: random.Random) -> None:
             break
 
 
-async def watch(model: str) -> np.ndarray:
-    """Owners per block and look: 0 free, -1 cached, else the number of sequences that hold it."""
+async def watch(model: str) -> tuple[np.ndarray, float]:
+    """Owners per block and look (0 free, -1 cached, else the number of sequences that hold it), and the seconds."""
     rng = random.Random(1)
     columns = []
     async with AsyncLLM(model, max_num_seqs=16, max_model_len=192) as engine:
+        started = time.monotonic()
         clients = asyncio.gather(*(client(engine, rng) for _ in range(NUM_REQUESTS)))
         while not clients.done():
             blocks = engine.block_map()
             columns.append(np.where(blocks["state"] == 1, -1, blocks["owners"].astype(int)))
             await asyncio.sleep(INTERVAL_SECONDS)
         await clients
+        seconds = time.monotonic() - started
     history = np.array(columns).T
-    return history[(history != 0).any(axis=1)]  # blocks that were never used say nothing
+    return history[(history != 0).any(axis=1)], seconds  # blocks that were never used say nothing
 
 
 # %% The picture
-def draw(history: np.ndarray, path: str) -> None:
+def draw(history: np.ndarray, seconds: float, path: str) -> None:
     figure, axes = plt.subplots(figsize=(12, 6), layout="constrained")
     top = max(2, int(history.max()))
     colours = ["#b0c4de", "#ffffff", *mpl.colormaps["plasma"](np.linspace(0.15, 0.85, top))]
@@ -55,12 +58,15 @@ def draw(history: np.ndarray, path: str) -> None:
         cmap=mpl.colors.ListedColormap(colours),
         vmin=-1.5,
         vmax=top + 0.5,
-        extent=(0, history.shape[1] * INTERVAL_SECONDS, history.shape[0], 0),
+        extent=(0, seconds, history.shape[0], 0),
     )
-    axes.set(xlabel="seconds", ylabel="block", title="KV cache: cached (-1), free (0), sequences that share a block")
-    figure.colorbar(image, ticks=range(-1, top + 1))
+    axes.set(xlabel="seconds", ylabel="block", title="KV cache while requests come and go")
+    bar = figure.colorbar(image, ticks=range(-1, top + 1))
+    bar.set_ticklabels(["cached", "free", "1 owner", *(f"{owners} owners" for owners in range(2, top + 1))])
     figure.savefig(path, dpi=120)
 
 
 if __name__ == "__main__":
-    draw(asyncio.run(watch(sys.argv[1])), sys.argv[2])
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: {sys.argv[0]} MODEL.gguf PICTURE.png")
+    draw(*asyncio.run(watch(sys.argv[1])), sys.argv[2])

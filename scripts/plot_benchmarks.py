@@ -21,27 +21,27 @@ def load_runs(storage: Path) -> list[tuple[str, dict[str, float]]]:
     documents = [json.loads(path.read_text(encoding="utf-8")) for path in storage.rglob("*.json")]
     documents.sort(key=lambda document: document["datetime"])
     return [
-        (document["datetime"][:16], {bench["name"]: bench["stats"]["median"] for bench in document["benchmarks"]})
+        (document["datetime"][:19], {bench["name"]: bench["stats"]["median"] for bench in document["benchmarks"]})
         for document in documents[-RUNS_SHOWN:]
     ]
 
 
 def plot(runs: list[tuple[str, dict[str, float]]], picture: Path) -> None:
     names = sorted({name for _, medians in runs for name in medians})
-    bar = 0.8 / len(runs)
+    step = 0.8 / len(runs)
     figure, axes = plt.subplots(figsize=(9, 1 + 0.6 * len(names)), layout="constrained")
     for index, (label, medians) in enumerate(runs):
         rows = [row for row, name in enumerate(names) if name in medians]
-        axes.barh(
-            [row + index * bar for row in rows],
-            [1e3 * medians[names[row]] for row in rows],
-            height=bar,
-            label=label,
-        )
-    axes.set_yticks([row + 0.4 - bar / 2 for row in range(len(names))], names)
+        # Points: on a logarithmic axis the length of a bar would mean nothing.
+        values = [1e3 * medians[names[row]] for row in rows]
+        places = [row + index * step for row in rows]
+        axes.plot(values, places, "o", label=label)
+        for value, place in zip(values, places, strict=True):
+            axes.annotate(f" {value:.3g}", (value, place), va="center", fontsize=7)
+    axes.set_yticks([row + 0.4 - step / 2 for row in range(len(names))], names)
     axes.invert_yaxis()
     axes.set_xscale("log")
-    axes.set_xlabel("median, milliseconds (shorter is faster)")
+    axes.set_xlabel("median, milliseconds (further left is faster)")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(title="run")
     picture.parent.mkdir(parents=True, exist_ok=True)
@@ -59,4 +59,6 @@ def main(storage: Path, picture: Path) -> int:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(f"usage: {sys.argv[0]} STORAGE_FOLDER PICTURE.png")
     sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
