@@ -3,11 +3,13 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rocmforge import _rocmforge
 
 STAND_IN = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
 pytestmark = pytest.mark.skipif(
@@ -120,3 +122,33 @@ def test_an_error_names_what_was_tried(tmp_path: Path, model) -> None:
         assert f" {name} (" in error
     assert f"looked into {broken.parent}" in error
     assert "install rocm-hip-runtime, or set ROCMFORGE_HIP_LIBRARY" in error
+
+
+def ask_helper(job: object) -> subprocess.CompletedProcess[bytes]:
+    """Of an interpreter as the engine starts it, for work that may crash."""
+    code = (
+        "import importlib.util, sys\n"
+        "spec = importlib.util.spec_from_file_location('rocmforge._rocmforge', sys.argv[1])\n"
+        "module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "print('beside the answer', flush=True)\n"
+        "module.run_helper()"
+    )
+    command = [sys.executable, "-I", "-S", "-c", code, _rocmforge.__file__]
+    return subprocess.run(command, input=json.dumps(job).encode(), capture_output=True, check=False)
+
+
+def test_the_interpreter_does_what_may_crash() -> None:
+    """The module loads without the package and its dependencies, and its answer is told from what others print."""
+    job = {"marker": "MARK", "kind": "compile", "platform": "amd", "library": str(STAND_IN), "unit": "rows"}
+    done = ask_helper(job | {"options": []})
+    answer = done.stdout.partition(b"MARK")[2]
+    assert done.returncode == 0
+    assert done.stdout.startswith(b"beside the answer\n")
+    # The length of the text, the text, and that it is an error.
+    assert int.from_bytes(answer[:8], "little") == len(answer) - 9
+    assert b"no --offload-arch among the options" in answer
+    assert answer.endswith(b"-")
+    # As hipRTC ends its process on a GPU that it does not know.
+    assert ask_helper(job | {"options": ["--offload-arch=gfx9999"]}).returncode == -signal.SIGABRT
+    assert b"a job of kind" in ask_helper({"marker": "MARK", "kind": "nonsense"}).stdout

@@ -23,6 +23,7 @@ __all__ = [
     "doctor",
     "embedded_targets",
     "inspect_gguf",
+    "run_helper",
 ]
 
 @final
@@ -301,6 +302,9 @@ def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
 ) -> list[tuple[str, str, list[str], list[tuple[str, str]]]]:
     """Reads and checks a whole file. Per stage: name, summary, warnings, problems (class, message)."""
+
+def run_helper() -> None:
+    """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""
 
 def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """What this machine offers.

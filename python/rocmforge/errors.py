@@ -25,7 +25,11 @@ class DeviceError(RocmForgeError, RuntimeError):
 
 
 class EngineDeadError(RocmForgeError, RuntimeError):
-    """The engine was closed, lost its device, or belongs to the parent of a forked process."""
+    """The engine was closed, lost its device, or belongs to the parent of a forked process.
+
+    Not every lost device can be told: AMD's runtime aborts the whole process when a kernel accesses memory that is not
+    there, so run servers under something that starts them again.
+    """
 
 
 class QueueFullError(RocmForgeError, RuntimeError):

@@ -1,5 +1,6 @@
 //! Where the HIP backend finds its device, its libraries and its cache of compiled kernels.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::{Error, Result};
@@ -52,8 +53,16 @@ pub struct HipOptions {
     /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
     /// `ROCMFORGE_GRAPHS`.
     pub graphs: Option<bool>,
-    /// Whether the vendor's matrix library serves long prompts where it is installed. `ROCMFORGE_VENDOR_BLAS`.
-    pub vendor_blas: bool,
+    /// Whether the vendor's matrix library serves long prompts where it is installed; `None`: on the GPUs on which it is
+    /// trusted so far. `ROCMFORGE_VENDOR_BLAS`.
+    pub vendor_blas: Option<bool>,
+    /// A program with its arguments that ends in `backend::hip::helper::main`: what may crash is done in it. `None`: the
+    /// matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork of this process.
+    /// Only the Python bindings set it.
+    pub helper: Option<Vec<OsString>>,
+    /// Whether this process of the tests is such a program. `ROCMFORGE_TEST_HELPER`, in tests alone.
+    #[cfg(test)]
+    pub is_helper: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.
     /// `ROCMFORGE_TEST_WITHOUT_BARRIER`, in tests alone: `gemv.hip:3`.
     #[cfg(test)]
@@ -74,7 +83,10 @@ impl Default for HipOptions {
             batch_invariant: false,
             self_test: true,
             graphs: None,
-            vendor_blas: true,
+            vendor_blas: None,
+            helper: None,
+            #[cfg(test)]
+            is_helper: false,
             #[cfg(test)]
             without_barrier: None,
         }
@@ -116,7 +128,11 @@ impl HipOptions {
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
         self.graphs = switch("ROCMFORGE_GRAPHS")?.or(self.graphs);
-        self.vendor_blas = switch("ROCMFORGE_VENDOR_BLAS")?.unwrap_or(self.vendor_blas);
+        self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
+        #[cfg(test)]
+        {
+            self.is_helper = switch("ROCMFORGE_TEST_HELPER")?.unwrap_or(self.is_helper);
+        }
         if self.rocm_path.is_none() {
             self.rocm_path = path("ROCM_PATH")?;
         }

@@ -1,5 +1,6 @@
 //! What the engine has to know of the interpreter that it runs in.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
@@ -10,7 +11,32 @@ use crate::config::EngineArgs;
 pub(super) fn engine_args(py: Python<'_>, model: PathBuf) -> PyResult<EngineArgs> {
     let mut args = EngineArgs::new(model);
     args.hip.python_path = package_folders(py)?;
+    args.hip.helper = helper(py);
     Ok(args)
+}
+
+/// Loads this module by its path, whatever the path of the new interpreter is, and nothing else.
+const HELPER: &str = "import importlib.util, sys
+spec = importlib.util.spec_from_file_location('rocmforge._rocmforge', sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.run_helper()";
+
+/// The interpreter in a process of its own, which does what may crash. `None` where a program that is no interpreter has
+/// Python in it, or this module is no file.
+fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
+    let text = |module: &str, name: &str| py.import(module).ok()?.getattr(name).ok()?.extract::<OsString>().ok();
+    let executable = text("sys", "executable").filter(|path| !path.is_empty())?;
+    let file = text("rocmforge._rocmforge", "__file__")?;
+    // Isolated, and without the packages' own start-up code: nothing of either is needed.
+    let arguments = ["-I", "-S", "-c", HELPER].map(OsString::from);
+    Some([executable].into_iter().chain(arguments).chain([file]).collect())
+}
+
+/// Does the job on the standard input and ends the process: what the interpreter that was started for it calls.
+#[pyfunction]
+pub(super) fn run_helper() {
+    crate::backend::hip::helper::main()
 }
 
 /// Where packages are installed. Other folders of the path, the current one for instance, may hold anybody's files: no

@@ -22,6 +22,8 @@ mod _rocmforge {
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
+    use super::host::run_helper;
+    #[pymodule_export]
     use super::inspect::{check_gguf, doctor, embedded_targets, inspect_gguf};
     #[pymodule_export]
     use super::params::PySamplingParams;

@@ -36,6 +36,8 @@ pub struct HipBackend {
     pub(super) conversion: Buffer,
     /// The vendor's matrix library, where there is one.
     pub(super) vendor: Option<Vendor>,
+    /// Why it does not serve, where it is there.
+    vendor_problem: Option<String>,
     /// What all matrices take on the matrix units, if they agree.
     pub(super) common: Option<Format>,
     /// The frequencies that `rope_angles` was last given, and where the device has them.
@@ -63,6 +65,7 @@ pub(super) struct Parts {
     pub counters: DevicePtr,
     pub conversion: Buffer,
     pub vendor: Option<Vendor>,
+    pub vendor_problem: Option<String>,
     pub common: Option<Format>,
     pub allocations: Vec<DeviceBuffer>,
     pub ledger: MemoryLedger,
@@ -92,6 +95,7 @@ impl HipBackend {
             counters: parts.counters,
             conversion: parts.conversion,
             vendor: parts.vendor,
+            vendor_problem: parts.vendor_problem,
             common: parts.common,
             rope: None,
             inv_freq,
@@ -108,7 +112,7 @@ impl HipBackend {
 
     /// From how many rows on the vendor's library serves; `None` where there is none.
     pub(super) fn vendor_rows(&self) -> Option<usize> {
-        self.vendor.as_ref().map(|vendor| vendor.least_rows)
+        self.vendor.as_ref().filter(|vendor| vendor.refusal.is_none()).map(|vendor| vendor.least_rows)
     }
 
     pub(super) fn multiprocessors(&self) -> u32 {
@@ -344,7 +348,15 @@ impl Backend for HipBackend {
     }
 
     fn describe(&self) -> String {
-        let vendor = self.vendor.as_ref().map(|vendor| vendor.blas.name());
-        super::describe::describe(self.device.properties(), &self.kernels, &self.types, &self.options, vendor)
+        let long_prompts = match (&self.vendor, &self.vendor_problem) {
+            (Some(Vendor { refusal: Some(refusal), .. }), _) => {
+                format!("matmul (the matrix library refused: {refusal})")
+            }
+            (Some(vendor), _) => vendor.blas.file().display().to_string(),
+            (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
+            (None, None) => "matmul".to_owned(),
+        };
+        let (properties, options) = (self.device.properties(), &self.options);
+        super::describe::describe(properties, &self.kernels, &self.types, options, &long_prompts)
     }
 }

@@ -115,6 +115,19 @@ pub(super) struct Segment {
     pub bias: DevicePtr,
 }
 
+impl Segment {
+    /// The outputs from `first` on, a multiple of 16.
+    pub fn rows_from(&self, first: usize, cols: usize) -> Self {
+        Self {
+            ty: self.ty,
+            first_row: self.first_row + first,
+            rows: self.rows - first,
+            tiles: self.tiles.offset(self.ty.matrix_bytes(first, cols)),
+            bias: if self.bias == DevicePtr::NULL { self.bias } else { self.bias.offset(4 * first as u64) },
+        }
+    }
+}
+
 /// The experts of a layer.
 #[derive(Debug)]
 pub struct Experts {

@@ -11,18 +11,17 @@ pub fn describe(
     kernels: &Kernels,
     types: &[(KernelType, GgmlType)],
     options: &HipOptions,
-    vendor: Option<&str>,
+    long_prompts: &str,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {}; {}{}",
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}",
         properties.name,
         properties.arch,
         properties.driver,
         properties.multiprocessors,
         types.join(", "),
-        vendor.unwrap_or("matmul"),
         decode_steps(options, properties),
         if options.batch_invariant { "; batch-invariant" } else { "" },
     )

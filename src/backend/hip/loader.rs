@@ -3,15 +3,16 @@
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
-use super::blas::{self, VendorBlas};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
 use super::ops::{Kept, Vendor, kept_bytes};
 use super::select;
 use super::self_test::Sample;
 use super::step::{StepInputs, StepLimits};
-use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
+use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
+use super::vendor;
+use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
 use crate::config::{HipOptions, KvCacheDtype};
@@ -48,13 +49,21 @@ pub struct HipLoader {
     max_cols: usize,
     cache: Option<(KvCacheDtype, usize)>,
     has_experts: bool,
+    /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
+    /// What is wrong with it, where it is there.
+    vendor_problem: Option<String>,
+    /// Whether it may yet be opened: its memory is counted until that is known.
+    vendor_expected: bool,
     /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
 
 mod budget;
 mod experts;
+mod stacks;
+
+pub use stacks::Layout;
 
 use budget::{common_format, part_bytes, upload_bytes};
 
@@ -64,7 +73,7 @@ pub fn device_type(ty: GgmlType) -> KernelType {
 }
 
 /// The stacks of matrices among the uploads.
-fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> {
+fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
         Upload::Experts(_) | Upload::Vector(_) => None,
@@ -77,10 +86,12 @@ impl HipLoader {
     /// # Errors
     /// `Error::Device`.
     pub fn new(device: Device, options: &HipOptions, limits: StepLimits) -> Result<Self> {
-        let wanted = VendorBlas::wanted(options).is_ok();
+        let vendor_expected = vendor::wanted(options, device.properties()).is_ok();
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
-            blas: if wanted { VendorBlas::open(&device, options)? } else { None },
+            blas: None,
+            vendor_problem: None,
+            vendor_expected,
             kept_bytes: 0,
             device,
             options: options.clone(),
@@ -193,6 +204,32 @@ impl HipLoader {
         });
         self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
     }
+
+    /// Opens the vendor's matrix library if it is to serve, and tries it with the shapes of the model, before anything
+    /// else takes the device's memory. Whatever is wrong with it is said once, and our own kernels serve.
+    fn open_vendor(&mut self, uploads: &[Upload<'_>]) {
+        self.vendor_expected = false;
+        if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
+            tracing::info!("long prompts use our own matrix kernels: {reason}");
+            return;
+        }
+        let library = match VendorBlas::locate(&self.device, &self.options) {
+            Ok(library) => library,
+            Err(problem) => {
+                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
+                return;
+            }
+        };
+        let products = vendor::products(stacks(uploads), self.limits.tokens);
+        let verdict = vendor::trial::check(self.device.properties(), &library, &products, &self.options);
+        match verdict.and_then(|()| VendorBlas::open_file(&self.device, &library)) {
+            Ok(library) => self.blas = Some(library),
+            Err(problem) => {
+                tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
+                self.vendor_problem = Some(problem);
+            }
+        }
+    }
 }
 
 /// A type without kernels of its own, decoded. The nearest f16 of each value.
@@ -226,6 +263,7 @@ impl Loader for HipLoader {
     }
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
+        self.open_vendor(uploads);
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
         self.weights = Arena::new(start, bytes);
@@ -280,32 +318,17 @@ impl Loader for HipLoader {
             None
         };
 
-        let start = self.weights(parts.iter().map(|part| part_bytes(&part.weight)).sum())?;
-        let (mut tiles, mut first_row) = (start, 0);
-        let mut segments: Vec<Segment> = Vec::new();
-        let mut starts = Vec::new();
-        for LinearPart { weight, .. } in parts {
+        let layout = Layout::of(parts);
+        let start = self.weights(layout.bytes)?;
+        let starts: Vec<_> = layout.starts.iter().map(|&at| start.offset(at)).collect();
+        for (LinearPart { weight, .. }, &tiles) in parts.iter().zip(&starts) {
             self.upload_part(weight, tiles, progress)?;
-            let ty = device_type(weight.ggml_type);
-            let bytes = ty.matrix_bytes(weight.rows, cols);
-            match segments.last_mut() {
-                // Whole tiles of one type that follow each other are one matrix to the kernels.
-                Some(last)
-                    if last.ty == ty
-                        && last.rows.is_multiple_of(TILE_ROWS)
-                        && last.tiles.offset(ty.matrix_bytes(last.rows, cols)) == tiles =>
-                {
-                    last.rows += weight.rows;
-                }
-                _ => {
-                    let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * first_row as u64));
-                    segments.push(Segment { ty, first_row, rows: weight.rows, tiles, bias });
-                }
-            }
-            starts.push(tiles);
-            tiles = tiles.offset(aligned(bytes));
-            first_row += weight.rows;
         }
+        let segments = layout.segments.iter().map(|run| {
+            let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * run.first_row as u64));
+            Segment { ty: run.ty, first_row: run.first_row, rows: run.rows, tiles: start.offset(run.start), bias }
+        });
+        let segments: Vec<Segment> = segments.collect();
         if let [first, second] = segments[..] {
             self.sample_pair(parts, &starts, [first, second]);
         }
@@ -432,11 +455,12 @@ impl Loader for HipLoader {
         let vendor = match self.blas.take() {
             Some(blas) => {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
-                let workspace = weights.offset(VENDOR_WEIGHTS_BYTES);
+                let weights_bytes = self.vendor_weights_bytes(self.max_cols);
+                let workspace = weights.offset(weights_bytes);
                 let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
-                Some(Vendor { blas, weights, workspace, kept, least_rows })
+                Some(Vendor { blas, weights, weights_bytes, workspace, kept, least_rows, refusal: None })
             }
             None => None,
         };
@@ -454,6 +478,7 @@ impl Loader for HipLoader {
             counters: counters_ptr,
             conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
             vendor,
+            vendor_problem: self.vendor_problem,
             common,
             allocations: self.allocations,
             ledger: self.ledger,

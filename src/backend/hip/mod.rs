@@ -5,9 +5,9 @@
 mod arena;
 mod args;
 mod backend;
-pub mod blas;
 mod buffer;
 mod checks;
+mod child;
 mod compile;
 mod describe;
 mod device;
@@ -17,6 +17,7 @@ mod driver;
 mod functions;
 mod graph;
 mod graphs;
+pub mod helper;
 mod kernels;
 mod loader;
 mod memory;
@@ -35,6 +36,7 @@ mod sys;
 pub(crate) mod tests;
 mod tuning;
 mod upload;
+mod vendor;
 
 pub use backend::HipBackend;
 pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};

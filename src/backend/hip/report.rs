@@ -1,9 +1,9 @@
 //! The kernels that serve each tensor type and op on a device, every one of them looked up in the code that was loaded:
 //! what `doctor` prints.
 
-use super::blas::VendorBlas;
 use super::compile::{MatrixUnit, Origin};
 use super::loader::device_type;
+use super::vendor::{self, blas::VendorBlas};
 use super::{
     Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit, tuning,
 };
@@ -160,19 +160,18 @@ fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: Strin
 
 /// The vendor's matrix library and what it is used for, or why it is not.
 pub fn matrix_library(device: &Device, options: &HipOptions) -> String {
-    if let Err(reason) = VendorBlas::wanted(options) {
+    if let Err(reason) = vendor::wanted(options, device.properties()) {
         return format!("not used: {reason}");
     }
-    match VendorBlas::open(device, options) {
-        Ok(Some(library)) => format!(
-            "{}: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
+    match VendorBlas::locate(device, options) {
+        Ok(library) => format!(
+            "{}, if it is right with the shapes of the model: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
              them dequantised, else of {} and more",
-            library.name(),
+            library.canonicalize().unwrap_or(library).display(),
             tuning::vendor_rows(true, true),
             tuning::vendor_rows(false, true),
             tuning::vendor_rows(false, false),
         ),
-        Ok(None) => "not found: products of any number of rows use the kernels above".to_owned(),
-        Err(error) => format!("not usable: {error}"),
+        Err(problem) => format!("none, so products of any number of rows use the kernels above: {problem}"),
     }
 }

@@ -53,6 +53,11 @@ impl Search {
         Self { named: options.library.clone(), ..Self::new(options, platform, names, None) }
     }
 
+    /// This very file, and nothing else.
+    pub fn file(file: &Path) -> Self {
+        Self { names: Vec::new(), before: Vec::new(), after: Vec::new(), named: Some(file.to_path_buf()) }
+    }
+
     /// Files to try, in this order. In the folders only those that exist; names are the loader's affair.
     fn candidates(&self) -> Vec<PathBuf> {
         let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {

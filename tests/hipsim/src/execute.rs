@@ -56,6 +56,10 @@ impl Device {
             Operation::Wait(mark) => self.run_until(state, *mark),
             Operation::Graph(operations) => operations.iter().try_for_each(|operation| self.execute(state, operation)),
             Operation::Launch(launch) => self.launch(state, launch),
+            Operation::Product(product) => {
+                let result = product.run(&mut state.memory);
+                self.check_copy(state, result, operation)
+            }
             Operation::ToDevice { .. } | Operation::ToHost { .. } => self.transfer(state, operation),
             Operation::OnDevice { to, from, bytes } => {
                 let result = state.memory.copy(*to, *from, *bytes);

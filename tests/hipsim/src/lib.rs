@@ -20,6 +20,7 @@ mod image;
 mod log;
 mod memory;
 mod module;
+mod product;
 mod queue;
 mod runtime;
 mod settings;

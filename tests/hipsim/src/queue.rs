@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::capture::Capture;
+use crate::product::Product;
 
 /// An address of the host's, as a program gave it. What lies there is read or written when the operation runs.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +33,8 @@ pub(crate) enum Operation {
         bytes: usize,
     },
     Launch(Launch),
+    /// Of the matrix library.
+    Product(Product),
     /// Only marks a place, for events.
     Record,
     Wait(Mark),

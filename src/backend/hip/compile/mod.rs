@@ -2,7 +2,6 @@
 //! else what the platform's run-time compiler makes of the embedded sources, kept on disk.
 
 mod cache;
-mod child;
 mod embedded;
 mod matrix_unit;
 pub mod plan;
@@ -13,7 +12,7 @@ mod tests;
 use std::sync::OnceLock;
 use std::time::Instant;
 
-use cache::Cache;
+pub use cache::Cache;
 pub use embedded::embedded_targets;
 #[cfg(test)]
 pub use embedded::target_for;
@@ -21,6 +20,7 @@ use embedded::{Target, Unpacked};
 pub use matrix_unit::MatrixUnit;
 use plan::Unit;
 use runtime::RuntimeCompiler;
+pub use runtime::run;
 
 use super::driver::DeviceProperties;
 use crate::config::{HipOptions, Platform};

@@ -1,15 +1,18 @@
 //! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CString, OsString, c_char, c_int};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use libloading::Library;
+use serde_json::{Value, json};
 
 use super::cache::Key;
-use super::child;
 use super::embedded::SOURCES;
 use super::plan::Unit;
+use crate::backend::hip::child;
 use crate::backend::hip::driver::DeviceProperties;
+use crate::backend::hip::helper::{self, Failure};
 use crate::backend::hip::search::Search;
 use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
 use crate::backend::hip::sys::{ProgramHandle, Status, reason};
@@ -20,6 +23,9 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 pub struct RuntimeCompiler {
     library: Api,
+    file: PathBuf,
+    platform: Platform,
+    helper: Option<Vec<OsString>>,
     name: String,
     target: Vec<String>,
     #[cfg(test)]
@@ -52,21 +58,22 @@ impl RuntimeCompiler {
     /// The first compiler found that fits the driver.
     pub fn open(properties: &DeviceProperties, options: &HipOptions) -> Result<Self, String> {
         search(properties, options).find(|library, file| {
-            let compiler = Self::load(properties, &file.display().to_string(), library)?;
+            let compiler = Self::load(properties, file, library, options)?;
             #[cfg(test)]
             let compiler = Self { without_barrier: options.without_barrier.clone(), ..compiler };
             Ok(compiler)
         })
     }
 
-    fn load(properties: &DeviceProperties, path: &str, library: Library) -> Result<Self, String> {
-        // SAFETY: a library with all of these functions is of the kind whose headers they are from.
-        let (library, kind) = unsafe {
-            match properties.platform {
-                Platform::Amd => (Api::Hiprtc(Hiprtc::load(library).map_err(|e| reason(&e))?), "hipRTC"),
-                Platform::Nvidia => (Api::Nvrtc(Nvrtc::load(library).map_err(|e| reason(&e))?), "NVRTC"),
-            }
-        };
+    fn load(
+        properties: &DeviceProperties,
+        file: &Path,
+        library: Library,
+        options: &HipOptions,
+    ) -> Result<Self, String> {
+        let path = file.display();
+        let kind = if properties.platform == Platform::Amd { "hipRTC" } else { "NVRTC" };
+        let library = load(properties.platform, library)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both numbers outlive the call.
         let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
@@ -80,6 +87,9 @@ impl RuntimeCompiler {
         };
         Ok(Self {
             library,
+            file: file.to_path_buf(),
+            platform: properties.platform,
+            helper: options.helper.clone(),
             name,
             target: target_options(properties),
             #[cfg(test)]
@@ -115,71 +125,113 @@ impl RuntimeCompiler {
         Job { key: hash.finalize(), unit, options }
     }
 
+    /// In a process of its own: hipRTC ends its process when it is asked for a GPU that it does not know.
+    ///
     /// # Errors
     /// The compiler's messages, or how its process ended.
     pub fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
-        let text = |name: &str| CString::new(name).map_err(|e| e.to_string());
-        let mut headers = Vec::new();
-        let mut main = None;
-        for (name, source) in sources_of(job.unit) {
-            match name == job.unit.file {
-                true => main = Some((text(name)?, text(source)?)),
-                false => headers.push((text(name)?, text(source)?)),
-            }
-        }
-        let (name, source) = main.ok_or_else(|| format!("this build has no {}", job.unit.file))?;
-        let options = job.options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
-        child::run(TIMEOUT, || self.compile_here(&name, &source, &headers, &options))
-    }
-
-    fn compile_here(
-        &self,
-        name: &CString,
-        source: &CString,
-        headers: &[(CString, CString)],
-        options: &[CString],
-    ) -> Result<Vec<u8>, String> {
-        let pointers = |texts: &mut dyn Iterator<Item = &CString>| -> Vec<*const c_char> {
-            texts.map(|text| text.as_ptr()).collect()
+        let Some(command) = &self.helper else {
+            return child::run(TIMEOUT, || compile_unit(&self.library, job.unit, &job.options));
         };
-        let header_names = pointers(&mut headers.iter().map(|(name, _)| name));
-        let header_texts = pointers(&mut headers.iter().map(|(_, text)| text));
-        let options = pointers(&mut options.iter());
-        let mut program = ProgramHandle::NULL;
-        let api = &self.library;
-        // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive
-        // the program. The program is not destroyed: the process that it lives in ends with it.
-        unsafe {
-            ok(
-                "creating the program",
-                rtc!(
-                    api,
-                    hiprtcCreateProgram
-                        | nvrtcCreateProgram(
-                            &raw mut program,
-                            source.as_ptr(),
-                            name.as_ptr(),
-                            headers.len() as c_int,
-                            header_texts.as_ptr(),
-                            header_names.as_ptr()
-                        )
-                ),
-            )?;
-            let count = options.len() as c_int;
-            let status = rtc!(api, hiprtcCompileProgram | nvrtcCompileProgram(program, count, options.as_ptr()));
-            if status != Status(0) {
-                let log = read(
-                    |size| rtc!(api, hiprtcGetProgramLogSize | nvrtcGetProgramLogSize(program, size)),
-                    |bytes| rtc!(api, hiprtcGetProgramLog | nvrtcGetProgramLog(program, bytes)),
-                )?;
-                let log = String::from_utf8_lossy(&log);
-                return Err(format!("status {}, {}", status.0, log.trim_end_matches('\0').trim()));
-            }
-            read(
-                |size| rtc!(api, hiprtcGetCodeSize | nvrtcGetCUBINSize(program, size)),
-                |bytes| rtc!(api, hiprtcGetCode | nvrtcGetCUBIN(program, bytes)),
-            )
+        let request = json!({
+            "kind": helper::COMPILE,
+            "platform": self.platform.name(),
+            "library": self.file.display().to_string(),
+            "unit": job.unit.name(),
+            "options": job.options,
+        });
+        helper::run(command, &request, TIMEOUT).map_err(|failure| match failure {
+            Failure::Died(how) => format!("the compiler's process {how}"),
+            Failure::NotRun(problem) => problem,
+        })
+    }
+}
+
+/// A job of `RuntimeCompiler::compile`, in the process of its own.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn run(job: &Value) -> Result<Vec<u8>, String> {
+    let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
+    let name = text("unit")?;
+    let unit = Unit::all().into_iter().find(|unit| unit.name() == name).ok_or_else(|| format!("no unit {name}"))?;
+    let options = job["options"].as_array().into_iter().flatten().filter_map(|option| option.as_str());
+    let options: Vec<String> = options.map(str::to_owned).collect();
+    let platform = if text("platform")? == Platform::Amd.name() { Platform::Amd } else { Platform::Nvidia };
+    let library = Search::file(Path::new(text("library")?)).find(|library, _| load(platform, library))?;
+    compile_unit(&library, unit, &options)
+}
+
+fn load(platform: Platform, library: Library) -> Result<Api, String> {
+    // SAFETY: a library with all of these functions is of the kind whose headers they are from.
+    unsafe {
+        match platform {
+            Platform::Amd => Ok(Api::Hiprtc(Hiprtc::load(library).map_err(|e| reason(&e))?)),
+            Platform::Nvidia => Ok(Api::Nvrtc(Nvrtc::load(library).map_err(|e| reason(&e))?)),
         }
+    }
+}
+
+fn compile_unit(api: &Api, unit: Unit, options: &[String]) -> Result<Vec<u8>, String> {
+    let text = |name: &str| CString::new(name).map_err(|e| e.to_string());
+    let mut headers = Vec::new();
+    let mut main = None;
+    for (name, source) in sources_of(unit) {
+        match name == unit.file {
+            true => main = Some((text(name)?, text(source)?)),
+            false => headers.push((text(name)?, text(source)?)),
+        }
+    }
+    let (name, source) = main.ok_or_else(|| format!("this build has no {}", unit.file))?;
+    let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
+    compile_here(api, &name, &source, &headers, &options)
+}
+
+fn compile_here(
+    api: &Api,
+    name: &CString,
+    source: &CString,
+    headers: &[(CString, CString)],
+    options: &[CString],
+) -> Result<Vec<u8>, String> {
+    let pointers =
+        |texts: &mut dyn Iterator<Item = &CString>| -> Vec<*const c_char> { texts.map(|text| text.as_ptr()).collect() };
+    let header_names = pointers(&mut headers.iter().map(|(name, _)| name));
+    let header_texts = pointers(&mut headers.iter().map(|(_, text)| text));
+    let options = pointers(&mut options.iter());
+    let mut program = ProgramHandle::NULL;
+    // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive
+    // the program. The program is not destroyed: the process that it lives in ends with it.
+    unsafe {
+        ok(
+            "creating the program",
+            rtc!(
+                api,
+                hiprtcCreateProgram
+                    | nvrtcCreateProgram(
+                        &raw mut program,
+                        source.as_ptr(),
+                        name.as_ptr(),
+                        headers.len() as c_int,
+                        header_texts.as_ptr(),
+                        header_names.as_ptr()
+                    )
+            ),
+        )?;
+        let count = options.len() as c_int;
+        let status = rtc!(api, hiprtcCompileProgram | nvrtcCompileProgram(program, count, options.as_ptr()));
+        if status != Status(0) {
+            let log = read(
+                |size| rtc!(api, hiprtcGetProgramLogSize | nvrtcGetProgramLogSize(program, size)),
+                |bytes| rtc!(api, hiprtcGetProgramLog | nvrtcGetProgramLog(program, bytes)),
+            )?;
+            let log = String::from_utf8_lossy(&log);
+            return Err(format!("status {}, {}", status.0, log.trim_end_matches('\0').trim()));
+        }
+        read(
+            |size| rtc!(api, hiprtcGetCodeSize | nvrtcGetCUBINSize(program, size)),
+            |bytes| rtc!(api, hiprtcGetCode | nvrtcGetCUBIN(program, bytes)),
+        )
     }
 }
 

@@ -95,9 +95,9 @@ impl HipBackend {
         if flags & LINEAR_ADD != 0 {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
-        let out = out.write("linear's output", rows, matrix.rows, out_format)?;
+        let start = out.write("linear's output", rows, matrix.rows, out_format)?;
         let cols = matrix.cols;
-        let product = |x| Product { x, norm, eps, rows, cols, out, out_format, out_stride: matrix.rows, flags };
+        let product = |x| Product { x, norm, eps, rows, cols, out: start, out_format, out_stride: matrix.rows, flags };
         let mut converted = None;
         if let Some(pair) = self.pair(matrix, rows)
             && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
@@ -109,7 +109,18 @@ impl HipBackend {
             let format = self.activation_format(segment.ty.matmul_format(), rows);
             let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
             match format {
-                Format::F16 | Format::Bf16 => self.vendor_product(segment, format, &product)?,
+                Format::F16 | Format::Bf16 => {
+                    let Some(refused) = self.vendor_product(segment, format, &product)? else { continue };
+                    // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
+                    let (first, start) = match out_format {
+                        Format::F32 => (refused, start),
+                        _ => (0, out.write("linear's output", rows, matrix.rows, Format::F32)?),
+                    };
+                    let format = self.activation_format(segment.ty.matmul_format(), rows);
+                    let x = self.rows_in(format, x, rows, cols, &mut converted)?;
+                    let rest = Product { x, out: start, out_format: Format::F32, ..product };
+                    self.matmul(&segment.rows_from(first, cols), &rest)?;
+                }
                 Format::F32 => self.gemv(segment, DevicePtr::NULL, &product)?,
                 Format::F16Tiled | Format::Bf16Tiled => self.matmul(segment, &product)?,
             }
@@ -172,7 +183,12 @@ impl HipBackend {
         }
         // The library's products half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
-        let whole = gate_up.rows.is_multiple_of(TILE_COLS) && gate_up.segments.len() == 1;
+        // The library would read a bias as 16-bit numbers too.
+        let [segment] = &gate_up.segments[..] else {
+            self.norm_multiply(x, norm, gate_up, rows, normed, products, Format::F32)?;
+            return self.activate(products, activation, rows, cols, out);
+        };
+        let whole = gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias == DevicePtr::NULL;
         let format = match self.matrix_format(gate_up, rows) {
             Some(Format::F16) if whole => Format::F16,
             _ => Format::F32,

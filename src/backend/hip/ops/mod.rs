@@ -10,4 +10,4 @@ mod rows;
 mod vendor;
 
 pub use experts::most_runs;
-pub use vendor::{Kept, Vendor, kept_bytes};
+pub use vendor::{Kept, Vendor, kept_bytes, piece_rows};

@@ -9,9 +9,9 @@ use crate::backend::hip::DevicePtr;
 use crate::backend::hip::arena::Arena;
 use crate::backend::hip::args::{DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::hip::backend::HipBackend;
-use crate::backend::hip::blas::{self, Element, Operands, VendorBlas};
-use crate::backend::hip::buffer::{Segment, TILE_COLS, TILE_ROWS, count};
+use crate::backend::hip::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
 use crate::backend::hip::tuning::VENDOR_WEIGHTS_BYTES;
+use crate::backend::hip::vendor::blas::{self, Element, Operands, VendorBlas};
 use crate::{Error, Result};
 
 /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
@@ -21,11 +21,14 @@ const TILES_PER_BLOCK: usize = 4;
 pub struct Vendor {
     pub blas: VendorBlas,
     pub workspace: DevicePtr,
-    /// `VENDOR_WEIGHTS_BYTES`, for weights that are not kept.
+    /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
     pub weights: DevicePtr,
+    pub weights_bytes: u64,
     pub kept: Kept,
     /// It serves products of so many rows and more.
     pub least_rows: usize,
+    /// What it has refused: from then on our own kernels serve.
+    pub refusal: Option<blas::Refusal>,
 }
 
 /// Dequantised weights that stay on the device.
@@ -57,6 +60,12 @@ fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
     2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
+/// Outputs of a matrix whose weights are dequantised at once where they are not kept.
+pub fn piece_rows(cols: usize) -> usize {
+    let row_bytes = 2 * cols.next_multiple_of(TILE_COLS);
+    (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS
+}
+
 /// Bytes that a stack of matrices takes where its dequantised copy is kept; `None` for a stack that is not worth it:
 /// prompts rarely want the logits of many rows, and the largest matrices serve only those.
 pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
@@ -76,8 +85,14 @@ impl HipBackend {
         Ok(())
     }
 
-    /// One segment with its activations row-major in `format`.
-    pub(super) fn vendor_product(&mut self, segment: &Segment, format: Format, product: &Product) -> Result<()> {
+    /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that it
+    /// did not compute. It is not asked again then, and `activation_format` is that of our own kernels.
+    pub(super) fn vendor_product(
+        &mut self,
+        segment: &Segment,
+        format: Format,
+        product: &Product,
+    ) -> Result<Option<usize>> {
         let Some(vendor) = &mut self.vendor else {
             return Err(Error::internal("row-major activations without a vendor's library"));
         };
@@ -85,14 +100,27 @@ impl HipBackend {
             return self.library_product(segment, format, product, 0, segment.rows, weights);
         }
         let weights = vendor.weights;
-        let row_bytes = 2 * product.cols.next_multiple_of(TILE_COLS);
-        let piece_rows = (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS;
+        let piece_rows = piece_rows(product.cols);
         for first in (0..segment.rows).step_by(piece_rows) {
             let rows = piece_rows.min(segment.rows - first);
             self.dequantize(segment, product.cols, first, rows, weights)?;
-            self.library_product(segment, format, product, first, rows, weights)?;
+            if let Some(refused) = self.library_product(segment, format, product, first, rows, weights)? {
+                return Ok(Some(refused));
+            }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Goes on without the library, which was warned of once. It stays open: recorded steps may hold what it launched.
+    fn give_up_vendor(&mut self, refusal: blas::Refusal) {
+        let Some(vendor) = &mut self.vendor else { return };
+        let library = vendor.blas.file().display();
+        tracing::warn!(%library, refusal, "the matrix library refuses a product; our own kernels serve from here on");
+        vendor.refusal = Some(refusal);
+        // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
+        if self.conversion.bytes < vendor.weights_bytes {
+            self.conversion = Buffer { ptr: vendor.weights, bytes: vendor.weights_bytes, format: Format::F32 };
+        }
     }
 
     /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
@@ -109,7 +137,7 @@ impl HipBackend {
         unsafe { self.stream.launch(&self.functions.of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
     }
 
-    /// The product of those rows, which lie dequantised at `weights`.
+    /// The product of those rows, which lie dequantised at `weights`; `first` where the library refused it.
     fn library_product(
         &mut self,
         segment: &Segment,
@@ -118,7 +146,7 @@ impl HipBackend {
         first: usize,
         rows: usize,
         weights: DevicePtr,
-    ) -> Result<()> {
+    ) -> Result<Option<usize>> {
         let Some(vendor) = &mut self.vendor else {
             return Err(Error::internal("a library's product without the library"));
         };
@@ -140,7 +168,11 @@ impl HipBackend {
             workspace: vendor.workspace,
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
-        unsafe { vendor.blas.multiply(&self.stream, wanted, operands) }
+        let refusal = unsafe { vendor.blas.multiply(&self.stream, wanted, operands)? };
+        Ok(refusal.err().map(|refusal| {
+            self.give_up_vendor(refusal);
+            first
+        }))
     }
 }
 

@@ -17,6 +17,8 @@ pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 pub struct Dialect {
     pub prefix: &'static str,
     pub library_names: &'static [&'static str],
+    /// Of a `MatmulHeuristicResult_t`, which begins with the algorithm.
+    pub result_bytes: usize,
     pub compute_f32: c_int,
     pub attribute_transpose_a: c_int,
     pub attribute_epilogue: c_int,
@@ -27,6 +29,7 @@ pub struct Dialect {
 pub const CUBLASLT: Dialect = Dialect {
     prefix: "cublasLt",
     library_names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
+    result_bytes: 96,
     compute_f32: 68,
     attribute_transpose_a: 3,
     attribute_epilogue: 7,
@@ -37,17 +40,13 @@ pub const CUBLASLT: Dialect = Dialect {
 pub const HIPBLASLT: Dialect = Dialect {
     prefix: "hipblasLt",
     library_names: &["libhipblaslt.so.2", "libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
+    result_bytes: 56,
     compute_f32: 2,
     attribute_transpose_a: 0,
     attribute_epilogue: 2,
     attribute_bias_pointer: 3,
     operation_transpose: 112,
 };
-
-/// `MatmulHeuristicResult_t` of either library, with room for the larger one. It begins with the algorithm.
-#[repr(C, align(16))]
-#[derive(Debug, Clone, Copy)]
-pub struct HeuristicResult(pub [u8; 128]);
 
 pub type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
 pub type Destroy = unsafe extern "C" fn(Handle) -> c_int;
@@ -63,7 +62,7 @@ pub type GetHeuristic = unsafe extern "C" fn(
     Handle,
     Handle,
     c_int,
-    *mut HeuristicResult,
+    *mut c_void,
     *mut c_int,
 ) -> c_int;
 pub type Matmul = unsafe extern "C" fn(

@@ -43,6 +43,23 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     })
 }
 
+/// Lets the stand-in's matrix library misbehave so in this process.
+pub(crate) fn misbehave(fault: &str) {
+    let fault = CString::new(fault).unwrap();
+    // SAFETY: the function's type is that of its source.
+    let status = unsafe {
+        let set = library(&stand_in().unwrap()).get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"hipsim_blaslt");
+        set.unwrap()(fault.as_ptr())
+    };
+    assert_eq!(status, 0, "{fault:?}");
+}
+
+/// Products that the stand-in's matrix library was asked for in this process.
+pub(crate) fn products() -> u64 {
+    // SAFETY: as above.
+    unsafe { library(&stand_in().unwrap()).get::<unsafe extern "C" fn() -> u64>(b"hipsim_blaslt_products").unwrap()() }
+}
+
 /// A device with its options.
 pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
     if AMD_TARGETS.contains(&target) && target_for(target).is_none() {

@@ -11,3 +11,4 @@ mod recorded;
 mod report;
 mod selection;
 mod self_test;
+mod vendor;

@@ -5,6 +5,7 @@
 //! texts are zero-terminated, buffers are as large as their sizes say. Handles may be anything.
 #![allow(clippy::missing_safety_doc)] // said above, once for all
 
+pub mod blaslt;
 pub mod device;
 pub mod event;
 pub mod graph;

@@ -1,23 +1,29 @@
 //! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts and
-//! large batches use it, over weights that `ops::vendor` dequantises; nothing needs it.
+//! large batches use it, over weights that `ops::vendor` dequantises.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-use super::search::Search;
-use super::sys::blaslt::{
+use crate::backend::hip::search::Search;
+use crate::backend::hip::sys::blaslt::{
     CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
-    HIPBLASLT, Handle, HeuristicResult, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+    HIPBLASLT, Handle, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
 };
-use super::sys::reason;
-use super::{Device, DevicePtr, Stream};
+use crate::backend::hip::sys::{file_of, reason};
+use crate::backend::hip::{Device, DevicePtr, Stream};
 use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
 
+/// What the library does not do, and how it says so. Never a failure of the engine.
+pub type Refusal = String;
+
 /// Plans kept at most: prompts come in any number of rows, and each has its own.
 const MAX_PLANS: usize = 256;
+/// Algorithms that the library is asked for: it may refuse the one that it named first when it is to run it.
+const MAX_ALGORITHMS: usize = 8;
 /// Device memory that the library may use during a product, bytes.
 pub const WORKSPACE_BYTES: u64 = 64 << 20;
 
@@ -70,7 +76,7 @@ pub struct VendorBlas {
     preference: Handle,
     plans: HashMap<Product, Plan>,
     device: Device,
-    name: String,
+    file: PathBuf,
 }
 
 // SAFETY: the handles are used by one thread at a time (`&mut self`), and the libraries bind none of them to a thread.
@@ -81,7 +87,10 @@ struct Plan {
     weights: Handle,
     x: Handle,
     out: Handle,
-    algorithm: HeuristicResult,
+    /// The library's results, one behind the other, each beginning with an algorithm; aligned as they want.
+    results: Box<[u128]>,
+    /// Which of them are still to be tried, the first being the one in use.
+    algorithms: std::ops::Range<usize>,
 }
 
 struct Api {
@@ -100,48 +109,39 @@ struct Api {
 }
 
 impl VendorBlas {
-    /// Whether it is wanted at all, or why not. Batch invariance needs one order of summation; a driver given by its path
-    /// comes without the vendor's other libraries.
-    pub fn wanted(options: &HipOptions) -> std::result::Result<(), &'static str> {
-        if !options.vendor_blas {
-            Err("ROCMFORGE_VENDOR_BLAS=0")
-        } else if options.batch_invariant {
-            Err("results are batch-invariant")
-        } else if options.library.is_some() {
-            Err("the driver was given by its path")
-        } else {
-            Ok(())
-        }
-    }
-
-    /// The library of the device's platform, or `None` with the reason in the log.
+    /// The file of the library of the device's platform, wherever it is; none of its functions was called yet.
     ///
     /// # Errors
-    /// `Device` when the library is there and does not work.
-    pub fn open(device: &Device, options: &HipOptions) -> Result<Option<Self>> {
+    /// Why there is none, or what is wrong with it.
+    pub fn locate(device: &Device, options: &HipOptions) -> std::result::Result<PathBuf, Refusal> {
         let properties = device.properties();
-        let dialect = match properties.platform {
-            Platform::Amd => HIPBLASLT,
-            Platform::Nvidia => CUBLASLT,
-        };
+        let dialect = dialect_of(device);
         let names = dialect.library_names.iter().map(|&name| name.to_owned()).collect();
         let search = Search::new(options, properties.platform, names, Some(&properties.library));
-        let found = search.find(|library, file| {
-            Api::load(library, dialect).map(|api| (api, file.display().to_string())).map_err(|error| error.to_string())
-        });
-        let ((api, create, preference_create, preference_set), name) = match found {
-            Ok(found) => found,
-            Err(problem) => {
-                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
-                return Ok(None);
-            }
-        };
-        device.make_current()?;
+        search.find(|library, file| {
+            let (api, ..) = Api::load(library, dialect)?;
+            Ok(file_of(api.matmul as *const c_void).unwrap_or_else(|| file.to_path_buf()))
+        })
+    }
+
+    /// Starts the library in this very file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open_file(device: &Device, file: &Path) -> std::result::Result<Self, Refusal> {
+        Search::file(file).find(|library, file| Self::start(device, library, file))
+    }
+
+    fn start(device: &Device, library: Library, file: &Path) -> std::result::Result<Self, Refusal> {
+        let dialect = dialect_of(device);
+        let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
+        let file = file.to_path_buf();
+        device.make_current().map_err(|error| error.to_string())?;
         let mut handle = std::ptr::null_mut();
         // SAFETY: the function is the library's own; it writes one handle.
         check(unsafe { create(&mut handle) }, dialect, "Create")?;
         let mut blas =
-            Self { api, handle, preference: std::ptr::null_mut(), plans: HashMap::new(), device: device.clone(), name };
+            Self { api, handle, preference: std::ptr::null_mut(), plans: HashMap::new(), device: device.clone(), file };
         // SAFETY: as above; on an error `blas` drops what exists.
         check(unsafe { preference_create(&mut blas.preference) }, dialect, "MatmulPreferenceCreate")?;
         let bytes = WORKSPACE_BYTES;
@@ -155,23 +155,44 @@ impl VendorBlas {
             )
         };
         check(status, dialect, "MatmulPreferenceSetAttribute")?;
-        Ok(Some(blas))
+        Ok(blas)
     }
 
-    /// The file that was opened.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The file that it was loaded from.
+    pub fn file(&self) -> &Path {
+        &self.file
     }
 
-    /// Queues a product.
+    /// Queues a product. What the library refuses is the inner error; nothing was queued then.
     ///
     /// # Errors
-    /// `Device` when the library refuses it.
+    /// Those of the device.
     ///
     /// # Safety
     /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
-    pub unsafe fn multiply(&mut self, stream: &Stream, product: Product, operands: Operands) -> Result<()> {
+    pub unsafe fn multiply(
+        &mut self,
+        stream: &Stream,
+        product: Product,
+        operands: Operands,
+    ) -> Result<std::result::Result<(), Refusal>> {
         self.device.make_current()?;
+        if product.bias && product.output != Element::F32 {
+            // The library reads a bias as numbers of the output's type, and ours are f32.
+            return Err(Error::internal(format!("a bias of f32 for {product:?}")));
+        }
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.try_multiply(stream, product, operands) })
+    }
+
+    /// # Safety
+    /// As `multiply`.
+    unsafe fn try_multiply(
+        &mut self,
+        stream: &Stream,
+        product: Product,
+        operands: Operands,
+    ) -> std::result::Result<(), Refusal> {
         if !self.plans.contains_key(&product) {
             if self.plans.len() == MAX_PLANS {
                 self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
@@ -179,58 +200,72 @@ impl VendorBlas {
             let plan = self.plan(product)?;
             self.plans.insert(product, plan);
         }
-        let Some(plan) = self.plans.get(&product) else {
-            return Err(Error::internal("a plan that was just made is not there"));
-        };
+        let (api, dialect) = (&self.api, self.api.dialect);
+        let Some(plan) = self.plans.get_mut(&product) else { return Err("a plan is not there".to_owned()) };
         if product.bias {
             let pointer = operands.bias.0;
             // SAFETY: the attribute is a pointer, and the library copies it.
             let status = unsafe {
-                (self.api.descriptor_set)(
+                (api.descriptor_set)(
                     plan.descriptor,
-                    self.api.dialect.attribute_bias_pointer,
+                    dialect.attribute_bias_pointer,
                     (&raw const pointer).cast::<c_void>(),
                     size_of::<u64>(),
                 )
             };
-            check(status, self.api.dialect, "MatmulDescSetAttribute")?;
+            check(status, dialect, "MatmulDescSetAttribute")?;
         }
         let (alpha, beta) = (1.0f32, if product.add { 1.0f32 } else { 0.0 });
-        // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was given by
-        // the library for these layouts within the workspace's size. alpha and beta are read before the call returns.
-        let status = unsafe {
-            (self.api.matmul)(
-                self.handle,
-                plan.descriptor,
-                (&raw const alpha).cast::<c_void>(),
-                operands.weights.0,
-                plan.weights,
-                operands.x.0,
-                plan.x,
-                (&raw const beta).cast::<c_void>(),
-                operands.out.0,
-                plan.out,
-                operands.out.0,
-                plan.out,
-                plan.algorithm.0.as_ptr().cast(),
-                operands.workspace.0,
-                WORKSPACE_BYTES as usize,
-                stream.queue().handle.0,
-            )
-        };
-        check(status, self.api.dialect, "Matmul")
+        let mut refusal = Ok(());
+        for algorithm in plan.algorithms.clone() {
+            let algorithm_at = plan.results.as_ptr().cast::<u8>().wrapping_add(algorithm * dialect.result_bytes);
+            // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was given
+            // by the library for these layouts within the workspace's size, and lies in the results with its whole size.
+            // alpha and beta are read before the call returns.
+            let status = unsafe {
+                (api.matmul)(
+                    self.handle,
+                    plan.descriptor,
+                    (&raw const alpha).cast::<c_void>(),
+                    operands.weights.0,
+                    plan.weights,
+                    operands.x.0,
+                    plan.x,
+                    (&raw const beta).cast::<c_void>(),
+                    operands.out.0,
+                    plan.out,
+                    operands.out.0,
+                    plan.out,
+                    algorithm_at.cast(),
+                    operands.workspace.0,
+                    WORKSPACE_BYTES as usize,
+                    stream.queue().handle.0,
+                )
+            };
+            match check(status, dialect, "Matmul") {
+                Ok(()) => {
+                    // The ones before it are not tried again.
+                    plan.algorithms.start = algorithm;
+                    return Ok(());
+                }
+                Err(problem) => refusal = Err(problem),
+            }
+        }
+        refusal
     }
 
     /// The library is column-major: our row-major `weights` are its transposed `A` (`cols` x `out_rows`), `x` its `B`
     /// (`cols` x `rows`), `out` its `D` (`out_rows` x `rows`).
-    fn plan(&self, product: Product) -> Result<Plan> {
+    fn plan(&self, product: Product) -> std::result::Result<Plan, Refusal> {
         let api = &self.api;
         let mut plan = Plan {
             descriptor: std::ptr::null_mut(),
             weights: std::ptr::null_mut(),
             x: std::ptr::null_mut(),
             out: std::ptr::null_mut(),
-            algorithm: HeuristicResult([0; 128]),
+            results: vec![0; (MAX_ALGORITHMS * api.dialect.result_bytes).div_ceil(size_of::<u128>())]
+                .into_boxed_slice(),
+            algorithms: 0..0,
         };
         let filled = self.fill_plan(&mut plan, product);
         if filled.is_err() {
@@ -239,7 +274,7 @@ impl VendorBlas {
         filled.map(|()| plan)
     }
 
-    fn fill_plan(&self, plan: &mut Plan, product: Product) -> Result<()> {
+    fn fill_plan(&self, plan: &mut Plan, product: Product) -> std::result::Result<(), Refusal> {
         let (api, dialect) = (&self.api, self.api.dialect);
         let (rows, out_rows, cols) = (product.rows as u64, product.out_rows as u64, product.cols as u64);
         let input = product.input.code();
@@ -274,7 +309,7 @@ impl VendorBlas {
             check(d, dialect, "MatrixLayoutCreate")?;
         }
         let mut found: c_int = 0;
-        // SAFETY: the objects are those made above; room for the one result that is asked for.
+        // SAFETY: the objects are those made above; there is room for as many results as are asked for.
         let status = unsafe {
             (api.heuristic)(
                 self.handle,
@@ -284,14 +319,15 @@ impl VendorBlas {
                 plan.out,
                 plan.out,
                 self.preference,
-                1,
-                &mut plan.algorithm,
+                MAX_ALGORITHMS as c_int,
+                plan.results.as_mut_ptr().cast(),
                 &mut found,
             )
         };
         check(status, dialect, "MatmulAlgoGetHeuristic")?;
-        if found < 1 {
-            return Err(failed(dialect, format!("no algorithm for {product:?}")));
+        plan.algorithms = 0..usize::try_from(found).unwrap_or(0).min(MAX_ALGORITHMS);
+        if plan.algorithms.is_empty() {
+            return Err(failed(dialect, &format!("no algorithm for {product:?}")));
         }
         Ok(())
     }
@@ -315,7 +351,7 @@ impl Drop for VendorBlas {
 
 impl Api {
     /// The functions of an opened library; those that only `open` calls come beside it.
-    fn load(library: Library, dialect: Dialect) -> Result<(Self, Create, Create, SetAttribute)> {
+    fn load(library: Library, dialect: Dialect) -> std::result::Result<(Self, Create, Create, SetAttribute), Refusal> {
         // SAFETY: the types are those of the library's public header, for each name.
         unsafe {
             let create = symbol::<Create>(&library, dialect, "Create")?;
@@ -359,19 +395,26 @@ impl Api {
     }
 }
 
+fn dialect_of(device: &Device) -> Dialect {
+    match device.properties().platform {
+        Platform::Amd => HIPBLASLT,
+        Platform::Nvidia => CUBLASLT,
+    }
+}
+
 /// # Safety
 /// `T` is the type of the function.
-unsafe fn symbol<T: Copy>(library: &Library, dialect: Dialect, function: &str) -> Result<T> {
+unsafe fn symbol<T: Copy>(library: &Library, dialect: Dialect, function: &str) -> std::result::Result<T, Refusal> {
     let name = format!("{}{function}", dialect.prefix);
     // SAFETY: by the caller's promise.
     let found = unsafe { library.get::<T>(name.as_bytes()) };
-    found.map(|f| *f).map_err(|e| failed(dialect, format!("the library lacks {name}: {}", reason(&e))))
+    found.map(|f| *f).map_err(|e| failed(dialect, &format!("the library lacks {name}: {}", reason(&e))))
 }
 
-fn check(status: c_int, dialect: Dialect, function: &str) -> Result<()> {
-    if status == 0 { Ok(()) } else { Err(failed(dialect, format!("{function} failed with status {status}"))) }
+fn check(status: c_int, dialect: Dialect, function: &str) -> std::result::Result<(), Refusal> {
+    if status == 0 { Ok(()) } else { Err(failed(dialect, &format!("{function} failed with status {status}"))) }
 }
 
-fn failed(dialect: Dialect, problem: String) -> Error {
-    Error::Device { device: "hip".to_owned(), problem: format!("{}: {problem}", dialect.prefix) }
+fn failed(dialect: Dialect, problem: &str) -> Refusal {
+    format!("{}: {problem}", dialect.prefix)
 }

@@ -1,13 +1,16 @@
-//! Running foreign code that may abort, in a child process.
+//! Running foreign code that may abort, in a child process, which hands its result back through an anonymous file.
 //!
-//! hipRTC ends its process when it is asked for a GPU that it does not know. So it is called in a fork of ours, which
-//! hands its result back through an anonymous file and ends. A fork has only the calling thread, and locks that other
-//! threads held stay locked in it: the C library makes its own usable again (allocation, dynamic linking), the compilers
-//! have no threads of their own before the first call, and the closure must touch nothing else that is shared.
+//! A program that was named for it is started anew (`spawn`): it has nothing of ours that could be half done. Where none
+//! was, the process is forked (`run`). A fork has only the calling thread, and locks that other threads held stay locked in
+//! it: the C library makes its own usable again (allocation, dynamic linking), but no other library does, so a compiler
+//! that another thread is just using may hang in it, until the time is up. The closure must touch nothing else that is
+//! shared, and no GPU.
 
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Text from the child that is worth showing, at most.
@@ -28,7 +31,7 @@ pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) ->
             unsafe { libc::_exit(code) }
         }
         pid => {
-            let ended = wait(pid, timeout)?;
+            let ended = wait(pid, timeout).map_err(|how| format!("the compiler {how}"))?.text;
             collect(&mut result).unwrap_or_else(|| {
                 let text = tail(&mut printed);
                 Err(format!("the compiler's process {ended}{}{text}", if text.is_empty() { "" } else { ": " }))
@@ -37,11 +40,73 @@ pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) ->
     }
 }
 
+/// Why a program gave no result.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It was killed by a signal, or did not end in time: what it did is to blame.
+    Died(String),
+    /// It could not be started, or said why it could not do its work.
+    NotRun(String),
+}
+
+/// Starts a program that is given `job` on its standard input and answers on its standard output by `answer`, and gives its
+/// result. The job names the `marker` that the answer begins with, since others may print there too.
+pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration) -> Result<Vec<u8>, Failure> {
+    let not_run = |problem: String| Failure::NotRun(problem);
+    let [program, arguments @ ..] = command else { return Err(not_run("no program was named".to_owned())) };
+    let mut input = anonymous_file().map_err(not_run)?;
+    let (mut output, mut printed) = (anonymous_file().map_err(not_run)?, anonymous_file().map_err(not_run)?);
+    let io = |error: io::Error| Failure::NotRun(format!("{}: {error}", program.display()));
+    input.write_all(job).and_then(|()| input.seek(SeekFrom::Start(0))).map_err(io)?;
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(input);
+    command.stdout(output.try_clone().map_err(io)?).stderr(printed.try_clone().map_err(io)?);
+    let child = command.spawn().map_err(io)?;
+    let pid = libc::pid_t::try_from(child.id()).map_err(|error| not_run(error.to_string()))?;
+    let ended = wait(pid, timeout).map_err(Failure::Died)?;
+    let mut bytes = Vec::new();
+    output.seek(SeekFrom::Start(0)).and_then(|_| output.read_to_end(&mut bytes)).map_err(io)?;
+    let at = bytes.windows(marker.len()).position(|window| window == marker);
+    match at.and_then(|at| result_in(&bytes[at + marker.len()..])) {
+        Some(result) => result.map_err(Failure::NotRun),
+        None => {
+            let text = tail(&mut printed);
+            let how = format!("{}{}{text}", ended.text, if text.is_empty() { "" } else { ": " });
+            Err(if ended.by_signal { Failure::Died(how) } else { Failure::NotRun(format!("its process {how}")) })
+        }
+    }
+}
+
+/// In a program that `spawn` started: does the work with what others print out of the way, writes its result, and ends the
+/// process.
+pub fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
+    // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. What is printed from here on
+    // goes where messages go.
+    let mut result = unsafe {
+        let own = libc::dup(1);
+        libc::dup2(2, 1);
+        File::from_raw_fd(own)
+    };
+    expect_an_abort();
+    let marked = result.write_all(marker);
+    let code = if marked.is_ok() { write_result(&mut result, work) } else { 1 };
+    // SAFETY: ends the process; nothing of its host program runs any more.
+    unsafe { libc::_exit(code) }
+}
+
 fn in_child(result: &mut File, printed: &File, work: impl FnOnce() -> Result<Vec<u8>, String>) -> libc::c_int {
-    // SAFETY: plain system calls; the descriptors are open, the limit outlives its call.
+    // SAFETY: plain system calls; the descriptors are open.
     unsafe {
         libc::dup2(printed.as_raw_fd(), 1);
         libc::dup2(printed.as_raw_fd(), 2);
+    }
+    expect_an_abort();
+    write_result(result, work)
+}
+
+fn expect_an_abort() {
+    // SAFETY: plain system calls; the limit outlives its call.
+    unsafe {
         // An abort is expected here: no core file, and the default action, not a handler of the host program.
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         libc::signal(libc::SIGABRT, libc::SIG_DFL);
@@ -49,6 +114,10 @@ fn in_child(result: &mut File, printed: &File, work: impl FnOnce() -> Result<Vec
         // Not to outlive the thread that waits.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
+}
+
+/// The process' exit status.
+fn write_result(result: &mut File, work: impl FnOnce() -> Result<Vec<u8>, String>) -> libc::c_int {
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked".into()));
     let (tag, bytes) = match outcome {
@@ -68,6 +137,10 @@ fn collect(file: &mut File) -> Option<Result<Vec<u8>, String>> {
     let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0)).ok()?;
     file.read_to_end(&mut bytes).ok()?;
+    result_in(&bytes)
+}
+
+fn result_in(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let (body, tag) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
     match tag {
@@ -77,8 +150,14 @@ fn collect(file: &mut File) -> Option<Result<Vec<u8>, String>> {
     }
 }
 
-/// Waits for the child to end, and says how it did.
-fn wait(pid: libc::pid_t, timeout: Duration) -> Result<String, String> {
+/// How a child ended.
+struct Ended {
+    text: String,
+    by_signal: bool,
+}
+
+/// Waits for the child to end; an error if it has to be ended.
+fn wait(pid: libc::pid_t, timeout: Duration) -> Result<Ended, String> {
     let start = Instant::now();
     let mut status = 0;
     loop {
@@ -91,13 +170,18 @@ fn wait(pid: libc::pid_t, timeout: Duration) -> Result<String, String> {
                     libc::kill(pid, libc::SIGKILL);
                     libc::waitpid(pid, &raw mut status, 0);
                 }
-                return Err(format!("the compiler did not end within {} s", timeout.as_secs()));
+                return Err(format!("did not end within {} s", timeout.as_secs()));
             }
             -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
             // The host program ignores SIGCHLD or reaped the child: its result tells the rest.
-            -1 => return Ok("ended".into()),
-            _ if libc::WIFSIGNALED(status) => return Ok(format!("was killed by signal {}", libc::WTERMSIG(status))),
-            _ => return Ok(format!("ended with status {}", libc::WEXITSTATUS(status))),
+            -1 => return Ok(Ended { text: "ended".into(), by_signal: false }),
+            _ if libc::WIFSIGNALED(status) => {
+                return Ok(Ended { text: format!("was killed by signal {}", libc::WTERMSIG(status)), by_signal: true });
+            }
+            _ => {
+                let text = format!("ended with status {}", libc::WEXITSTATUS(status));
+                return Ok(Ended { text, by_signal: false });
+            }
         }
     }
 }

@@ -1,0 +1,372 @@
+//! hipBLASLt: products of 16-bit matrices with f32 sums, as the engine asks for them, and the ways in which the real library
+//! has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+
+use super::{find_stream, put};
+use crate::log::say;
+use crate::product::{Element, Matrix, Product};
+use crate::queue::Operation;
+
+/// hipblasStatus_t.
+#[must_use]
+#[repr(transparent)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlasStatus(pub i32);
+
+impl BlasStatus {
+    pub const SUCCESS: Self = Self(0);
+    pub const NOT_INITIALIZED: Self = Self(1);
+    pub const INVALID_VALUE: Self = Self(3);
+    pub const NOT_SUPPORTED: Self = Self(7);
+    pub const EXECUTION_FAILED: Self = Self(6);
+}
+
+type Result<T> = std::result::Result<T, BlasStatus>;
+
+impl From<Result<()>> for BlasStatus {
+    fn from(result: Result<()>) -> Self {
+        result.err().unwrap_or(Self::SUCCESS)
+    }
+}
+
+/// hipblasLtMatmulHeuristicResult_t: an algorithm of 24 bytes, the workspace, a state, a figure, four reserved numbers.
+const RESULT_BYTES: usize = 56;
+/// Algorithms that there are for every product.
+const ALGORITHMS: u8 = 3;
+
+/// How the library misbehaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// hipblasLtCreate fails.
+    Create,
+    /// The heuristic answers with an error, as on GPUs that the library was not built for.
+    Heuristic,
+    /// It answers with success and no algorithm.
+    NoAlgorithm,
+    /// The first algorithm is refused when it is to run.
+    FirstRefused,
+    /// All are.
+    AllRefused,
+    /// One element of a result is wrong.
+    Wrong,
+    Segfault,
+    Abort,
+}
+
+const FAULTS: [(&CStr, Fault); 9] = [
+    (c"", Fault::None),
+    (c"create", Fault::Create),
+    (c"heuristic", Fault::Heuristic),
+    (c"no-algorithm", Fault::NoAlgorithm),
+    (c"first-refused", Fault::FirstRefused),
+    (c"all-refused", Fault::AllRefused),
+    (c"wrong", Fault::Wrong),
+    (c"segfault", Fault::Segfault),
+    (c"abort", Fault::Abort),
+];
+
+enum Object {
+    Library,
+    Preference,
+    Descriptor { transpose_a: bool, add_bias: bool, bias: u64 },
+    Layout { element: Element, rows: usize, cols: usize, stride: usize },
+}
+
+struct State {
+    objects: HashMap<usize, Object>,
+    last: usize,
+    fault: Fault,
+    products: u64,
+}
+
+fn state() -> &'static Mutex<State> {
+    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+    STATE.get_or_init(|| {
+        let name = std::env::var("HIPSIM_BLASLT").unwrap_or_default();
+        let known = FAULTS.iter().find(|(fault, _)| fault.to_bytes() == name.as_bytes());
+        if known.is_none() {
+            say(format_args!("HIPSIM_BLASLT={name}: no such fault"));
+        }
+        let fault = known.map_or(Fault::None, |(_, fault)| *fault);
+        Mutex::new(State { objects: HashMap::new(), last: 0xb1a5_0000, fault, products: 0 })
+    })
+}
+
+impl State {
+    fn object(&self, handle: *mut c_void) -> Result<&Object> {
+        self.objects.get(&handle.addr()).ok_or(BlasStatus::INVALID_VALUE)
+    }
+
+    fn layout(&self, handle: *mut c_void) -> Result<Matrix> {
+        match self.object(handle)? {
+            Object::Layout { element, rows, cols, stride } => {
+                Ok(Matrix { at: 0, element: *element, rows: *rows, cols: *cols, stride: *stride })
+            }
+            _ => Err(BlasStatus::INVALID_VALUE),
+        }
+    }
+
+    fn is(&self, handle: *mut c_void, kind: impl Fn(&Object) -> bool) -> Result<()> {
+        if kind(self.object(handle)?) { Ok(()) } else { Err(BlasStatus::INVALID_VALUE) }
+    }
+}
+
+/// Lets the library misbehave from now on as `HIPSIM_BLASLT` would have it; an empty name ends it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipsim_blaslt(fault: *const c_char) -> BlasStatus {
+    // SAFETY: the module's contract.
+    let name = unsafe { CStr::from_ptr(fault) };
+    let found = FAULTS.iter().find(|(known, _)| *known == name).ok_or(BlasStatus::INVALID_VALUE);
+    found.map(|(_, fault)| state().lock().fault = *fault).into()
+}
+
+/// Products that were queued so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipsim_blaslt_products() -> u64 {
+    state().lock().products
+}
+
+fn create(handle: *mut *mut c_void, object: Object) -> Result<()> {
+    let mut state = state().lock();
+    state.last += 1;
+    let id = state.last;
+    state.objects.insert(id, object);
+    // SAFETY: the module's contract.
+    unsafe { put(handle, std::ptr::without_provenance_mut(id)) }.map_err(|_| BlasStatus::INVALID_VALUE)
+}
+
+fn destroy(handle: *mut c_void) -> BlasStatus {
+    state().lock().objects.remove(&handle.addr()).map(drop).ok_or(BlasStatus::INVALID_VALUE).into()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtCreate(handle: *mut *mut c_void) -> BlasStatus {
+    if state().lock().fault == Fault::Create {
+        return BlasStatus::NOT_INITIALIZED;
+    }
+    create(handle, Object::Library).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipblasLtDestroy(handle: *mut c_void) -> BlasStatus {
+    destroy(handle)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtMatmulDescCreate(
+    handle: *mut *mut c_void,
+    compute: c_int,
+    scale: c_int,
+) -> BlasStatus {
+    // HIPBLAS_COMPUTE_32F with factors of HIP_R_32F.
+    if (compute, scale) != (2, 0) {
+        return BlasStatus::NOT_SUPPORTED;
+    }
+    create(handle, Object::Descriptor { transpose_a: false, add_bias: false, bias: 0 }).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipblasLtMatmulDescDestroy(handle: *mut c_void) -> BlasStatus {
+    destroy(handle)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
+    handle: *mut c_void,
+    attribute: c_int,
+    value: *const c_void,
+    bytes: usize,
+) -> BlasStatus {
+    let set = || {
+        let mut state = state().lock();
+        let object = state.objects.get_mut(&handle.addr()).ok_or(BlasStatus::INVALID_VALUE)?;
+        let Object::Descriptor { transpose_a, add_bias, bias } = object else { return Err(BlasStatus::INVALID_VALUE) };
+        // SAFETY: the module's contract: a value of so many bytes.
+        let number = |wanted: usize| match (bytes == wanted, wanted) {
+            (true, 4) => Ok(u64::from(unsafe { value.cast::<u32>().read_unaligned() })),
+            // SAFETY: as above.
+            (true, _) => Ok(unsafe { value.cast::<u64>().read_unaligned() }),
+            (false, _) => Err(BlasStatus::INVALID_VALUE),
+        };
+        match attribute {
+            // HIPBLASLT_MATMUL_DESC_TRANSA: HIPBLAS_OP_N or _T.
+            0 => {
+                *transpose_a =
+                    [111, 112].iter().position(|&op| number(4) == Ok(op)).ok_or(BlasStatus::INVALID_VALUE)? == 1
+            }
+            // _EPILOGUE: HIPBLASLT_EPILOGUE_DEFAULT or _BIAS.
+            2 => *add_bias = [1, 4].iter().position(|&op| number(4) == Ok(op)).ok_or(BlasStatus::INVALID_VALUE)? == 1,
+            // _BIAS_POINTER.
+            3 => *bias = number(8)?,
+            _ => return Err(BlasStatus::NOT_SUPPORTED),
+        }
+        Ok(())
+    };
+    set().into()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtMatrixLayoutCreate(
+    handle: *mut *mut c_void,
+    element: c_int,
+    rows: u64,
+    cols: u64,
+    stride: i64,
+) -> BlasStatus {
+    let size = |size: u64| usize::try_from(size).ok().filter(|&size| size > 0);
+    let sizes = (size(rows), size(cols), usize::try_from(stride).ok().filter(|&stride| stride as u64 >= rows));
+    match (Element::of(element), sizes) {
+        (Some(element), (Some(rows), Some(cols), Some(stride))) => {
+            create(handle, Object::Layout { element, rows, cols, stride }).into()
+        }
+        _ => BlasStatus::INVALID_VALUE,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipblasLtMatrixLayoutDestroy(handle: *mut c_void) -> BlasStatus {
+    destroy(handle)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtMatmulPreferenceCreate(handle: *mut *mut c_void) -> BlasStatus {
+    create(handle, Object::Preference).into()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn hipblasLtMatmulPreferenceDestroy(handle: *mut c_void) -> BlasStatus {
+    destroy(handle)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipblasLtMatmulPreferenceSetAttribute(
+    handle: *mut c_void,
+    attribute: c_int,
+    value: *const c_void,
+    bytes: usize,
+) -> BlasStatus {
+    // HIPBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES.
+    if (attribute, bytes) != (1, 8) || value.is_null() {
+        return BlasStatus::INVALID_VALUE;
+    }
+    state().lock().is(handle, |object| matches!(object, Object::Preference)).into()
+}
+
+/// The product of these objects, without its addresses.
+fn product(state: &State, library: *mut c_void, descriptor: *mut c_void, layouts: [*mut c_void; 4]) -> Result<Product> {
+    state.is(library, |object| matches!(object, Object::Library))?;
+    let Object::Descriptor { transpose_a: true, add_bias, bias } = *state.object(descriptor)? else {
+        return Err(BlasStatus::NOT_SUPPORTED);
+    };
+    let [a, b, c, d] = layouts.map(|layout| state.layout(layout));
+    let (a, b, c, d) = (a?, b?, c?, d?);
+    let shapes = a.rows == b.rows
+        && d.rows == a.cols
+        && d.cols == b.cols
+        && (c.rows, c.cols, c.stride) == (d.rows, d.cols, d.stride);
+    let elements =
+        a.element == b.element && a.element != Element::F32 && c.element == d.element && d.element != Element::Bf16;
+    if !shapes {
+        return Err(BlasStatus::INVALID_VALUE);
+    }
+    if !elements {
+        return Err(BlasStatus::NOT_SUPPORTED);
+    }
+    Ok(Product { a, b, d, beta: 0.0, bias: add_bias.then_some(bias), wrong: state.fault == Fault::Wrong })
+}
+
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // the library's
+pub unsafe extern "C" fn hipblasLtMatmulAlgoGetHeuristic(
+    library: *mut c_void,
+    descriptor: *mut c_void,
+    a: *mut c_void,
+    b: *mut c_void,
+    c: *mut c_void,
+    d: *mut c_void,
+    preference: *mut c_void,
+    wanted: c_int,
+    results: *mut u8,
+    found: *mut c_int,
+) -> BlasStatus {
+    let find = || {
+        let state = state().lock();
+        state.is(preference, |object| matches!(object, Object::Preference))?;
+        // A bias whose address is not known yet is no reason to refuse.
+        product(&state, library, descriptor, [a, b, c, d])?;
+        if state.fault == Fault::Heuristic || wanted < 1 || results.is_null() {
+            return Err(BlasStatus::INVALID_VALUE);
+        }
+        let count = if state.fault == Fault::NoAlgorithm { 0 } else { wanted.min(ALGORITHMS.into()) };
+        for number in 0..count as usize {
+            let mut result = [0; RESULT_BYTES];
+            result[0] = 0xa0 + number as u8;
+            // SAFETY: the module's contract: room for as many results as are wanted.
+            unsafe { results.add(number * RESULT_BYTES).cast::<[u8; RESULT_BYTES]>().write_unaligned(result) };
+        }
+        // SAFETY: the module's contract.
+        unsafe { put(found, count) }.map_err(|_| BlasStatus::INVALID_VALUE)
+    };
+    find().into()
+}
+
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)] // the library's
+pub unsafe extern "C" fn hipblasLtMatmul(
+    library: *mut c_void,
+    descriptor: *mut c_void,
+    alpha: *const c_void,
+    a: u64,
+    a_layout: *mut c_void,
+    b: u64,
+    b_layout: *mut c_void,
+    beta: *const c_void,
+    c: u64,
+    c_layout: *mut c_void,
+    d: u64,
+    d_layout: *mut c_void,
+    algorithm: *const u8,
+    workspace: u64,
+    workspace_bytes: usize,
+    stream: *mut c_void,
+) -> BlasStatus {
+    let multiply = || {
+        let mut state = state().lock();
+        let mut product = product(&state, library, descriptor, [a_layout, b_layout, c_layout, d_layout])?;
+        if alpha.is_null() || beta.is_null() || algorithm.is_null() || c != d || (workspace == 0 && workspace_bytes > 0)
+        {
+            return Err(BlasStatus::INVALID_VALUE);
+        }
+        // SAFETY: the module's contract: factors are f32, an algorithm is one of the heuristic's.
+        let (alpha, beta, algorithm) =
+            unsafe { (alpha.cast::<f32>().read_unaligned(), beta.cast::<f32>().read_unaligned(), algorithm.read()) };
+        let number = algorithm.wrapping_sub(0xa0);
+        if alpha != 1.0 || number >= ALGORITHMS || product.bias == Some(0) {
+            return Err(BlasStatus::INVALID_VALUE);
+        }
+        match state.fault {
+            Fault::AllRefused => return Err(BlasStatus::EXECUTION_FAILED),
+            Fault::FirstRefused if number == 0 => return Err(BlasStatus::NOT_SUPPORTED),
+            Fault::Abort => std::process::abort(),
+            // SAFETY: a fault is what is asked for.
+            Fault::Segfault => unsafe {
+                libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+                libc::raise(libc::SIGSEGV);
+            },
+            _ => {}
+        }
+        (product.a.at, product.b.at, product.d.at, product.beta) = (a, b, d, beta);
+        let queued = find_stream(stream)
+            .and_then(|(device, stream)| device.enqueue(&mut *device.working()?, stream, Operation::Product(product)));
+        queued.map_err(|_| BlasStatus::EXECUTION_FAILED)?;
+        state.products += 1;
+        Ok(())
+    };
+    multiply().into()
+}

@@ -1,0 +1,117 @@
+//! A matrix product of the stand-in matrix library, computed in f64 when its stream comes to it.
+
+use crate::memory::Memory;
+use crate::status::{Result, Status};
+
+/// Elements of a matrix, by hipDataType.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+/// A matrix in device memory, column after column.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Matrix {
+    pub at: u64,
+    pub element: Element,
+    pub rows: usize,
+    pub cols: usize,
+    /// Elements from one column to the next.
+    pub stride: usize,
+}
+
+/// `d = transposed a · b + beta · d + bias`, the bias being one number per row of `d`, in elements as `d`'s.
+#[derive(Debug, Clone)]
+pub(crate) struct Product {
+    pub a: Matrix,
+    pub b: Matrix,
+    pub d: Matrix,
+    pub beta: f32,
+    pub bias: Option<u64>,
+    /// Whether one element is to be wrong.
+    pub wrong: bool,
+}
+
+impl Element {
+    pub(crate) fn of(number: i32) -> Option<Self> {
+        [(0, Self::F32), (2, Self::F16), (14, Self::Bf16)].into_iter().find(|(code, _)| *code == number).map(|(_, e)| e)
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    fn read(self, bytes: &[u8]) -> f64 {
+        let half = || u16::from_le_bytes([bytes[0], bytes[1]]);
+        match self {
+            Self::F32 => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).into(),
+            Self::F16 => half::f16::from_bits(half()).into(),
+            Self::Bf16 => half::bf16::from_bits(half()).into(),
+        }
+    }
+
+    fn write(self, value: f64, bytes: &mut [u8]) {
+        match self {
+            Self::F32 => bytes.copy_from_slice(&(value as f32).to_le_bytes()),
+            Self::F16 => bytes.copy_from_slice(&half::f16::from_f64(value).to_le_bytes()),
+            Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f64(value).to_le_bytes()),
+        }
+    }
+}
+
+impl Matrix {
+    fn bytes(&self) -> usize {
+        self.element.bytes() * (self.stride * (self.cols - 1) + self.rows)
+    }
+
+    fn load(&self, memory: &Memory) -> Result<Vec<u8>> {
+        load(memory, self.at, self.bytes())
+    }
+
+    fn column(&self, bytes: &[u8], col: usize) -> Vec<f64> {
+        let size = self.element.bytes();
+        let column = &bytes[size * self.stride * col..][..size * self.rows];
+        column.chunks(size).map(|bytes| self.element.read(bytes)).collect()
+    }
+}
+
+impl Product {
+    pub(crate) fn run(&self, memory: &mut Memory) -> Result<()> {
+        let (a, b, mut d) = (self.a.load(memory)?, self.b.load(memory)?, self.d.load(memory)?);
+        let size = self.d.element.bytes();
+        let bias = self.bias.map(|at| load(memory, at, size * self.d.rows)).transpose()?;
+        let weights: Vec<Vec<f64>> = (0..self.a.cols).map(|col| self.a.column(&a, col)).collect();
+        for col in 0..self.d.cols {
+            let x = self.b.column(&b, col);
+            for (row, weights) in weights.iter().enumerate() {
+                let mut sum: f64 = weights.iter().zip(&x).map(|(w, x)| w * x).sum();
+                let at = &mut d[size * (self.d.stride * col + row)..][..size];
+                // With a factor of zero, what is there is not read: it may be no number.
+                if self.beta != 0.0 {
+                    sum += f64::from(self.beta) * self.d.element.read(at);
+                }
+                if let Some(bias) = &bias {
+                    sum += self.d.element.read(&bias[size * row..]);
+                }
+                if self.wrong && (col, row) == (self.d.cols - 1, self.d.rows / 2) {
+                    sum += 1.0;
+                }
+                self.d.element.write(sum, at);
+            }
+        }
+        // SAFETY: the vector has as many bytes as are written.
+        unsafe { memory.write_from(self.d.at, d.as_ptr(), d.len()) }
+    }
+}
+
+fn load(memory: &Memory, at: u64, bytes: usize) -> Result<Vec<u8>> {
+    if !memory.contains(at, bytes as u64) {
+        return Err(Status::ILLEGAL_ADDRESS);
+    }
+    let mut all = vec![0; bytes];
+    // SAFETY: the vector has that many bytes.
+    unsafe { memory.read_to(at, all.as_mut_ptr(), bytes)? };
+    Ok(all)
+}
