@@ -312,3 +312,25 @@ async def test_chat_streams(smollm2_path):
         params = SamplingParams(temperature=0.0, max_tokens=16, output_kind="delta")
         text = "".join([output.outputs[0].text async for output in engine.chat(conversation, params)])
         assert "Paris" in text
+
+
+async def test_chat_renders_off_the_loop(model, assert_nothing_left):
+    """A15: the loop runs on while a conversation is rendered and tokenised, on a thread."""
+    async with AsyncLLM(model, max_model_len=64, num_threads=1) as engine:
+        loop_ran = threading.Event()
+        real = engine.tokenizer
+
+        class Held:
+            def encode_chat(self, *args, **kwargs):
+                # Only the loop can set it: on the loop's own thread this would wait for itself.
+                assert loop_ran.wait(20)
+                return real.encode_chat(*args, **kwargs)
+
+        vars(engine)["tokenizer"] = Held()
+        answer = engine.chat([{"role": "user", "content": "x"}], SHORT, chat_template="{{ messages[0].content }}")
+        started = asyncio.ensure_future(anext(answer))
+        await asyncio.sleep(0)
+        loop_ran.set()
+        assert (await started).prompt == "x"
+        await answer.aclose()
+        await nothing_left(assert_nothing_left, engine)

@@ -89,7 +89,8 @@ def test_template_of_the_file_or_the_one_given(smollm2):
     assert smollm2.apply_chat_template(CONVERSATION, chat_template=TEMPLATE) == "[user]Hi[go]"
     source = "{{ tools[0].name }} {{ style }} {{ extra.n }}"
     tools = [{"name": "f"}]
-    rendered = smollm2.apply_chat_template([], tools=tools, chat_template=source, style="x", extra={"n": 1})
+    more = {"style": "x", "extra": {"n": 1}}
+    rendered = smollm2.apply_chat_template([], tools=tools, chat_template=source, chat_template_kwargs=more)
     assert rendered == "f x 1"
 
 

@@ -43,7 +43,7 @@ def rewritten(
     drop: Iterable[str] = (),
     replace: Mapping[str, int | str] | None = None,
     reshape: Mapping[str, tuple[int, ...]] | None = None,
-    extra: Mapping[str, bool | int | float] | None = None,
+    extra: Mapping[str, bool | int | float | str] | None = None,
     tensors: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """A copy of a model with keys dropped, replaced or added, and tensors dropped, added or cut to another shape (rows,
@@ -58,7 +58,12 @@ def rewritten(
         element = field.types[-1] if kind == GGUFValueType.ARRAY else None
         writer.add_key_value(key, replace.get(key, field.contents()), kind, sub_type=element)
     for key, value in (extra or {}).items():
-        kinds = {bool: GGUFValueType.BOOL, int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32}
+        kinds = {
+            bool: GGUFValueType.BOOL,
+            int: GGUFValueType.UINT32,
+            float: GGUFValueType.FLOAT32,
+            str: GGUFValueType.STRING,
+        }
         writer.add_key_value(key, value, kinds[type(value)])
     for name, data in (tensors or {}).items():
         writer.add_tensor(name, data)

@@ -168,14 +168,17 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: str = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> str:
-        """The text of a conversation by the file's chat template, or by the one given.
+        """The text of a conversation by the file's chat template, or by the one given; see `LLM.chat`.
 
         Raises:
             InvalidRequestError: The file has no template, or the template refuses the conversation.
+            ModelFileError: The file's template is not understood.
         """
 
     def encode_chat(
@@ -183,11 +186,16 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: str = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> tuple[str, list[int]]:
-        """The text of a conversation and its token ids. Only the template's own text becomes control tokens."""
+        """The text of a conversation and its token ids; see `LLM.chat`.
+
+        A control token is made only where the template itself wrote all of its text, or of a well-known role.
+        """
 
     def is_special(self, token_id: int) -> bool:
         """Whether a token is a control token."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -12,7 +13,7 @@ from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.outputs import Request, RequestOutput
 from rocmforge.progress import on_load
-from rocmforge.prompts import AnyPrompt, Conversation, Prompt, plain_prompt
+from rocmforge.prompts import AnyPrompt, ContentFormat, Conversation, Prompt, plain_prompt
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="AsyncLLM")
@@ -120,19 +121,43 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None = None,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: ContentFormat = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answers a conversation through the model's chat template; otherwise as `generate`."""
-        text, ids = self.tokenizer.encode_chat(
+        """Answers a conversation as `LLM.chat` does, and yields the outputs as `generate` does.
+
+        The conversation is rendered and tokenised on a thread, when the first output is asked for: a long one does not
+        hold the event loop, and what is wrong with it is raised there.
+        """
+        encode = functools.partial(
+            self.tokenizer.encode_chat,
             messages,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             tools=tools,
             chat_template=chat_template,
-            **template_vars,
+            chat_template_content_format=chat_template_content_format,
+            chat_template_kwargs=chat_template_kwargs,
         )
-        return self._stream(ids, text, sampling_params, request_id, priority, timeout, cache_salt)
+        return self._chat(encode, sampling_params, request_id, priority, timeout, cache_salt)
+
+    async def _chat(
+        self,
+        encode: Callable[[], tuple[str, list[int]]],
+        params: SamplingParams | None,
+        request_id: str | None,
+        priority: int,
+        deadline: float | None,
+        cache_salt: str | None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        text, ids = await asyncio.to_thread(encode)
+        outputs = self._stream(ids, text, params, request_id, priority, deadline, cache_salt)
+        async with contextlib.aclosing(outputs):
+            async for output in outputs:
+                yield output
 
     async def abort(self, request_id: str | Iterable[str]) -> bool:
         """Ends a request, or several, by name. Each generator then yields its last output; the names are free at once.

@@ -13,7 +13,7 @@ from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
 from rocmforge.outputs import RequestMetrics
 from rocmforge.progress import load_bar
-from rocmforge.prompts import Conversation, TokenIds
+from rocmforge.prompts import ContentFormat, Conversation, TokenIds
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, Stats, stats_from
 
 
@@ -144,17 +144,21 @@ class LoadedModel:
         messages: Conversation,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: ContentFormat = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> str:
         """The text of a conversation; see `Tokenizer.apply_chat_template`."""
         return self.tokenizer.apply_chat_template(
             messages,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             tools=tools,
             chat_template=chat_template,
-            **template_vars,
+            chat_template_content_format=chat_template_content_format,
+            chat_template_kwargs=chat_template_kwargs,
         )
 
     def get_default_sampling_params(self) -> SamplingParams:

@@ -11,6 +11,7 @@ from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, Request
 from rocmforge.progress import bar
 from rocmforge.prompts import (
     AnyPrompt,
+    ContentFormat,
     Conversation,
     Prompt,
     conversation_list,
@@ -89,16 +90,41 @@ class LLM(LoadedModel):  # noqa: D101 - below
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         progress: bool = True,
+        use_tqdm: bool | None = None,
         cache_salt: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: ContentFormat = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers one conversation, or a list of them, through the model's chat template.
 
-        What users write never becomes a control token, whatever it spells. `chat_template` replaces the file's
-        template; `template_vars` are further variables for it. The rest is as for `generate`.
+        What clients write never becomes a control token, whatever it spells and wherever it stands: messages, tools and
+        `chat_template_kwargs` with all of their keys. The one exception is a well-known role ("system", "user", ...)
+        where a template makes a token of it.
+
+        Args:
+            messages: A list of `{"role": ..., "content": ...}`, or a list of such lists.
+            sampling_params: One for all conversations, or one for each; by default `get_default_sampling_params()`.
+            progress: Whether to show a bar when stderr is a terminal.
+            use_tqdm: The same by vLLM's name.
+            cache_salt: As for `AsyncLLM.generate`, for all of the conversations.
+            add_generation_prompt: Whether the prompt begins the assistant's turn.
+            continue_final_message: Whether the prompt ends with the text of the last message, for the model to go on
+                with it; needs `add_generation_prompt=False`.
+            tools: Functions that the model may call, as JSON schemas.
+            chat_template: Replaces the file's template. It is code: take it from nobody that you do not trust.
+            chat_template_content_format: `string` joins the text parts of a message's content by newlines, `openai`
+                makes a part of content that is a string, `auto` joins parts where the template takes strings only.
+            chat_template_kwargs: Further variables of the template, such as `{"enable_thinking": False}`.
+
+        Raises:
+            InvalidRequestError: The file has no template, the template refuses the conversation, or a prompt or its
+                parameters cannot be served; nothing is left running.
+            ModelFileError: The file's template is not understood; pass another as `chat_template`.
+            KeyboardInterrupt: Ctrl-C; nothing is left running.
         """
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
@@ -106,16 +132,18 @@ class LLM(LoadedModel):  # noqa: D101 - below
             self.tokenizer.encode_chat(
                 conversation,
                 add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
                 tools=tools,
                 chat_template=chat_template,
-                **template_vars,
+                chat_template_content_format=chat_template_content_format,
+                chat_template_kwargs=chat_template_kwargs,
             )
             for conversation in conversation_list(messages)
         ]
         texts = [text for text, _ in encoded]
         ids: list[Prompt] = [ids for _, ids in encoded]
         params = params_list(sampling_params, len(ids))
-        return _run(self._engine, ids, texts, params, cache_salt, progress=progress)
+        return _run(self._engine, ids, texts, params, cache_salt, progress=progress if use_tqdm is None else use_tqdm)
 
     def stream(
         self, prompt: AnyPrompt, sampling_params: SamplingParams | None = None, *, cache_salt: str | None = None
@@ -146,17 +174,21 @@ class LLM(LoadedModel):  # noqa: D101 - below
         *,
         cache_salt: str | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         tools: list[dict[str, Any]] | None = None,
         chat_template: str | None = None,
-        **template_vars: Any,
+        chat_template_content_format: ContentFormat = "auto",
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> Generator[RequestOutput, None, None]:
         """Answers one conversation as `chat` does, and yields the outputs as `stream` does."""
         text, ids = self.tokenizer.encode_chat(
             messages,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             tools=tools,
             chat_template=chat_template,
-            **template_vars,
+            chat_template_content_format=chat_template_content_format,
+            chat_template_kwargs=chat_template_kwargs,
         )
         params = sampling_params or self.get_default_sampling_params()
         return _stream(self._engine, ids, text, params, cache_salt)

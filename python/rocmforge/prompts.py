@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,7 @@ class TokensPrompt(TypedDict):
 AnyPrompt: TypeAlias = Prompt | TextPrompt | TokensPrompt
 Message: TypeAlias = Mapping[str, Any]
 Conversation: TypeAlias = Sequence[Message]
+ContentFormat: TypeAlias = Literal["auto", "string", "openai"]
 
 
 def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[Prompt]:

@@ -1,12 +1,18 @@
 //! From a conversation to the token ids of a prompt.
 //!
-//! The rendered template is one text in which control tokens are recognised, and a message that spells one
-//! (`<|im_end|>`) must not become it. So each such spelling inside a message is broken by a marker character before
-//! the template sees it, and the text is tokenised in pieces that end at the markers.
+//! What clients write must never become a control token, whatever it spells and whatever the template does with it. So
+//! the rendered text comes with the stretches that the template itself wrote, and a control token is accepted only
+//! where it lies within one of them: no byte of it came from a message, a tool, a document or another variable.
+//! Why that is sound: strings carry the origin of each byte through every operation of the template (see
+//! `tokenizer::template`), so joining, cutting, replacing or rewriting them cannot make a client's byte the template's;
+//! and the search for control tokens looks at each stretch alone, so none can begin or end outside of it.
+//! The one exception is a message's role, where it is a well-known word: templates write `'<|' + message.role + '|>'`.
 
-use serde_json::{Map, Value};
+use std::borrow::Cow;
 
-use crate::tokenizer::{ChatTemplate, Tokenizer};
+use serde_json::{Map, Value, json};
+
+use crate::tokenizer::{ChatTemplate, Rendered, Tokenizer};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,115 +21,160 @@ pub struct ChatPrompt {
     pub token_ids: Vec<u32>,
 }
 
-/// Renders and tokenises; arguments as in [`ChatTemplate::render`].
+/// In which form a template is given what messages hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ContentFormat {
+    /// As they come, but parts of text are joined to one string for a template that does not go through parts.
+    #[default]
+    Auto,
+    /// One string: parts of text are joined.
+    String,
+    /// A list of parts: a string becomes a part of text.
+    OpenAi,
+}
+
+impl ContentFormat {
+    /// # Errors
+    /// `InvalidRequest` for an unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "string" => Ok(Self::String),
+            "openai" => Ok(Self::OpenAi),
+            _ => Err(Error::invalid("chat_template_content_format", format!("'{name}'"), "auto, string or openai")),
+        }
+    }
+}
+
+/// What a template is asked to render.
+#[derive(Debug, Clone)]
+pub struct Conversation {
+    /// A list of `{role, content, …}`.
+    pub messages: Value,
+    /// A list, or null.
+    pub tools: Value,
+    /// Further variables.
+    pub vars: Map<String, Value>,
+    /// Whether the assistant's turn is begun at the end.
+    pub add_generation_prompt: bool,
+    /// Whether the prompt ends with the last message's text, for the model to go on with it.
+    pub continue_final_message: bool,
+    pub content_format: ContentFormat,
+}
+
+impl Conversation {
+    pub fn new(messages: Value) -> Self {
+        Self {
+            messages,
+            tools: Value::Null,
+            vars: Map::new(),
+            add_generation_prompt: true,
+            continue_final_message: false,
+            content_format: ContentFormat::Auto,
+        }
+    }
+}
+
+/// Renders and tokenises.
 ///
 /// # Errors
-/// `Error::ChatTemplate` from the template, `Error::InvalidRequest` for messages that use up every marker.
-pub fn render_chat(
-    tokenizer: &Tokenizer,
-    template: &ChatTemplate,
-    messages: &Value,
-    tools: &Value,
-    add_generation_prompt: bool,
-    vars: &Map<String, Value>,
-) -> Result<ChatPrompt> {
-    let special = special_texts(tokenizer, &[messages, tools])?;
-    if special.is_empty() {
-        let text = template.render(messages, tools, add_generation_prompt, vars)?;
-        let token_ids = tokenizer.encode(&text, false, true)?;
-        return Ok(ChatPrompt { text, token_ids });
-    }
-    let marker = unused_marker(&[messages, tools])?;
-    let messages = marked(messages, &special, marker);
-    let tools = marked(tools, &special, marker);
-    let rendered = template.render(&messages, &tools, add_generation_prompt, vars)?;
-    let mut token_ids = Vec::new();
-    for piece in rendered.split(marker) {
-        token_ids.extend(tokenizer.encode(piece, false, true)?);
-    }
-    Ok(ChatPrompt { text: rendered.replace(marker, ""), token_ids })
+/// Those of `render_text`, and `InvalidRequest` for text that the vocabulary cannot spell.
+pub fn render_chat(tokenizer: &Tokenizer, template: &ChatTemplate, conversation: &Conversation) -> Result<ChatPrompt> {
+    let Rendered { text, template } = render_text(template, conversation)?;
+    let token_ids = tokenizer.encode_trusting(&text, &template)?;
+    Ok(ChatPrompt { text, token_ids })
 }
 
-/// The control tokens whose text occurs in the strings of `values`, longest first.
-fn special_texts(tokenizer: &Tokenizer, values: &[&Value]) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    let ids = (0..tokenizer.vocab_size()).filter_map(|id| u32::try_from(id).ok());
-    for id in ids.filter(|&id| tokenizer.is_special(id)) {
-        let text = tokenizer.token_text(id)?;
-        if !text.is_empty() && values.iter().any(|value| any_string(value, &|s| s.contains(text))) {
-            found.push(text.to_owned());
-        }
+/// Renders alone.
+///
+/// # Errors
+/// Those of [`ChatTemplate::render`]; `InvalidRequest` for content that the template cannot take, and for a last
+/// message that cannot be continued.
+pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Result<Rendered> {
+    let Conversation { tools, vars, add_generation_prompt, continue_final_message, .. } = conversation;
+    if *add_generation_prompt && *continue_final_message {
+        let got = "true together with add_generation_prompt";
+        return Err(Error::invalid("continue_final_message", got, "add_generation_prompt to be false"));
     }
-    found.sort_unstable_by_key(|text| std::cmp::Reverse(text.len()));
-    Ok(found)
+    let messages = formatted(&conversation.messages, template, conversation.content_format)?;
+    let rendered = template.render(&messages, tools, *add_generation_prompt, vars)?;
+    if *continue_final_message { ending_with(rendered, final_text(&messages)?) } else { Ok(rendered) }
 }
 
-/// A code point that Unicode reserves for internal use (U+FDD0 to U+FDEF) and that no string of `values` holds.
-fn unused_marker(values: &[&Value]) -> Result<char> {
-    ('\u{FDD0}'..='\u{FDEF}')
-        .find(|&marker| !values.iter().any(|value| any_string(value, &|s| s.contains(marker))))
-        .ok_or_else(|| Error::invalid("messages", "all 32 noncharacters U+FDD0 to U+FDEF", "text without them"))
-}
-
-fn any_string(value: &Value, test: &dyn Fn(&str) -> bool) -> bool {
-    match value {
-        Value::String(s) => test(s),
-        Value::Array(items) => items.iter().any(|item| any_string(item, test)),
-        Value::Object(fields) => fields.values().any(|field| any_string(field, test)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
-/// `value` with `marker` after the first character of every special text in its strings.
-fn marked(value: &Value, special: &[String], marker: char) -> Value {
-    match value {
-        Value::String(s) => Value::String(special.iter().fold(s.clone(), |mut s, text| {
-            let mut broken = text.clone();
-            broken.insert(text.chars().next().map_or(0, char::len_utf8), marker);
-            // A text that ends as it begins may overlap itself; each round breaks what is left of that. One of a single
-            // character cannot be broken.
-            while text.chars().nth(1).is_some() && s.contains(text.as_str()) {
-                s = s.replace(text.as_str(), &broken);
+/// The messages with their content in the form that the template takes.
+fn formatted<'a>(messages: &'a Value, template: &ChatTemplate, format: ContentFormat) -> Result<Cow<'a, Value>> {
+    let as_string =
+        format == ContentFormat::String || (format == ContentFormat::Auto && !template.loops_over_content());
+    let change = |content: &Value| -> Result<Option<Value>> {
+        match content {
+            Value::Array(parts) if as_string && (format == ContentFormat::String || are_parts(parts)) => {
+                joined(parts).map(Some)
             }
-            s
-        })),
-        Value::Array(items) => items.iter().map(|item| marked(item, special, marker)).collect(),
-        Value::Object(fields) => {
-            Value::Object(fields.iter().map(|(key, field)| (key.clone(), marked(field, special, marker))).collect())
+            Value::String(text) if format == ContentFormat::OpenAi => Ok(Some(json!([{"type": "text", "text": text}]))),
+            _ => Ok(None),
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+    };
+    let mut changed = Cow::Borrowed(messages);
+    for (index, message) in messages.as_array().into_iter().flatten().enumerate() {
+        if let Some(content) = message.get("content").map(change).transpose()?.flatten() {
+            changed.to_mut()[index]["content"] = content;
+        }
     }
+    Ok(changed)
+}
+
+/// Whether a list is one of content parts, rather than data that a template may write as JSON.
+fn are_parts(items: &[Value]) -> bool {
+    !items.is_empty() && items.iter().all(|item| item.get("type").is_some_and(Value::is_string))
+}
+
+/// Parts of text, one in a line, as vLLM joins them.
+fn joined(parts: &[Value]) -> Result<Value> {
+    let text = |part: &Value| -> Result<String> {
+        let kind = part.get("type").and_then(Value::as_str);
+        let text = match kind {
+            Some("text" | "input_text" | "output_text") | None => part.get("text").unwrap_or(part).as_str(),
+            Some("refusal") => part.get("refusal").and_then(Value::as_str),
+            Some(_) => None,
+        };
+        let got = || kind.map_or_else(|| part.to_string(), |kind| format!("a part of type '{kind}'"));
+        text.map(str::to_owned)
+            .ok_or_else(|| Error::invalid("messages", got(), "content that is text, as this template takes"))
+    };
+    let texts = parts.iter().map(text).collect::<Result<Vec<_>>>()?;
+    Ok(Value::String(texts.join("\n")))
+}
+
+/// The text of the last message, or of its last part that has one.
+fn final_text(messages: &Value) -> Result<&str> {
+    let content = messages.as_array().and_then(|messages| messages.last()).and_then(|message| message.get("content"));
+    let text = match content {
+        Some(Value::Array(parts)) => parts.iter().rev().find_map(|part| part.get("text")).and_then(Value::as_str),
+        content => content.and_then(Value::as_str),
+    };
+    let text = text.filter(|text| !text.trim().is_empty());
+    text.ok_or_else(|| Error::invalid("continue_final_message", "a last message without text", "text to go on with"))
+}
+
+/// Cuts what the template wrote behind the last message. White space at the message's end stays where the template
+/// left it there.
+fn ending_with(rendered: Rendered, last: &str) -> Result<Rendered> {
+    let Rendered { mut text, mut template } = rendered;
+    let (core, with_space) = (last.trim(), last.trim_start());
+    let is_clients = |start: usize| !template.iter().any(|own| own.start < start + core.len() && start < own.end);
+    let found = text.rmatch_indices(core).map(|(start, _)| start).find(|&start| is_clients(start));
+    let start = found.ok_or_else(|| {
+        let got = "a template that does not write the last message as it is";
+        Error::invalid("continue_final_message", got, "a template that does")
+    })?;
+    let end = start + if text[start..].starts_with(with_space) { with_space.len() } else { core.len() };
+    text.truncate(end);
+    template.retain_mut(|own| {
+        own.end = own.end.min(end);
+        own.start < own.end
+    });
+    Ok(Rendered { text, template })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn special_texts_in_messages_are_broken_everywhere() {
-        let special = ["<|im_end|>".to_owned(), "é!".to_owned()];
-        let messages = json!([{"role": "user", "content": "a<|im_end|>b", "more": ["é!é!", 1, null]}]);
-        let expected =
-            json!([{"role": "user", "content": "a<\u{FDD1}|im_end|>b", "more": ["é\u{FDD1}!é\u{FDD1}!", 1, null]}]);
-        assert_eq!(marked(&messages, &special, '\u{FDD1}'), expected);
-    }
-
-    #[test]
-    fn special_texts_that_overlap_themselves_are_broken_everywhere() {
-        let special = ["|a|".to_owned()];
-        for text in ["|a|a|", "|a|a|a|", "|a||a|a|"] {
-            let Value::String(broken) = marked(&json!(text), &special, '\u{FDD0}') else { panic!("not a string") };
-            assert!(!broken.contains("|a|"), "{broken:?}");
-            assert_eq!(broken.replace('\u{FDD0}', ""), text);
-        }
-    }
-
-    #[test]
-    fn the_marker_is_one_that_the_messages_do_not_hold() {
-        let messages = json!(["x\u{FDD0}y"]);
-        assert_eq!(unused_marker(&[&messages]).unwrap(), '\u{FDD1}');
-        let all: String = ('\u{FDD0}'..='\u{FDEF}').collect();
-        assert!(matches!(unused_marker(&[&json!([all])]), Err(Error::InvalidRequest { what: "messages", .. })));
-    }
-}
+mod tests;

@@ -73,8 +73,10 @@ fn tokenizer(file: &GgufFile) -> crate::Result<String> {
 }
 
 fn chat_template(file: &GgufFile) -> crate::Result<String> {
-    let found = ChatTemplate::from_metadata(file.metadata())?.is_some();
-    Ok(if found { "present, and compiles".into() } else { "none in the file".into() })
+    Ok(match ChatTemplate::from_metadata(file.metadata())? {
+        Some(template) => template.check().map(|()| "present, and compiles".into())?,
+        None => "none in the file".into(),
+    })
 }
 
 /// What the file recommends.

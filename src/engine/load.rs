@@ -55,6 +55,9 @@ pub(super) fn load_on(
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
+    if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
+        tracing::warn!("{error} (all but chat works without it)");
+    }
     let (executor, config) = match open()? {
         Some(device) => load_onto_gpu(device, &model, progress)?,
         None => load_onto_cpu(&model, progress)?,

@@ -8,5 +8,6 @@ use crate::Error;
 /// Through the standard library's `json`, whose errors (an object that JSON has no form for, a cycle) name the cause.
 pub(super) fn to_json(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
     let text: String = value.py().import("json")?.call_method1("dumps", (value,))?.extract()?;
-    serde_json::from_str(&text).map_err(|error| Error::invalid(what, error, "values that JSON can hold").into())
+    let parsed = value.py().detach(|| serde_json::from_str(&text));
+    parsed.map_err(|error| Error::invalid(what, error, "values that JSON can hold").into())
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::arrays::{integer, token_ids, wrong_type};
 use super::json::to_json;
 use super::logging::{flush, prepare};
-use crate::engine::chat::{ChatPrompt, render_chat};
+use crate::engine::chat::{ContentFormat, Conversation, render_chat, render_text};
 use crate::gguf::GgufFile;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -47,30 +47,42 @@ impl PyTokenizer {
         let eos = text(self.tokenizer.eos_token_ids().first().copied())?;
         Ok(Arc::new(ChatTemplate::new(source, bos, eos)?))
     }
+}
 
-    fn chat(
-        &self,
-        messages: &Bound<'_, PyAny>,
-        add_generation_prompt: bool,
-        tools: Option<&Bound<'_, PyAny>>,
-        chat_template: Option<&str>,
-        template_vars: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<ChatPrompt> {
-        let py = messages.py();
-        let messages = conversation(messages)?;
-        let tools = tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?;
-        let vars = match template_vars.map(|vars| to_json("template variables", vars)).transpose()? {
+/// The arguments of a chat, as Python gives them.
+struct ChatArguments<'a, 'py> {
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    tools: Option<&'a Bound<'py, PyAny>>,
+    content_format: &'a str,
+    template_kwargs: Option<&'a Bound<'py, PyDict>>,
+}
+
+impl ChatArguments<'_, '_> {
+    fn conversation(&self, messages: &Bound<'_, PyAny>) -> PyResult<Conversation> {
+        const KWARGS: &str = "chat_template_kwargs";
+        let vars = match self.template_kwargs.map(|vars| to_json(KWARGS, vars)).transpose()? {
             Some(Value::Object(vars)) => vars,
             _ => Map::new(),
         };
-        let template = self.template(chat_template)?;
-        Ok(py.detach(|| render_chat(&self.tokenizer, &template, &messages, &tools, add_generation_prompt, &vars))?)
+        if let Some(name) = ["messages", "tools", "add_generation_prompt"].iter().find(|name| vars.contains_key(**name))
+        {
+            return Err(Error::invalid(KWARGS, format!("'{name}'"), "it as an argument of its own").into());
+        }
+        Ok(Conversation {
+            messages: self::messages(messages)?,
+            tools: self.tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?,
+            vars,
+            add_generation_prompt: self.add_generation_prompt,
+            continue_final_message: self.continue_final_message,
+            content_format: ContentFormat::named(self.content_format)?,
+        })
     }
 }
 
 /// A list of messages that name their roles. Checked here because a template's own complaint about anything else
 /// would be about its operators.
-fn conversation(messages: &Bound<'_, PyAny>) -> PyResult<Value> {
+fn messages(messages: &Bound<'_, PyAny>) -> PyResult<Value> {
     const MESSAGES: &str = "a list of messages such as {\"role\": \"user\", \"content\": \"...\"}";
     let value = to_json("messages", messages)?;
     let Some(items) = value.as_array() else { return Err(wrong_type("messages", messages, MESSAGES)) };
@@ -129,32 +141,61 @@ impl PyTokenizer {
     }
 
     /// The text of a conversation by the file's chat template, or by the one given.
-    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
+    #[pyo3(signature = (
+        messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
+        chat_template_content_format="auto", chat_template_kwargs=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn apply_chat_template(
         &self,
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
+        continue_final_message: bool,
         tools: Option<&Bound<'_, PyAny>>,
         chat_template: Option<&str>,
-        template_vars: Option<&Bound<'_, PyDict>>,
+        chat_template_content_format: &str,
+        chat_template_kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<String> {
-        Ok(self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?.text)
+        let arguments = ChatArguments {
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            content_format: chat_template_content_format,
+            template_kwargs: chat_template_kwargs,
+        };
+        let conversation = arguments.conversation(messages)?;
+        Ok(messages.py().detach(|| render_text(&*self.template(chat_template)?, &conversation))?.text)
     }
 
     /// The conversation as text and as token ids; only the template's own text can become control tokens.
-    #[pyo3(signature = (messages, *, add_generation_prompt=true, tools=None, chat_template=None, **template_vars))]
+    #[pyo3(signature = (
+        messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
+        chat_template_content_format="auto", chat_template_kwargs=None
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn encode_chat(
         &self,
         messages: &Bound<'_, PyAny>,
         add_generation_prompt: bool,
+        continue_final_message: bool,
         tools: Option<&Bound<'_, PyAny>>,
         chat_template: Option<&str>,
-        template_vars: Option<&Bound<'_, PyDict>>,
+        chat_template_content_format: &str,
+        chat_template_kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, Vec<u32>)> {
-        let prompt = self.chat(messages, add_generation_prompt, tools, chat_template, template_vars)?;
-        if messages.len()? == 0 {
+        let arguments = ChatArguments {
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            content_format: chat_template_content_format,
+            template_kwargs: chat_template_kwargs,
+        };
+        let conversation = arguments.conversation(messages)?;
+        if conversation.messages.as_array().is_none_or(Vec::is_empty) {
             return Err(Error::invalid("messages", "an empty list", "at least one message").into());
         }
+        let render = || render_chat(&self.tokenizer, &*self.template(chat_template)?, &conversation);
+        let prompt = messages.py().detach(render)?;
         Ok((prompt.text, prompt.token_ids))
     }
 

@@ -2,21 +2,21 @@
 
 mod bpe;
 mod byte_level;
-mod chat_template;
 mod pretokenizer;
 mod special;
 mod spm;
 mod stream;
-mod template_functions;
-mod template_json;
+mod template;
 #[cfg(test)]
 mod tests;
 mod vocab;
 
+use std::ops::Range;
+
 use aho_corasick::{AhoCorasick, MatchKind};
 
-pub use chat_template::ChatTemplate;
 pub use stream::StreamDecoder;
+pub use template::{ChatTemplate, Rendered};
 
 use self::bpe::Bpe;
 use self::spm::Spm;
@@ -108,6 +108,21 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         out.extend(self.bos.filter(|_| add_special && self.add_bos));
+        let whole = 0..text.len();
+        self.encode_into(text, if parse_special { std::slice::from_ref(&whole) } else { &[] }, &mut out)?;
+        out.extend(self.eos.filter(|_| add_special && self.add_eos));
+        Ok(out)
+    }
+
+    /// Text of which only the stretches `trusted` (bytes, in order, between characters) may become control tokens: a
+    /// token is one only where it lies in one of them as a whole.
+    pub fn encode_trusting(&self, text: &str, trusted: &[Range<usize>]) -> Result<Vec<u32>> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_into(text, trusted, &mut out)?;
+        Ok(out)
+    }
+
+    fn encode_into(&self, text: &str, trusted: &[Range<usize>], out: &mut Vec<u32>) -> Result<()> {
         let mut scratch = bpe::Scratch::default();
         // Text begins at the start or after a token found below: in both places the space prefix is due.
         let mut plain = |text, out: &mut Vec<u32>| match &self.model {
@@ -117,20 +132,30 @@ impl Tokenizer {
                 Ok(())
             }
         };
-        let mut done = 0;
-        let finder = if parse_special { &self.with_control } else { &self.always };
-        for (start, end, id) in finder.find(text) {
-            if start > done {
-                plain(&text[done..start], &mut out)?;
+        // Between two control tokens all text is one, whoever wrote it.
+        let mut between = |range: Range<usize>, out: &mut Vec<u32>| {
+            let mut done = range.start;
+            for (start, end, id) in self.always.find(&text[range.clone()]) {
+                let (start, end) = (range.start + start, range.start + end);
+                if start > done {
+                    plain(&text[done..start], out)?;
+                }
+                out.push(id);
+                done = end;
             }
-            out.push(id);
-            done = end;
+            if done < range.end { plain(&text[done..range.end], out) } else { Ok(()) }
+        };
+        let mut done = 0;
+        for stretch in trusted {
+            for (start, end, id) in self.with_control.find(&text[stretch.clone()]) {
+                if self.is_special(id) {
+                    between(done..stretch.start + start, out)?;
+                    out.push(id);
+                    done = stretch.start + end;
+                }
+            }
         }
-        if done < text.len() {
-            plain(&text[done..], &mut out)?;
-        }
-        out.extend(self.eos.filter(|_| add_special && self.add_eos));
-        Ok(out)
+        between(done..text.len(), out)
     }
 
     /// Invalid UTF-8 becomes U+FFFD.

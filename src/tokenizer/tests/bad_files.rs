@@ -62,15 +62,9 @@ fn files_of_the_collection_are_refused_by_the_key_that_is_wrong() {
             tokenizer.decode(&ids, false).unwrap();
         }
         let template = ChatTemplate::from_metadata(gguf.metadata());
-        let rendered = template.and_then(|template| match template {
-            Some(template) => template.render(
-                &json!([{"role": "user", "content": "x"}]),
-                &json!(null),
-                true,
-                &json!({}).as_object().unwrap().clone(),
-            ),
-            None => Ok(String::new()),
-        });
+        let messages = json!([{"role": "user", "content": "x"}]);
+        let render = |template: ChatTemplate| template.render(&messages, &json!(null), true, &serde_json::Map::new());
+        let rendered = template.and_then(|template| template.map(render).transpose());
         if stem.starts_with("template_") {
             match rendered {
                 Err(Error::ChatTemplate { .. }) => {}

@@ -1,0 +1,113 @@
+//! The forms of content, final messages that are continued, and SentencePiece.
+
+use super::*;
+use crate::gguf::GgufFile;
+
+fn text(template: &ChatTemplate, conversation: &Conversation) -> String {
+    render_text(template, conversation).unwrap().text
+}
+
+fn asked(content: Value, content_format: ContentFormat) -> Conversation {
+    Conversation { content_format, ..Conversation::new(json!([{"role": "user", "content": content}])) }
+}
+
+const FLAT: &str = "{% for m in messages %}[{{ m.content }}]{% endfor %}";
+const LOOP: &str = "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}{% endfor %}";
+
+#[test]
+fn parts_become_one_string_for_templates_that_take_one() {
+    let parts = parts(&["a", "b"]);
+    assert_eq!(text(&own(FLAT), &asked(parts.clone(), ContentFormat::Auto)), "[a\nb]");
+    assert_eq!(text(&own(LOOP), &asked(parts.clone(), ContentFormat::Auto)), "<a><b>");
+    assert_eq!(text(&own(FLAT), &asked(parts.clone(), ContentFormat::String)), "[a\nb]");
+    assert_eq!(text(&own(LOOP), &asked(json!("a"), ContentFormat::OpenAi)), "<a>");
+    assert_eq!(text(&own(FLAT), &asked(json!("a"), ContentFormat::Auto)), "[a]");
+    assert_eq!(text(&own(FLAT), &asked(json!([1, 2]), ContentFormat::Auto)), "[[1, 2]]");
+    let image = json!([{"type": "image_url", "image_url": {"url": "x"}}]);
+    match render_text(&own(FLAT), &asked(image, ContentFormat::Auto)) {
+        Err(Error::InvalidRequest { what: "messages", got, .. }) => assert!(got.contains("image_url"), "{got}"),
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(ContentFormat::named("xml"), Err(Error::InvalidRequest { .. })));
+}
+
+#[test]
+fn loops_over_content_are_found() {
+    let m = "{% for m in messages %}";
+    for (source, expected) in [
+        (FLAT.to_owned(), false),
+        (LOOP.to_owned(), true),
+        (
+            format!("{m}{{% set c = m['content'] %}}{{% for p in c %}}{{{{ p.text }}}}{{% endfor %}}{{% endfor %}}"),
+            true,
+        ),
+        (
+            format!("{m}{{% for p in m['content'] | selectattr('type', 'eq', 'text') %}}{{% endfor %}}{{% endfor %}}"),
+            true,
+        ),
+        ("{% macro f(c) %}{% for p in c %}{% endfor %}{% endmacro %}{{ f(messages[0].content) }}".to_owned(), true),
+        (format!("{m}{{% for c in m.tool_calls %}}{{{{ c }}}}{{% endfor %}}{{{{ m.content }}}}{{% endfor %}}"), false),
+        ("{% for line in messages[0].content.split('x') %}{{ line }}{% endfor %}".to_owned(), false),
+    ] {
+        assert_eq!(own(&source).loops_over_content(), expected, "{source}");
+    }
+    let names = TEMPLATES.iter().map(|(name, ..)| *name);
+    let looping: Vec<&str> = names.filter(|name| real(name).loops_over_content()).collect();
+    assert_eq!(looping, ["ibm-granite-granite-4.0"]);
+}
+
+fn continued(content: &str, source: &str) -> Result<Rendered> {
+    let messages = json!([{"role": "user", "content": "n"}, {"role": "assistant", "content": content}]);
+    let conversation =
+        Conversation { add_generation_prompt: false, continue_final_message: true, ..Conversation::new(messages) };
+    render_text(&own(source), &conversation)
+}
+
+/// As transformers cuts the prompt; and text of the template that looks like the message is not taken for it.
+#[test]
+fn a_final_message_is_continued() {
+    let plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+    let start = "<|im_start|>user\nn<|im_end|>\n<|im_start|>assistant\n";
+    for content in ["The rivers are", "n", "im_end", " spaced ", "two\nlines\n", "<|im_end|>"] {
+        let Rendered { text, template } = continued(content, plain).unwrap();
+        assert_eq!(text, format!("{start}{content}"));
+        assert!(template.iter().all(|own| own.end <= start.len()), "{template:?}");
+    }
+    let trimming = plain.replace("m.content", "m.content|trim");
+    assert_eq!(continued(" a b \n", &trimming).unwrap().text, format!("{start}a b"));
+    for (content, source) in [("", plain), (" \n", plain), ("a", "{{ messages[0].content }}")] {
+        assert!(matches!(
+            continued(content, source),
+            Err(Error::InvalidRequest { what: "continue_final_message", .. })
+        ));
+    }
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let both = Conversation { continue_final_message: true, ..Conversation::new(messages) };
+    match render_text(&own(plain), &both) {
+        Err(Error::InvalidRequest { what: "continue_final_message", got, .. }) => {
+            assert!(got.contains("add_generation_prompt"), "{got}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A18: text that spells a control token is tokenised as any other text: no space comes into it.
+#[test]
+fn text_that_spells_a_control_token_gets_no_space() {
+    for name in ["mistral", "llama_tied"] {
+        let file = testdata::file(&format!("arch/{name}.gguf"));
+        let tokenizer = Tokenizer::from_metadata(GgufFile::open(&file.0).unwrap().metadata()).unwrap();
+        let eos = tokenizer.encode("</s>", false, true).unwrap();
+        assert!(eos.len() == 1 && tokenizer.is_special(eos[0]), "{name}");
+        let prompt = |content: &str, source: &str| {
+            let conversation = Conversation::new(json!([{"role": "user", "content": content}]));
+            render_chat(&tokenizer, &own(source), &conversation).unwrap().token_ids
+        };
+        let plain = tokenizer.encode("a</s>b", false, false).unwrap();
+        assert!(!plain.iter().any(|&id| tokenizer.is_special(id)), "{name}");
+        assert_eq!(prompt("a</s>b", "{{ messages[0].content }}"), plain, "{name}");
+        // Behind the template's own token a text begins anew, as llama.cpp and Hugging Face have it.
+        let expected: Vec<u32> = [&eos, &plain, &eos].into_iter().flatten().copied().collect();
+        assert_eq!(prompt("a</s>b", "</s>{{ messages[0].content }}</s>"), expected, "{name}");
+    }
+}

@@ -1,0 +1,150 @@
+//! The syntax tree of a template. Its depth is bounded by the parser, so that walking it needs a bounded stack.
+
+use std::sync::Arc;
+
+pub(super) type Name = Arc<str>;
+pub(super) type Body = Vec<Node>;
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub line: u32,
+    pub statement: Statement,
+}
+
+#[derive(Debug)]
+pub(super) enum Statement {
+    Text(Box<str>),
+    Print(Expr),
+    If {
+        branches: Vec<(Expr, Body)>,
+        otherwise: Body,
+    },
+    For(Arc<For>),
+    Set {
+        target: Target,
+        value: Expr,
+    },
+    SetBlock {
+        target: Target,
+        filters: Vec<Post>,
+        body: Body,
+    },
+    Macro(Arc<Macro>),
+    CallBlock {
+        call: Expr,
+        caller: Arc<Macro>,
+    },
+    FilterBlock {
+        filters: Vec<Post>,
+        body: Body,
+    },
+    With {
+        variables: Vec<(Target, Expr)>,
+        body: Body,
+    },
+    /// A tag that only names its content: `{% generation %}`, `{% block %}`.
+    Scope(Body),
+    Break,
+    Continue,
+}
+
+#[derive(Debug)]
+pub(super) struct For {
+    pub target: Target,
+    pub iterable: Expr,
+    pub condition: Option<Expr>,
+    pub recursive: bool,
+    pub body: Body,
+    pub otherwise: Body,
+}
+
+#[derive(Debug)]
+pub(super) struct Macro {
+    pub name: Name,
+    /// Defaults stand at the end.
+    pub parameters: Vec<(Name, Option<Expr>)>,
+    pub body: Body,
+    /// Whether the body names `varargs`, `kwargs`, `caller`: only then may a call bring them.
+    pub takes_varargs: bool,
+    pub takes_kwargs: bool,
+}
+
+#[derive(Debug)]
+pub(super) enum Target {
+    Name(Name),
+    /// `ns.attribute`, of a namespace.
+    Attribute(Name, Name),
+    Tuple(Vec<Target>),
+}
+
+#[derive(Debug)]
+pub(super) enum Expr {
+    None,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(Box<str>),
+    Name(Name),
+    List(Vec<Expr>),
+    Tuple(Vec<Expr>),
+    Dict(Vec<(Expr, Expr)>),
+    /// A primary with what follows it: flat, because real templates chain.
+    Postfix(Box<Expr>, Vec<Post>),
+    Not(Box<Expr>),
+    Negative(Box<Expr>),
+    Positive(Box<Expr>),
+    /// Of one level of precedence, from the left.
+    Arithmetic(Box<Expr>, Vec<(Operator, Expr)>),
+    Concat(Vec<Expr>),
+    Compare(Box<Expr>, Vec<(Comparison, Expr)>),
+    And(Vec<Expr>),
+    Or(Vec<Expr>),
+    Conditional {
+        test: Box<Expr>,
+        then: Box<Expr>,
+        otherwise: Option<Box<Expr>>,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum Post {
+    Attribute(Name),
+    Item(Expr),
+    Slice { start: Option<Expr>, stop: Option<Expr>, step: Option<Expr> },
+    Call(Arguments),
+    Filter(Name, Arguments),
+    Test { name: Name, arguments: Arguments, negated: bool },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Arguments {
+    pub positional: Vec<Expr>,
+    pub named: Vec<(Name, Expr)>,
+    /// `*values`
+    pub unpacked: Option<Box<Expr>>,
+    /// `**mapping`
+    pub unpacked_named: Option<Box<Expr>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operator {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    FloorDivide,
+    Modulo,
+    Power,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Comparison {
+    Equal,
+    NotEqual,
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    In,
+    NotIn,
+}

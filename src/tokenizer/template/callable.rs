@@ -1,0 +1,116 @@
+//! What a template can call, and the arguments of a call.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::ast::{Macro, Name};
+use super::fault::{Fault, Res};
+use super::meter::Charge;
+use super::run::Scope;
+use super::text::Text;
+use super::value::{List, Value};
+
+#[derive(Debug)]
+pub(super) enum Callable {
+    /// A global function.
+    Function(&'static str),
+    Method {
+        receiver: Value,
+        name: Name,
+    },
+    /// Sees the scopes around its definition: the outermost `scopes`.
+    Macro {
+        definition: Arc<Macro>,
+        scopes: usize,
+    },
+    /// The body of `{% call %}`, which sees the scopes of the call.
+    Caller {
+        definition: Arc<Macro>,
+        scopes: Vec<Scope>,
+        _charge: Charge,
+    },
+    Cycler {
+        items: List,
+        at: Cell<usize>,
+    },
+    Joiner {
+        separator: Text,
+        used: Cell<bool>,
+    },
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Args {
+    pub positional: Vec<Value>,
+    pub named: Vec<(Name, Value)>,
+}
+
+impl Args {
+    /// The arguments in the order of `names`; `None` for those that the call leaves out.
+    pub(super) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Res<[Option<Value>; N]> {
+        let given = self.positional.len();
+        if given > N {
+            return Err(Fault::new(format!("{what}: got {given} arguments, expected at most {N}")));
+        }
+        let mut bound = [const { None }; N];
+        for (place, value) in bound.iter_mut().zip(self.positional) {
+            *place = Some(value);
+        }
+        for (name, value) in self.named {
+            match names.iter().position(|known| **known == *name) {
+                Some(at) if bound[at].is_none() => bound[at] = Some(value),
+                Some(_) => return Err(Fault::new(format!("{what}: argument '{name}' is given twice"))),
+                None => return Err(Fault::new(format!("{what}: unknown argument '{name}', known are {names:?}"))),
+            }
+        }
+        Ok(bound)
+    }
+
+    pub(super) fn none(self, what: &str) -> Res<()> {
+        self.bind(what, []).map(|[]: [Option<Value>; 0]| ())
+    }
+}
+
+/// What an argument must be, or the default when it is left out or `None`.
+pub(super) fn int_or(argument: Option<&Value>, what: &str, default: i128) -> Res<i128> {
+    match argument {
+        None | Some(Value::None) => Ok(default),
+        Some(value) => value.as_int().ok_or_else(|| wrong(what, value, "an integer")),
+    }
+}
+
+pub(super) fn bool_or(argument: Option<&Value>, default: bool) -> bool {
+    argument.map_or(default, Value::is_true)
+}
+
+pub(super) fn count_or(argument: Option<&Value>, what: &str, default: usize) -> Res<usize> {
+    let value = int_or(argument, what, default as i128)?;
+    // A negative width or count is none at all, as in Python.
+    Ok(usize::try_from(value.max(0)).unwrap_or(usize::MAX))
+}
+
+pub(super) fn text(argument: Option<&Value>, what: &str) -> Res<Text> {
+    match argument {
+        Some(Value::Str(text)) => Ok(text.clone()),
+        Some(other) => Err(wrong(what, other, "a string")),
+        None => Err(Fault::new(format!("{what}: an argument is missing, expected a string"))),
+    }
+}
+
+pub(super) fn optional_text(argument: Option<&Value>, what: &str) -> Res<Option<Text>> {
+    match argument {
+        None | Some(Value::None) => Ok(None),
+        given => text(given, what).map(Some),
+    }
+}
+
+pub(super) fn required(argument: Option<Value>, what: &str) -> Res<Value> {
+    argument.ok_or_else(|| Fault::new(format!("{what}: an argument is missing")))
+}
+
+pub(super) fn wrong(what: &str, value: &Value, expected: &str) -> Fault {
+    match value {
+        Value::Undefined(name) => Fault::new(format!("{what}: {name} is undefined, expected {expected}")),
+        value => Fault::new(format!("{what}: got a {}, expected {expected}", value.kind())),
+    }
+}

@@ -1,0 +1,106 @@
+//! The tests of `is`.
+
+use super::ast::{Comparison, Operator};
+use super::callable::{Args, required};
+use super::fault::{Fault, Res};
+use super::filters;
+use super::operators::{arithmetic, compare};
+use super::value::Value;
+
+const NAMES: &[&str] = &[
+    "boolean",
+    "callable",
+    "defined",
+    "divisibleby",
+    "eq",
+    "equalto",
+    "escaped",
+    "even",
+    "false",
+    "filter",
+    "float",
+    "ge",
+    "greaterthan",
+    "gt",
+    "in",
+    "integer",
+    "iterable",
+    "le",
+    "lessthan",
+    "lower",
+    "lt",
+    "mapping",
+    "ne",
+    "none",
+    "number",
+    "odd",
+    "sameas",
+    "sequence",
+    "string",
+    "test",
+    "true",
+    "undefined",
+    "upper",
+];
+
+pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
+    let comparison = match name {
+        "eq" | "equalto" | "==" => Some(Comparison::Equal),
+        "ne" | "!=" => Some(Comparison::NotEqual),
+        "lt" | "lessthan" | "<" => Some(Comparison::Less),
+        "le" | "<=" => Some(Comparison::LessEqual),
+        "gt" | "greaterthan" | ">" => Some(Comparison::Greater),
+        "ge" | ">=" => Some(Comparison::GreaterEqual),
+        "in" => Some(Comparison::In),
+        _ => None,
+    };
+    if let Some(comparison) = comparison {
+        let [other] = args.bind(name, ["other"])?;
+        return compare(comparison, value, &required(other, name)?);
+    }
+    let remainder = |by: &Value| arithmetic(Operator::Modulo, value, by);
+    if name == "divisibleby" {
+        let [by] = args.bind(name, ["num"])?;
+        return remainder(&required(by, name)?)?.equals(&Value::Int(0));
+    }
+    if name == "sameas" {
+        let [other] = args.bind(name, ["other"])?;
+        let other = required(other, name)?;
+        // Singletons; two equal values of other kinds are mostly not one object.
+        let single = matches!(value, Value::None | Value::Bool(_) | Value::Namespace(_));
+        return Ok(single && value.kind() == other.kind() && value.equals(&other)?);
+    }
+    args.none(name)?;
+    let cased = |text: &Value, lower: bool| {
+        let Value::Str(text) = text else { return false };
+        let (lowers, uppers) =
+            (text.as_str().chars().any(char::is_lowercase), text.as_str().chars().any(char::is_uppercase));
+        if lower { lowers && !uppers } else { uppers && !lowers }
+    };
+    Ok(match name {
+        "boolean" => matches!(value, Value::Bool(_)),
+        // What is undefined can be called in Jinja, which is an error then.
+        "callable" => matches!(value, Value::Callable(_) | Value::Loop(_) | Value::Undefined(_)),
+        "defined" => !matches!(value, Value::Undefined(_)),
+        "undefined" => matches!(value, Value::Undefined(_)),
+        "escaped" => false,
+        "even" => remainder(&Value::Int(2))?.equals(&Value::Int(0))?,
+        "odd" => remainder(&Value::Int(2))?.equals(&Value::Int(1))?,
+        "true" => matches!(value, Value::Bool(true)),
+        "false" => matches!(value, Value::Bool(false)),
+        "none" => matches!(value, Value::None),
+        "float" => matches!(value, Value::Float(_)),
+        "integer" => matches!(value, Value::Int(_) | Value::BigInt(_)),
+        "number" => matches!(value, Value::Bool(_) | Value::Int(_) | Value::BigInt(_) | Value::Float(_)),
+        "iterable" | "sequence" => {
+            matches!(value, Value::Str(_) | Value::List(_) | Value::Tuple(_) | Value::Dict(_) | Value::Undefined(_))
+        }
+        "mapping" => matches!(value, Value::Dict(_)),
+        "string" => matches!(value, Value::Str(_)),
+        "lower" => cased(value, true),
+        "upper" => cased(value, false),
+        "filter" => matches!(value, Value::Str(name) if filters::NAMES.contains(&name.as_str())),
+        "test" => matches!(value, Value::Str(name) if NAMES.contains(&name.as_str())),
+        _ => return Err(Fault::new(format!("no test named '{name}'"))),
+    })
+}

@@ -1,0 +1,278 @@
+//! The filters of `|`.
+
+mod sequences;
+mod strings;
+
+use super::ast::Name;
+use super::callable::{Args, bool_or, int_or, required};
+use super::checks;
+use super::fault::{Fault, Res};
+use super::run::Run;
+use super::value::{List, Value};
+use super::{access, functions, json};
+
+pub(super) const NAMES: &[&str] = &[
+    "abs",
+    "attr",
+    "batch",
+    "capitalize",
+    "center",
+    "count",
+    "d",
+    "default",
+    "dictsort",
+    "e",
+    "escape",
+    "first",
+    "float",
+    "forceescape",
+    "format",
+    "groupby",
+    "indent",
+    "int",
+    "items",
+    "join",
+    "last",
+    "length",
+    "list",
+    "lower",
+    "map",
+    "max",
+    "min",
+    "reject",
+    "rejectattr",
+    "replace",
+    "reverse",
+    "round",
+    "safe",
+    "select",
+    "selectattr",
+    "slice",
+    "sort",
+    "string",
+    "sum",
+    "title",
+    "tojson",
+    "trim",
+    "truncate",
+    "unique",
+    "upper",
+    "urlencode",
+    "wordcount",
+];
+
+pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
+    run.nested(|run| match name {
+        "map" => map(run, value, args),
+        "select" => select(value, args, false, true),
+        "reject" => select(value, args, false, false),
+        "selectattr" => select(value, args, true, true),
+        "rejectattr" => select(value, args, true, false),
+        "default" | "d" => default(value, args),
+        "attr" => {
+            let [attribute] = args.bind(name, ["name"])?;
+            let attribute = super::callable::text(attribute.as_ref(), name)?;
+            access::attribute(value, &attribute.as_str().into())
+        }
+        "tojson" => json::tojson(value, args),
+        "items" => {
+            args.none(name)?;
+            match value {
+                Value::Dict(dict) => functions::pairs(dict.entries()),
+                Value::Undefined(_) => Value::list(Vec::new()),
+                other => Err(super::callable::wrong(name, other, "a mapping")),
+            }
+        }
+        "abs" | "int" | "float" | "round" => number(name, value, args),
+        "safe" | "string" => args.none(name).and_then(|()| value.to_text()).map(Value::Str),
+        name if strings::NAMES.contains(&name) => strings::apply(name, value, args),
+        name if sequences::NAMES.contains(&name) => sequences::apply(name, value, args),
+        _ => Err(Fault::new(format!("no filter named '{name}'"))),
+    })
+}
+
+fn default(value: &Value, args: Args) -> Res<Value> {
+    let [default, boolean] = args.bind("default", ["default_value", "boolean"])?;
+    let absent = matches!(value, Value::Undefined(_)) || (bool_or(boolean.as_ref(), false) && !value.is_true());
+    match default {
+        _ if !absent => Ok(value.clone()),
+        Some(default) => Ok(default),
+        None => Value::made(""),
+    }
+}
+
+fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
+    let items = value.iterate()?;
+    let mut mapped = Vec::new();
+    if args.positional.is_empty() {
+        let [attribute, default] = args.bind("map", ["attribute", "default"])?;
+        let path = Path::new(&required(attribute, "map")?)?;
+        for item in items.items() {
+            mapped.push(path.get(item, default.as_ref())?);
+        }
+        return Value::list(mapped);
+    }
+    let Value::Str(filter) = args.positional.remove(0) else { return Err(Fault::new("map: needs a filter's name")) };
+    for item in items.items() {
+        let args = Args { positional: args.positional.clone(), named: args.named.clone() };
+        mapped.push(apply(run, filter.as_str(), item, args)?);
+    }
+    Value::list(mapped)
+}
+
+/// `by_attribute`: the first argument names what of each item is tested. `wanted`: what the test shall say.
+fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Res<Value> {
+    let path = match by_attribute {
+        true if args.positional.is_empty() => return Err(Fault::new("missing parameter for the attribute's name")),
+        true => Some(Path::new(&args.positional.remove(0))?),
+        false => None,
+    };
+    let test: Option<Name> = match args.positional.is_empty() {
+        true => None,
+        false => Some(super::callable::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
+    };
+    let mut selected = Vec::new();
+    for item in value.iterate()?.items() {
+        super::meter::spend(1)?;
+        let tested = path.as_ref().map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
+        let args = Args { positional: args.positional.clone(), named: args.named.clone() };
+        let passes = match &test {
+            None => tested.is_true(),
+            Some(test) => checks::check(test, &tested, args)?,
+        };
+        if passes == wanted {
+            selected.push(item.clone());
+        }
+    }
+    Value::list(selected)
+}
+
+fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
+    match name {
+        "abs" => {
+            args.none(name)?;
+            let overflow = || Fault::new("an integer is beyond 127 bits");
+            match value {
+                Value::Float(value) => Ok(Value::Float(value.abs())),
+                value => {
+                    let int = value.as_int().ok_or_else(|| super::callable::wrong(name, value, "a number"))?;
+                    int.checked_abs().map(Value::Int).ok_or_else(overflow)
+                }
+            }
+        }
+        "int" => {
+            let [default, base] = args.bind(name, ["default", "base"])?;
+            let base = u32::try_from(int_or(base.as_ref(), name, 10)?).unwrap_or(10);
+            Ok(to_int(value, base).map_or_else(|| default.unwrap_or(Value::Int(0)), Value::Int))
+        }
+        "float" => {
+            let [default] = args.bind(name, ["default"])?;
+            Ok(to_float(value).map_or_else(|| default.unwrap_or(Value::Float(0.0)), Value::Float))
+        }
+        _ => {
+            let [precision, method] = args.bind(name, ["precision", "method"])?;
+            let precision = int_or(precision.as_ref(), name, 0)?;
+            let float = value.as_float().ok_or_else(|| super::callable::wrong(name, value, "a number"))?;
+            let places = precision.clamp(-400, 400) as i32;
+            let scale = 10f64.powi(places);
+            Ok(match method.as_ref() {
+                Some(Value::Str(method)) if method.as_str() == "ceil" => Value::Float((float * scale).ceil() / scale),
+                Some(Value::Str(method)) if method.as_str() == "floor" => Value::Float((float * scale).floor() / scale),
+                _ if precision >= 0 && matches!(value, Value::Int(_) | Value::Bool(_)) => value.clone(),
+                // Rust and Python both round the exact decimal value of the float, halves to even.
+                _ if precision >= 0 => {
+                    let digits = places.min(300) as usize;
+                    Value::Float(format!("{float:.digits$}").parse().unwrap_or(float))
+                }
+                _ => {
+                    let rounded = (float / 10f64.powi(-places)).round_ties_even() * 10f64.powi(-places);
+                    if value.as_int().is_some() { Value::Int(rounded as i128) } else { Value::Float(rounded) }
+                }
+            })
+        }
+    }
+}
+
+fn to_int(value: &Value, base: u32) -> Option<i128> {
+    match value {
+        Value::Str(text) => {
+            let digits = text.as_str().trim().replace('_', "").to_ascii_lowercase();
+            let (sign, plain) = digits.strip_prefix('-').map_or(("", digits.as_str()), |plain| ("-", plain));
+            let prefixed = [("0x", 16), ("0o", 8), ("0b", 2)]
+                .into_iter()
+                .find(|(prefix, of)| plain.starts_with(prefix) && (base == 0 || base == *of));
+            let (plain, base) = match prefixed {
+                Some((_, of)) => (&plain[2..], of),
+                None => (plain, if base == 0 { 10 } else { base }),
+            };
+            let parse = || i128::from_str_radix(&format!("{sign}{plain}"), base).ok();
+            let parsed = if (2..=36).contains(&base) { parse() } else { None };
+            parsed.or_else(|| digits.parse::<f64>().ok().filter(|value| value.is_finite()).map(|value| value as i128))
+        }
+        Value::Float(value) if value.is_finite() => Some(*value as i128),
+        value => value.as_int(),
+    }
+}
+
+fn to_float(value: &Value) -> Option<f64> {
+    match value {
+        Value::Str(text) => text.as_str().trim().replace('_', "").parse().ok(),
+        value => value.as_float(),
+    }
+}
+
+/// What filters call an attribute: names or places with dots between them, each looked up as an item.
+struct Path(Vec<Value>);
+
+impl Path {
+    fn new(attribute: &Value) -> Res<Self> {
+        let Value::Str(text) = attribute else { return Ok(Self(vec![attribute.clone()])) };
+        let part = |part: &str| match part.parse() {
+            Ok(place) if part.bytes().all(|b| b.is_ascii_digit()) => Ok(Value::Int(place)),
+            _ => text.part(part).map(Value::Str),
+        };
+        text.as_str().split('.').map(part).collect::<Res<_>>().map(Self)
+    }
+
+    fn get(&self, item: &Value, default: Option<&Value>) -> Res<Value> {
+        let mut value = item.clone();
+        for part in &self.0 {
+            value = access::item(&value, part)?;
+            if let (Value::Undefined(_), Some(default)) = (&value, default) {
+                value = default.clone();
+            }
+        }
+        Ok(value)
+    }
+}
+
+/// Python's key for sorting without regard to case, of an item or of an attribute of it.
+fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) -> Res<Value> {
+    let key = path.map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
+    match &key {
+        Value::Str(text) if !case_sensitive => super::methods::lower(text),
+        _ => Ok(key),
+    }
+}
+
+fn optional_path(attribute: Option<&Value>) -> Res<Option<Path>> {
+    match attribute {
+        None | Some(Value::None) => Ok(None),
+        Some(attribute) => Path::new(attribute).map(Some),
+    }
+}
+
+/// The items in the order of their keys; equal ones stay as they were.
+fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Value>) -> Res<Vec<(Value, Value)>> {
+    let mut keyed = items.items().iter().map(|item| Ok((key(item)?, item.clone()))).collect::<Res<Vec<_>>>()?;
+    let mut failure = None;
+    keyed.sort_by(|(a, _), (b, _)| {
+        let order = super::operators::order(a, b).unwrap_or_else(|fault| {
+            failure.get_or_insert(fault);
+            None
+        });
+        let order = order.unwrap_or(std::cmp::Ordering::Equal);
+        if reverse { order.reverse() } else { order }
+    });
+    failure.map_or(Ok(keyed), Err)
+}

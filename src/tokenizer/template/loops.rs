@@ -1,0 +1,67 @@
+//! The `loop` variable.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+use super::ast::For;
+use super::fault::{Fault, Res};
+use super::value::{List, Value};
+
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub definition: Arc<For>,
+    pub items: List,
+    /// From 0.
+    pub index: Cell<usize>,
+    /// From 0; more in a recursive loop.
+    pub depth: usize,
+    changed: RefCell<Option<Vec<Value>>>,
+}
+
+pub(super) const METHODS: &[&str] = &["cycle", "changed"];
+
+impl Loop {
+    pub(super) fn new(definition: Arc<For>, items: List, depth: usize) -> Self {
+        Self { definition, items, index: Cell::new(0), depth, changed: RefCell::new(None) }
+    }
+
+    pub(super) fn attribute(&self, name: &str) -> Option<Value> {
+        let (index, length) = (self.index.get(), self.items.items().len());
+        let item = |at: Option<usize>, what: &str| {
+            at.and_then(|at| self.items.items().get(at)).cloned().unwrap_or_else(|| Value::undefined(what))
+        };
+        Some(match name {
+            "index" => Value::Int(index as i128 + 1),
+            "index0" => Value::Int(index as i128),
+            "revindex" => Value::Int((length - index) as i128),
+            "revindex0" => Value::Int((length - index) as i128 - 1),
+            "first" => Value::Bool(index == 0),
+            "last" => Value::Bool(index + 1 == length),
+            "length" => Value::Int(length as i128),
+            "depth" => Value::Int(self.depth as i128 + 1),
+            "depth0" => Value::Int(self.depth as i128),
+            "previtem" => item(index.checked_sub(1), "loop.previtem"),
+            "nextitem" => item(index.checked_add(1), "loop.nextitem"),
+            _ => return None,
+        })
+    }
+
+    /// One of the values, each in its turn.
+    pub(super) fn cycle(&self, values: &[Value]) -> Res<Value> {
+        let at = self.index.get().checked_rem(values.len());
+        at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("loop.cycle: no items to cycle through"))
+    }
+
+    /// Whether the values differ from those of the last call.
+    pub(super) fn changed(&self, values: Vec<Value>) -> Res<Value> {
+        let mut same = false;
+        if let Some(last) = &*self.changed.borrow() {
+            same = last.len() == values.len();
+            for (last, now) in last.iter().zip(&values) {
+                same = same && last.equals(now)?;
+            }
+        }
+        self.changed.replace(Some(values));
+        Ok(Value::Bool(!same))
+    }
+}

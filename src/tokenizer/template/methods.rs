@@ -1,0 +1,344 @@
+//! Methods of strings. Every result is made of slices of the string and of the arguments, so that origins are kept.
+
+use std::ops::Range;
+
+use super::callable::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
+use super::fault::{Fault, Res};
+use super::lexer::is_space;
+use super::meter;
+use super::percent;
+use super::text::{Builder, Origin, Text};
+use super::value::Value;
+
+pub(super) const STR: &[&str] = &[
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
+];
+
+/// Calls one of `STR`.
+pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
+    let s = text.as_str();
+    meter::work(s.len())?;
+    let all = |test: fn(char) -> bool| Ok(Value::Bool(!s.is_empty() && s.chars().all(test)));
+    match name {
+        "capitalize" => args.none(name).and_then(|()| capitalize(text)),
+        "casefold" | "lower" => args.none(name).and_then(|()| lower(text)),
+        "upper" => args.none(name).and_then(|()| upper(text)),
+        "swapcase" => args.none(name).and_then(|()| swapcase(text)),
+        "title" => args.none(name).and_then(|()| title(text, |c| c.is_alphabetic())),
+        "center" | "ljust" | "rjust" => justify(text, name, args),
+        "zfill" => {
+            let [width] = args.bind(name, ["width"])?;
+            zfill(text, count_or(width.as_ref(), name, 0)?)
+        }
+        "count" => search(text, name, args, |s, part| Some(s.matches(part).count())),
+        "find" | "index" => search(text, name, args, |s, part| s.find(part).map(|at| s[..at].chars().count())),
+        "rfind" | "rindex" => search(text, name, args, |s, part| s.rfind(part).map(|at| s[..at].chars().count())),
+        "startswith" => affix(text, name, args, |s, part| s.starts_with(part)),
+        "endswith" => affix(text, name, args, |s, part| s.ends_with(part)),
+        "format" => percent::braces(text, &args),
+        "isalnum" => all(char::is_alphanumeric),
+        "isalpha" => all(char::is_alphabetic),
+        "isascii" => Ok(Value::Bool(s.is_ascii())),
+        "isdecimal" | "isdigit" | "isnumeric" => all(char::is_numeric),
+        "isspace" => all(is_space),
+        "islower" => Ok(Value::Bool(s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase))),
+        "isupper" => Ok(Value::Bool(s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase))),
+        "join" => {
+            let [items] = args.bind(name, ["iterable"])?;
+            join(text, required(items, name)?.iterate()?.items())
+        }
+        "strip" | "lstrip" | "rstrip" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let chars = optional_text(chars.as_ref(), name)?;
+            strip(text, chars.as_ref(), name != "rstrip", name != "lstrip")
+        }
+        "partition" | "rpartition" => partition(text, name, args),
+        "removeprefix" | "removesuffix" => {
+            let [affix] = args.bind(name, ["affix"])?;
+            let affix = text_argument(affix.as_ref(), name)?;
+            let rest =
+                if name == "removeprefix" { s.strip_prefix(affix.as_str()) } else { s.strip_suffix(affix.as_str()) };
+            text.part(rest.unwrap_or(s)).map(Value::Str)
+        }
+        "replace" => {
+            let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
+            let count = int_or(count.as_ref(), name, -1)?;
+            replace(text, &text_argument(old.as_ref(), name)?, &text_argument(new.as_ref(), name)?, count)
+        }
+        "split" | "rsplit" => {
+            let [separator, limit] = args.bind(name, ["sep", "maxsplit"])?;
+            let limit = usize::try_from(int_or(limit.as_ref(), name, -1)?).unwrap_or(usize::MAX);
+            split(text, optional_text(separator.as_ref(), name)?.as_ref(), limit, name == "rsplit")
+        }
+        "splitlines" => {
+            let [keep_ends] = args.bind(name, ["keepends"])?;
+            parts(text, lines(s, bool_or(keep_ends.as_ref(), false)))
+        }
+        _ => Err(Fault::new(format!("a str has no method '{name}'"))),
+    }
+}
+
+pub(super) fn lower(text: &Text) -> Res<Value> {
+    text.map(char::to_lowercase).map(Value::Str)
+}
+
+pub(super) fn upper(text: &Text) -> Res<Value> {
+    text.map(char::to_uppercase).map(Value::Str)
+}
+
+fn swapcase(text: &Text) -> Res<Value> {
+    let swap =
+        |c: char| if c.is_uppercase() { c.to_lowercase().collect() } else { c.to_uppercase().collect::<Vec<_>>() };
+    text.map(|c| swap(c).into_iter()).map(Value::Str)
+}
+
+pub(super) fn capitalize(text: &Text) -> Res<Value> {
+    let mut first = true;
+    let cased = |c: char| {
+        let upper = std::mem::take(&mut first);
+        if upper { c.to_uppercase().collect() } else { c.to_lowercase().collect::<Vec<_>>() }.into_iter()
+    };
+    text.map(cased).map(Value::Str)
+}
+
+/// Upper case for each character that follows none that is `inside` a word.
+pub(super) fn title(text: &Text, inside: impl Fn(char) -> bool) -> Res<Value> {
+    let mut in_word = false;
+    let cased = |c: char| {
+        let lower = std::mem::replace(&mut in_word, inside(c));
+        if lower { c.to_lowercase().collect() } else { c.to_uppercase().collect::<Vec<_>>() }.into_iter()
+    };
+    text.map(cased).map(Value::Str)
+}
+
+fn justify(text: &Text, name: &str, args: Args) -> Res<Value> {
+    let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+    let width = count_or(Some(&required(width, name)?), name, 0)?;
+    let fill = optional_text(fill.as_ref(), name)?.map_or_else(|| Text::new(" ", Origin::Client), Ok)?;
+    if fill.as_str().chars().count() != 1 {
+        return Err(Fault::new(format!("{name}: the fill character must be exactly one character long")));
+    }
+    padded(text, width, &fill, name)
+}
+
+/// `name`: the method that says on which side.
+pub(super) fn padded(text: &Text, width: usize, fill: &Text, name: &str) -> Res<Value> {
+    let missing = width.saturating_sub(text.as_str().chars().count());
+    let left = match name {
+        "ljust" => 0,
+        "rjust" => missing,
+        // Python puts the odd one to the left where the width is odd.
+        _ => missing / 2 + (missing & width & 1),
+    };
+    let mut out = Builder::new();
+    out.push_repeated(fill, left)?;
+    out.push_text(text)?;
+    out.push_repeated(fill, missing - left)?;
+    out.finish().map(Value::Str)
+}
+
+fn zfill(text: &Text, width: usize) -> Res<Value> {
+    let sign = usize::from(text.as_str().starts_with(['+', '-']));
+    let mut out = Builder::new();
+    out.push_slice(text, 0..sign)?;
+    out.push_repeated(&Text::new("0", Origin::Client)?, width.saturating_sub(text.as_str().chars().count()))?;
+    out.push_slice(text, sign..text.as_str().len())?;
+    out.finish().map(Value::Str)
+}
+
+/// Bytes of the characters from `start` to `end`, negative ones from the end of the text.
+fn window(text: &Text, start: Option<&Value>, end: Option<&Value>, what: &str) -> Res<Range<usize>> {
+    let s = text.as_str();
+    let length = s.chars().count() as i128;
+    let place = |argument, default| {
+        let at = int_or(argument, what, default)?;
+        let at = if at < 0 { (at + length).max(0) } else { at.min(length) };
+        Ok::<_, Fault>(s.char_indices().nth(at as usize).map_or(s.len(), |(byte, _)| byte))
+    };
+    let (start, end) = (place(start, 0)?, place(end, length)?);
+    Ok(start..end.max(start))
+}
+
+fn search(text: &Text, name: &str, args: Args, find: impl Fn(&str, &str) -> Option<usize>) -> Res<Value> {
+    let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
+    let part = text_argument(part.as_ref(), name)?;
+    let range = window(text, start.as_ref(), end.as_ref(), name)?;
+    let before = if name == "count" { 0 } else { text.as_str()[..range.start].chars().count() };
+    match find(&text.as_str()[range], part.as_str()) {
+        Some(found) => Ok(Value::Int((found + before) as i128)),
+        None if name.ends_with("index") => Err(Fault::new(format!("{name}: substring not found"))),
+        None => Ok(Value::Int(-1)),
+    }
+}
+
+fn affix(text: &Text, name: &str, args: Args, test: impl Fn(&str, &str) -> bool) -> Res<Value> {
+    let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
+    let s = &text.as_str()[window(text, start.as_ref(), end.as_ref(), name)?];
+    let single = [required(affix, name)?];
+    let affixes = if let Value::Tuple(list) = &single[0] { list.items() } else { &single };
+    let mut found = false;
+    for affix in affixes {
+        match affix {
+            Value::Str(affix) => found = found || test(s, affix.as_str()),
+            other => return Err(wrong(name, other, "a string or a tuple of strings")),
+        }
+    }
+    Ok(Value::Bool(found))
+}
+
+pub(super) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
+    let mut out = Builder::new();
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.push_text(separator)?;
+        }
+        match item {
+            Value::Str(text) => out.push_text(text)?,
+            other => return Err(wrong("join", other, "strings")),
+        }
+    }
+    out.finish().map(Value::Str)
+}
+
+pub(super) fn strip(text: &Text, chars: Option<&Text>, left: bool, right: bool) -> Res<Value> {
+    let stripped = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.as_str().contains(c));
+    let mut s = text.as_str();
+    s = if left { s.trim_start_matches(stripped) } else { s };
+    s = if right { s.trim_end_matches(stripped) } else { s };
+    text.part(s).map(Value::Str)
+}
+
+fn partition(text: &Text, name: &str, args: Args) -> Res<Value> {
+    let [separator] = args.bind(name, ["sep"])?;
+    let separator = text_argument(separator.as_ref(), name)?;
+    let (s, separator) = (text.as_str(), separator.as_str());
+    if separator.is_empty() {
+        return Err(Fault::new(format!("{name}: empty separator")));
+    }
+    let backwards = name == "rpartition";
+    let found = if backwards { s.rfind(separator) } else { s.find(separator) };
+    let (start, end) = match found {
+        Some(at) => (at, at + separator.len()),
+        None if backwards => (0, 0),
+        None => (s.len(), s.len()),
+    };
+    let part = |range| text.slice(range).map(Value::Str);
+    Value::tuple(vec![part(0..start)?, part(start..end)?, part(end..s.len())?])
+}
+
+/// The first `count` occurrences; all when it is negative.
+pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<Value> {
+    let limit = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut out = Builder::new();
+    let mut done = 0;
+    for (at, found) in text.as_str().match_indices(old.as_str()).take(limit) {
+        out.push_slice(text, done..at)?;
+        out.push_text(new)?;
+        done = at + found.len();
+    }
+    out.push_slice(text, done..text.as_str().len())?;
+    out.finish().map(Value::Str)
+}
+
+/// A list of slices of `text`.
+pub(super) fn parts<'a>(text: &'a Text, parts: impl Iterator<Item = &'a str>) -> Res<Value> {
+    Value::list(parts.map(|part| text.part(part).map(Value::Str)).collect::<Res<Vec<_>>>()?)
+}
+
+fn split(text: &Text, separator: Option<&Text>, limit: usize, backwards: bool) -> Res<Value> {
+    let s = text.as_str();
+    let Some(separator) = separator.map(Text::as_str) else { return split_at_spaces(text, limit, backwards) };
+    if separator.is_empty() {
+        return Err(Fault::new("split: empty separator"));
+    }
+    if backwards {
+        let mut found: Vec<&str> = s.rsplitn(limit.saturating_add(1), separator).collect();
+        found.reverse();
+        return parts(text, found.into_iter());
+    }
+    parts(text, s.splitn(limit.saturating_add(1), separator))
+}
+
+fn split_at_spaces(text: &Text, limit: usize, backwards: bool) -> Res<Value> {
+    let mut found = Vec::new();
+    let mut rest =
+        if backwards { text.as_str().trim_end_matches(is_space) } else { text.as_str().trim_start_matches(is_space) };
+    while !rest.is_empty() {
+        let border = if backwards { rest.rfind(is_space) } else { rest.find(is_space) };
+        match border.filter(|_| found.len() < limit) {
+            None => {
+                found.push(rest);
+                break;
+            }
+            Some(at) if backwards => {
+                let width = rest[at..].chars().next().map_or(0, char::len_utf8);
+                found.push(&rest[at + width..]);
+                rest = rest[..at].trim_end_matches(is_space);
+            }
+            Some(at) => {
+                found.push(&rest[..at]);
+                rest = rest[at..].trim_start_matches(is_space);
+            }
+        }
+    }
+    if backwards {
+        found.reverse();
+    }
+    parts(text, found.into_iter())
+}
+
+/// Lines as Python's `splitlines` ends them.
+pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let ends =
+            |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
+        let at = rest.find(ends).unwrap_or(rest.len());
+        let width =
+            if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(0, char::len_utf8) };
+        let line = &rest[..if keep_ends { at + width } else { at }];
+        rest = &rest[at + width..];
+        Some(line)
+    })
+}

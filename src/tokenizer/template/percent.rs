@@ -1,0 +1,207 @@
+//! `'%s' % value` and `'{}'.format(value)`.
+
+use super::callable::Args;
+use super::fault::{Fault, Res};
+use super::text::{Builder, Origin, Text};
+use super::value::Value;
+
+/// One conversion of a `%` format.
+#[derive(Default)]
+struct Conversion {
+    left: bool,
+    zeros: bool,
+    plus: bool,
+    width: usize,
+    precision: Option<usize>,
+    kind: char,
+}
+
+/// `arguments`: a tuple of values, a mapping for `%(name)s`, or one value.
+pub(super) fn format(format: &Text, arguments: &Value) -> Res<Value> {
+    let single = [arguments.clone()];
+    let values: &[Value] = if let Value::Tuple(list) = arguments { list.items() } else { &single };
+    let mut used = 0;
+    let mut named = false;
+    let mut out = Builder::new();
+    let source = format.as_str();
+    let mut at = 0;
+    while let Some(percent) = source[at..].find('%').map(|found| at + found) {
+        out.push_slice(format, at..percent)?;
+        let mut rest = &source[percent + 1..];
+        let mut value = None;
+        if let Some(inside) = rest.strip_prefix('(') {
+            let end = inside.find(')').ok_or_else(|| Fault::new("format: incomplete key"))?;
+            let Value::Dict(dict) = arguments else { return Err(Fault::new("format: expected a mapping")) };
+            let key = &inside[..end];
+            value = Some(dict.get_str(key)?.ok_or_else(|| Fault::new(format!("format: no key '{key}'")))?.clone());
+            named = true;
+            rest = &inside[end + 1..];
+        }
+        let conversion = Conversion::parse(&mut rest)?;
+        at = source.len() - rest.len();
+        if conversion.kind == '%' {
+            out.push_slice(format, percent..percent + 1)?;
+            continue;
+        }
+        let value = match value {
+            Some(value) => value,
+            None => {
+                used += 1;
+                let missing = || Fault::new("format: not enough arguments for the format string");
+                values.get(used - 1).cloned().ok_or_else(missing)?
+            }
+        };
+        conversion.write(&value, &mut out)?;
+    }
+    out.push_slice(format, at..source.len())?;
+    let unused = used < values.len() && !named && !matches!(arguments, Value::Dict(_));
+    if unused {
+        return Err(Fault::new("format: not all arguments are used by the format string"));
+    }
+    out.finish().map(Value::Str)
+}
+
+impl Conversion {
+    fn parse(rest: &mut &str) -> Res<Self> {
+        let mut conversion = Self::default();
+        loop {
+            let mut chars = rest.chars();
+            match chars.next() {
+                Some('-') => conversion.left = true,
+                Some('0') => conversion.zeros = true,
+                Some('+') => conversion.plus = true,
+                Some('#' | ' ') => {}
+                _ => break,
+            }
+            *rest = chars.as_str();
+        }
+        conversion.width = number(rest)?.unwrap_or(0);
+        if let Some(precision) = rest.strip_prefix('.') {
+            *rest = precision;
+            conversion.precision = Some(number(rest)?.unwrap_or(0));
+        }
+        let mut chars = rest.chars();
+        conversion.kind = chars.next().ok_or_else(|| Fault::new("format: incomplete format"))?;
+        *rest = chars.as_str();
+        Ok(conversion)
+    }
+
+    fn write(&self, value: &Value, out: &mut Builder) -> Res<()> {
+        let text = match self.kind {
+            's' => self.cut(value.to_text()?)?,
+            'r' | 'a' => {
+                let mut repr = Builder::new();
+                value.write_repr(&mut repr)?;
+                self.cut(repr.finish()?)?
+            }
+            'd' | 'i' | 'u' | 'x' | 'X' | 'o' => Text::new(&self.integer(value)?, Origin::Client)?,
+            'f' | 'F' => Text::new(&self.float(value)?, Origin::Client)?,
+            'c' => match value {
+                Value::Str(text) if text.as_str().chars().count() == 1 => text.clone(),
+                _ => return Err(Fault::new("format: %c needs one character")),
+            },
+            other => return Err(Fault::new(format!("format: unsupported conversion '{other}'"))),
+        };
+        let missing = self.width.saturating_sub(text.as_str().chars().count());
+        let number = !matches!(self.kind, 's' | 'r' | 'a' | 'c');
+        if self.left {
+            out.push_text(&text)?;
+            return out.push_repeated(&Text::new(" ", Origin::Client)?, missing);
+        }
+        if self.zeros && number {
+            let sign = usize::from(text.as_str().starts_with(['-', '+']));
+            out.push_slice(&text, 0..sign)?;
+            out.push_repeated(&Text::new("0", Origin::Client)?, missing)?;
+            return out.push_slice(&text, sign..text.as_str().len());
+        }
+        out.push_repeated(&Text::new(" ", Origin::Client)?, missing)?;
+        out.push_text(&text)
+    }
+
+    fn cut(&self, text: Text) -> Res<Text> {
+        let Some(precision) = self.precision else { return Ok(text) };
+        let end = text.as_str().char_indices().nth(precision).map_or(text.as_str().len(), |(at, _)| at);
+        text.slice(0..end)
+    }
+
+    fn integer(&self, value: &Value) -> Res<String> {
+        let number = match value {
+            Value::Float(value) if value.is_finite() && matches!(self.kind, 'd' | 'i' | 'u') => *value as i128,
+            value => value
+                .as_int()
+                .ok_or_else(|| Fault::new(format!("format: %{} needs a number, got a {}", self.kind, value.kind())))?,
+        };
+        let digits = match self.kind {
+            'x' => format!("{:x}", number.unsigned_abs()),
+            'X' => format!("{:X}", number.unsigned_abs()),
+            'o' => format!("{:o}", number.unsigned_abs()),
+            _ => number.unsigned_abs().to_string(),
+        };
+        Ok(self.signed(number < 0, &digits))
+    }
+
+    fn float(&self, value: &Value) -> Res<String> {
+        let number = value
+            .as_float()
+            .ok_or_else(|| Fault::new(format!("format: %{} needs a number, got a {}", self.kind, value.kind())))?;
+        // No float has more digits than that.
+        let precision = self.precision.unwrap_or(6).min(1100);
+        Ok(self.signed(number.is_sign_negative(), &format!("{:.precision$}", number.abs())))
+    }
+
+    fn signed(&self, negative: bool, digits: &str) -> String {
+        format!(
+            "{}{digits}",
+            if negative {
+                "-"
+            } else if self.plus {
+                "+"
+            } else {
+                ""
+            }
+        )
+    }
+}
+
+fn number(rest: &mut &str) -> Res<Option<usize>> {
+    let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+    let digits = &rest[..end];
+    *rest = &rest[end..];
+    if digits.is_empty() {
+        return Ok(None);
+    }
+    digits.parse().map(Some).map_err(|_| Fault::new(format!("format: {digits} is too wide")))
+}
+
+/// `str.format` with fields by place or by name, without format specifications.
+pub(super) fn braces(format: &Text, arguments: &Args) -> Res<Value> {
+    let source = format.as_str();
+    let mut out = Builder::new();
+    let mut at = 0;
+    let mut next = 0;
+    while let Some(brace) = source[at..].find(['{', '}']).map(|found| at + found) {
+        out.push_slice(format, at..brace)?;
+        let rest = &source[brace..];
+        if rest.starts_with("{{") || rest.starts_with("}}") {
+            out.push_slice(format, brace..brace + 1)?;
+            at = brace + 2;
+            continue;
+        }
+        let field = rest.strip_prefix('{').and_then(|rest| rest.split_once('}')).map(|(field, _)| field);
+        let field = field.ok_or_else(|| Fault::new("format: single brace in the format string"))?;
+        let value = if field.is_empty() {
+            next += 1;
+            arguments.positional.get(next - 1)
+        } else if let Ok(place) = field.parse::<usize>() {
+            arguments.positional.get(place)
+        } else {
+            arguments.named.iter().find(|(name, _)| **name == *field).map(|(_, value)| value)
+        };
+        let missing =
+            || Fault::new(format!("format: no argument for '{{{field}}}' (names and places alone are known)"));
+        value.ok_or_else(missing)?.write(&mut out)?;
+        at = brace + field.len() + 2;
+    }
+    out.push_slice(format, at..source.len())?;
+    out.finish().map(Value::Str)
+}

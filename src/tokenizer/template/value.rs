@@ -1,0 +1,337 @@
+//! Values of a running template: Python's, as far as chat templates see them.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::ast::Name;
+use super::callable::Callable;
+use super::fault::{Fault, Res};
+use super::loops::Loop;
+use super::meter::{self, Charge};
+use super::text::{Origin, Text};
+
+/// Lists in lists; deeper ones are refused, so that walking and freeing them needs a bounded stack.
+const MAX_DEPTH: usize = 500;
+/// Bytes of a list or mapping beside its items.
+const OVERHEAD: usize = 96;
+
+/// Roles that may become part of a control token although the client names them: there are templates that write
+/// `'<|' + message.role + '|>'`, and that a client chooses among these words is what the role is for.
+const ROLES: [&str; 9] =
+    ["system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "observation"];
+
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    /// With what is not defined, for the error of who uses it.
+    Undefined(Rc<str>),
+    None,
+    Bool(bool),
+    Int(i128),
+    /// Digits of an integer beyond 127 bits: can be shown and compared.
+    BigInt(Rc<str>),
+    Float(f64),
+    Str(Text),
+    List(List),
+    Tuple(List),
+    Dict(Dict),
+    Namespace(Rc<Namespace>),
+    Loop(Rc<Loop>),
+    Callable(Rc<Callable>),
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct List(Rc<ListItems>);
+
+#[derive(Debug)]
+struct ListItems {
+    items: Vec<Value>,
+    depth: usize,
+    _charge: Charge,
+}
+
+/// In order of insertion. Looked up one by one: those of chats are short, and the meter counts longer ones.
+#[derive(Debug, Clone)]
+pub(super) struct Dict(Rc<DictItems>);
+
+#[derive(Debug)]
+struct DictItems {
+    entries: Vec<(Value, Value)>,
+    depth: usize,
+    _charge: Charge,
+}
+
+/// The one kind of value that can be changed.
+#[derive(Debug, Default)]
+pub(super) struct Namespace(pub(super) RefCell<Vec<(Name, Value)>>);
+
+impl List {
+    pub(super) fn new(items: Vec<Value>) -> Res<Self> {
+        let depth = depth_above(items.iter())?;
+        let charge = Charge::new(OVERHEAD + items.len() * size_of::<Value>())?;
+        Ok(Self(Rc::new(ListItems { items, depth, _charge: charge })))
+    }
+
+    pub(super) fn items(&self) -> &[Value] {
+        &self.0.items
+    }
+}
+
+impl Dict {
+    /// A later entry replaces an earlier one of the same key.
+    pub(super) fn new(entries: Vec<(Value, Value)>) -> Res<Self> {
+        let mut unique: Vec<(Value, Value)> = Vec::with_capacity(entries.len());
+        for (key, value) in entries {
+            match position(&unique, &key)? {
+                Some(at) => unique[at].1 = value,
+                None => unique.push((key, value)),
+            }
+        }
+        Self::of_unique(unique)
+    }
+
+    fn of_unique(entries: Vec<(Value, Value)>) -> Res<Self> {
+        let depth = depth_above(entries.iter().flat_map(|(key, value)| [key, value]))?;
+        let charge = Charge::new(OVERHEAD + entries.len() * size_of::<(Value, Value)>())?;
+        Ok(Self(Rc::new(DictItems { entries, depth, _charge: charge })))
+    }
+
+    pub(super) fn entries(&self) -> &[(Value, Value)] {
+        &self.0.entries
+    }
+
+    pub(super) fn get(&self, key: &Value) -> Res<Option<&Value>> {
+        Ok(position(&self.0.entries, key)?.map(|at| &self.0.entries[at].1))
+    }
+
+    pub(super) fn get_str(&self, key: &str) -> Res<Option<&Value>> {
+        meter::spend(self.0.entries.len() / 16)?;
+        let is_key = |other: &Value| matches!(other, Value::Str(text) if text.as_str() == key);
+        Ok(self.0.entries.iter().find(|(other, _)| is_key(other)).map(|(_, value)| value))
+    }
+}
+
+fn position(entries: &[(Value, Value)], key: &Value) -> Res<Option<usize>> {
+    if !matches!(key, Value::None | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::Str(_) | Value::Tuple(_))
+    {
+        return Err(Fault::new(format!("a {} cannot be a key of a dict", key.kind())));
+    }
+    meter::spend(entries.len() / 16)?;
+    for (at, (other, _)) in entries.iter().enumerate() {
+        if other.equals(key)? {
+            return Ok(Some(at));
+        }
+    }
+    Ok(None)
+}
+
+fn depth_above<'a>(mut items: impl Iterator<Item = &'a Value>) -> Res<usize> {
+    let depth = items.try_fold(0, |depth, item| {
+        let inner = match item {
+            Value::List(list) | Value::Tuple(list) => list.0.depth,
+            Value::Dict(dict) => dict.0.depth,
+            _ => 0,
+        };
+        Ok::<_, Fault>(depth.max(inner))
+    })?;
+    if depth == MAX_DEPTH {
+        return Err(Fault::new(format!("its values nest deeper than {MAX_DEPTH} levels")));
+    }
+    Ok(depth + 1)
+}
+
+impl Value {
+    pub(super) fn undefined(what: impl Into<Rc<str>>) -> Self {
+        Self::Undefined(what.into())
+    }
+
+    /// Text that the language makes up.
+    pub(super) fn made(text: &str) -> Res<Self> {
+        Text::new(text, Origin::Client).map(Self::Str)
+    }
+
+    pub(super) fn list(items: Vec<Self>) -> Res<Self> {
+        List::new(items).map(Self::List)
+    }
+
+    pub(super) fn tuple(items: Vec<Self>) -> Res<Self> {
+        List::new(items).map(Self::Tuple)
+    }
+
+    pub(super) fn dict(entries: Vec<(Self, Self)>) -> Res<Self> {
+        Dict::new(entries).map(Self::Dict)
+    }
+
+    /// What a client sent: all of its strings, keys as well, are marked as the client's.
+    pub(super) fn from_client(json: &serde_json::Value) -> Res<Self> {
+        Ok(match json {
+            serde_json::Value::Null => Self::None,
+            serde_json::Value::Bool(value) => Self::Bool(*value),
+            serde_json::Value::Number(number) => number_of(&number.to_string())?,
+            serde_json::Value::String(text) => Self::Str(Text::new(text, Origin::Client)?),
+            serde_json::Value::Array(items) => {
+                Self::list(items.iter().map(Self::from_client).collect::<Res<Vec<_>>>()?)?
+            }
+            serde_json::Value::Object(fields) => {
+                let entry = |(key, value): (&String, _)| {
+                    Ok((Self::Str(Text::new(key, Origin::Client)?), Self::from_client(value)?))
+                };
+                Self::Dict(Dict::of_unique(fields.iter().map(entry).collect::<Res<Vec<_>>>()?)?)
+            }
+        })
+    }
+
+    /// The same for a list of messages, whose well-known roles count as the template's own words.
+    pub(super) fn from_messages(json: &serde_json::Value) -> Res<Self> {
+        let Self::List(messages) = Self::from_client(json)? else { return Self::from_client(json) };
+        let message = |message: &Self| match message {
+            Self::Dict(dict) => {
+                let entry = |(key, value): &(Self, Self)| match (key, value) {
+                    (Self::Str(name), Self::Str(role)) if name.as_str() == "role" && ROLES.contains(&role.as_str()) => {
+                        Ok((key.clone(), Self::Str(Text::new(role.as_str(), Origin::Template)?)))
+                    }
+                    _ => Ok((key.clone(), value.clone())),
+                };
+                Ok(Self::Dict(Dict::of_unique(dict.entries().iter().map(entry).collect::<Res<Vec<_>>>()?)?))
+            }
+            other => Ok(other.clone()),
+        };
+        Self::list(messages.items().iter().map(message).collect::<Res<Vec<_>>>()?)
+    }
+
+    /// As Python's errors name the type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Undefined(_) => "undefined value",
+            Self::None => "None",
+            Self::Bool(_) => "bool",
+            Self::Int(_) | Self::BigInt(_) => "int",
+            Self::Float(_) => "float",
+            Self::Str(_) => "str",
+            Self::List(_) => "list",
+            Self::Tuple(_) => "tuple",
+            Self::Dict(_) => "dict",
+            Self::Namespace(_) => "namespace",
+            Self::Loop(_) => "loop",
+            Self::Callable(_) => "function",
+        }
+    }
+
+    pub(super) fn is_true(&self) -> bool {
+        match self {
+            Self::Undefined(_) | Self::None => false,
+            Self::Bool(value) => *value,
+            Self::Int(value) => *value != 0,
+            Self::Float(value) => *value != 0.0,
+            Self::Str(text) => !text.as_str().is_empty(),
+            Self::List(list) | Self::Tuple(list) => !list.items().is_empty(),
+            Self::Dict(dict) => !dict.entries().is_empty(),
+            Self::BigInt(_) | Self::Namespace(_) | Self::Loop(_) | Self::Callable(_) => true,
+        }
+    }
+
+    /// The value as an integer, which booleans are in Python.
+    pub(super) fn as_int(&self) -> Option<i128> {
+        match self {
+            Self::Int(value) => Some(*value),
+            Self::Bool(value) => Some(i128::from(*value)),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_float(&self) -> Option<f64> {
+        match self {
+            Self::Float(value) => Some(*value),
+            _ => self.as_int().map(|value| value as f64),
+        }
+    }
+
+    pub(super) fn equals(&self, other: &Self) -> Res<bool> {
+        meter::spend(1)?;
+        Ok(match (self, other) {
+            (Self::Str(a), Self::Str(b)) => {
+                meter::work(a.as_str().len().min(b.as_str().len()))?;
+                a.as_str() == b.as_str()
+            }
+            (Self::Undefined(_), Self::Undefined(_)) | (Self::None, Self::None) => true,
+            (Self::BigInt(a), Self::BigInt(b)) => a == b,
+            (Self::List(a), Self::List(b)) | (Self::Tuple(a), Self::Tuple(b)) => {
+                if a.items().len() != b.items().len() {
+                    return Ok(false);
+                }
+                for (a, b) in a.items().iter().zip(b.items()) {
+                    if !a.equals(b)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            (Self::Dict(a), Self::Dict(b)) => {
+                if a.entries().len() != b.entries().len() {
+                    return Ok(false);
+                }
+                for (key, value) in a.entries() {
+                    match b.get(key)? {
+                        Some(other) if value.equals(other)? => {}
+                        _ => return Ok(false),
+                    }
+                }
+                true
+            }
+            (Self::Namespace(a), Self::Namespace(b)) => Rc::ptr_eq(a, b),
+            (Self::Callable(a), Self::Callable(b)) => Rc::ptr_eq(a, b),
+            _ => match (self.as_int(), other.as_int()) {
+                (Some(a), Some(b)) => a == b,
+                _ => matches!((self.as_float(), other.as_float()), (Some(a), Some(b)) if a == b),
+            },
+        })
+    }
+
+    /// What a loop over the value goes through.
+    pub(super) fn iterate(&self) -> Res<List> {
+        match self {
+            Self::List(list) | Self::Tuple(list) => Ok(list.clone()),
+            Self::Dict(dict) => {
+                let entries = dict.entries();
+                drop(Charge::new(entries.len() * size_of::<Self>())?);
+                List::new(entries.iter().map(|(key, _)| key.clone()).collect())
+            }
+            Self::Str(text) => {
+                let mut buffer = [0; 4];
+                let one = |(c, origin): (char, _)| Text::new(c.encode_utf8(&mut buffer), origin).map(Self::Str);
+                List::new(text.chars().map(one).collect::<Res<Vec<_>>>()?)
+            }
+            Self::Undefined(_) => List::new(Vec::new()),
+            other => Err(Fault::new(format!("a {} cannot be iterated over", other.kind()))),
+        }
+    }
+}
+
+/// A number of JSON: integers stay exact, whatever their length.
+fn number_of(digits: &str) -> Res<Value> {
+    if digits.contains(['.', 'e', 'E']) {
+        let bad = |_| Fault::new(format!("'{digits}' is no number"));
+        return digits.parse().map(Value::Float).map_err(bad);
+    }
+    Ok(digits.parse().map_or_else(|_| Value::BigInt(digits.into()), Value::Int))
+}
+
+impl Namespace {
+    pub(super) fn set(&self, name: &Name, value: Value) {
+        let mut attributes = self.0.borrow_mut();
+        let place = attributes.iter_mut().find(|(other, _)| other == name);
+        // What was there is dropped when nothing is borrowed any more: it may hold this namespace.
+        let replaced = match place {
+            Some((_, place)) => Some(std::mem::replace(place, value)),
+            None => {
+                attributes.push((Name::clone(name), value));
+                None
+            }
+        };
+        drop(attributes);
+        drop(replaced);
+    }
+
+    pub(super) fn clear(&self) {
+        drop(self.0.take());
+    }
+}
