@@ -3,7 +3,7 @@
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix};
 use crate::backend::{Backend, Loader};
-use crate::selection::{Selected, Wanted};
+use crate::selection::{Alteration, AlteredToken, Penalties, Selected, Wanted, Wish};
 
 /// The sum of a row has the same bits whichever of its blocks arrives last: the stand-in runs them in both orders, and as
 /// often as it is asked to.
@@ -27,4 +27,33 @@ fn the_order_of_blocks_leaves_no_trace() {
         Some(results[0])
     });
     assert_eq!(results[0], results[1]);
+}
+
+/// Where the tokens of several rows find no room together, those of the last come to the host whole, as the model left
+/// them; the row before is altered on the device.
+#[test]
+fn a_list_without_room_brings_its_row() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let (rows, cols) = (2, 151_936);
+    let values = Random(3).values(rows * cols);
+    let mut loader = devices::loader(&device, rows);
+    let table = matrix(&mut loader, &values, cols);
+    let mut logits = loader.alloc_buffer(rows, cols).unwrap();
+    let mut backend = loader.finish().unwrap();
+    fill(&mut backend, &table, rows, &mut logits);
+    // All but token 140,000 and those behind it are forbidden. There is room for 262,144 tokens.
+    let forbidden = |id| AlteredToken { id, bias: f32::NEG_INFINITY, seen: 0 };
+    let tokens: Vec<AlteredToken> = (0..140_000).map(forbidden).collect();
+    let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+    let alteration = Some(Alteration { tokens: &tokens, penalties, unaltered: 0 });
+    let wish = Wish { wanted: Wanted::Argmax, alteration };
+    backend.begin_select(&logits, cols, &[wish; 2]).unwrap();
+    let mut selection = backend.select(&logits, rows, cols).unwrap();
+    let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first list has room") };
+    let largest = values[140_000..cols].iter().copied().fold(f32::MIN, f32::max);
+    assert_eq!((token >= 140_000, logit), (true, largest));
+    assert_eq!(values[token as usize], largest);
+    assert_eq!(selection.row(1), Selected::Row(&values[cols..]));
+    assert_eq!(selection.whole_row(0).unwrap(), &values[..cols]);
+    assert_eq!(selection.num_fetched(), 1);
 }
