@@ -9,7 +9,7 @@
 // Vocabulary, on every platform:
 //   KERNEL(threads, name, Args) { ... a.field ... },  DEV function,  MEM member function,  SHARED variable of a block
 //   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
-//   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, device_fence
+//   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, fences
 //   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
 #pragma once
 
@@ -107,8 +107,8 @@ DEV u64 warp_ballot(bool p) {
 DEV u32 atomic_add_u32(u32* p, u32 v) {
   return __hip_atomic_fetch_add(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
-DEV u32 add_release(u32* p, u32 v) { return __hip_atomic_fetch_add(p, v, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT); }
-DEV void device_fence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent"); }
+DEV void release_fence() { __builtin_amdgcn_fence(__ATOMIC_RELEASE, "agent"); }
+DEV void acquire_fence() { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "agent"); }
 
 // ---- numbers
 typedef _Float16 h2v __attribute__((ext_vector_type(2)));
@@ -207,12 +207,8 @@ DEV u32 shfl_u32(u32 v, int src) { return __shfl_sync(0xffffffffu, v, src); }
 DEV u32 shfl_xor_u32(u32 v, int m) { return __shfl_xor_sync(0xffffffffu, v, m); }
 DEV u64 warp_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 DEV u32 atomic_add_u32(u32* p, u32 v) { return atomicAdd(p, v); }
-DEV u32 add_release(u32* p, u32 v) {
-  u32 r;
-  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "r"(v) : "memory");
-  return r;
-}
-DEV void device_fence() { __threadfence(); }
+DEV void release_fence() { __threadfence(); }
+DEV void acquire_fence() { __threadfence(); }
 
 // ---- numbers
 DEV float h2f(f16 h) { float f; asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h)); return f; }
@@ -285,7 +281,6 @@ DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l
 #define GPU_CPU 1
 #define MEM inline __attribute__((always_inline))
 #include "gpu_cpu.h"
-DEV u32 add_release(u32* p, u32 v) { return atomic_add_u32(p, v); }
 DEV float mul_rn(float a, float b) { return a * b; }         // ISO C++ mode: nothing is contracted
 DEV float add_rn(float a, float b) { return a + b; }
 DEV u32 pack_halves2(float low, float high) { return (u32)f2h(low) | (u32)f2h(high) << 16; }
@@ -330,8 +325,8 @@ DEV void prefetch(const void*) {}
 //                      of the scalar ones) and spill them
 //   lookup16           bytes of the 16-byte table {t0, .., t3} by the low nibbles of w, and by the high ones. Permutes
 //                      pick from eight entries by three bits, then one picks the upper or the lower eight by the fourth
-//   add_release        atomic add whose block has published what it wrote before, and sees what earlier
-//                      adders published
+//   release_fence      what a thread has written comes before its next atomic, for all blocks
+//   acquire_fence      what comes after sees what others released before the thread's last atomic
 //   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the one ahead of it has ended,
 //                      and calls this before it touches anything but weights and the step's inputs, which were there
 //                      before the step's first kernel. EVERY kernel must: order is transitive

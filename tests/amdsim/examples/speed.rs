@@ -5,22 +5,14 @@
 use std::error::Error;
 use std::time::Instant;
 
-use amdsim::{CodeObject, Launch, Memory, Order, OutOfBounds};
+use amdsim::{CodeObject, Coherence, Launch, Memory, Order};
 
 /// One allocation of zeros at address 0: all pointers of the kernels are 0.
 struct Zeros(Vec<u8>);
 
 impl Memory for Zeros {
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        let start = usize::try_from(address).map_err(|_| OutOfBounds)?;
-        bytes.copy_from_slice(self.0.get(start..start + bytes.len()).ok_or(OutOfBounds)?);
-        Ok(())
-    }
-
-    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let start = usize::try_from(address).map_err(|_| OutOfBounds)?;
-        self.0.get_mut(start..start + bytes.len()).ok_or(OutOfBounds)?.copy_from_slice(bytes);
-        Ok(())
+    fn around(&mut self, _address: u64) -> Option<(u64, &mut [u8])> {
+        Some((0, &mut self.0))
     }
 }
 
@@ -35,7 +27,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             let kernarg: Vec<u8> =
                 kernarg.into_iter().chain([512u32; 3].iter().flat_map(|n| n.to_le_bytes())).collect();
             let block = [kernel.max_workgroup_size, 1, 1];
-            let launch = Launch { kernel, grid: [8, 8, 1], block, dynamic_lds: 0, kernarg: &kernarg, order: Order::Up };
+            let (grid, order, coherence) = ([8, 8, 1], Order::Up, Coherence::Full);
+            let launch = Launch { kernel, grid, block, dynamic_lds: 0, kernarg: &kernarg, order, coherence };
             let started = Instant::now();
             let stats = amdsim::run(&object, &launch, &mut Zeros(vec![0; 1 << 22]))?;
             let (count, seconds) = (stats.wave_instructions as f64, started.elapsed().as_secs_f64());

@@ -21,9 +21,12 @@ struct Program {
     kernels: Vec<Kernel>,
     image: Vec<u8>,
     lines: Vec<Line>,
-    indices: HashMap<u64, usize>,
+    /// Of the instruction at each word of the image.
+    indices: Vec<u32>,
     steps: Vec<OnceLock<Decoded<Step>>>,
 }
+
+const NO_INSTRUCTION: u32 = u32::MAX;
 
 impl Program {
     fn load(file: &[u8]) -> Result<Self, LoadError> {
@@ -40,7 +43,12 @@ impl Program {
         }
         let target = Target::new(target, first.wavefront_size)?;
         let lines = disassemble(file)?;
-        let indices = lines.iter().enumerate().map(|(index, line)| (line.address, index)).collect();
+        let mut indices = vec![NO_INSTRUCTION; elf.image.len() / 4];
+        for (index, line) in (0..).zip(&lines) {
+            if let Some(place) = indices.get_mut((line.address / 4) as usize) {
+                *place = index;
+            }
+        }
         let steps = lines.iter().map(|_| OnceLock::new()).collect();
         Ok(Self { target, kernels, image: elf.image, lines, indices, steps })
     }
@@ -112,7 +120,8 @@ impl CodeObject {
 
     /// The index of the instruction at an address.
     pub(crate) fn index(&self, address: u64) -> Option<usize> {
-        self.0.indices.get(&address).copied()
+        let index = *self.0.indices.get(usize::try_from(address / 4).ok()?)?;
+        (address.is_multiple_of(4) && index != NO_INSTRUCTION).then_some(index as usize)
     }
 
     /// An instruction, or why it cannot be executed.

@@ -1,6 +1,8 @@
 //! What a workgroup shares while it runs: memory, LDS, the clock.
 
+use crate::coherence::Caches;
 use crate::error::{Access, Fault, OutOfBounds, Space};
+use crate::wave::Wave;
 use crate::{Memory, RESERVED_ADDRESSES};
 
 /// Address of the code object's first byte.
@@ -16,31 +18,73 @@ pub struct Context<'a> {
     pub lds: Vec<u8>,
     /// Instructions executed so far: the only clock there is.
     pub clock: u64,
+    /// Where workgroups do not see each other's stores at once.
+    pub caches: Option<Caches>,
 }
 
 impl Context<'_> {
-    pub fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        if !RESERVED_ADDRESSES.contains(&address) {
-            return self.memory.load(address, bytes);
+    /// The bytes around a global address that can be loaded as they are, and the address of the first.
+    pub fn readable(&mut self, address: u64) -> Option<(u64, &[u8])> {
+        match address {
+            _ if !RESERVED_ADDRESSES.contains(&address) => {
+                self.memory.around(address).map(|(start, bytes)| (start, &*bytes))
+            }
+            KERNARG_BASE.. => Some((KERNARG_BASE, self.kernarg)),
+            _ => Some((IMAGE_BASE, self.image)),
         }
-        let (base, content) = match address {
-            KERNARG_BASE.. => (KERNARG_BASE, self.kernarg),
-            _ => (IMAGE_BASE, self.image),
-        };
-        copy_from(content, address - base, bytes)
     }
 
-    pub fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        if RESERVED_ADDRESSES.contains(&address) {
-            return Err(OutOfBounds);
+    /// The same of those that can be stored to.
+    pub fn writable(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
+        if RESERVED_ADDRESSES.contains(&address) { None } else { self.memory.around(address) }
+    }
+
+    /// `agent`: past all caches.
+    pub fn load(&mut self, wave: &Wave, address: u64, bytes: &mut [u8], agent: bool) -> Result<(), OutOfBounds> {
+        if let Some(caches) = self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
+            return caches.load(self.memory, &wave.cache, (address, bytes), agent);
         }
-        self.memory.store(address, bytes)
+        let (start, content) = self.readable(address).ok_or(OutOfBounds)?;
+        copy_from(content, address - start, bytes)
+    }
+
+    /// `through`: without a write-back.
+    pub fn store(&mut self, wave: &mut Wave, address: u64, bytes: &[u8], through: bool) -> Result<(), OutOfBounds> {
+        if let Some(caches) = self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
+            return caches.store(self.memory, &mut wave.cache, (address, bytes), through);
+        }
+        let (start, content) = self.writable(address).ok_or(OutOfBounds)?;
+        copy_to(content, address - start, bytes)
+    }
+
+    /// Changes global memory by an atomic; `update` gets what was there.
+    pub fn atomic(
+        &mut self,
+        wave: &mut Wave,
+        address: u64,
+        bytes: &mut [u8],
+        update: impl FnOnce(&mut [u8]),
+    ) -> Result<(), OutOfBounds> {
+        if let Some(caches) = self.caches.as_mut().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
+            return caches.atomic(self.memory, &mut wave.cache, (address, bytes), update);
+        }
+        let (start, content) = self.writable(address).ok_or(OutOfBounds)?;
+        copy_from(content, address - start, bytes)?;
+        update(bytes);
+        copy_to(content, address - start, bytes)
     }
 
     /// A load that is the same for all lanes.
-    pub fn load_scalar(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
+    pub fn load_scalar(&mut self, wave: &Wave, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
         let size = bytes.len();
-        self.load(address, bytes).map_err(|_| {
+        let result = match self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
+            Some(caches) => caches.load_scalar(self.memory, &wave.cache, (address, bytes)),
+            None => self
+                .readable(address)
+                .ok_or(OutOfBounds)
+                .and_then(|(start, content)| copy_from(content, address - start, bytes)),
+        };
+        result.map_err(|_| {
             let (space, access) = (Space::Global, Access::Load);
             Box::new(Fault::OutOfBounds { space, access, address, bytes: size, lane: 0 })
         })
@@ -51,14 +95,7 @@ impl Context<'_> {
 pub fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;
-    let piece = content.get(start..end).ok_or(OutOfBounds)?;
-    // The usual sizes without a call.
-    match bytes.len() {
-        4 => bytes[..4].copy_from_slice(&piece[..4]),
-        8 => bytes[..8].copy_from_slice(&piece[..8]),
-        16 => bytes[..16].copy_from_slice(&piece[..16]),
-        _ => bytes.copy_from_slice(piece),
-    }
+    bytes.copy_from_slice(content.get(start..end).ok_or(OutOfBounds)?);
     Ok(())
 }
 

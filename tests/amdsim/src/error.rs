@@ -18,17 +18,9 @@ pub enum LoadError {
     Processor,
 }
 
-/// The access is not inside any allocation: the answer of [`Memory`](crate::Memory) to a bad address.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The access is not inside any allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfBounds;
-
-impl fmt::Display for OutOfBounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("out of bounds")
-    }
-}
-
-impl std::error::Error for OutOfBounds {}
 
 /// Why a wave stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

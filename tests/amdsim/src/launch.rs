@@ -1,6 +1,8 @@
-//! A launch: workgroups one after the other, waves of a workgroup from barrier to barrier.
+//! A launch: workgroups one after the other or, where they do not see each other's stores at once, in turns; waves of a
+//! workgroup from barrier to barrier.
 
 use crate::abi::{Start, kernarg_segment};
+use crate::coherence::{Caches, Coherence};
 use crate::context::Context;
 use crate::decode::Flow;
 use crate::wave::{State, Wave};
@@ -19,6 +21,7 @@ pub struct Launch<'a> {
     /// The explicit arguments, laid out as [`Kernel::args`] says; hidden ones are filled in by the simulator.
     pub kernarg: &'a [u8],
     pub order: Order,
+    pub coherence: Coherence,
 }
 
 /// The order in which workgroups, and waves between two barriers, are executed. A kernel whose result differs between
@@ -53,30 +56,65 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
     let kernarg = kernarg_segment(launch).map_err(refuse)?;
     let start = Start::new(object, launch).map_err(refuse)?;
     let lds = launch.kernel.group_segment_size as usize + launch.dynamic_lds as usize;
-    let mut context = Context { memory, image: object.image(), kernarg: &kernarg, lds: vec![0; lds], clock: 0 };
-    let mut waves: Vec<Wave> = (0..start.waves).map(|_| Wave::new(object.target_details().lanes)).collect();
+    let lanes = object.target_details().lanes;
+    let weak = launch.coherence == Coherence::Weak;
+    let places = if weak { RESIDENT } else { 1 };
+    let caches = weak.then(|| Caches::new(places));
+    let mut context = Context { memory, image: object.image(), kernarg: &kernarg, lds: Vec::new(), clock: 0, caches };
     let [x, y, z] = launch.grid.map(u64::from);
     let count = x * y * z;
-    for index in 0..count {
+    let mut waiting = (0..count as usize).map(|index| {
+        let index = index as u64;
         let index = if launch.order == Order::Up { index } else { count - 1 - index };
-        let workgroup = [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32];
-        context.lds.fill(0xcd);
-        for (number, wave) in waves.iter_mut().enumerate() {
-            start.begin(wave, number, workgroup);
-        }
-        run_workgroup(object, &mut waves, launch.order, &mut context).map_err(|stop| {
-            let line = object.line(stop.pc);
-            Trap {
-                address: line.map_or(0, |line| line.address),
-                instruction: line.map(|line| line.text.clone()).unwrap_or_default(),
-                workgroup,
-                wave: stop.wave,
-                ..refuse(*stop.fault)
+        [(index % x) as u32, (index / x % y) as u32, (index / x / y) as u32]
+    });
+    let waves = || (0..start.waves).map(|_| Wave::new(lanes)).collect();
+    let mut free: Vec<_> =
+        (0..places).map(|place| Workgroup { place, waves: waves(), lds: vec![0; lds], id: [0; 3] }).collect();
+    // From the one that began first.
+    let mut resident: Vec<Workgroup> = Vec::new();
+    loop {
+        let next = if free.is_empty() { None } else { waiting.next() };
+        let turns = match next {
+            Some(id) => {
+                let at = resident.len();
+                resident.extend(free.pop());
+                resident[at].begin(id, &start);
+                1
             }
-        })?;
+            None => resident.len(),
+        };
+        if turns == 0 {
+            break;
+        }
+        // The latest goes on first, and the others only where it pauses again: they stay where they are as long as may be.
+        for turn in (0..resident.len()).rev().take(turns) {
+            let workgroup = &mut resident[turn];
+            let has_ended = workgroup.run(object, launch.order, &mut context).map_err(|stop| {
+                let line = object.line(stop.pc);
+                Trap {
+                    address: line.map_or(0, |line| line.address),
+                    instruction: line.map(|line| line.text.clone()).unwrap_or_default(),
+                    workgroup: workgroup.id,
+                    wave: stop.wave,
+                    ..refuse(*stop.fault)
+                }
+            })?;
+            if has_ended {
+                free.push(resident.remove(turn));
+                break;
+            }
+        }
+    }
+    if let Some(caches) = context.caches.take() {
+        caches.finish(context.memory);
     }
     Ok(Stats { wave_instructions: context.clock })
 }
+
+/// Workgroups that take turns where they do not see each other's stores at once. Each of its waves goes as far as its next
+/// atomic on global memory; then the others go on, while what the wave did not wait for before is still on its way.
+const RESIDENT: usize = 3;
 
 struct Stop {
     wave: usize,
@@ -84,9 +122,43 @@ struct Stop {
     fault: Box<Fault>,
 }
 
-/// Runs each wave until it reaches a barrier, sleeps or ends, until all have ended. A barrier is passed when every wave
-/// that has not ended is there.
-fn run_workgroup(object: &CodeObject, waves: &mut [Wave], order: Order, context: &mut Context<'_>) -> Result<(), Stop> {
+/// A workgroup, in a place with waves and LDS.
+struct Workgroup {
+    place: usize,
+    waves: Vec<Wave>,
+    lds: Vec<u8>,
+    id: [u32; 3],
+}
+
+impl Workgroup {
+    fn begin(&mut self, id: [u32; 3], start: &Start<'_>) {
+        self.lds.fill(0xcd);
+        for (number, wave) in self.waves.iter_mut().enumerate() {
+            start.begin(wave, number, id);
+        }
+        self.id = id;
+    }
+
+    /// Runs until some of its waves pause, or all have ended: whether that is so.
+    fn run(&mut self, object: &CodeObject, order: Order, context: &mut Context<'_>) -> Result<bool, Stop> {
+        if let Some(caches) = &mut context.caches {
+            caches.group = self.place;
+        }
+        std::mem::swap(&mut self.lds, &mut context.lds);
+        let result = run_waves(object, &mut self.waves, order, context);
+        std::mem::swap(&mut self.lds, &mut context.lds);
+        result?;
+        let has_ended = self.waves.iter().all(|wave| wave.state == State::Ended);
+        if let Some(caches) = context.caches.as_mut().filter(|_| has_ended) {
+            caches.end_group();
+        }
+        Ok(has_ended)
+    }
+}
+
+/// Runs each wave from barrier to barrier, until all have ended or some pause. A barrier is passed when every wave that has
+/// not ended is there.
+fn run_waves(object: &CodeObject, waves: &mut [Wave], order: Order, context: &mut Context<'_>) -> Result<(), Stop> {
     loop {
         for turn in 0..waves.len() {
             let number = if order == Order::Up { turn } else { waves.len() - 1 - turn };
@@ -94,15 +166,19 @@ fn run_workgroup(object: &CodeObject, waves: &mut [Wave], order: Order, context:
             if wave.state == State::Running {
                 let result = run_wave(object, wave, context);
                 result.map_err(|fault| Stop { wave: number, pc: wave.pc, fault })?;
+                if let (State::Ended, Some(caches)) = (wave.state, &mut context.caches) {
+                    caches.end_wave(&mut wave.cache);
+                }
             }
         }
-        if waves.iter().all(|wave| wave.state == State::Ended) {
+        let mut met: Vec<&mut Wave> = waves.iter_mut().filter(|wave| wave.state != State::Ended).collect();
+        if met.is_empty() || met.iter().any(|wave| wave.state == State::Running) {
             return Ok(());
         }
-        if waves.iter().all(|wave| wave.state != State::Running) {
-            let waiting = waves.iter_mut().filter(|wave| wave.state == State::AtBarrier);
-            waiting.for_each(|wave| wave.state = State::Running);
+        if context.caches.is_some() {
+            Caches::meet(met.iter_mut().map(|wave| &mut wave.cache));
         }
+        met.into_iter().for_each(|wave| wave.state = State::Running);
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod abi;
 mod code_object;
+mod coherence;
 mod context;
 mod decode;
 mod disassembly;
@@ -23,16 +24,18 @@ mod target;
 mod wave;
 
 pub use code_object::CodeObject;
-pub use error::{Access, Fault, LoadError, OutOfBounds, Space, Trap};
+pub use coherence::Coherence;
+pub use error::{Access, Fault, LoadError, Space, Trap};
 pub use kernel::{Kernel, KernelArg};
 pub use launch::{Launch, Order, Stats, run};
 
-/// Global memory, as its owner sees it. Every access of a kernel comes here, so the owner does the bounds checks.
+/// Global memory, as its owner sees it.
 ///
 /// Addresses from [`RESERVED_ADDRESSES`] are never asked for: the simulator keeps there what it owns itself.
 pub trait Memory {
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds>;
-    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), OutOfBounds>;
+    /// The allocation around an address: where it begins, and its bytes. `None` outside of all of them. No access goes
+    /// beyond these bytes, so the owner decides which addresses exist.
+    fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])>;
 }
 
 /// Where a kernel sees its code object, its arguments, and the apertures of LDS and scratch. Allocations of the caller

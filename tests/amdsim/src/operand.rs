@@ -1,4 +1,5 @@
 //! Decoded operands: where a value comes from, and where a result goes.
+#![allow(unsafe_code)]
 
 use crate::lane::Lane;
 use crate::syntax::{Constant, Register};
@@ -66,27 +67,44 @@ impl Source {
     }
 
     /// The values of one group of lanes.
-    #[inline(never)]
+    #[inline(always)]
     pub fn group<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
-        let mut values = match self.place {
+        // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            self.group_inner(wave, group)
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.group_inner(wave, group)
+    }
+
+    #[inline(never)]
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    fn group_inner<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
+        // Loops, not `map`, which the compiler does not vectorise here.
+        let mut values = [T::ZERO; GROUP];
+        match self.place {
             Place::Vgpr(register) => {
                 let low = &wave.vgpr(register)[group];
+                let lanes = values.iter_mut().zip(low);
                 match T::BITS {
                     64 => {
                         let high = &wave.vgpr(register + 1)[group];
-                        std::array::from_fn(|lane| T::from_bits(u64::from(low[lane]) | u64::from(high[lane]) << 32))
+                        for ((value, low), high) in lanes.zip(high) {
+                            *value = T::from_bits(u64::from(*low) | u64::from(*high) << 32);
+                        }
                     }
-                    16 if self.high => low.map(|bits| T::from_bits(u64::from(bits >> 16))),
-                    _ => low.map(|bits| T::from_bits(u64::from(bits))),
+                    16 if self.high => lanes.for_each(|(value, bits)| *value = T::from_bits(u64::from(bits >> 16))),
+                    _ => lanes.for_each(|(value, bits)| *value = T::from_bits(u64::from(*bits))),
                 }
             }
-            _ => [T::from_bits(self.scalar_bits::<T>(wave)); GROUP],
-        };
+            _ => values = [T::from_bits(self.scalar_bits::<T>(wave)); GROUP],
+        }
         if self.magnitude {
-            values = values.map(T::magnitude);
+            values.iter_mut().for_each(|value| *value = value.magnitude());
         }
         if self.negate {
-            values = values.map(T::negate);
+            values.iter_mut().for_each(|value| *value = value.negate());
         }
         values
     }
@@ -193,28 +211,44 @@ impl Dest {
     }
 
     /// Writes the active lanes of one group.
+    #[inline(always)]
+    pub fn put<T: Lane>(&self, wave: &mut Wave, group: usize, values: [T; GROUP]) {
+        // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            self.put_inner(wave, group, values);
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        self.put_inner(wave, group, values);
+    }
+
     #[inline(never)]
-    pub fn put<T: Lane>(&self, wave: &mut Wave, group: usize, mut values: [T; GROUP]) {
+    #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+    fn put_inner<T: Lane>(&self, wave: &mut Wave, group: usize, mut values: [T; GROUP]) {
         if let Some(factor) = self.scale {
-            values = values.map(|value| value.scale(factor));
+            values.iter_mut().for_each(|value| *value = value.scale(factor));
         }
         if self.clamp {
-            values = values.map(T::saturate);
+            values.iter_mut().for_each(|value| *value = value.saturate());
         }
-        let low = values.map(|value| value.bits() as u32);
+        let mut low = [0; GROUP];
+        low.iter_mut().zip(&values).for_each(|(low, value)| *low = value.bits() as u32);
         match (T::BITS, self.half) {
             (64, _) => {
+                let mut high = [0; GROUP];
+                high.iter_mut().zip(&values).for_each(|(high, value)| *high = (value.bits() >> 32) as u32);
                 wave.set_group(self.register, group, &low);
-                wave.set_group(self.register + 1, group, &values.map(|value| (value.bits() >> 32) as u32));
+                wave.set_group(self.register + 1, group, &high);
             }
             (16, HalfWrite::Low | HalfWrite::High) => {
-                let old = wave.vgpr(self.register)[group];
-                let high = self.half == HalfWrite::High;
-                let merge = |lane: usize| match high {
-                    true => old[lane] & 0xffff | low[lane] << 16,
-                    false => old[lane] & 0xffff_0000 | low[lane],
-                };
-                wave.set_group(self.register, group, &std::array::from_fn(merge));
+                let old = &wave.vgpr(self.register)[group];
+                for (low, old) in low.iter_mut().zip(old) {
+                    *low = match self.half {
+                        HalfWrite::High => old & 0xffff | *low << 16,
+                        _ => old & 0xffff_0000 | *low,
+                    };
+                }
+                wave.set_group(self.register, group, &low);
             }
             _ => wave.set_group(self.register, group, &low),
         }

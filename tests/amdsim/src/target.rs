@@ -41,7 +41,12 @@ impl Target {
 
     /// Scratch is addressed by `scratch_` instructions without any set-up in SGPRs.
     pub fn has_architected_scratch(&self) -> bool {
-        self.generation >= 11 || self.has_unified_registers() && self.name != "gfx90a"
+        self.generation >= 11 || self.has_scopes()
+    }
+
+    /// GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and there is an L2 cache for each part of the chip.
+    pub fn has_scopes(&self) -> bool {
+        self.has_unified_registers() && self.name != "gfx90a"
     }
 
     /// The 8-bit floats are FNUZ, not OCP.

@@ -1,5 +1,7 @@
 //! The state of one wave: its registers, its execution mask, its program counter.
 
+use crate::coherence::WaveCache;
+
 /// Lanes that are handled together: a wave32 is one group, a wave64 two.
 pub const GROUP: usize = 32;
 pub const MAX_LANES: usize = 64;
@@ -57,6 +59,8 @@ pub struct Wave {
     /// Scratch memory: one segment of `scratch_size` bytes a lane.
     pub scratch: Vec<u8>,
     pub scratch_size: usize,
+    /// Where workgroups do not see each other's stores at once.
+    pub cache: WaveCache,
 }
 
 impl Wave {
@@ -73,6 +77,7 @@ impl Wave {
             executed: 0,
             scratch: Vec::new(),
             scratch_size: 0,
+            cache: WaveCache::default(),
         }
     }
 
@@ -88,6 +93,7 @@ impl Wave {
         self.state = State::Running;
         self.executed = 0;
         self.scratch.fill(0xcd);
+        self.cache = WaveCache::default();
     }
 
     pub fn groups(&self) -> usize {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use amdsim::Order;
+use amdsim::{Coherence, Order};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::image::Image;
@@ -23,6 +23,7 @@ pub(crate) struct Device {
     pub index: usize,
     pub target: &'static Target,
     pub order: Order,
+    pub coherence: Coherence,
     /// Whether it says that it is part of a processor.
     pub integrated: bool,
     pub trace: bool,
@@ -67,13 +68,14 @@ impl Device {
             fault: None,
             last_id: 0,
         };
-        let (target, order) = (device.target, device.order);
+        let DeviceSettings { target, order, coherence } = *device;
         let integrated = settings.integrated.contains(&index);
         Self {
             index,
             target,
             order,
             integrated,
+            coherence,
             trace: settings.trace,
             eager: settings.eager,
             state: Mutex::new(state),

@@ -146,6 +146,7 @@ impl Device {
             dynamic_lds: launch.shared_bytes,
             kernarg: &arguments,
             order: self.order,
+            coherence: self.coherence,
         };
         let result = amdsim::run(object, &simulated, &mut View::new(&mut state.memory));
         result.map(|stats| stats.wave_instructions).map_err(|trap| match trap.fault {

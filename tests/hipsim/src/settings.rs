@@ -1,6 +1,6 @@
 //! Settings, read from the environment once (see the README for what they mean).
 
-use amdsim::Order;
+use amdsim::{Coherence, Order};
 
 use crate::target::Target;
 
@@ -21,6 +21,8 @@ pub(crate) struct Settings {
 pub(crate) struct DeviceSettings {
     pub target: &'static Target,
     pub order: Order,
+    /// Of simulated code.
+    pub coherence: Coherence,
 }
 
 const DEFAULT_TARGET: &str = "gfx1100";
@@ -62,17 +64,22 @@ impl Settings {
     }
 }
 
-/// One entry of the list: a target, and `:up` or `:down` after it where its order differs from the default.
+/// One entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and `:weak` where
+/// workgroups shall not see each other's stores before AMD's memory model says so.
 fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
-    let (name, order) = match entry.split_once(':') {
-        None => (entry, Some(default)),
-        Some((name, text)) => (name, order(text)),
-    };
-    let target = Target::find(name);
-    match (target, order) {
-        (Some(target), Some(order)) => Ok(DeviceSettings { target, order }),
-        _ => Err(format!("device {entry:?}: one of {}, with :up or :down, is expected", Target::names())),
+    let problem = || format!("device {entry:?}: one of {}, with :up, :down, :weak, is expected", Target::names());
+    let mut parts = entry.split(':');
+    let target = parts.next().and_then(Target::find).ok_or_else(problem)?;
+    let mut device = DeviceSettings { target, order: default, coherence: Coherence::Full };
+    for part in parts {
+        match order(part) {
+            Some(order) => device.order = order,
+            // Compiled kernels of the CPU run on the CPU's own caches, which are coherent.
+            None if part == "weak" && !target.is_cpu() => device.coherence = Coherence::Weak,
+            None => return Err(problem()),
+        }
     }
+    Ok(device)
 }
 
 fn order(text: &str) -> Option<Order> {
@@ -104,12 +111,17 @@ mod tests {
         assert!(settings.eager);
         let devices: Vec<_> = settings.devices.iter().map(|device| (device.target.name, device.order)).collect();
         assert_eq!(devices, [("gfx942", Order::Down), ("cpu-wave64", Order::Up)]);
+        let settings = read(&[("HIPSIM_TARGET", "gfx90a:weak:down,gfx90a")]).unwrap();
+        let devices: Vec<_> = settings.devices.iter().map(|device| (device.order, device.coherence)).collect();
+        assert_eq!(devices, [(Order::Down, Coherence::Weak), (Order::Up, Coherence::Full)]);
     }
 
     #[test]
     fn what_cannot_be_read_is_an_error() {
         for bad in [
             ("HIPSIM_TARGET", "gfx9999"),
+            ("HIPSIM_TARGET", "gfx942:strong"),
+            ("HIPSIM_TARGET", "cpu-wave32:weak"),
             ("HIPSIM_ORDER", "left"),
             ("HIPSIM_EAGER", "yes"),
             ("HIPSIM_MEMORY_MB", "1G"),

@@ -142,12 +142,16 @@ fn execute(
     for lane in wave.active() {
         let address = addresses[lane];
         let fault = |_| segment.fault(Access::Atomic, address, bytes, lane);
-        let mut memory = [0; 8];
-        segment.load(wave, context, lane, address, &mut memory[..bytes]).map_err(fault)?;
-        let old = u64::from_le_bytes(memory);
         let (data, expected) = (value(wave, registers.data, lane, bytes), value(wave, registers.expected, lane, bytes));
-        let new = (operation.f)(old, data, expected).to_le_bytes();
-        segment.store(wave, context, lane, address, &new[..bytes]).map_err(fault)?;
+        let mut old = 0;
+        let mut memory = [0; 8];
+        let update = |memory: &mut [u8]| {
+            let mut word = [0; 8];
+            word[..bytes].copy_from_slice(memory);
+            old = u64::from_le_bytes(word);
+            memory.copy_from_slice(&(operation.f)(old, data, expected).to_le_bytes()[..bytes]);
+        };
+        segment.atomic(wave, context, lane, address, &mut memory[..bytes], update).map_err(fault)?;
         if let Some(register) = registers.returned {
             wave.set_lane(register, lane, old as u32);
             if bytes == 8 {
@@ -184,7 +188,8 @@ pub fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
     Ok(Box::new(move |wave, context| {
         let addresses = address.lanes(wave);
         execute(segment, &operation, &registers, (wave, context), &addresses)?;
-        Ok(Flow::Next)
+        // Other workgroups may come between an atomic and what follows it.
+        Ok(if context.caches.is_some() { Flow::Yield } else { Flow::Next })
     }))
 }
 

@@ -5,18 +5,14 @@
 //! by its address.
 
 use super::transfer::{Form, Segment, lane_addresses, load, store};
-use super::{Decoded, Decoder, Flow, Step, step};
+use super::{Decoded, Decoder, Flow, Step};
 use crate::operand::{PRIVATE_APERTURE, Source};
 use crate::syntax::integer;
 use crate::wave::{Lanes, Wave};
 
 pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("buffer_").ok_or("unknown instruction")?;
-    // Caches.
-    if matches!(name, "inv" | "gl0_inv" | "gl1_inv" | "wbl2" | "wbinvl1" | "wbinvl1_vol" | "invl2") {
-        return Ok(step(|_| {}));
-    }
-    let form = Form::parse(name).ok_or("unknown instruction")?;
+    let form = Form::global(d, name)?;
     let data = form.registers(d, 0)?;
     let address = Address::decode(d)?;
     Ok(Box::new(move |wave, context| {

@@ -72,7 +72,7 @@ fn read_lane(d: &Decoder<'_>) -> Decoded<Step> {
     d.expect_sources(2)?;
     let (dest, source, lane) = (d.sgpr(0)?, d.source::<u32>(1)?, d.source::<u32>(2)?);
     Ok(step(move |wave| {
-        let lane = lane.scalar::<u32>(wave) as usize % wave.lanes;
+        let lane = lane.scalar::<u32>(wave) as usize & (wave.lanes - 1);
         let value = all_lanes(&source, wave)[lane];
         wave.set_sgpr(dest, value);
     }))
@@ -82,7 +82,7 @@ fn write_lane(d: &Decoder<'_>) -> Decoded<Step> {
     d.expect_sources(2)?;
     let (dest, value, lane) = (d.vgpr(0)?, d.source::<u32>(1)?, d.source::<u32>(2)?);
     Ok(step(move |wave| {
-        let lane = lane.scalar::<u32>(wave) as usize % wave.lanes;
+        let lane = lane.scalar::<u32>(wave) as usize & (wave.lanes - 1);
         let value = value.scalar::<u32>(wave);
         wave.set_lane(dest, lane, value);
     }))

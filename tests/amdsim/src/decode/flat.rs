@@ -1,7 +1,7 @@
 //! `global_`, `flat_` and `scratch_` instructions: memory by 64-bit addresses.
 
 use super::transfer::{Addresses, Form, Segment, lane_addresses, load, store};
-use super::{Decoded, Decoder, Flow, Step, atomic, step};
+use super::{Decoded, Decoder, Flow, Step, atomic};
 use crate::operand::Source;
 use crate::syntax::{Register, integer};
 use crate::wave::Wave;
@@ -13,14 +13,10 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
         Some(("scratch", name)) => (Segment::Scratch, name),
         _ => return Err("unknown instruction".to_owned()),
     };
-    // Caches.
-    if matches!(name, "inv" | "wb" | "wbinv") {
-        return Ok(step(|_| {}));
-    }
     if let Some(name) = name.strip_prefix("atomic_") {
         return atomic::flat(d, segment, name);
     }
-    let form = Form::parse(name).ok_or("unknown instruction")?;
+    let form = Form::global(d, name)?;
     if form.is_load {
         let (data, address) = (form.registers(d, 0)?, Address::decode(d, segment, 1, 2)?);
         return Ok(Box::new(move |wave, context| {

@@ -43,7 +43,7 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "bfe_u32" => d.ternary(|a: u32, b: u32, c: u32| a >> (b & 31) & ((1 << (c & 31)) - 1)),
         "bfe_i32" => d.ternary(bit_field_signed),
         "bfm_b32" => d.binary(|a: u32, b: u32| ((1 << (a & 31)) - 1) << (b & 31)),
-        "bitop3_b32" => bitop3(d),
+        "bitop3_b32" | "bitop3_b16" => bitop3(d),
         "mul_lo_u32" | "mul_lo_i32" => d.binary(u32::wrapping_mul),
         "mul_hi_u32" => d.binary(|a: u32, b: u32| ((u64::from(a) * u64::from(b)) >> 32) as u32),
         "mul_hi_i32" => d.binary(|a: i32, b: i32| ((i64::from(a) * i64::from(b)) >> 32) as i32),
@@ -138,14 +138,18 @@ fn permute_bytes(high: u32, low: u32, selectors: u32) -> u32 {
 
 fn bitop3(d: &Decoder<'_>) -> Decoded<Step> {
     let table = d.text.modifier("bitop3").and_then(crate::syntax::integer).ok_or("bitop3 without a table")?;
-    d.ternary(move |a: u32, b: u32, c: u32| {
+    let f = move |a: u32, b: u32, c: u32| {
         let term = |index: u32| {
             let chosen = 0u32.wrapping_sub((table >> index) as u32 & 1);
             let of = |value: u32, bit: u32| if index & bit != 0 { value } else { !value };
             chosen & of(a, 4) & of(b, 2) & of(c, 1)
         };
         (0..8).fold(0, |result, index| result | term(index))
-    })
+    };
+    match d.name.as_str() {
+        "bitop3_b16" => d.ternary(move |a: u16, b: u16, c: u16| f(a.into(), b.into(), c.into()) as u16),
+        _ => d.ternary(f),
+    }
 }
 
 /// 32 times 32 plus 64 bits, with the carry in a lane mask.

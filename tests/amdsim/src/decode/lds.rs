@@ -105,7 +105,7 @@ fn backward_permute(d: &Decoder<'_>) -> Decoded<Step> {
     Ok(step(move |wave| {
         let (addresses, values) = (address.lanes(wave), all_lanes(&data, wave));
         let read = |lane: usize| {
-            let from = (addresses[lane] / 4) as usize % wave.lanes;
+            let from = (addresses[lane] / 4) as usize & (wave.lanes - 1);
             if wave.exec >> from & 1 != 0 { values[from] } else { 0 }
         };
         let results = std::array::from_fn(read);
@@ -120,7 +120,7 @@ fn permute(d: &Decoder<'_>) -> Decoded<Step> {
         let (addresses, values) = (address.lanes(wave), all_lanes(&data, wave));
         let mut results = [0; MAX_LANES];
         for lane in wave.active() {
-            results[(addresses[lane] / 4) as usize % wave.lanes] = values[lane];
+            results[(addresses[lane] / 4) as usize & (wave.lanes - 1)] = values[lane];
         }
         put_lanes(dest, wave, &results);
     }))
@@ -137,7 +137,7 @@ fn swizzle(d: &Decoder<'_>) -> Decoded<Step> {
     Ok(step(move |wave| {
         let values = all_lanes(&data, wave);
         let read = |lane: usize| {
-            let from = sources[lane] % wave.lanes;
+            let from = sources[lane] & (wave.lanes - 1);
             if wave.exec >> from & 1 != 0 { values[from] } else { 0 }
         };
         let results = std::array::from_fn(read);

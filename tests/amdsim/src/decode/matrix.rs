@@ -30,51 +30,98 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         _ if shape.float => Accumulator::Constant(Source::parse::<f32>(d.operand(3)?)?),
         _ => Accumulator::Constant(Source::parse::<u32>(d.operand(3)?)?),
     };
-    Ok(Some(match shape.side {
-        16 => step(move |wave| execute::<16>(wave, &shape, [&a, &b], &c, dest)),
-        _ => step(move |wave| execute::<32>(wave, &shape, [&a, &b], &c, dest)),
+    // Most shapes sum 16 products or fewer: less is to be cleared and read.
+    Ok(Some(match (shape.side, shape.depth) {
+        (16, ..=16) => step(move |wave| execute::<16, 16>(wave, &shape, [&a, &b], &c, dest)),
+        (16, _) => step(move |wave| execute::<16, MAX_DEPTH>(wave, &shape, [&a, &b], &c, dest)),
+        (_, ..=16) => step(move |wave| execute::<32, 16>(wave, &shape, [&a, &b], &c, dest)),
+        _ => step(move |wave| execute::<32, MAX_DEPTH>(wave, &shape, [&a, &b], &c, dest)),
     }))
 }
 
 /// One operand, by K.
-type Matrix<const SIDE: usize> = [[f32; SIDE]; MAX_DEPTH];
+type Matrix<const SIDE: usize, const DEPTH: usize> = [[f64; SIDE]; DEPTH];
 
-fn execute<const SIDE: usize>(wave: &mut Wave, shape: &Shape, [a, b]: [&Operand; 2], c: &Accumulator, dest: u16) {
-    let (mut left, mut right) = ([[0.0; SIDE]; MAX_DEPTH], [[0.0; SIDE]; MAX_DEPTH]);
-    a.read(wave, shape, &mut left);
-    b.read(wave, shape, &mut right);
+fn execute<const SIDE: usize, const DEPTH: usize>(
+    wave: &mut Wave,
+    shape: &Shape,
+    operands: [&Operand; 2],
+    c: &Accumulator,
+    dest: u16,
+) {
     // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
     #[cfg(target_arch = "x86_64")]
-    let product = unsafe { multiply(&left, &right, shape.depth) };
+    unsafe {
+        execute_inner::<SIDE, DEPTH>(wave, shape, operands, c, dest)
+    }
     #[cfg(not(target_arch = "x86_64"))]
+    execute_inner::<SIDE, DEPTH>(wave, shape, operands, c, dest)
+}
+
+#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma,f16c"))]
+fn execute_inner<const SIDE: usize, const DEPTH: usize>(
+    wave: &mut Wave,
+    shape: &Shape,
+    [a, b]: [&Operand; 2],
+    c: &Accumulator,
+    dest: u16,
+) {
+    let (mut left, mut right) = ([[0.0; SIDE]; DEPTH], [[0.0; SIDE]; DEPTH]);
+    a.read(wave, shape, &mut left);
+    b.read(wave, shape, &mut right);
     let product = multiply(&left, &right, shape.depth);
     for index in 0..shape.results() {
         let mut old = match c {
             Accumulator::Registers(first) => *wave.vgpr(first + index as u16),
             Accumulator::Constant(source) => [[source.scalar(wave); GROUP]; MAX_LANES / GROUP],
         };
-        for lane in 0..wave.lanes {
-            let (row, column) = shape.result_place(lane, index);
-            let value = &mut old[lane / GROUP][lane % GROUP];
-            *value = shape.round(product[row % SIDE][column % SIDE], *value);
+        // Lanes that follow each other hold a row of the result.
+        let lanes = &mut old.as_flattened_mut()[..wave.lanes];
+        for (part, values) in lanes.as_chunks_mut::<SIDE>().0.iter_mut().enumerate() {
+            let row = &product[shape.result_row(part * SIDE, index) % SIDE];
+            match shape.float {
+                true => accumulate(values, row, |product, old| {
+                    ((product + f64::from(f32::from_bits(old))) as f32).to_bits()
+                }),
+                // Integer products and sums are exact in f64.
+                false => {
+                    accumulate(values, row, |product, old| (product as i64).wrapping_add(i64::from(old as i32)) as u32)
+                }
+            }
         }
         wave.vgprs[usize::from(dest) + index] = old;
     }
 }
 
-#[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx2,fma"))]
-fn multiply<const SIDE: usize>(a: &Matrix<SIDE>, b: &Matrix<SIDE>, depth: usize) -> [[f64; SIDE]; SIDE] {
+#[inline(always)]
+fn accumulate<const SIDE: usize>(values: &mut [u32; SIDE], row: &[f64; SIDE], round: impl Fn(f64, u32) -> u32) {
+    for (value, product) in values.iter_mut().zip(row) {
+        *value = round(*product, *value);
+    }
+}
+
+#[inline(always)]
+fn multiply<const SIDE: usize, const DEPTH: usize>(
+    a: &Matrix<SIDE, DEPTH>,
+    b: &Matrix<SIDE, DEPTH>,
+    depth: usize,
+) -> [[f64; SIDE]; SIDE] {
     let mut product = [[0.0; SIDE]; SIDE];
-    // Two rows at a time: their sums do not wait for each other.
+    // Two rows at a time, in pieces of 16: their sums stay in registers.
     for (pair, rows) in product.chunks_exact_mut(2).enumerate() {
         let [first, second] = rows else { continue };
-        for (left, right) in a.iter().zip(b).take(depth) {
-            let factors = [left[2 * pair], left[2 * pair + 1]].map(f64::from);
-            for (column, value) in right.iter().enumerate() {
-                let value = f64::from(*value);
-                first[column] = factors[0].mul_add(value, first[column]);
-                second[column] = factors[1].mul_add(value, second[column]);
+        let columns = first.as_chunks_mut::<16>().0.iter_mut().zip(second.as_chunks_mut::<16>().0);
+        for (piece, (first, second)) in columns.enumerate() {
+            let (mut x, mut y) = ([0.0; 16], [0.0; 16]);
+            for (left, right) in a.iter().zip(b).take(depth) {
+                let (up, down) = (left[2 * pair], left[2 * pair + 1]);
+                for column in 0..16 {
+                    let value = right[16 * piece + column];
+                    x[column] = f64::mul_add(up, value, x[column]);
+                    y[column] = f64::mul_add(down, value, y[column]);
+                }
             }
+            (*first, *second) = (x, y);
         }
     }
     product
@@ -191,23 +238,13 @@ impl Shape {
         }
     }
 
-    /// Row and column of D.
-    fn result_place(&self, lane: usize, index: usize) -> (usize, usize) {
-        let row = match (self.layout, self.side) {
+    /// The row of D that a lane holds a number of; the column is the lane's place in its part.
+    fn result_row(&self, lane: usize, index: usize) -> usize {
+        match (self.layout, self.side) {
             (Layout::Wmma11, _) => 2 * index + lane / 16,
             (Layout::Wmma12, _) => 8 * (lane / 16) + index,
             (Layout::Mfma, 16) => 4 * (lane / 16) + index,
             (Layout::Mfma, _) => 8 * (index / 4) + 4 * (lane / 32) + index % 4,
-        };
-        (row, lane % self.side)
-    }
-
-    fn round(&self, product: f64, old: u32) -> u32 {
-        if self.float {
-            ((product + f64::from(f32::from_bits(old))) as f32).to_bits()
-        } else {
-            // Integer products and sums are exact in f64.
-            (product as i64).wrapping_add(i64::from(old as i32)) as u32
         }
     }
 }
@@ -237,7 +274,13 @@ impl Operand {
         Ok(Self { first, element: shape.element, fp8, signed: shape.signed[which] })
     }
 
-    fn read<const SIDE: usize>(&self, wave: &Wave, shape: &Shape, matrix: &mut Matrix<SIDE>) {
+    #[inline(always)]
+    fn read<const SIDE: usize, const DEPTH: usize>(
+        &self,
+        wave: &Wave,
+        shape: &Shape,
+        matrix: &mut Matrix<SIDE, DEPTH>,
+    ) {
         let unused = 32 - shape.bits as u32;
         match self.element {
             Element::F16 => self.convert(wave, shape, matrix, |word| f16_to_f32(word as u16)),
@@ -252,21 +295,22 @@ impl Operand {
     }
 
     /// `value` gets each element in the low bits of a word.
-    fn convert<const SIDE: usize>(
+    #[inline(always)]
+    fn convert<const SIDE: usize, const DEPTH: usize>(
         &self,
         wave: &Wave,
         shape: &Shape,
-        matrix: &mut Matrix<SIDE>,
+        matrix: &mut Matrix<SIDE, DEPTH>,
         value: impl Fn(u32) -> f32,
     ) {
         let per_register = 32 / shape.bits;
         for element in 0..shape.elements() {
             let lanes = wave.vgpr(self.first + (element / per_register) as u16).as_flattened();
             let shift = shape.bits * (element % per_register);
-            for (part, lanes) in lanes.chunks_exact(SIDE).take(shape.parts()).enumerate() {
-                let row = &mut matrix[shape.place(part, element)];
+            for (part, lanes) in lanes.as_chunks::<SIDE>().0.iter().enumerate().take(shape.parts()) {
+                let row = &mut matrix[shape.place(part, element) % DEPTH];
                 for (result, word) in row.iter_mut().zip(lanes) {
-                    *result = value(word >> shift);
+                    *result = value(word >> shift).into();
                 }
             }
         }

@@ -5,6 +5,7 @@
 
 mod atomic;
 mod buffer;
+mod cache;
 mod carry;
 mod compare;
 mod convert;
@@ -88,6 +89,9 @@ impl<'a> Decoder<'a> {
     }
 
     fn decode(self) -> Decoded<Step> {
+        if let Some(step) = cache::decode(&self)? {
+            return Ok(step);
+        }
         if scalar::is_nothing(&self.line.text) {
             return Ok(step(|_| {}));
         }
@@ -141,7 +145,7 @@ impl<'a> Decoder<'a> {
 
     /// Nothing in the text may be left that no decoder has looked at.
     fn finish(&self, step: Step) -> Decoded<Step> {
-        // Hints about caches and the order of loads: nothing that a sequential execution shows.
+        // Hints about caches, of which `cache` takes those that another workgroup could see.
         for hint in ["glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"] {
             self.text.has(hint);
         }
@@ -218,5 +222,5 @@ impl<'a> Decoder<'a> {
 
 /// The 16-bit instructions that keep the upper half of their register on GFX9 already.
 fn keeps_upper_half(name: &str) -> bool {
-    matches!(name, "fma_f16" | "mad_f16" | "mad_u16" | "mad_i16" | "div_fixup_f16")
+    matches!(name, "bitop3_b16" | "fma_f16" | "mad_f16" | "mad_u16" | "mad_i16" | "div_fixup_f16")
 }

@@ -190,7 +190,7 @@ fn load(d: &Decoder<'_>, form: &str) -> Decoded<Step> {
         // The lowest two bits of an address of words do not count.
         let address = wave.sgpr64(base).wrapping_add(offset.value(wave));
         let address = if bytes >= 4 { address & !3 } else { address };
-        context.load_scalar(address, &mut data[..bytes])?;
+        context.load_scalar(wave, address, &mut data[..bytes])?;
         write(wave, dest, &data[..bytes.next_multiple_of(4)]);
         if signed {
             let unused = 32 - 8 * bytes;
@@ -218,7 +218,7 @@ fn buffer_load(d: &Decoder<'_>, form: &str) -> Decoded<Step> {
         let readable = u64::from(wave.sgpr(descriptor + 2)).saturating_sub(offset).min(bytes as u64) as usize & !3;
         let mut data = [0; 64];
         if readable > 0 {
-            context.load_scalar(base + offset, &mut data[..readable])?;
+            context.load_scalar(wave, base + offset, &mut data[..readable])?;
         }
         write(wave, dest, &data[..bytes]);
         Ok(Flow::Next)

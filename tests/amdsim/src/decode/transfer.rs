@@ -5,7 +5,7 @@ use crate::context::{Context, copy_from, copy_to};
 use crate::error::{Access, Fault, OutOfBounds, Space};
 use crate::operand::{PRIVATE_APERTURE, SHARED_APERTURE};
 use crate::syntax::Register;
-use crate::wave::{GROUP, Lanes, MAX_LANES, Wave};
+use crate::wave::{Lanes, MAX_LANES, Wave};
 
 /// The memory that an instruction names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +41,10 @@ impl Segment {
         lane: usize,
         address: u64,
         bytes: &mut [u8],
+        agent: bool,
     ) -> Result<(), OutOfBounds> {
         match self.resolve(address) {
-            (Space::Global, address) => context.load(address, bytes),
+            (Space::Global, address) => context.load(wave, address, bytes, agent),
             (Space::Lds, address) => copy_from(&context.lds, address, bytes),
             (Space::Scratch, offset) => copy_from(wave.scratch_of(lane), offset, bytes),
         }
@@ -56,12 +57,33 @@ impl Segment {
         lane: usize,
         address: u64,
         bytes: &[u8],
+        agent: bool,
     ) -> Result<(), OutOfBounds> {
         match self.resolve(address) {
-            (Space::Global, address) => context.store(address, bytes),
+            (Space::Global, address) => context.store(wave, address, bytes, agent),
             (Space::Lds, address) => copy_to(&mut context.lds, address, bytes),
             (Space::Scratch, offset) => copy_to(wave.scratch_of_mut(lane), offset, bytes),
         }
+    }
+
+    /// Changes what is there; `update` gets it.
+    pub fn atomic(
+        self,
+        wave: &mut Wave,
+        context: &mut Context<'_>,
+        lane: usize,
+        address: u64,
+        bytes: &mut [u8],
+        update: impl FnOnce(&mut [u8]),
+    ) -> Result<(), OutOfBounds> {
+        let (memory, address) = match self.resolve(address) {
+            (Space::Global, address) => return context.atomic(wave, address, bytes, update),
+            (Space::Lds, address) => (&mut context.lds[..], address),
+            (Space::Scratch, offset) => (wave.scratch_of_mut(lane), offset),
+        };
+        copy_from(memory, address, bytes)?;
+        update(bytes);
+        copy_to(memory, address, bytes)
     }
 
     pub fn fault(self, access: Access, address: u64, bytes: usize, lane: usize) -> Box<Fault> {
@@ -82,6 +104,8 @@ pub struct Form {
     pub d16: bool,
     /// The upper half.
     pub high: bool,
+    /// Goes to the memory that all workgroups share, past the caches of its own.
+    pub agent: bool,
 }
 
 impl Form {
@@ -93,7 +117,7 @@ impl Form {
             "store" | "write" => false,
             _ => return None,
         };
-        let mut form = Self { is_load, bytes: 0, signed: false, d16: false, high: false };
+        let mut form = Self { is_load, bytes: 0, signed: false, d16: false, high: false, agent: false };
         for word in words {
             match word {
                 "d16" => form.d16 = true,
@@ -116,6 +140,12 @@ impl Form {
             }
         }
         (form.bytes > 0 && (form.bytes <= 2 || !form.d16)).then_some(form)
+    }
+
+    /// The form of an instruction whose name ends so, with the scope that its text gives it.
+    pub fn global(d: &Decoder<'_>, name: &str) -> Decoded<Self> {
+        let form = Self::parse(name).ok_or("unknown instruction")?;
+        Ok(Self { agent: super::cache::reaches_agent(d, form.is_load), ..form })
     }
 
     /// Registers of the data.
@@ -142,51 +172,8 @@ impl Form {
     }
 }
 
-/// The bytes of all lanes, one after the other.
-type Buffer = [u8; 16 * MAX_LANES];
-
-/// Word `word` of each lane of a group.
-fn words_of(buffer: &Buffer, bytes: usize, group: usize, word: usize) -> [u32; GROUP] {
-    let mut words = [0; GROUP];
-    let pieces = buffer[GROUP * group * bytes..].chunks_exact(bytes);
-    for (value, piece) in words.iter_mut().zip(pieces) {
-        let piece = &piece[4 * word..4 * word + 4];
-        *value = u32::from_le_bytes([piece[0], piece[1], piece[2], piece[3]]);
-    }
-    words
-}
-
-/// Neighbouring lanes whose data is one piece of memory, in the order of lanes.
-struct Runs<'a> {
-    lanes: std::iter::Peekable<Lanes>,
-    addresses: &'a Addresses,
-    bytes: u64,
-}
-
-impl Iterator for Runs<'_> {
-    type Item = std::ops::Range<usize>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let first = self.lanes.next()?;
-        let mut last = first;
-        let follows = |last: usize, next: &usize| {
-            *next == last + 1 && self.addresses[*next] == self.addresses[last].wrapping_add(self.bytes)
-        };
-        while let Some(next) = self.lanes.next_if(|next| follows(last, next)) {
-            last = next;
-        }
-        Some(first..last + 1)
-    }
-}
-
-/// Splits an access of the active lanes into as few pieces as possible. Flat and scratch addresses of neighbouring lanes
-/// need not be in the same memory.
-fn runs(segment: Segment, active: u64, addresses: &Addresses, bytes: usize) -> Runs<'_> {
-    let lanes = Lanes(active).peekable();
-    // A distance that no two lanes have.
-    let bytes = if matches!(segment, Segment::Global | Segment::Lds) { bytes as u64 } else { 1 << 63 };
-    Runs { lanes, addresses, bytes }
-}
+/// The words of all lanes, as registers hold them.
+type Words<const WORDS: usize> = [[u32; MAX_LANES]; WORDS];
 
 /// Loads into the registers from `first` of the lanes in `active`.
 pub fn load(
@@ -197,31 +184,58 @@ pub fn load(
     addresses: &Addresses,
     first: u16,
 ) -> Result<(), Box<Fault>> {
-    let mut buffer: Buffer = [0; 16 * MAX_LANES];
-    let bytes = form.bytes;
-    let mut previous: Option<usize> = None;
-    for run in runs(segment, active, addresses, bytes) {
-        let start = run.start;
-        let same = previous.replace(start).filter(|lane| addresses[*lane] == addresses[start] && run.len() == 1);
-        if let (Some(lane), Segment::Global | Segment::Lds) = (same, segment) {
-            buffer.copy_within(lane * bytes..(lane + 1) * bytes, start * bytes);
-            continue;
+    let state = (wave, context);
+    match form.bytes {
+        1 => load_sized::<1, 1>(segment, form, state, active, addresses, first),
+        2 => load_sized::<2, 1>(segment, form, state, active, addresses, first),
+        4 => load_sized::<4, 1>(segment, form, state, active, addresses, first),
+        8 => load_sized::<8, 2>(segment, form, state, active, addresses, first),
+        12 => load_sized::<12, 3>(segment, form, state, active, addresses, first),
+        _ => load_sized::<16, 4>(segment, form, state, active, addresses, first),
+    }
+}
+
+fn load_sized<const BYTES: usize, const WORDS: usize>(
+    segment: Segment,
+    form: Form,
+    (wave, context): (&mut Wave, &mut Context<'_>),
+    active: u64,
+    addresses: &Addresses,
+    first: u16,
+) -> Result<(), Box<Fault>> {
+    let mut words: Words<WORDS> = [[0; MAX_LANES]; WORDS];
+    let failed = |lane: usize| segment.fault(Access::Load, addresses[lane], BYTES, lane);
+    match segment {
+        Segment::Lds => {
+            let rest = gather::<BYTES, WORDS>(&context.lds, 0, active, addresses, &mut words);
+            if rest != 0 {
+                return Err(failed(rest.trailing_zeros() as usize));
+            }
         }
-        let piece = &mut buffer[start * bytes..run.end * bytes];
-        if segment.load(wave, context, start, addresses[start], piece).is_ok() {
-            continue;
+        Segment::Global if context.caches.is_none() => {
+            let mut rest = active;
+            while rest != 0 {
+                let lane = rest.trailing_zeros() as usize;
+                let (start, bytes) = context.readable(addresses[lane]).ok_or_else(|| failed(lane))?;
+                let left = gather::<BYTES, WORDS>(bytes, start, rest, addresses, &mut words);
+                if left == rest {
+                    return Err(failed(lane));
+                }
+                rest = left;
+            }
         }
-        for lane in run {
-            let piece = &mut buffer[lane * bytes..(lane + 1) * bytes];
-            let loaded = segment.load(wave, context, lane, addresses[lane], piece);
-            loaded.map_err(|_| segment.fault(Access::Load, addresses[lane], bytes, lane))?;
+        _ => {
+            for lane in Lanes(active) {
+                let mut piece = [0; BYTES];
+                let loaded = segment.load(wave, context, lane, addresses[lane], &mut piece, form.agent);
+                loaded.map_err(|_| failed(lane))?;
+                put::<BYTES, WORDS>(&mut words, lane, &piece);
+            }
         }
     }
-    if bytes < 4 {
+    if BYTES < 4 {
         for lane in Lanes(active) {
-            let value =
-                buffer[lane * bytes..(lane + 1) * bytes].iter().rev().fold(0, |v, byte| v << 8 | u32::from(*byte));
-            wave.set_lane(first, lane, form.extend(value, wave.lane(first, lane)));
+            wave.set_lane(first, lane, form.extend(words[0][lane], wave.lane(first, lane)));
         }
         return Ok(());
     }
@@ -229,9 +243,9 @@ pub fn load(
     if active != exec {
         wave.use_mask(active);
     }
-    for word in 0..form.words() {
-        for group in 0..wave.groups() {
-            wave.set_group(first + word as u16, group, &words_of(&buffer, bytes, group, word));
+    for (register, words) in (first..).zip(&words) {
+        for (group, values) in words.as_chunks().0.iter().enumerate().take(wave.groups()) {
+            wave.set_group(register, group, values);
         }
     }
     if active != exec {
@@ -240,8 +254,56 @@ pub fn load(
     Ok(())
 }
 
+/// Reads the lanes of `active` whose data lies in `memory`, which begins at `start`, up to the first for which that is not
+/// so. Returns the lanes that are left.
+fn gather<const BYTES: usize, const WORDS: usize>(
+    memory: &[u8],
+    start: u64,
+    active: u64,
+    addresses: &Addresses,
+    words: &mut Words<WORDS>,
+) -> u64 {
+    let mut rest = active;
+    while rest != 0 {
+        let lane = rest.trailing_zeros() as usize;
+        let offset = addresses[lane].wrapping_sub(start) as usize;
+        let Some(piece) = memory.get(offset..).and_then(<[u8]>::first_chunk::<BYTES>) else { break };
+        put::<BYTES, WORDS>(words, lane, piece);
+        rest &= rest - 1;
+    }
+    rest
+}
+
+/// The bytes of a lane as its words.
+#[inline(always)]
+fn put<const BYTES: usize, const WORDS: usize>(words: &mut Words<WORDS>, lane: usize, piece: &[u8; BYTES]) {
+    for (word, bytes) in words.iter_mut().zip(piece.chunks(4)) {
+        let mut value = [0; 4];
+        value[..bytes.len()].copy_from_slice(bytes);
+        word[lane] = u32::from_le_bytes(value);
+    }
+}
+
 /// Stores from the registers from `first` of the lanes in `active`.
 pub fn store(
+    segment: Segment,
+    form: Form,
+    state: (&mut Wave, &mut Context<'_>),
+    active: u64,
+    addresses: &Addresses,
+    first: u16,
+) -> Result<(), Box<Fault>> {
+    match form.bytes {
+        1 => store_sized::<1>(segment, form, state, active, addresses, first),
+        2 => store_sized::<2>(segment, form, state, active, addresses, first),
+        4 => store_sized::<4>(segment, form, state, active, addresses, first),
+        8 => store_sized::<8>(segment, form, state, active, addresses, first),
+        12 => store_sized::<12>(segment, form, state, active, addresses, first),
+        _ => store_sized::<16>(segment, form, state, active, addresses, first),
+    }
+}
+
+fn store_sized<const BYTES: usize>(
     segment: Segment,
     form: Form,
     (wave, context): (&mut Wave, &mut Context<'_>),
@@ -249,33 +311,67 @@ pub fn store(
     addresses: &Addresses,
     first: u16,
 ) -> Result<(), Box<Fault>> {
-    let mut buffer: Buffer = [0; 16 * MAX_LANES];
-    let bytes = form.bytes;
-    for word in 0..form.words() {
-        let register = first + word as u16;
-        let shift = if form.high { 16 } else { 0 };
-        let lanes = wave.vgpr(register).as_flattened().iter().take(wave.lanes);
-        for (piece, value) in buffer.chunks_exact_mut(bytes).zip(lanes) {
-            let value = (value >> shift).to_le_bytes();
-            match bytes {
-                1 => piece[0] = value[0],
-                2 => piece.copy_from_slice(&value[..2]),
-                _ => piece[4 * word..][..4].copy_from_slice(&value),
+    let failed = |lane: usize| segment.fault(Access::Store, addresses[lane], BYTES, lane);
+    match segment {
+        Segment::Lds => {
+            let rest = scatter::<BYTES>(&mut context.lds, 0, wave, form, active, addresses, first);
+            if rest != 0 {
+                return Err(failed(rest.trailing_zeros() as usize));
+            }
+        }
+        Segment::Global if context.caches.is_none() => {
+            let mut rest = active;
+            while rest != 0 {
+                let lane = rest.trailing_zeros() as usize;
+                let (start, bytes) = context.writable(addresses[lane]).ok_or_else(|| failed(lane))?;
+                let left = scatter::<BYTES>(bytes, start, wave, form, rest, addresses, first);
+                if left == rest {
+                    return Err(failed(lane));
+                }
+                rest = left;
+            }
+        }
+        _ => {
+            for lane in Lanes(active) {
+                let piece = piece::<BYTES>(wave, form, first, lane);
+                let stored = segment.store(wave, context, lane, addresses[lane], &piece, form.agent);
+                stored.map_err(|_| failed(lane))?;
             }
         }
     }
-    for run in runs(segment, active, addresses, bytes) {
-        let piece = &buffer[run.start * bytes..run.end * bytes];
-        if segment.store(wave, context, run.start, addresses[run.start], piece).is_ok() {
-            continue;
-        }
-        for lane in run {
-            let piece = &buffer[lane * bytes..(lane + 1) * bytes];
-            let stored = segment.store(wave, context, lane, addresses[lane], piece);
-            stored.map_err(|_| segment.fault(Access::Store, addresses[lane], bytes, lane))?;
-        }
-    }
     Ok(())
+}
+
+/// As `gather`, the other way.
+fn scatter<const BYTES: usize>(
+    memory: &mut [u8],
+    start: u64,
+    wave: &Wave,
+    form: Form,
+    active: u64,
+    addresses: &Addresses,
+    first: u16,
+) -> u64 {
+    let mut rest = active;
+    while rest != 0 {
+        let lane = rest.trailing_zeros() as usize;
+        let offset = addresses[lane].wrapping_sub(start) as usize;
+        let Some(target) = memory.get_mut(offset..).and_then(<[u8]>::first_chunk_mut::<BYTES>) else { break };
+        *target = piece::<BYTES>(wave, form, first, lane);
+        rest &= rest - 1;
+    }
+    rest
+}
+
+/// What a lane stores.
+#[inline(always)]
+fn piece<const BYTES: usize>(wave: &Wave, form: Form, first: u16, lane: usize) -> [u8; BYTES] {
+    let mut piece = [0; BYTES];
+    for (register, bytes) in (first..).zip(piece.chunks_mut(4)) {
+        let value = wave.lane(register, lane) >> if form.high { 16 } else { 0 };
+        bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
+    }
+    piece
 }
 
 /// A sum of a base and, in each lane, an offset.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use amdsim::{CodeObject, Launch, Memory, Order, OutOfBounds, Stats, Trap};
+use amdsim::{CodeObject, Coherence, Launch, Memory, Order, Stats, Trap};
 
 /// One of each kind; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
 const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
@@ -72,23 +72,12 @@ impl Arena {
     pub fn download<T: Word>(&self, address: u64) -> Vec<T> {
         self.allocations[&address].chunks_exact(T::SIZE).map(T::from_bytes).collect()
     }
-
-    fn find(&mut self, address: u64, size: usize) -> Result<&mut [u8], OutOfBounds> {
-        let (start, bytes) = self.allocations.range_mut(..=address).next_back().ok_or(OutOfBounds)?;
-        let offset = (address - start) as usize;
-        bytes.get_mut(offset..offset + size).ok_or(OutOfBounds)
-    }
 }
 
 impl Memory for Arena {
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        bytes.copy_from_slice(self.find(address, bytes.len())?);
-        Ok(())
-    }
-
-    fn store(&mut self, address: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        self.find(address, bytes.len())?.copy_from_slice(bytes);
-        Ok(())
+    fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
+        let (start, bytes) = self.allocations.range_mut(..=address).next_back()?;
+        (address - start < bytes.len() as u64).then_some((*start, bytes))
     }
 }
 
@@ -138,10 +127,14 @@ pub struct Case<'a> {
 
 impl Case<'_> {
     pub fn run(self, memory: &mut Arena) -> Result<Stats, Trap> {
+        self.run_as(Coherence::Full, memory)
+    }
+
+    pub fn run_as(self, coherence: Coherence, memory: &mut Arena) -> Result<Stats, Trap> {
         let kernel = self.object.kernel(self.kernel).unwrap_or_else(|| panic!("no kernel {}", self.kernel));
+        let Case { grid, order, .. } = self;
         let block = [self.block, 1, 1];
-        let launch =
-            Launch { kernel, grid: self.grid, block, dynamic_lds: 0, kernarg: &self.args.0, order: self.order };
+        let launch = Launch { kernel, grid, block, dynamic_lds: 0, kernarg: &self.args.0, order, coherence };
         amdsim::run(self.object, &launch, memory)
     }
 }

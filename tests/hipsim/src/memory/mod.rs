@@ -4,7 +4,6 @@ mod mapping;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use amdsim::OutOfBounds;
 use mapping::Mapping;
 
 use crate::status::{Result, Status};
@@ -56,7 +55,7 @@ impl Memory {
     }
 
     /// First and last address of the allocation around `address`.
-    fn extent(&self, address: u64) -> Option<(u64, u64)> {
+    pub(crate) fn extent(&self, address: u64) -> Option<(u64, u64)> {
         let (start, mapping) = self.live.range(..=address).next_back()?;
         let end = start + mapping.bytes();
         (address < end).then_some((*start, end))
@@ -158,31 +157,19 @@ impl<'a> View<'a> {
     pub(crate) fn new(memory: &'a mut Memory) -> Self {
         Self { memory, recent: (0, 0) }
     }
-
-    fn pointer(&mut self, address: u64, bytes: usize) -> std::result::Result<*mut u8, OutOfBounds> {
-        if !(self.recent.0..self.recent.1).contains(&address) {
-            self.recent = self.memory.extent(address).ok_or(OutOfBounds)?;
-        }
-        if bytes as u64 > self.recent.1 - address {
-            return Err(OutOfBounds);
-        }
-        Ok(std::ptr::with_exposed_provenance_mut(address as usize))
-    }
 }
 
 impl amdsim::Memory for View<'_> {
-    fn load(&mut self, address: u64, bytes: &mut [u8]) -> std::result::Result<(), OutOfBounds> {
-        let from = self.pointer(address, bytes.len())?;
-        // SAFETY: in a live mapping, which nothing unmaps while this view borrows the memory; `bytes` is elsewhere.
-        unsafe { from.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
-        Ok(())
-    }
-
-    fn store(&mut self, address: u64, bytes: &[u8]) -> std::result::Result<(), OutOfBounds> {
-        let to = self.pointer(address, bytes.len())?;
-        // SAFETY: as in `load`.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Ok(())
+    fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
+        if !(self.recent.0..self.recent.1).contains(&address) {
+            self.recent = self.memory.extent(address)?;
+        }
+        let (start, end) = self.recent;
+        let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
+        // SAFETY: all of a live mapping, which nothing unmaps while this view borrows the memory; nobody else has a
+        // reference into it, and whoever copies to or from it does so with the memory borrowed.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, (end - start) as usize) };
+        Some((start, bytes))
     }
 }
 
@@ -250,10 +237,10 @@ mod tests {
         assert_eq!(memory.copy(b + 33, a, 32), Err(Status::ILLEGAL_ADDRESS));
         assert_eq!(memory.fill(a - 1, 0, 1), Err(Status::ILLEGAL_ADDRESS));
         let mut view = View::new(&mut memory);
-        let mut word = [0; 4];
-        amdsim::Memory::load(&mut view, a + 60, &mut word).unwrap();
-        assert_eq!(word, [7; 4]);
-        assert_eq!(amdsim::Memory::load(&mut view, a + 61, &mut word), Err(OutOfBounds));
-        assert_eq!(amdsim::Memory::store(&mut view, b - 1, &[0]), Err(OutOfBounds));
+        let mut around =
+            |address| amdsim::Memory::around(&mut view, address).map(|(start, bytes)| (start, bytes.to_vec()));
+        assert_eq!(around(a + 60), Some((a, vec![7; 64])));
+        assert_eq!(around(a + 64), None);
+        assert_eq!(around(b - 1), None);
     }
 }

@@ -1,0 +1,308 @@
+//! Caches that are not coherent: what a wave sees of the stores of other workgroups, as late as AMD's memory model allows.
+//!
+//! A store waits in a queue of its wave until the wave waits for it, and where there are several L2
+//! caches (GFX940 and later of GFX9) in its workgroup until it is written back. A load sees memory as it
+//! was when its wave last invalidated its caches, at first when the launch began, but for what its own workgroup has
+//! stored. A scalar load sees what its own cache holds. Atomics, and loads and stores that say so, go to memory itself.
+//! LLVM's AMDGPU usage document, "Memory model", says which instructions a release and an acquire are on each target.
+
+use std::collections::HashMap;
+
+use crate::Memory;
+use crate::error::OutOfBounds;
+
+/// What workgroups see of each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coherence {
+    /// Every store at once.
+    #[default]
+    Full,
+    /// What was released and acquired for the agent, and nothing else before the launch ends. Slow.
+    Weak,
+}
+
+/// Bytes of a word that were written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Word {
+    bytes: [u8; 4],
+    /// A bit each.
+    written: u8,
+    /// Reaches memory without a write-back.
+    through: bool,
+}
+
+impl Word {
+    fn over(&self, below: &mut [u8; 4]) {
+        for (at, byte) in below.iter_mut().enumerate() {
+            if self.written >> at & 1 != 0 {
+                *byte = self.bytes[at];
+            }
+        }
+    }
+
+    fn add(&mut self, later: Word) {
+        later.over(&mut self.bytes);
+        self.written |= later.written;
+        self.through = later.through;
+    }
+}
+
+/// By address / 4.
+type Words = HashMap<u64, Word>;
+
+/// A cache that an acquire for the agent has to invalidate: GFX10 and GFX11 have two, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    Near,
+    Far,
+    Both,
+}
+
+/// What is a wave's own. A new one is that of a launch that begins: nothing of other workgroups has arrived.
+#[derive(Debug, Default)]
+pub struct WaveCache {
+    queue: Words,
+    /// When the near and the far cache were invalidated.
+    invalidated: [u64; 2],
+    /// When the scalar cache was.
+    scalar: u64,
+}
+
+impl WaveCache {
+    fn acquired(&self) -> u64 {
+        self.invalidated[0].min(self.invalidated[1])
+    }
+}
+
+/// What is a workgroup's own.
+#[derive(Debug, Default)]
+struct GroupCache {
+    /// Stores that were waited for, not written back.
+    written: Words,
+    /// When a word was last changed in memory by this workgroup.
+    seen: HashMap<u64, u64>,
+}
+
+/// The caches of a launch.
+#[derive(Debug)]
+pub struct Caches {
+    /// Changes of memory so far.
+    time: u64,
+    /// What a word was before it was changed, and when that was.
+    history: HashMap<u64, Vec<(u64, [u8; 4])>>,
+    /// Stores that workgroups which have ended did not publish: memory gets them when the launch ends.
+    late: Words,
+    groups: Vec<GroupCache>,
+    /// The workgroup that runs.
+    pub group: usize,
+}
+
+impl Caches {
+    /// For so many workgroups at a time.
+    pub fn new(groups: usize) -> Self {
+        let groups = (0..groups).map(|_| GroupCache::default()).collect();
+        Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0 }
+    }
+
+    /// `agent`: past all caches.
+    pub fn load(
+        &self,
+        memory: &mut dyn Memory,
+        wave: &WaveCache,
+        (address, bytes): (u64, &mut [u8]),
+        agent: bool,
+    ) -> Result<(), OutOfBounds> {
+        inside(memory, address, bytes.len())?;
+        let group = &self.groups[self.group];
+        self.read(memory, (address, bytes), |index, now| {
+            let seen = group.seen.get(&index).copied().unwrap_or(0);
+            let mut word = if agent { now } else { self.at(index, now, wave.acquired().max(seen)) };
+            for words in [&group.written, &wave.queue] {
+                if let Some(stored) = words.get(&index) {
+                    stored.over(&mut word);
+                }
+            }
+            word
+        })
+    }
+
+    /// A scalar load: its cache knows nothing of vector stores.
+    pub fn load_scalar(
+        &self,
+        memory: &mut dyn Memory,
+        wave: &WaveCache,
+        (address, bytes): (u64, &mut [u8]),
+    ) -> Result<(), OutOfBounds> {
+        inside(memory, address, bytes.len())?;
+        self.read(memory, (address, bytes), |index, now| self.at(index, now, wave.scalar))
+    }
+
+    /// `through`: needs no write-back.
+    pub fn store(
+        &self,
+        memory: &mut dyn Memory,
+        wave: &mut WaveCache,
+        (address, bytes): (u64, &[u8]),
+        through: bool,
+    ) -> Result<(), OutOfBounds> {
+        inside(memory, address, bytes.len())?;
+        for (at, byte) in (address..).zip(bytes) {
+            let word = wave.queue.entry(at / 4).or_default();
+            word.bytes[(at % 4) as usize] = *byte;
+            word.written |= 1 << (at % 4);
+            word.through = through;
+        }
+        Ok(())
+    }
+
+    /// Changes memory itself, by an atomic; what it held before, `update` gets. The wave's own stores there come first.
+    pub fn atomic(
+        &mut self,
+        memory: &mut dyn Memory,
+        wave: &mut WaveCache,
+        (address, bytes): (u64, &mut [u8]),
+        update: impl FnOnce(&mut [u8]),
+    ) -> Result<(), OutOfBounds> {
+        inside(memory, address, bytes.len())?;
+        let words = address / 4..(address + bytes.len() as u64).div_ceil(4);
+        for index in words.clone() {
+            let own = [self.groups[self.group].written.remove(&index), wave.queue.remove(&index)];
+            for word in own.into_iter().flatten() {
+                self.commit(memory, index, word);
+            }
+        }
+        self.read(memory, (address, bytes), |_, now| now)?;
+        update(bytes);
+        for index in words {
+            let mut word = Word { through: true, ..Word::default() };
+            for (at, byte) in (address..).zip(&*bytes).filter(|(at, _)| at / 4 == index) {
+                word.bytes[(at % 4) as usize] = *byte;
+                word.written |= 1 << (at % 4);
+            }
+            self.commit(memory, index, word);
+        }
+        Ok(())
+    }
+
+    /// The wave has waited for its stores.
+    pub fn wait(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
+        for (index, word) in ordered(&mut wave.queue) {
+            if word.through {
+                self.commit(memory, index, word);
+            } else {
+                self.groups[self.group].written.entry(index).or_default().add(word);
+            }
+        }
+    }
+
+    /// The wave has written back what its workgroup has stored.
+    pub fn write_back(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
+        let mut written = std::mem::take(&mut self.groups[self.group].written);
+        for (index, word) in ordered(&mut written).into_iter().chain(ordered(&mut wave.queue)) {
+            self.commit(memory, index, word);
+        }
+    }
+
+    pub fn invalidate(&self, wave: &mut WaveCache, cache: Cache) {
+        let [near, far] = &mut wave.invalidated;
+        match cache {
+            Cache::Near => *near = self.time,
+            Cache::Far => *far = self.time,
+            Cache::Both => (*near, *far) = (self.time, self.time),
+        }
+    }
+
+    pub fn invalidate_scalar(&self, wave: &mut WaveCache) {
+        wave.scalar = self.time;
+    }
+
+    /// The waves of a workgroup have met at a barrier: what one has acquired, all have.
+    pub fn meet<'a>(waves: impl Iterator<Item = &'a mut WaveCache>) {
+        let waves: Vec<&mut WaveCache> = waves.collect();
+        let latest = [0, 1].map(|cache| waves.iter().map(|wave| wave.invalidated[cache]).max().unwrap_or(0));
+        waves.into_iter().for_each(|wave| wave.invalidated = latest);
+    }
+
+    /// A wave has ended: its stores are its workgroup's.
+    pub fn end_wave(&mut self, wave: &mut WaveCache) {
+        for (index, word) in ordered(&mut wave.queue) {
+            self.groups[self.group].written.entry(index).or_default().add(word);
+        }
+    }
+
+    /// The workgroup that runs has ended.
+    pub fn end_group(&mut self) {
+        let mut group = std::mem::take(&mut self.groups[self.group]);
+        for (index, word) in ordered(&mut group.written) {
+            self.late.entry(index).or_default().add(word);
+        }
+    }
+
+    /// The launch has ended: everything is in memory.
+    pub fn finish(mut self, memory: &mut dyn Memory) {
+        let mut late = std::mem::take(&mut self.late);
+        for (index, word) in ordered(&mut late) {
+            self.commit(memory, index, word);
+        }
+    }
+
+    fn commit(&mut self, memory: &mut dyn Memory, index: u64, word: Word) {
+        let before = current(memory, index);
+        self.time += 1;
+        self.history.entry(index).or_default().push((self.time, before));
+        self.groups[self.group].seen.insert(index, self.time);
+        for at in (0..4).filter(|at| word.written >> at & 1 != 0) {
+            // The store was checked, so the byte is there.
+            if let Some(byte) = byte(memory, 4 * index + at) {
+                *byte = word.bytes[at as usize];
+            }
+        }
+    }
+
+    /// A word as it was at a time.
+    fn at(&self, index: u64, now: [u8; 4], time: u64) -> [u8; 4] {
+        let changes = self.history.get(&index).map_or(&[][..], Vec::as_slice);
+        changes.iter().find(|(changed, _)| *changed > time).map_or(now, |(_, before)| *before)
+    }
+
+    fn read(
+        &self,
+        memory: &mut dyn Memory,
+        (address, bytes): (u64, &mut [u8]),
+        word: impl Fn(u64, [u8; 4]) -> [u8; 4],
+    ) -> Result<(), OutOfBounds> {
+        let mut index = u64::MAX;
+        let mut content = [0; 4];
+        for (at, to) in (address..).zip(bytes) {
+            if at / 4 != index {
+                index = at / 4;
+                content = word(index, current(memory, index));
+            }
+            *to = content[(at % 4) as usize];
+        }
+        Ok(())
+    }
+}
+
+/// The words of a queue, which is empty then, in an order that does not depend on hashes.
+fn ordered(words: &mut Words) -> Vec<(u64, Word)> {
+    let mut words: Vec<_> = words.drain().collect();
+    words.sort_unstable_by_key(|(index, _)| *index);
+    words
+}
+
+fn inside(memory: &mut dyn Memory, address: u64, bytes: usize) -> Result<(), OutOfBounds> {
+    let (start, content) = memory.around(address).ok_or(OutOfBounds)?;
+    let end = (address - start) as usize + bytes;
+    if end <= content.len() { Ok(()) } else { Err(OutOfBounds) }
+}
+
+fn byte(memory: &mut dyn Memory, address: u64) -> Option<&mut u8> {
+    let (start, content) = memory.around(address)?;
+    content.get_mut((address - start) as usize)
+}
+
+/// A word of memory; bytes of it that no allocation has are 0.
+fn current(memory: &mut dyn Memory, index: u64) -> [u8; 4] {
+    std::array::from_fn(|at| byte(memory, 4 * index + at as u64).map_or(0, |byte| *byte))
+}
