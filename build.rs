@@ -28,7 +28,7 @@ const EXACT_TARGETS: [&str; 12] = [
     "gfx1201",
 ];
 /// What the tests execute.
-const DEBUG_TARGETS: [&str; 5] = ["gfx90a", "gfx942", "gfx1030", "gfx1100", "gfx1201"];
+const DEBUG_TARGETS: [&str; 8] = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
 
 fn main() {
     for path in ["build.rs", "build", "kernels", "src/backend/hip/compile/plan.rs"] {

@@ -87,10 +87,10 @@ template <bool BF16> DEV void mma(float* acc, const MmaA& a, const MmaB& b) {
                                               c, 0, 0, 0);
   } else {
     #if defined(__gfx908__)            // bf16 only 8 columns at a time there: half of every lane's columns each
-    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.x),
-                                              __builtin_bit_cast(s2v, b.quarter.x), c, 0, 0, 0);
-    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a.quarter.y),
-                                              __builtin_bit_cast(s2v, b.quarter.y), c, 0, 0, 0);
+    // clang takes the bits of a vector's element from the vector's beginning: .y would be .x once more.
+    const u32 a0 = a.quarter.x, a1 = a.quarter.y, b0 = b.quarter.x, b1 = b.quarter.y;
+    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a0), __builtin_bit_cast(s2v, b0), c, 0, 0, 0);
+    c = __builtin_amdgcn_mfma_f32_16x16x8bf16(__builtin_bit_cast(s2v, a1), __builtin_bit_cast(s2v, b1), c, 0, 0, 0);
     #else
     c = __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(s4v, a.quarter),
                                                   __builtin_bit_cast(s4v, b.quarter), c, 0, 0, 0);

@@ -101,27 +101,36 @@ const LONG: Case = case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
     for (seed, case) in CASES.iter().chain([&LONG]).enumerate() {
-        let mut random = Random(seed as u64);
-        let rows = case.rows(&mut random);
-        let (pieces, spec) = case.pieces(&mut random);
-        let mut rig = AttentionRig::new(loader(4097), case.layout(), spec, &rows);
-        let got = rig.run(case.args(), &pieces);
-        let cols = case.layout().cols();
-        let expected: Vec<f64> = pieces
-            .iter()
-            .flat_map(|piece| {
-                let rows = &rows[piece.first_row * cols..];
-                (piece.cached..piece.cached + piece.new).flat_map(move |position| reference(case, rows, position))
-            })
-            .collect();
-        let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
-        let absolute = match case.dtype {
-            KvCacheDtype::F16 => accuracy.attention_f16,
-            KvCacheDtype::F32 => 2e-6,
-        };
-        assert_close(&what, &got, &expected, 1e-5, absolute);
+        check_case(loader(4097), accuracy, seed, case);
     }
     nothing_to_attend_to(loader(512));
+}
+
+/// Contexts that several blocks of threads may share.
+pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
+    check_case(loader(512), accuracy, 0, &case([2, 1], 64, 16, &[(300, 1)]));
+}
+
+fn check_case<L: Loader>(loader: L, accuracy: Accuracy, seed: usize, case: &Case) {
+    let mut random = Random(seed as u64);
+    let rows = case.rows(&mut random);
+    let (pieces, spec) = case.pieces(&mut random);
+    let mut rig = AttentionRig::new(loader, case.layout(), spec, &rows);
+    let got = rig.run(case.args(), &pieces);
+    let cols = case.layout().cols();
+    let expected: Vec<f64> = pieces
+        .iter()
+        .flat_map(|piece| {
+            let rows = &rows[piece.first_row * cols..];
+            (piece.cached..piece.cached + piece.new).flat_map(move |position| reference(case, rows, position))
+        })
+        .collect();
+    let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
+    let absolute = match case.dtype {
+        KvCacheDtype::F16 => accuracy.attention_f16,
+        KvCacheDtype::F32 => 2e-6,
+    };
+    assert_close(&what, &got, &expected, 1e-5, absolute);
 }
 
 /// A window of nothing masks every key: zeros, no NaN.

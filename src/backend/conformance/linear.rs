@@ -46,19 +46,24 @@ const BF16: f64 = 1.0 / 256.0;
 const SMALLEST_F16: f64 = 1.0 / (1u64 << 24) as f64;
 const SUMS: f64 = 1.0 / (1u64 << 20) as f64;
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    let types = GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t));
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, wanted: impl Fn(GgmlType) -> bool) {
+    let types = GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t) && wanted(t));
     for ggml_type in types {
         check_type(&loader, ggml_type);
     }
-    for (ggml_type, cols) in LONG {
+    for (ggml_type, cols) in LONG.into_iter().filter(|(ggml_type, _)| wanted(*ggml_type)) {
         product(loader(2), &Weights::random(ggml_type, 33, cols, 1), 2, false);
         product(loader(1), &Weights::random(ggml_type, 33, cols, 1), 1, false);
     }
-    for (types, out_rows, cols, rows) in STACKS {
+    for (types, out_rows, cols, rows) in STACKS.into_iter().filter(|stack| stack.0.into_iter().all(&wanted)) {
         let weights = [0, 1].map(|i| Weights::random(types[i], out_rows[i], cols, i as u64));
         rows.iter().for_each(|&rows| stacked(loader(rows), &weights, rows));
     }
+}
+
+/// Products whose columns several blocks of threads may share.
+pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L) {
+    product(loader(20), &Weights::random(GgmlType::Q8_0, 35, 1088, 1), 20, true);
 }
 
 /// The cases of one type.

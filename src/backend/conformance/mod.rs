@@ -35,9 +35,18 @@ impl Accuracy {
 
 /// Runs all cases but those of `check_invariance`; `loader` makes a fresh loader for steps of up to the given rows.
 pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy: Accuracy) {
+    check_types(loader, accuracy, |_| true);
+}
+
+/// The same, with products of some of the tensor types alone.
+pub(crate) fn check_types<L: Loader>(
+    loader: impl Fn(usize) -> L + Copy,
+    accuracy: Accuracy,
+    types: impl Fn(GgmlType) -> bool,
+) {
     elementwise::check(loader);
     fused::check(loader);
-    linear::check(loader);
+    linear::check(loader, types);
     experts::check(loader);
     rope::check(loader);
     attention::check(loader, accuracy);

@@ -158,6 +158,19 @@ fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f
     out
 }
 
+/// A row that several blocks of threads may share.
+pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L) {
+    let mut loader = loader(1);
+    let logits = Random(1).values(33_000);
+    let table = matrix(&mut loader, &logits, logits.len());
+    let mut buffer = loader.alloc_buffer(1, logits.len()).unwrap();
+    let mut backend = loader.finish().unwrap();
+    fill(&mut backend, &table, 1, &mut buffer);
+    backend.begin_select(&buffer, logits.len(), &[Wanted::Argmax.into()]).unwrap();
+    let selection = backend.select(&buffer, 1, logits.len()).unwrap();
+    compare("a row of several blocks", selection.row(0), Wanted::Argmax, &logits);
+}
+
 /// A NaN counts as such, whatever its bits: arithmetic may give another than it got.
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()

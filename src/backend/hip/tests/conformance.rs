@@ -1,9 +1,10 @@
 //! The conformance cases of all backends, on every device.
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS, KIN_TARGETS, WEAK_TARGETS};
 use crate::backend::conformance::{self, Accuracy};
-use crate::backend::hip::Device;
+use crate::backend::hip::{Device, KernelType};
 use crate::config::HipOptions;
+use crate::quant::GgmlType;
 
 type Opened = (Device, HipOptions);
 
@@ -13,6 +14,21 @@ fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     conformance::check_all(|rows| devices::loader(&device, rows), Accuracy::GPU);
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+/// The same in AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device: their
+/// products would execute the code of F16 once more for each.
+fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
+    let Some(device) = devices::open(target) else { return };
+    let types = |ty| KernelType::of(ty).is_some() && types(ty);
+    conformance::check_types(|rows| devices::loader(&device, rows), Accuracy::GPU, types);
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+/// Every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
+fn check_kin(target: &str) {
+    let types = [GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q6_K];
+    check_machine_code(target, |ty| types.contains(&ty));
 }
 
 /// In batch-invariant mode results have the same bits whatever was computed with them.
@@ -52,27 +68,73 @@ fn invariance_on_the_cpu() {
 /// G1, G5, G16, G18, G19, G20: what the compiler made of the kernels, every access checked.
 #[test]
 fn gfx1100() {
-    check(devices::open(AMD_TARGETS[0]));
+    check_machine_code(AMD_TARGETS[0], |_| true);
 }
 
 #[test]
 fn gfx942() {
-    check(devices::open(AMD_TARGETS[1]));
+    check_machine_code(AMD_TARGETS[1], |_| true);
 }
 
 #[test]
 fn gfx90a() {
-    check(devices::open(AMD_TARGETS[2]));
+    check_machine_code(AMD_TARGETS[2], |_| true);
 }
 
 #[test]
 fn gfx1030() {
-    check(devices::open(AMD_TARGETS[3]));
+    check_machine_code(AMD_TARGETS[3], |_| true);
 }
 
 #[test]
 fn gfx1201() {
-    check(devices::open(AMD_TARGETS[4]));
+    check_machine_code(AMD_TARGETS[4], |_| true);
+}
+
+/// Products of bf16 in two halves, and accumulators in registers of their own.
+#[test]
+fn gfx908() {
+    check_kin(KIN_TARGETS[0]);
+}
+
+#[test]
+fn gfx950() {
+    check_kin(KIN_TARGETS[1]);
+}
+
+#[test]
+fn gfx1151() {
+    check_kin(KIN_TARGETS[2]);
+}
+
+/// Ops in which blocks hand each other what they have stored, where nothing but releases and acquires makes that seen.
+fn check_order(target: &str) {
+    let Some(device) = devices::open(target) else { return };
+    let loader = |rows| devices::loader(&device, rows);
+    conformance::linear::check_split(loader);
+    conformance::attention::check_split(loader, Accuracy::GPU);
+    conformance::selection::check_split(loader);
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+#[test]
+fn order_of_memory_on_gfx90a() {
+    check_order(WEAK_TARGETS[0]);
+}
+
+#[test]
+fn order_of_memory_on_gfx942() {
+    check_order(WEAK_TARGETS[1]);
+}
+
+#[test]
+fn order_of_memory_on_gfx1100() {
+    check_order(WEAK_TARGETS[2]);
+}
+
+#[test]
+fn order_of_memory_on_gfx1201() {
+    check_order(WEAK_TARGETS[3]);
 }
 
 #[test]

@@ -13,6 +13,10 @@ use crate::config::{EngineArgs, HipOptions, Platform};
 /// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
+/// Targets whose code differs little from one of those.
+pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
+/// One of each memory model, with workgroups that do not see each other's stores at once.
+pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 pub(crate) fn stand_in() -> Option<PathBuf> {
@@ -31,7 +35,8 @@ fn library(path: &Path) -> &'static libloading::Library {
 fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
-        let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
+        let targets = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(KIN_TARGETS).chain(WEAK_TARGETS);
+        let targets: Vec<_> = targets.collect();
         let list = CString::new(targets.join(",")).unwrap();
         // SAFETY: the function's type is that of its source.
         let status = unsafe {
@@ -62,7 +67,8 @@ pub(crate) fn products() -> u64 {
 
 /// A device with its options.
 pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
-    if AMD_TARGETS.contains(&target) && target_for(target).is_none() {
+    let arch = target.split(':').next().unwrap_or(target);
+    if arch.starts_with("gfx") && target_for(arch).is_none() {
         println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
         return None;
     }
