@@ -11,6 +11,7 @@ use crate::image::Image;
 use crate::log::say;
 use crate::memory::Memory;
 use crate::module::{KernelInfo, Module};
+use crate::order::Queued;
 use crate::queue::{Event, Launch, Mark, Operation, Stream, Streams};
 use crate::settings::{DeviceSettings, Settings};
 use crate::status::{Result, Status};
@@ -43,12 +44,34 @@ pub(crate) struct State {
     pub executables: HashMap<u64, Arc<[Operation]>>,
     /// The first failure; from then on every call answers with it, as on a device that was lost.
     pub fault: Option<(Status, String)>,
+    /// A kind of wait that does nothing, for tests of what finds that.
+    pub without: Option<Wait>,
     last_id: u64,
+    /// Operations that were ever queued.
+    queued: u64,
+}
+
+/// Calls by which a program waits.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// `hipStreamSynchronize`
+    Stream = 1,
+    /// `hipEventSynchronize`
+    Event = 2,
+    /// `hipStreamWaitEvent`
+    StreamForEvent = 3,
+}
+
+impl Wait {
+    pub(crate) fn parse(number: u32) -> Option<Self> {
+        [Self::Stream, Self::Event, Self::StreamForEvent].into_iter().find(|wait| *wait as u32 == number)
+    }
 }
 
 pub(crate) struct Function {
     pub module: u64,
-    pub name: String,
+    pub name: Arc<str>,
     pub info: KernelInfo,
 }
 
@@ -66,7 +89,9 @@ impl Device {
             graphs: HashMap::new(),
             executables: HashMap::new(),
             fault: None,
+            without: None,
             last_id: 0,
+            queued: 0,
         };
         let DeviceSettings { target, order, coherence } = *device;
         let integrated = settings.integrated.contains(&index);
@@ -111,12 +136,18 @@ impl Device {
     }
 
     pub(crate) fn enqueue(&self, state: &mut State, stream: u64, operation: Operation) -> Result<()> {
-        let queue = state.stream(stream)?;
-        if let Some(operation) = queue.capture(operation)? {
-            queue.waiting.push_back(operation);
-            if self.eager {
-                self.synchronize(state, stream)?;
-            }
+        let Some(operation) = state.stream(stream)?.capture(operation)? else { return Ok(()) };
+        state.queued += 1;
+        let queued = Queued::new(operation, &state.memory, stream, state.queued);
+        if let Some((other, address)) = state.unordered(&queued) {
+            let text =
+                format!("two streams use {address:#x} without an event or a wait between them: {queued}; and {other}");
+            drop(queued);
+            return Err(self.fault(state, Status::ILLEGAL_STATE, text));
+        }
+        state.stream(stream)?.waiting.push_back(queued);
+        if self.eager {
+            self.synchronize(state, stream)?;
         }
         Ok(())
     }
@@ -148,16 +179,22 @@ impl Device {
         let queue = state.stream(stream)?;
         queue.refuse_in_capture()?;
         let mark = Mark { stream, position: queue.next_position() };
-        state.events.insert(event, Event { mark: Some(mark), queried: false });
+        let known = queue.known.clone();
+        state.events.insert(event, Event { mark: Some(mark), known, queried: false });
         self.enqueue(state, stream, Operation::Record)
     }
 
     pub(crate) fn wait(&self, state: &mut State, stream: u64, event: u64) -> Result<()> {
-        let mark = state.events.get(&event).ok_or(Status::INVALID_HANDLE)?.mark;
-        state.stream(stream)?.refuse_in_capture()?;
+        let Event { mark, known, .. } = state.events.get(&event).ok_or(Status::INVALID_HANDLE)?.clone();
+        let queue = state.stream(stream)?;
+        queue.refuse_in_capture()?;
         match mark {
             // Within a stream the order is there already; an event that was never recorded is complete.
-            Some(mark) if mark.stream != stream => self.enqueue(state, stream, Operation::Wait(mark)),
+            Some(mark) if mark.stream != stream => {
+                queue.known.merge(&known);
+                queue.known.add(mark.stream, mark.position);
+                self.enqueue(state, stream, Operation::Wait(mark))
+            }
             _ => Ok(()),
         }
     }
@@ -171,6 +208,24 @@ impl State {
 
     pub(crate) fn stream(&mut self, id: u64) -> Result<&mut Stream> {
         self.streams.live.get_mut(&id).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// An operation of another stream that is in no order to this one and uses memory that it uses, and where.
+    fn unordered(&self, queued: &Queued) -> Option<(&Queued, u64)> {
+        let own = self.streams.live.get(&queued.stream)?;
+        let others = self.streams.live.iter().filter(|(id, _)| **id != queued.stream);
+        let mut waiting = others.flat_map(|(id, stream)| {
+            let known = own.known.until(*id);
+            stream.positions().filter(move |(position, _)| *position >= known)
+        });
+        waiting.find_map(|(_, other)| Some((other, queued.conflict(other)?)))
+    }
+
+    /// An operation that has not run and uses the allocation that begins at an address.
+    pub(crate) fn user_of(&self, start: u64) -> Option<&Queued> {
+        let (start, end) = self.memory.extent(start)?;
+        let mut waiting = self.streams.live.values().flat_map(|stream| &stream.waiting);
+        waiting.find(|queued| queued.uses(&(start..end)))
     }
 
     /// An error if the calling thread captures on one of the device's streams.

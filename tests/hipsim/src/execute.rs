@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::cpu::CpuObject;
 use crate::device::{Device, State};
+use crate::guard::Guard;
 use crate::log::say;
 use crate::memory::View;
 use crate::module::Module;
@@ -41,9 +42,20 @@ impl Device {
     }
 
     fn step(&self, state: &mut State, stream: u64) -> Result<()> {
-        let Some(operation) = state.stream(stream)?.waiting.pop_front() else { return Ok(()) };
-        // The waits among operations cannot form a circle: each refers to a record that was enqueued before it.
-        let result = self.execute(state, &operation);
+        let Some(mut queued) = state.stream(stream)?.waiting.pop_front() else { return Ok(()) };
+        let result = match queued.guard.as_ref().and_then(Guard::touched) {
+            Some((address, code)) => {
+                let text =
+                    format!("the host used {address:#x} before it had waited for what does, in {code}; {queued}");
+                Err(self.fault(state, Status::ILLEGAL_STATE, text))
+            }
+            // The waits among operations cannot form a circle: each refers to a record that was enqueued before it.
+            None => {
+                // The copy itself may use the memory.
+                queued.guard = None;
+                self.execute(state, &queued.operation)
+            }
+        };
         if let Ok(stream) = state.stream(stream) {
             stream.done += 1;
         }

@@ -62,7 +62,7 @@ impl Element {
 }
 
 impl Matrix {
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.element.bytes() * (self.stride * (self.cols - 1) + self.rows)
     }
 

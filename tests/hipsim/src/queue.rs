@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::capture::Capture;
+use crate::order::{Known, Queued};
 use crate::product::Product;
 
 /// An address of the host's, as a program gave it. What lies there is read or written when the operation runs.
@@ -46,6 +47,7 @@ pub(crate) enum Operation {
 pub(crate) struct Launch {
     /// By number, so that a module that was unloaded before its launch ran is noticed.
     pub function: u64,
+    pub name: Arc<str>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
@@ -63,16 +65,20 @@ pub(crate) struct Mark {
 
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    pub waiting: VecDeque<Operation>,
+    pub waiting: VecDeque<Queued>,
     /// Operations taken out of `waiting`, ever.
     pub done: u64,
+    /// What of other streams comes before the next operation.
+    pub known: Known,
     pub capture: Option<Capture>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Event {
     /// The latest record.
     pub mark: Option<Mark>,
+    /// What the stream knew of others there.
+    pub known: Known,
     /// Whether a query after that record has been answered with "not ready".
     pub queried: bool,
 }
@@ -120,6 +126,11 @@ impl Streams {
 }
 
 impl Stream {
+    /// What waits, with its positions.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (u64, &Queued)> {
+        (self.done..).zip(&self.waiting)
+    }
+
     /// The place of an operation enqueued now.
     pub(crate) fn next_position(&self) -> u64 {
         self.done + self.waiting.len() as u64

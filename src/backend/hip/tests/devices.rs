@@ -1,6 +1,6 @@
 //! The devices that tests can have.
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -17,6 +17,9 @@ pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx10
 pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 /// One of each memory model, with workgroups that do not see each other's stores at once.
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
+
+/// For tests that end in a fault: nobody else uses these.
+pub(crate) const FAULTY_TARGETS: [&str; 2] = ["cpu-wave32", "cpu-wave64"];
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 pub(crate) fn stand_in() -> Option<PathBuf> {
@@ -36,7 +39,7 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
         let targets = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(KIN_TARGETS).chain(WEAK_TARGETS);
-        let targets: Vec<_> = targets.collect();
+        let targets: Vec<_> = targets.chain(FAULTY_TARGETS).collect();
         let list = CString::new(targets.join(",")).unwrap();
         // SAFETY: the function's type is that of its source.
         let status = unsafe {
@@ -88,6 +91,29 @@ pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
         ..HipOptions::default()
     };
     Some((Device::open(&options).unwrap(), options))
+}
+
+/// Makes one kind of wait of a stand-in's device do nothing, or, with 0, none (`hipsim_without`).
+pub(crate) fn leave_out(options: &HipOptions, wait: u32) {
+    let index = options.device_index.unwrap() as c_int;
+    // SAFETY: the function's type is that of its source.
+    let status = unsafe {
+        let library = library(options.library.as_deref().unwrap());
+        library.get::<unsafe extern "C" fn(c_int, c_uint) -> c_int>(b"hipsim_without").unwrap()(index, wait)
+    };
+    assert_eq!(status, 0, "hipsim_without");
+}
+
+/// What a stand-in's device died of.
+pub(crate) fn fault(options: &HipOptions) -> String {
+    type Fault = unsafe extern "C" fn(c_int, *mut c_char, usize) -> c_int;
+    let mut text = [0 as c_char; 1000];
+    // SAFETY: the function's type is that of its source, and it writes no more than it is told.
+    unsafe {
+        let fault = library(options.library.as_deref().unwrap()).get::<Fault>(b"hipsim_fault").unwrap();
+        assert_eq!(fault(options.device_index.unwrap() as c_int, text.as_mut_ptr(), text.len()), 0, "hipsim_fault");
+        CStr::from_ptr(text.as_ptr()).to_str().unwrap().to_owned()
+    }
 }
 
 /// A device whose calls fail on command.

@@ -7,6 +7,7 @@ mod conformance;
 pub(crate) mod devices;
 mod experts;
 mod memory;
+mod order;
 mod recorded;
 mod report;
 mod selection;

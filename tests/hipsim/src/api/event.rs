@@ -3,6 +3,7 @@
 use std::ffi::{c_uint, c_void};
 
 use super::{find, find_stream, put};
+use crate::device::Wait;
 use crate::handle::{Kind, pack};
 use crate::queue::{Event, Progress};
 use crate::runtime::current;
@@ -50,6 +51,9 @@ pub extern "C" fn hipEventSynchronize(event: *mut c_void) -> Status {
         let (device, id) = find(Kind::Event, event)?;
         let mut state = device.working_uncaptured()?;
         let mark = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?.mark;
+        if state.without == Some(Wait::Event) {
+            return Ok(());
+        }
         mark.map_or(Ok(()), |mark| device.run_until(&mut state, mark))
     };
     synchronize().into()
@@ -61,12 +65,12 @@ pub extern "C" fn hipEventQuery(event: *mut c_void) -> Status {
     let query = || {
         let (device, id) = find(Kind::Event, event)?;
         let mut state = device.working_uncaptured()?;
-        let Event { mark, queried } = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let Event { mark, queried, .. } = state.events.get(&id).ok_or(Status::INVALID_HANDLE)?;
         let (Some(mark), queried) = (*mark, *queried) else { return Ok(()) };
         if state.streams.progress(mark) == Progress::Done || queried {
             return device.run_until(&mut state, mark);
         }
-        state.events.insert(id, Event { mark: Some(mark), queried: true });
+        state.events.get_mut(&id).ok_or(Status::INVALID_HANDLE)?.queried = true;
         Err(Status::NOT_READY)
     };
     query().into()

@@ -1,8 +1,9 @@
 //! The stand-in's own functions, for tests: which devices there are, what is alive on them, what went wrong.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use super::{find, put};
+use crate::device::Wait;
 use crate::handle::Kind;
 use crate::module::Module;
 use crate::runtime::{device_of, host_memory, open};
@@ -96,6 +97,21 @@ pub unsafe extern "C" fn hipsim_fault(device: c_int, text: *mut c_char, length: 
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_revive(device: c_int) -> Status {
     device_of(device).map(|device| device.lock().fault = None).into()
+}
+
+/// Makes calls of one kind (1 `hipStreamSynchronize`, 2 `hipEventSynchronize`, 3 `hipStreamWaitEvent`) succeed without
+/// waiting, or (0) all of them wait again: a program that needs them must then end in a fault that names what is in no order.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
+    let set = || {
+        let without = match wait {
+            0 => None,
+            number => Some(Wait::parse(number).ok_or(Status::INVALID_VALUE)?),
+        };
+        device_of(device)?.lock().without = without;
+        Ok(())
+    };
+    set().into()
 }
 
 /// The number of block barriers in a module's source, for `-DGPU_DROP_BARRIER=n`; only modules of the CPU know it.

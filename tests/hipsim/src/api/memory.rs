@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::{find_stream, put};
 use crate::device::Device;
+use crate::guard;
 use crate::log::say;
 use crate::queue::{HostAddress, Operation};
 use crate::runtime::{current, host_memory};
@@ -30,6 +31,11 @@ pub extern "C" fn hipFree(address: u64) -> Status {
         let device = current()?;
         let mut state = device.lock();
         state.refuse_to_capturer()?;
+        let used = state.user_of(address).map(|queued| format!("hipFree of {address:#x} before it has run: {queued}"));
+        if let Some(text) = used {
+            // The memory is given back all the same.
+            let _ = device.fault(&mut state, Status::ILLEGAL_STATE, text);
+        }
         // A fault on the way is kept in the state, and the memory is given back all the same, so that leaks can be told
         // from failures.
         let _ = device.synchronize_all(&mut state);
@@ -68,6 +74,9 @@ pub extern "C" fn hipHostFree(address: *mut c_void) -> Status {
         device.lock().refuse_to_capturer()?;
         let start = address.expose_provenance() as u64;
         let mut host = host_memory().lock();
+        if let Some((start, end)) = host.memory.extent(start) {
+            guard::forget(start..end);
+        }
         let damage = host.memory.free(start)?;
         host.owners.remove(&start);
         if let Some(text) = damage {

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn hipModuleGetFunction(
         let mut state = device.working()?;
         let info = state.modules.get(&id).ok_or(Status::INVALID_HANDLE)?.kernel(&name).ok_or(Status::NOT_FOUND)?;
         let function_id = state.new_id();
-        state.functions.insert(function_id, Function { module: id, name, info });
+        state.functions.insert(function_id, Function { module: id, name: name.into(), info });
         // SAFETY: the module's contract.
         unsafe { put(function, pack(Kind::Function, device.index, function_id)) }
     };
@@ -141,7 +141,8 @@ pub unsafe extern "C" fn hipModuleLaunchKernel(
             return Err(Status::INVALID_HANDLE);
         }
         let mut state = device.working()?;
-        let info = &state.functions.get(&id).ok_or(Status::INVALID_HANDLE)?.info;
+        let Function { info, name, .. } = state.functions.get(&id).ok_or(Status::INVALID_HANDLE)?;
+        let name = Arc::clone(name);
         let bytes = match (parameters.is_null(), extra.is_null()) {
             // SAFETY: the module's contract: a pointer to each argument.
             (false, true) => unsafe { gather(info, parameters) },
@@ -157,6 +158,7 @@ pub unsafe extern "C" fn hipModuleLaunchKernel(
         });
         let launch = Launch {
             function: id,
+            name,
             grid: [grid_x, grid_y, grid_z],
             block: [block_x, block_y, block_z],
             shared_bytes,

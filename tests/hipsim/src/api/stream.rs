@@ -3,6 +3,7 @@
 use std::ffi::{c_uint, c_void};
 
 use super::{find, find_stream, put};
+use crate::device::Wait;
 use crate::handle::{Kind, pack};
 use crate::log::say;
 use crate::queue::Stream;
@@ -45,6 +46,9 @@ pub extern "C" fn hipStreamSynchronize(stream: *mut c_void) -> Status {
         let (device, id) = find_stream(stream)?;
         let mut state = device.working_uncaptured()?;
         state.stream(id)?.refuse_in_capture()?;
+        if state.without == Some(Wait::Stream) {
+            return Ok(());
+        }
         device.synchronize(&mut state, id)
     };
     synchronize().into()
@@ -58,7 +62,11 @@ pub extern "C" fn hipStreamWaitEvent(stream: *mut c_void, event: *mut c_void, _f
         if owner.index != device.index {
             return Err(Status::NOT_SUPPORTED);
         }
-        device.wait(&mut *device.working()?, id, event)
+        let mut state = device.working()?;
+        if state.without == Some(Wait::StreamForEvent) {
+            return Ok(());
+        }
+        device.wait(&mut state, id, event)
     };
     wait().into()
 }

@@ -6,6 +6,8 @@ use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
+use crate::guard;
+
 /// The two functions of gpu_cpu.h by which a kernel is left.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Escape {
@@ -51,7 +53,7 @@ impl Drop for Watch {
 const SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL];
 static PREVIOUS: OnceLock<[libc::sigaction; 4]> = OnceLock::new();
 
-fn install_handlers() {
+pub(crate) fn install_handlers() {
     PREVIOUS.get_or_init(|| {
         SIGNALS.map(|signal| {
             let mut previous = MaybeUninit::<libc::sigaction>::zeroed();
@@ -69,6 +71,16 @@ fn install_handlers() {
 }
 
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
+    if signal == libc::SIGSEGV {
+        // SAFETY: the information that the system passed in.
+        let address = unsafe { (*info).si_addr() }.addr();
+        // SAFETY: reads variables of this thread, which a running kernel has initialised.
+        let in_kernel = WATCHED.get().is_some_and(|escape| !unsafe { (escape.stack)() }.is_null());
+        // SAFETY: the context that the system passed in.
+        if guard::release_page(address, unsafe { interrupted_at(context) }, !in_kernel) {
+            return;
+        }
+    }
     if let Some(escape) = WATCHED.get() {
         // SAFETY: reads variables of this thread, which the running kernel has initialised.
         let stack = unsafe { (escape.stack)() };
@@ -97,6 +109,20 @@ fn describe(signal: i32) -> &'static CStr {
         libc::SIGFPE => c"integer division by zero",
         _ => c"illegal instruction",
     }
+}
+
+/// The address of the instruction that was interrupted.
+///
+/// # Safety
+/// `context` is the `ucontext_t` of a signal's handler.
+unsafe fn interrupted_at(context: *mut c_void) -> usize {
+    // SAFETY: the caller's promise.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext };
+    #[cfg(target_arch = "x86_64")]
+    let address = registers.gregs[libc::REG_RIP as usize] as usize;
+    #[cfg(not(target_arch = "x86_64"))]
+    let address = registers.pc as usize;
+    address
 }
 
 /// Changes where the interrupted thread goes on: in `cpu_fault(what, address)`, on a stack of its own, as if called.

@@ -12,6 +12,7 @@ use amdsim::Order;
 use parking_lot::Mutex;
 
 use fault::Escape;
+pub(crate) use fault::install_handlers;
 
 /// A kernel's entry, as gpu_cpu.h's KERNEL defines it.
 type Entry = unsafe extern "C" fn(c_int, c_int, c_int, c_int, *const c_void, u32) -> c_long;

@@ -1,0 +1,158 @@
+//! What has to happen before what: the memory that operations use, and whether two of them are in an order.
+//!
+//! Streams run as late as they may, so what has run is what somebody has waited for, and what waits is in no order to
+//! anything but its own stream, and the streams that wait for an event behind it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::thread::{self, ThreadId};
+
+use crate::guard::{Guard, Use};
+use crate::memory::Memory;
+use crate::queue::{HostAddress, Operation};
+use crate::runtime::host_memory;
+
+/// Memory that an operation uses.
+#[derive(Debug, Clone)]
+pub(crate) struct Access {
+    pub range: Range<u64>,
+    pub writes: bool,
+}
+
+impl Access {
+    fn new(start: u64, bytes: usize, writes: bool) -> Self {
+        Self { range: start..start + bytes as u64, writes }
+    }
+
+    /// The first address at which the order of two accesses matters.
+    fn conflict(&self, other: &Self) -> Option<u64> {
+        let start = self.range.start.max(other.range.start);
+        ((self.writes || other.writes) && start < self.range.end.min(other.range.end)).then_some(start)
+    }
+}
+
+/// An operation that waits on a stream, and the call that has put it there.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    pub operation: Operation,
+    pub accesses: Vec<Access>,
+    pub guard: Option<Guard>,
+    /// The number of the call among those that queue something on the device.
+    call: u64,
+    pub stream: u64,
+    thread: ThreadId,
+}
+
+impl Queued {
+    pub(crate) fn new(operation: Operation, memory: &Memory, stream: u64, call: u64) -> Self {
+        let mut accesses = Vec::new();
+        collect(&operation, memory, &mut accesses);
+        let guard = guard(&operation);
+        Self { operation, accesses, guard, call, stream, thread: thread::current().id() }
+    }
+
+    /// The first address that both use, where one of them writes.
+    pub(crate) fn conflict(&self, other: &Self) -> Option<u64> {
+        let mut pairs = self.accesses.iter().flat_map(|access| other.accesses.iter().map(move |other| (access, other)));
+        pairs.find_map(|(access, other)| access.conflict(other))
+    }
+
+    /// Whether it uses some of a range.
+    pub(crate) fn uses(&self, range: &Range<u64>) -> bool {
+        self.accesses.iter().any(|access| access.range.start < range.end && range.start < access.range.end)
+    }
+}
+
+/// `call 12, thread 3, stream 2: copy of 64 bytes from the host's 0x1000 to 0x2000`
+impl fmt::Display for Queued {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { call, stream, thread, operation, .. } = self;
+        write!(f, "call {call}, {thread:?}, stream {stream}: {operation}")
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ToDevice { to, from: HostAddress(from), bytes } => {
+                write!(f, "copy of {bytes} bytes from the host's {from:#x} to {to:#x}")
+            }
+            Self::ToHost { to: HostAddress(to), from, bytes } => {
+                write!(f, "copy of {bytes} bytes from {from:#x} to the host's {to:#x}")
+            }
+            Self::OnDevice { to, from, bytes } => write!(f, "copy of {bytes} bytes from {from:#x} to {to:#x}"),
+            Self::Fill { to, bytes, .. } => write!(f, "fill of {bytes} bytes at {to:#x}"),
+            Self::Launch(launch) => write!(f, "launch of {}", launch.name),
+            Self::Product(product) => write!(f, "product of the matrix library into {:#x}", product.d.at),
+            Self::Record => write!(f, "record of an event"),
+            Self::Wait(_) => write!(f, "wait for an event"),
+            Self::Graph(operations) => write!(f, "graph of {} operations", operations.len()),
+        }
+    }
+}
+
+fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
+    let mut add = |start: u64, bytes: usize, writes: bool| accesses.push(Access::new(start, bytes, writes));
+    match operation {
+        Operation::ToDevice { to, from, bytes } => {
+            add(*to, *bytes, true);
+            add(from.0 as u64, *bytes, false);
+        }
+        Operation::ToHost { to, from, bytes } => {
+            add(*from, *bytes, false);
+            add(to.0 as u64, *bytes, true);
+        }
+        Operation::OnDevice { to, from, bytes } => {
+            add(*to, *bytes, true);
+            add(*from, *bytes, false);
+        }
+        Operation::Fill { to, bytes, .. } => add(*to, *bytes, true),
+        // What a kernel does with its pointers is not known: it is taken to write where they point.
+        Operation::Launch(launch) => {
+            let bytes: Vec<u8> = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let words = bytes[..launch.argument_bytes.min(bytes.len())].as_chunks().0;
+            let pointers = words.iter().map(|word| u64::from_le_bytes(*word));
+            pointers.filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
+        }
+        Operation::Graph(operations) => {
+            operations.iter().for_each(|operation| collect(operation, memory, accesses));
+        }
+        Operation::Product(product) => {
+            add(product.a.at, product.a.bytes(), false);
+            add(product.b.at, product.b.bytes(), false);
+            add(product.d.at, product.d.bytes(), true);
+        }
+        Operation::Record | Operation::Wait(_) => {}
+    }
+}
+
+/// The guard of a copy's page-locked side.
+fn guard(operation: &Operation) -> Option<Guard> {
+    let (HostAddress(host), bytes, copy) = match operation {
+        Operation::ToDevice { from, bytes, .. } => (*from, *bytes, Use::Reads),
+        Operation::ToHost { to, bytes, .. } => (*to, *bytes, Use::Writes),
+        _ => return None,
+    };
+    let is_pinned = host_memory().lock().memory.contains(host as u64, bytes as u64);
+    if is_pinned { Guard::new(host, bytes, copy) } else { None }
+}
+
+/// Up to which position the operations of other streams come before what is queued next.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Known(HashMap<u64, u64>);
+
+impl Known {
+    pub(crate) fn until(&self, stream: u64) -> u64 {
+        self.0.get(&stream).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn add(&mut self, stream: u64, position: u64) {
+        let known = self.0.entry(stream).or_default();
+        *known = (*known).max(position);
+    }
+
+    pub(crate) fn merge(&mut self, other: &Self) {
+        other.0.iter().for_each(|(stream, position)| self.add(*stream, *position));
+    }
+}
