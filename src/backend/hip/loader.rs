@@ -311,7 +311,7 @@ impl Loader for HipLoader {
                 }
                 rest = after;
             }
-            let ptr = self.weights(4 * rows as u64)?;
+            let ptr = self.weights(aligned(4 * rows as u64))?;
             self.upload_floats(&values, ptr)?;
             Some(ptr)
         } else {
