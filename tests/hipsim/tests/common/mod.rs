@@ -84,7 +84,8 @@ impl Gpu {
 
     /// A function of tests/kernels/sample.hip, compiled for this device at run time.
     pub fn kernel(&self, name: &CStr, options: &[&str]) -> (Handle, Handle) {
-        let code = compile_sample(&self.arch(), options).unwrap();
+        // Kept: a module's image stays where it is as long as the module is loaded.
+        let code = compile_sample(&self.arch(), options).unwrap().leak();
         let (mut module, mut function) = (null_mut(), null_mut());
         ok(unsafe { hipModuleLoadData(&mut module, code.as_ptr().cast()) });
         ok(unsafe { hipModuleGetFunction(&mut function, module, name.as_ptr()) });
