@@ -50,6 +50,7 @@ fn engine(max_num_seqs: usize) -> Engine {
     let config = EngineConfig {
         num_threads: 1,
         max_model_len: 2 * STEPS,
+        context_length: 2 * STEPS,
         max_num_seqs,
         max_num_batched_tokens: 1024,
         max_prompt_logits: 1,

@@ -55,7 +55,7 @@ fn bench_linear(c: &mut Criterion, threads: usize, rows: usize, cols: usize) -> 
         let data = weight_bytes(rows * row_bytes);
         let weight = TensorView { name: "bench", ggml_type, rows, cols, data: &data };
         let matrices = (0..STREAMED.div_ceil(data.len()))
-            .map(|_| PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], &pool))
+            .map(|_| PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], &pool, &mut |_| Ok(())))
             .collect::<Result<Vec<_>>>()?;
         for num_rows in [1, 16, 512] {
             let mut scratch = LinearScratch::new(num_rows, cols)?;

@@ -67,7 +67,7 @@ fn emit(event: &Event<'_>) {
         _ => 10,
     };
     let record = Message::Record { level, logger: metadata.target().replace("::", "."), text: event_text(event) };
-    if !running().is_some_and(|sender| sender.try_send(record).is_ok()) {
+    if running().is_none_or(|sender| sender.try_send(record).is_err()) {
         LOST.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -12,6 +12,7 @@ use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, St
 use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec, Rotation};
 use crate::batch::Batch;
 use crate::config::HipOptions;
+use crate::interrupt::Interrupt;
 use crate::quant::GgmlType;
 use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
@@ -172,6 +173,11 @@ impl Backend for HipBackend {
         self.graphs.abandon(&self.stream);
         let Self { inputs, graphs, stream, .. } = self;
         inputs.begin(batch, |rows| graphs.padded(rows), stream)
+    }
+
+    /// A step takes milliseconds, and what was launched cannot be called back.
+    fn interrupt(&self) -> Option<&Interrupt> {
+        None
     }
 
     fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {

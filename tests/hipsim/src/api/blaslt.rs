@@ -187,8 +187,8 @@ pub unsafe extern "C" fn hipblasLtMatmulDescSetAttribute(
         let mut state = state().lock();
         let object = state.objects.get_mut(&handle.addr()).ok_or(BlasStatus::INVALID_VALUE)?;
         let Object::Descriptor { transpose_a, add_bias, bias } = object else { return Err(BlasStatus::INVALID_VALUE) };
-        // SAFETY: the module's contract: a value of so many bytes.
         let number = |wanted: usize| match (bytes == wanted, wanted) {
+            // SAFETY: the module's contract: a value of so many bytes.
             (true, 4) => Ok(u64::from(unsafe { value.cast::<u32>().read_unaligned() })),
             // SAFETY: as above.
             (true, _) => Ok(unsafe { value.cast::<u64>().read_unaligned() }),
