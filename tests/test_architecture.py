@@ -61,7 +61,9 @@ def pattern_outside(pattern: str, places: str = "$^") -> Callable[[Path, str], l
 
 
 # The crates beside the engine: a HIP runtime is a C interface over memory that it maps; a simulator needs neither.
-CRATE_UNSAFE_PLACES = r"hipsim/src/(api|cpu|memory|execute|guard|image|product)\b|amdsim/src/(operand|decode/(matrix|map))\b"
+CRATE_UNSAFE_PLACES = (
+    r"hipsim/src/(api|cpu|memory|execute|guard|image|product)\b|amdsim/src/(operand|decode/(matrix|map))\b"
+)
 CRATE_FOREIGN_PLACES = r"hipsim/src/(api|cpu)\b"
 
 # Each rule reads code without comments, literals and tests; with it, a file and a text that break it.
