@@ -12,7 +12,7 @@ from rust_source import ROOT
 
 USAGE = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
 # Of the project's own tests.
-IN_TESTS_ALONE = {"ROCMFORGE_TEST_WITHOUT_BARRIER"}
+IN_TESTS_ALONE = {"ROCMFORGE_TEST_HELPER", "ROCMFORGE_TEST_WITHOUT_BARRIER"}
 
 
 def variables(text: str) -> set[str]:
