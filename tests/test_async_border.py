@@ -132,7 +132,8 @@ async def test_questions_do_not_hold_up_the_loop(long_model, assert_nothing_left
                 turns += 1
                 await asyncio.sleep(0.001)
             assert await answer is expected
-            assert turns > 5
+            # A question that held the loop would be answered by its first turn.
+            assert turns > 1
             await first
             await outputs.aclose()
             await asyncio.to_thread(assert_nothing_left, engine)

@@ -88,7 +88,9 @@ def test_ctrl_c_while_packages_are_imported_is_no_traceback(tmp_path):
         f"import pathlib, time\npathlib.Path({str(marker)!r}).touch()\ntime.sleep(60)\n", encoding="utf-8"
     )
     command = [sys.executable, "-m", "rocmforge", "doctor"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    # First of all, and beside what the package itself may have been installed by.
+    paths = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     program = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     deadline = time.monotonic() + 60
     while not marker.exists():

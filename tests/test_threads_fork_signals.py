@@ -146,7 +146,8 @@ def test_ctrl_c_ends_a_blocking_call(model, call):
         "print('ready', flush=True)\n"
         f"try:\n{body}\n"
         "except KeyboardInterrupt:\n"
-        "    while (stats := llm.stats()).num_running or stats.num_waiting: time.sleep(0.001)\n"
+        # A step that a GPU computes holds the blocks that it writes until it is done.
+        "    while (s := llm.stats()).num_running or s.num_waiting or s.blocks_owned: time.sleep(0.001)\n"
         "    print('interrupted', llm.stats().blocks_owned)\n"
     )
     process = python(code, model)
