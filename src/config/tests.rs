@@ -39,7 +39,7 @@ fn bad_sampling_params() {
         ("logit_bias", SamplingParams { logit_bias: vec![(0, f32::INFINITY)], ..d() }),
         ("number of logit_bias entries", SamplingParams { logit_bias: vec![(0, 0.0); 5000], ..d() }),
         ("number of stop strings", SamplingParams { stop: vec!["x".into(); 65], ..d() }),
-        ("bytes of a stop string", SamplingParams { stop: vec![String::new()], ..d() }),
+        ("stop", SamplingParams { stop: vec![String::new()], ..d() }),
         ("bytes of a stop string", SamplingParams { stop: vec!["x".repeat(5000)], ..d() }),
         ("number of stop_token_ids", SamplingParams { stop_token_ids: vec![0; 5000], ..d() }),
         ("logprobs", SamplingParams { logprobs: Some(21), ..d() }),
