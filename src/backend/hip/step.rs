@@ -226,7 +226,11 @@ impl StepInputs {
         // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
         // this stream, before or after the copy.
         unsafe { stream.copy_to_device(self.device.ptr(), &host.as_slice()[..used])? };
-        copied.record(stream)?;
+        if let Err(error) = copied.record(stream) {
+            // Nothing else would tell when the copy has read the host buffer, which a later step writes again.
+            stream.synchronize()?;
+            return Err(error);
+        }
         self.shape = StepShape {
             tokens,
             decode_items,
