@@ -131,6 +131,8 @@ def test_a_person_on_a_terminal(smollm2_path, tmp_path):
     chat.type("/statz\x7fs\r")
     assert "turns: 1; " in chat.read_until("tokens generated")
     chat.read_until("> ")
+    # The prompt is shown a moment before keys are read.
+    time.sleep(1)
     chat.type("\x03")
     chat.read_until("(Ctrl-C once more")
     chat.read_until("> ")

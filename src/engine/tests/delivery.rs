@@ -58,8 +58,13 @@ fn the_last_output_has_the_latest_metrics() {
         cache_salt: None,
         sink,
     };
+    // The first step alone is delivered first, however late the output thread is.
+    rig.script.close_gate();
     rig.engine.add_request(request).unwrap();
+    rig.script.wait_at_gate();
+    rig.script.let_one_pass();
     arrives.recv_timeout(HANG).unwrap();
+    rig.script.open_gate();
     while rig.engine.stats().num_finished_stop + rig.engine.stats().num_finished_length == 0 {
         std::thread::yield_now();
     }
