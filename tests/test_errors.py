@@ -198,6 +198,7 @@ def test_generation_writes_nothing_to_stderr(tiny_model):
     assert (done.stdout, done.stderr) == (b"", b"")
 
 
+HELLO = [{"role": "user", "content": "Hello"}]
 SURROGATES = {
     "tokenize": lambda llm: llm.tokenize("a\ud800"),
     "encode": lambda llm: llm.tokenizer.encode("a\ud800"),
@@ -205,6 +206,8 @@ SURROGATES = {
     "long prompt": lambda llm: llm.generate("a\ud800" * 20_000, progress=False),
     "stop": lambda llm: llm.generate("a", SamplingParams(stop="\ud800"), progress=False),
     "output_kind": lambda llm: SamplingParams(output_kind="\ud800"),
+    "chat_template": lambda llm: llm.chat(HELLO, chat_template="\ud800", progress=False),
+    "chat_template_content_format": lambda llm: llm.apply_chat_template(HELLO, chat_template_content_format="\ud800"),
     "abort": lambda llm: llm._engine.abort("\ud800"),
     "record": lambda llm: llm.record("\ud800"),
     "cache_salt": lambda llm: llm.generate("a", cache_salt="\ud800", progress=False),

@@ -171,7 +171,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: str = ...,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> str:
         """The text of a conversation by the file's chat template, or by the one given; see `LLM.chat`.
@@ -189,7 +189,7 @@ class Tokenizer:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
-        chat_template_content_format: str = "auto",
+        chat_template_content_format: str = ...,
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> tuple[str, list[int]]:
         """The text of a conversation and its token ids; see `LLM.chat`.

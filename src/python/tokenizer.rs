@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pyo3::Borrowed;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use serde_json::{Map, Value};
 
-use super::arrays::{integer, token_ids, wrong_type};
+use super::arrays::{integer, text, token_ids, wrong_type};
 use super::json::to_json;
 use super::logging::{flush, prepare};
 use crate::engine::chat::{ContentFormat, Conversation, render_chat, render_text};
@@ -40,13 +41,26 @@ impl PyTokenizer {
     }
 
     /// `chat_template` replaces the file's.
-    fn template(&self, chat_template: Option<&str>) -> Result<Arc<ChatTemplate>> {
+    fn template(&self, chat_template: Option<String>) -> Result<Arc<ChatTemplate>> {
         let Some(source) = chat_template else { return self.template.clone() };
-        let text = |id: Option<u32>| id.map_or(Ok(""), |id| self.tokenizer.token_text(id));
-        let bos = text(self.tokenizer.bos_token_id())?;
-        let eos = text(self.tokenizer.eos_token_ids().first().copied())?;
-        Ok(Arc::new(ChatTemplate::new(source, bos, eos)?))
+        let spelled = |id: Option<u32>| id.map_or(Ok(""), |id| self.tokenizer.token_text(id));
+        let bos = spelled(self.tokenizer.bos_token_id())?;
+        let eos = spelled(self.tokenizer.eos_token_ids().first().copied())?;
+        Ok(Arc::new(ChatTemplate::new(&source, bos, eos)?))
     }
+}
+
+impl<'py> FromPyObject<'_, 'py> for ContentFormat {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let name = text("chat_template_content_format", &*value.cast::<PyString>()?)?;
+        Ok(Self::named(&name)?)
+    }
+}
+
+fn template_source(chat_template: Option<&Bound<'_, PyString>>) -> Result<Option<String>> {
+    chat_template.map(|source| text("chat_template", source)).transpose()
 }
 
 /// The arguments of a chat, as Python gives them.
@@ -54,7 +68,7 @@ struct ChatArguments<'a, 'py> {
     add_generation_prompt: bool,
     continue_final_message: bool,
     tools: Option<&'a Bound<'py, PyAny>>,
-    content_format: &'a str,
+    content_format: ContentFormat,
     template_kwargs: Option<&'a Bound<'py, PyDict>>,
 }
 
@@ -75,7 +89,7 @@ impl ChatArguments<'_, '_> {
             vars,
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
-            content_format: ContentFormat::named(self.content_format)?,
+            content_format: self.content_format,
         })
     }
 }
@@ -117,7 +131,7 @@ impl PyTokenizer {
         add_special: bool,
         parse_special: bool,
     ) -> PyResult<Vec<u32>> {
-        let text = &super::arrays::text("text", text)?;
+        let text = &self::text("text", text)?;
         Ok(py.detach(|| self.tokenizer.encode(text, add_special, parse_special))?)
     }
 
@@ -140,10 +154,11 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
     }
 
-    /// The text of a conversation by the file's chat template, or by the one given.
+    /// The text of a conversation by the file's chat template, or by the one given. `chat_template_content_format` is
+    /// `auto` (by default), `string` or `openai`.
     #[pyo3(signature = (
         messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
-        chat_template_content_format="auto", chat_template_kwargs=None
+        chat_template_content_format=ContentFormat::Auto, chat_template_kwargs=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn apply_chat_template(
@@ -152,8 +167,8 @@ impl PyTokenizer {
         add_generation_prompt: bool,
         continue_final_message: bool,
         tools: Option<&Bound<'_, PyAny>>,
-        chat_template: Option<&str>,
-        chat_template_content_format: &str,
+        chat_template: Option<&Bound<'_, PyString>>,
+        chat_template_content_format: ContentFormat,
         chat_template_kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<String> {
         let arguments = ChatArguments {
@@ -164,13 +179,14 @@ impl PyTokenizer {
             template_kwargs: chat_template_kwargs,
         };
         let conversation = arguments.conversation(messages)?;
-        Ok(messages.py().detach(|| render_text(&*self.template(chat_template)?, &conversation))?.text)
+        let source = template_source(chat_template)?;
+        Ok(messages.py().detach(|| render_text(&*self.template(source)?, &conversation))?.text)
     }
 
     /// The conversation as text and as token ids; only the template's own text can become control tokens.
     #[pyo3(signature = (
         messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
-        chat_template_content_format="auto", chat_template_kwargs=None
+        chat_template_content_format=ContentFormat::Auto, chat_template_kwargs=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
     fn encode_chat(
@@ -179,8 +195,8 @@ impl PyTokenizer {
         add_generation_prompt: bool,
         continue_final_message: bool,
         tools: Option<&Bound<'_, PyAny>>,
-        chat_template: Option<&str>,
-        chat_template_content_format: &str,
+        chat_template: Option<&Bound<'_, PyString>>,
+        chat_template_content_format: ContentFormat,
         chat_template_kwargs: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, Vec<u32>)> {
         let arguments = ChatArguments {
@@ -194,7 +210,8 @@ impl PyTokenizer {
         if conversation.messages.as_array().is_none_or(Vec::is_empty) {
             return Err(Error::invalid("messages", "an empty list", "at least one message").into());
         }
-        let render = || render_chat(&self.tokenizer, &*self.template(chat_template)?, &conversation);
+        let source = template_source(chat_template)?;
+        let render = || render_chat(&self.tokenizer, &*self.template(source)?, &conversation);
         let prompt = messages.py().detach(render)?;
         Ok((prompt.text, prompt.token_ids))
     }
