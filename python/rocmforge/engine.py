@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
+from rocmforge.notebook import table
 from rocmforge.outputs import RequestMetrics
 from rocmforge.progress import load_bar
 from rocmforge.prompts import ContentFormat, Conversation, TokenIds
@@ -121,6 +122,21 @@ class LoadedModel:
             f"device={self._device!r}, max_model_len={self._max_model_len}, kv_cache_dtype={self._kv_cache_dtype!r}"
         )
         return f"{type(self).__name__}({str(self._model)!r}, {fields})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("model", str(self._model)),
+            ("device", self._device),
+            ("max_model_len", f"{self._max_model_len:,} tokens"),
+            ("kv_cache_dtype", self._kv_cache_dtype),
+        ]
+        if self.is_closed:
+            rows.append(("state", "closed"))
+        else:
+            now = self.stats()
+            rows.append(("requests", f"{now.num_running} running, {now.num_waiting} waiting"))
+            rows.append(("KV blocks", f"{now.blocks_free} free, {now.blocks_cached} cached of {now.blocks_total}"))
+        return table(type(self).__name__, rows)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:

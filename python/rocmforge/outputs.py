@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from rocmforge._rocmforge import SamplingParams
+from rocmforge.notebook import table
 
 PositionLogprobs: TypeAlias = dict[int, tuple[float, int, str | None]]
 """As the engine delivers them: log-probability, rank and text by token id."""
@@ -79,6 +80,9 @@ class CompletionOutput:
         """Whether it has ended."""
         return self.finish_reason is not None
 
+    def _repr_html_(self) -> str:
+        return table(f"CompletionOutput {self.index}", [("text", self.text), ("state", _state(self))])
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -98,6 +102,14 @@ class RequestOutput:
     def num_cached_tokens(self) -> int:
         """Prompt tokens that came from the prefix cache."""
         return self.metrics.num_cached_tokens
+
+    def _repr_html_(self) -> str:
+        asked = f"{len(self.prompt_token_ids)} tokens, {self.num_cached_tokens} of them from the prefix cache"
+        rows = [("prompt", asked if self.prompt is None else f"{self.prompt}\n({asked})")]
+        rows += [(f"output {one.index}", f"{one.text}\n({_state(one)})") for one in self.outputs]
+        times = {"first token": self.metrics.time_to_first_token, "total": self.metrics.total_time}
+        rows.append(("seconds", ", ".join(f"{name} {time:.3g}" for name, time in times.items() if time is not None)))
+        return table(f"RequestOutput {self.request_id}", rows)
 
 
 class Request:
@@ -150,6 +162,13 @@ class Request:
             self.prompt_logprobs,
             RequestMetrics(*metrics),
         )
+
+
+def _state(one: CompletionOutput) -> str:
+    """Its length, and how it ended."""
+    end = one.finish_reason or "unfinished"
+    reason = "" if one.stop_reason is None else f" ({one.stop_reason!r})"
+    return f"{len(one.token_ids)} tokens, {end}{reason}" + (f": {one.error}" if one.error else "")
 
 
 def _nothing_yet(index: int, params: SamplingParams) -> CompletionOutput:
