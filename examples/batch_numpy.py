@@ -1,4 +1,4 @@
-"""Generates from a matrix of token ids and collects the results in numpy arrays.
+"""Sorts reviews by how well a model thinks "positive" goes on from them, in one batch, with numpy.
 
 python examples/batch_numpy.py model.gguf
 """
@@ -8,26 +8,44 @@ import sys
 import numpy as np
 from rocmforge import LLM, SamplingParams
 
+REVIEWS = [
+    "I loved every minute of it. What a wonderful film!",
+    "A waste of two hours. The plot makes no sense at all.",
+    "The acting is superb and the music is beautiful.",
+    "Dull, slow and far too long. I fell asleep.",
+    "My whole family laughed. We will watch it again.",
+    "The worst film of the year. Do not go.",
+    "A touching story, told with great warmth.",
+    "I want my money back.",
+]
+LABELS = [" positive", " negative"]
+
 
 def main(model: str) -> None:
-    with LLM(model, seed=0) as llm:
-        # Eight prompts of 16 tokens that share their first half: it is computed once.
-        rng = np.random.default_rng(0)
-        prompts = rng.integers(0, llm.tokenizer.vocab_size, size=(8, 16), dtype=np.int32)
-        prompts[:, :8] = prompts[0, :8]
+    with LLM(model) as llm:
+        labels = [llm.tokenize(label, add_special=False) for label in LABELS]
+        questions = [llm.tokenize(f'Review: "{review}"\nThe review is') for review in REVIEWS]
+        # Every review with every label; what the two prompts of a review share is computed once.
+        prompts = [np.array(question + label) for question in questions for label in labels]
+        outputs = llm.generate(prompts, SamplingParams(max_tokens=1, prompt_logprobs=0))
 
-        params = [SamplingParams(max_tokens=24, seed=i, ignore_eos=True, logprobs=0) for i in range(len(prompts))]
-        outputs = llm.generate(prompts, params)
+        # Log-probabilities of the labels' tokens, summed: a matrix of reviews by labels.
+        scores = np.empty((len(REVIEWS), len(LABELS)))
+        for index, output in enumerate(outputs):
+            row, column = divmod(index, len(LABELS))
+            positions = list(zip(output.prompt_token_ids, output.prompt_logprobs, strict=True))
+            scores[row, column] = sum(entry[token].logprob for token, entry in positions[-len(labels[column]) :])
+        # A small model prefers one label whatever it reads: what counts is the difference from its mean.
+        margin = scores[:, 0] - scores[:, 1]
+        margin -= margin.mean()
+        for index in np.argsort(-margin):
+            print(f"{margin[index]:+6.2f}  {REVIEWS[index]}")
 
-        ids = np.array([output.outputs[0].token_ids for output in outputs])
-        mean_logprob = np.array([output.outputs[0].cumulative_logprob for output in outputs]) / ids.shape[1]
-        for prompt, row, logprob in zip(prompts, ids, mean_logprob, strict=True):
-            print(f"{logprob:7.3f}  {llm.detokenize(np.concatenate([prompt, row]))!r}")
-
-        # Of a whole prompt, every position's logits at once: the model's own ranking of each next token.
-        logits = llm.prompt_logits(prompts[0])
-        ranks = (logits[:-1] > np.take_along_axis(logits[:-1], prompts[0, 1:, None], axis=1)).sum(axis=1)
-        print(f"logits {logits.shape} {logits.dtype}; median rank of the random tokens: {np.median(ranks):.0f}")
+        # Of a whole prompt, every position's logits at once: the model's own ranking of each token of the text.
+        ids = np.array(questions[0])
+        logits = llm.prompt_logits(ids)
+        ranks = 1 + (logits[:-1] > np.take_along_axis(logits[:-1], ids[1:, None], axis=1)).sum(axis=1)
+        print(f"logits {logits.shape} {logits.dtype}; median rank of the first review's tokens: {np.median(ranks):.0f}")
 
 
 if __name__ == "__main__":

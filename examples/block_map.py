@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from rocmforge import AsyncLLM, SamplingParams
 
 INTERVAL_SECONDS = 0.02
-NUM_REQUESTS = 40
+NUM_REQUESTS = 80
 
 
 async def client(engine: AsyncLLM, rng: random.Random) -> None:
@@ -33,7 +33,7 @@ async def watch(model: str) -> tuple[np.ndarray, float]:
     """Owners per block and look (0 free, -1 cached, else the number of sequences that hold it), and the seconds."""
     rng = random.Random(1)
     columns = []
-    async with AsyncLLM(model, max_num_seqs=16, max_model_len=192) as engine:
+    async with AsyncLLM(model, max_num_seqs=8, max_model_len=192) as engine:
         started = time.monotonic()
         clients = asyncio.gather(*(client(engine, rng) for _ in range(NUM_REQUESTS)))
         while not clients.done():
