@@ -16,7 +16,7 @@ mod split;
 mod value;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use directory::TensorInfo;
 pub use file::GgufFile;

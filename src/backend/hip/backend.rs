@@ -7,6 +7,7 @@ use super::functions::Functions;
 use super::graphs::{self, Graphs};
 use super::ops::Vendor;
 use super::select::Results;
+use super::self_test::TestMemory;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
 use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec, Rotation};
@@ -18,7 +19,7 @@ use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
 
 /// Bytes of results that come to the host at once.
-const READBACK_BYTES: usize = 4 << 20;
+const STAGING_BYTES: usize = 4 << 20;
 /// Rotated pairs of a head at most: heads have up to 256 elements.
 pub(super) const MAX_PAIRS: usize = 128;
 
@@ -26,10 +27,14 @@ pub(super) const MAX_PAIRS: usize = 128;
 pub struct HipBackend {
     pub(super) device: Device,
     pub(super) options: HipOptions,
+    /// Before all memory and code, as the graphs that run on it: their drops wait for what is still queued.
     pub(super) stream: Stream,
+    pub(super) graphs: Graphs,
+    /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to its
+    /// end.
+    pub(super) unsettled: bool,
     pub(super) functions: Functions,
     pub(super) inputs: StepInputs,
-    pub(super) graphs: Graphs,
     /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
     pub(super) partial: DevicePtr,
     pub(super) counters: DevicePtr,
@@ -45,7 +50,10 @@ pub struct HipBackend {
     pub(super) rope: Option<RopeSpec>,
     pub(super) inv_freq: DeviceBuffer,
     pub(super) results: Results,
-    readback: HostBuffer,
+    /// Results on their way to the host, frequencies on theirs to the device.
+    pub(super) staging: HostBuffer,
+    /// The self-test's, while it runs and after it failed.
+    pub(super) test_memory: Option<TestMemory>,
     host: Vec<f32>,
     pub(super) words: Vec<u32>,
     /// Behind every address: freed with the backend.
@@ -77,7 +85,7 @@ pub(super) struct Parts {
 impl HipBackend {
     pub(super) fn new(parts: Parts) -> Result<Self> {
         let inv_freq = DeviceBuffer::new(&parts.device, 4 * MAX_PAIRS as u64)?;
-        let readback = HostBuffer::new(&parts.device, READBACK_BYTES)?;
+        let staging = HostBuffer::new(&parts.device, STAGING_BYTES)?;
         let mut ledger = parts.ledger;
         let results = Results::new(&parts.device, parts.inputs.limits())?;
         ledger.other += inv_freq.bytes() + super::select::device_bytes(parts.inputs.limits());
@@ -87,6 +95,7 @@ impl HipBackend {
         }
         Ok(Self {
             graphs: Graphs::new(if recorded.is_ok() { parts.inputs.most_decodes() } else { 0 }),
+            unsettled: false,
             device: parts.device,
             options: parts.options,
             stream: parts.stream,
@@ -101,7 +110,8 @@ impl HipBackend {
             rope: None,
             inv_freq,
             results,
-            readback,
+            staging,
+            test_memory: None,
             host: Vec::new(),
             words: Vec::new(),
             _allocations: parts.allocations,
@@ -132,17 +142,30 @@ impl HipBackend {
         Ok(self.graphs.recording().unwrap_or(tokens))
     }
 
+    /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and what
+    /// was queued before a failed launch runs all the same: both may still read or write page-locked memory, which the next
+    /// step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
+    fn settle(&mut self) -> Result<()> {
+        if self.unsettled {
+            self.stream.synchronize()?;
+            self.unsettled = false;
+        }
+        Ok(())
+    }
+
     /// Brings `bytes` of device memory to the host, piece by piece, and shows each piece to `take`.
     pub(super) fn read(&mut self, from: DevicePtr, bytes: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut done = 0;
         while done < bytes {
-            let piece = (bytes - done).min(READBACK_BYTES);
-            let to = &mut self.readback.as_mut_slice()[..piece];
+            let piece = (bytes - done).min(STAGING_BYTES);
+            let to = &mut self.staging.as_mut_slice()[..piece];
+            self.unsettled = true;
             // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as long
             // as the backend lives.
             unsafe { self.stream.copy_to_host(to, from.offset(done as u64))? };
             self.stream.synchronize()?;
-            take(&self.readback.as_slice()[..piece]);
+            self.unsettled = false;
+            take(&self.staging.as_slice()[..piece]);
             done += piece;
         }
         Ok(())
@@ -152,8 +175,8 @@ impl HipBackend {
 impl Drop for HipBackend {
     fn drop(&mut self) {
         self.graphs.abandon(&self.stream);
-        // Memory and modules go next: nothing may still run on them. A device that cannot be waited for is lost, which was
-        // logged when it happened.
+        // Memory and modules go next: nothing may still run on them. Should this wait fail, the stream's own, which comes
+        // before they go, is a second one; behind that there is only the wait that AMD and NVIDIA document of a free.
         let _ = self.stream.synchronize();
     }
 }
@@ -171,6 +194,8 @@ impl Backend for HipBackend {
     fn begin_step(&mut self, batch: &Batch) -> Result<()> {
         self.device.check()?;
         self.graphs.abandon(&self.stream);
+        self.settle()?;
+        self.unsettled = true;
         let Self { inputs, graphs, stream, .. } = self;
         inputs.begin(batch, |rows| graphs.padded(rows), stream)
     }
@@ -190,7 +215,10 @@ impl Backend for HipBackend {
     }
 
     fn end_ops(&mut self) -> Result<()> {
-        self.graphs.end(&self.inputs, &self.stream)
+        self.graphs.end(&self.inputs, &self.stream)?;
+        // All that uses page-locked memory is the copy of the step's integers, which an event marks.
+        self.unsettled = false;
+        Ok(())
     }
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, scale: f32, out: &mut Buffer) -> Result<()> {
@@ -338,6 +366,7 @@ impl Backend for HipBackend {
     }
 
     fn begin_select(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+        self.unsettled = true;
         self.queue_selection(logits, cols, wishes)
     }
 

@@ -125,9 +125,17 @@ impl Device {
         call(driver)
     }
 
+    /// The same for a call that gives something back or ends it: it is made even where the device could not be made
+    /// current, for nobody would make it later. Where it then succeeds, the device was.
+    pub(super) fn try_ending<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Outcome<T> {
+        let driver = &*self.inner.driver;
+        let current = driver.make_current();
+        call(driver).map_err(|error| current.err().unwrap_or(error))
+    }
+
     /// A call made by `Drop`: its failure is kept for the next `check`. That the device is lost is no news then.
     pub(super) fn release(&self, call: impl FnOnce(&dyn Driver) -> Outcome<()>) {
-        if let Err(error) = self.try_call(call) {
+        if let Err(error) = self.try_ending(call) {
             if error.failure() == Failure::DeviceLost {
                 self.error(error);
             } else {

@@ -25,6 +25,7 @@ fn faulty() -> (Device, Faults) {
 
 /// Everything that an engine does with the layer, once: the result is the bytes that came back.
 fn exercise(device: &Device) -> Result<Vec<u8>> {
+    device.memory_info()?;
     let weights = DeviceBuffer::new(device, 64)?;
     let scratch = DeviceBuffer::new(device, 32)?;
     let mut host = HostBuffer::new(device, 16)?;
@@ -86,7 +87,16 @@ fn every_failure_is_reported_and_leaves_nothing() {
                     assert!(nth > 0, "{call:?} is never called");
                     break;
                 }
-                let error = result.and_then(|_| device.check()).expect_err("no failure is swallowed");
+                let Err(error) = result.and_then(|_| device.check()) else {
+                    // What is given back is given back all the same, and then nothing has failed.
+                    assert_eq!(call, Call::MakeCurrent, "{nth} {code}: a failure is swallowed");
+                    assert_eq!(
+                        (faults.live(), device.allocated_bytes()),
+                        (Live::default(), 0),
+                        "{call:?} {nth} {code}"
+                    );
+                    continue;
+                };
                 match code {
                     LOST => assert!(matches!(error, Error::EngineDead { .. }), "{call:?} {nth}: {error}"),
                     _ => assert!(

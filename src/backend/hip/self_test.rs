@@ -24,6 +24,14 @@ pub struct Sample {
     slices: Vec<Slice>,
 }
 
+/// What the products of the test are computed on. The backend holds it: after an error they may still run, and the
+/// backend's drop waits for them.
+pub struct TestMemory {
+    host: HostBuffer,
+    x: DeviceBuffer,
+    out: DeviceBuffer,
+}
+
 struct Slice {
     name: String,
     file_type: GgmlType,
@@ -107,22 +115,18 @@ impl HipBackend {
         if !self.options.self_test || most_cols == 0 {
             return Ok(());
         }
-        let x_bytes = Format::F32.bytes(MAX_ROWS, most_cols);
-        let mut host = HostBuffer::new(&self.device, x_bytes as usize)?;
-        let x_memory = DeviceBuffer::new(&self.device, x_bytes)?;
         let most_outputs = samples.iter().map(|sample| sample.matrix.rows).max().unwrap_or(0);
-        let out_memory = DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?;
+        let x_bytes = Format::F32.bytes(MAX_ROWS, most_cols);
+        let memory = self.test_memory.insert(TestMemory {
+            host: HostBuffer::new(&self.device, x_bytes as usize)?,
+            x: DeviceBuffer::new(&self.device, x_bytes)?,
+            out: DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?,
+        });
+        let x = Buffer { ptr: memory.x.ptr(), bytes: memory.x.bytes(), format: Format::F32 };
+        let mut out = Buffer { ptr: memory.out.ptr(), bytes: memory.out.bytes(), format: Format::F32 };
         for sample in samples {
-            let cols = sample.matrix.cols;
-            let values = activations(MAX_ROWS, cols);
-            for (bytes, value) in host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(&values) {
-                *bytes = value.to_ne_bytes();
-            }
-            let used = Format::F32.bytes(MAX_ROWS, cols) as usize;
-            // SAFETY: the copy has run before the host buffer is written again: every product below is waited for.
-            unsafe { self.stream.copy_to_device(x_memory.ptr(), &host.as_slice()[..used])? };
-            let x = Buffer { ptr: x_memory.ptr(), bytes: x_memory.bytes(), format: Format::F32 };
-            let mut out = Buffer { ptr: out_memory.ptr(), bytes: out_memory.bytes(), format: Format::F32 };
+            let values = activations(MAX_ROWS, sample.matrix.cols);
+            self.upload_activations(&values)?;
             let weights = sample.weights()?;
             for rows in [1].into_iter().chain(MATMUL_ROWS.map(|rows| rows as usize)) {
                 self.linear(&sample.matrix, &x, rows, &mut out)?;
@@ -130,7 +134,19 @@ impl HipBackend {
                 self.compare(sample, &weights, &values, rows, &got)?;
             }
         }
-        self.stream.synchronize()
+        self.stream.synchronize()?;
+        self.test_memory = None;
+        Ok(())
+    }
+
+    fn upload_activations(&mut self, values: &[f32]) -> Result<()> {
+        let memory = self.test_memory.as_mut().ok_or_else(|| Error::internal("a self-test without its memory"))?;
+        for (bytes, value) in memory.host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(values) {
+            *bytes = value.to_ne_bytes();
+        }
+        // SAFETY: the copy has run before the host buffer is written again: the products after it are waited for, and
+        // after an error it is not written again.
+        unsafe { self.stream.copy_to_device(memory.x.ptr(), &memory.host.as_slice()[..4 * values.len()]) }
     }
 
     fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {

@@ -142,7 +142,8 @@ impl StepInputs {
         self.limits.tokens.min(self.limits.seqs).min(self.limits.logits_rows)
     }
 
-    /// Checks the batch and queues its copy. Behind a batch of single rows lie `padded` in all, which do nothing.
+    /// Checks the batch and queues its copy. Behind a batch of single rows lie `padded` in all, which do nothing. After an
+    /// error nothing tells when the copy has read the host's memory: the stream has to be waited for before the next call.
     ///
     /// # Errors
     /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
@@ -226,11 +227,7 @@ impl StepInputs {
         // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
         // this stream, before or after the copy.
         unsafe { stream.copy_to_device(self.device.ptr(), &host.as_slice()[..used])? };
-        if let Err(error) = copied.record(stream) {
-            // Nothing else would tell when the copy has read the host buffer, which a later step writes again.
-            stream.synchronize()?;
-            return Err(error);
-        }
+        copied.record(stream)?;
         self.shape = StepShape {
             tokens,
             decode_items,

@@ -118,9 +118,10 @@ impl Stream {
     /// The graph of what was put here since `begin_capture`. To be called also when some of it failed: it then fails
     /// too, but the stream is usable again.
     pub fn end_capture(&self) -> Result<Graph> {
+        let device = self.device();
         // SAFETY: the stream lives.
-        let graph = self.device().call(|driver| unsafe { driver.end_capture(self.queue.handle) })?;
-        Graph::instantiate(self.device(), graph)
+        let graph = device.try_ending(|driver| unsafe { driver.end_capture(self.queue.handle) });
+        Graph::instantiate(device, graph.map_err(|error| device.error(error))?)
     }
 }
 

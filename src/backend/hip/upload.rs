@@ -20,6 +20,8 @@ pub struct Uploader {
     slots: [Slot; 2],
     next: usize,
     slot_bytes: usize,
+    /// Nothing was queued since the stream was last waited for.
+    arrived: bool,
 }
 
 struct Slot {
@@ -40,7 +42,7 @@ impl Uploader {
                 copied: Event::new(device)?,
             })
         };
-        Ok(Self { stream: Stream::new(device)?, slots: [slot()?, slot()?], next: 0, slot_bytes })
+        Ok(Self { stream: Stream::new(device)?, slots: [slot()?, slot()?], next: 0, slot_bytes, arrived: true })
     }
 
     /// Whether `bytes` more would go through a slot in one piece, or in runs of 16 rows.
@@ -94,6 +96,7 @@ impl Uploader {
 
     /// Brings at most a slot's bytes into the raw area of the next slot.
     fn send(&mut self, data: &[u8]) -> Result<DevicePtr> {
+        self.arrived = false;
         let slot = &mut self.slots[self.next];
         self.next = 1 - self.next;
         // The copy that last read this memory must have run before it is written again. The raw area needs no such wait:
@@ -109,15 +112,19 @@ impl Uploader {
 
     /// Waits until everything has arrived.
     pub fn finish(&mut self) -> Result<()> {
-        self.stream.synchronize()
+        self.stream.synchronize()?;
+        self.arrived = true;
+        Ok(())
     }
 }
 
 impl Drop for Uploader {
     fn drop(&mut self) {
-        // After an error copies may still read the slots. The loader has reported the first problem already, and the
-        // device remembers its loss.
-        let _ = self.stream.synchronize();
+        if !self.arrived {
+            // After an error copies may still read the slots. The loader has reported the first problem already, and the
+            // device remembers its loss. The stream, which goes before the slots, waits once more.
+            let _ = self.stream.synchronize();
+        }
     }
 }
 

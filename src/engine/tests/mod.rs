@@ -3,6 +3,7 @@
 mod admission;
 mod cancel;
 mod delivery;
+mod device_failures;
 mod ends;
 mod failures;
 mod fake;
@@ -15,3 +16,4 @@ mod selection;
 mod stress;
 mod support;
 mod text;
+mod tiny;

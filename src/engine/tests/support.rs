@@ -154,6 +154,11 @@ impl Client {
 
 /// Nothing of any request is left: no sequence, no owned block, no device memory more than at the start.
 pub fn assert_nothing_left(engine: &Engine) {
+    assert_nothing_left_of(engine, 7);
+}
+
+/// The same of an executor that has made `allocations` on its device.
+pub fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     match engine.check_integrity() {
         Ok(()) | Err(Error::EngineDead { .. }) => {}
         Err(error) => panic!("{error}"),
@@ -162,7 +167,7 @@ pub fn assert_nothing_left(engine: &Engine) {
     assert_eq!((stats.num_waiting, stats.num_running), (0, 0), "{stats:?}");
     assert_eq!(stats.kv_cache.blocks_owned, 0, "{stats:?}");
     assert_eq!(stats.kv_cache.blocks_free + stats.kv_cache.blocks_cached, stats.kv_cache.blocks_total);
-    assert_eq!(stats.device_allocations, 7);
+    assert_eq!(stats.device_allocations, allocations);
     assert!(engine.block_map().iter().all(|block| block.owners == 0));
 }
 

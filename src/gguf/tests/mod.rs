@@ -8,7 +8,7 @@ mod metadata;
 mod open;
 mod split;
 mod tensors;
-mod writer;
+pub(crate) mod writer;
 
 use std::path::Path;
 

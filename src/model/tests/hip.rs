@@ -86,7 +86,7 @@ fn exercise(device: &Opened) -> Result<Vec<f32>> {
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
     const LOST: i32 = 700;
-    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@model") else { return };
     let device = (device, options);
     let expected = exercise(&device).unwrap();
     assert_eq!(faults.live(), Live::default());
@@ -99,7 +99,12 @@ fn failing_calls_leave_nothing_behind() {
                 assert_eq!(result.unwrap(), expected, "{call:?} {nth}");
                 break;
             }
-            let error = result.expect_err("no failure is swallowed");
+            let Err(error) = result else {
+                // What is given back is given back all the same, and then nothing has failed.
+                assert_eq!(call, Call::MakeCurrent, "{nth}: a failure is swallowed");
+                assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");
+                continue;
+            };
             let is_typed = matches!(error, Error::Device { .. } | Error::OutOfMemory { .. });
             assert!(is_typed, "{call:?} {nth}: {error}");
             assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");

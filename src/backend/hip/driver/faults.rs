@@ -13,6 +13,8 @@ use crate::backend::hip::sys::{EventHandle, FunctionHandle, GraphExecHandle, Gra
 /// Kinds of calls that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
+    MakeCurrent,
+    MemoryInfo,
     Allocate,
     Free,
     AllocateHost,
@@ -31,6 +33,7 @@ pub enum Call {
     LoadModule,
     UnloadModule,
     Function,
+    FunctionAttributes,
     Launch,
     BeginCapture,
     EndCapture,
@@ -40,7 +43,9 @@ pub enum Call {
 }
 
 impl Call {
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 27] = [
+        Self::MakeCurrent,
+        Self::MemoryInfo,
         Self::Allocate,
         Self::Free,
         Self::AllocateHost,
@@ -59,6 +64,7 @@ impl Call {
         Self::LoadModule,
         Self::UnloadModule,
         Self::Function,
+        Self::FunctionAttributes,
         Self::Launch,
         Self::BeginCapture,
         Self::EndCapture,
@@ -89,10 +95,26 @@ pub struct Live {
 #[derive(Default)]
 struct State {
     calls: [u64; Call::ALL.len()],
-    /// The call to fail: its kind, how many of the kind go well before, and the driver's code.
-    planned: Option<(Call, u64, i32)>,
+    planned: Option<Planned>,
+    /// The call that was made to fail last.
+    failed: Option<Call>,
     live: Live,
     host_bytes: u64,
+}
+
+/// A call that is to fail.
+struct Planned {
+    /// `None`: of any kind but `MakeCurrent`, which comes before each of the others and not by itself.
+    call: Option<Call>,
+    /// How many such calls go well before.
+    before: u64,
+    code: i32,
+}
+
+impl Planned {
+    fn counts(&self, call: Call) -> bool {
+        self.call.map_or(call != Call::MakeCurrent, |planned| planned == call)
+    }
 }
 
 /// The test's hand on a faulty driver; clones are the same hand.
@@ -104,7 +126,23 @@ pub struct Faults {
 impl Faults {
     /// Lets the `nth` call of a kind from now on (0: the next) fail once with the driver's code `code`.
     pub fn fail(&self, call: Call, nth: u64, code: i32) {
-        self.state.lock().planned = Some((call, nth, code));
+        self.plan(Some(call), nth, code);
+    }
+
+    /// The same for the `nth` call of whatever kind.
+    pub fn fail_any(&self, nth: u64, code: i32) {
+        self.plan(None, nth, code);
+    }
+
+    fn plan(&self, call: Option<Call>, before: u64, code: i32) {
+        let mut state = self.state.lock();
+        state.planned = Some(Planned { call, before, code });
+        state.failed = None;
+    }
+
+    /// The call that failed as planned last, if it has come.
+    pub fn failed(&self) -> Option<Call> {
+        self.state.lock().failed
     }
 
     /// Whether the planned failure is still to come; it is planned no more then.
@@ -129,18 +167,15 @@ impl Faults {
     fn enter(&self, call: Call) -> Outcome<()> {
         let mut state = self.state.lock();
         state.calls[call as usize] += 1;
-        match &mut state.planned {
-            Some((planned, 0, code)) if *planned == call => {
-                let code = *code;
-                state.planned = None;
-                Err(DriverError { call: "injected", code, text: format!("{call:?} failed on purpose") })
-            }
-            Some((planned, before, _)) if *planned == call => {
-                *before -= 1;
-                Ok(())
-            }
-            _ => Ok(()),
+        let Some(planned) = state.planned.as_mut().filter(|planned| planned.counts(call)) else { return Ok(()) };
+        if planned.before > 0 {
+            planned.before -= 1;
+            return Ok(());
         }
+        let code = planned.code;
+        state.planned = None;
+        state.failed = Some(call);
+        Err(DriverError { call: "injected", code, text: format!("{call:?} failed on purpose") })
     }
 
     fn run<T>(
@@ -187,10 +222,10 @@ impl Driver for Faulty {
         self.driver.properties()
     }
     fn make_current(&self) -> Outcome<()> {
-        self.driver.make_current()
+        self.faults.uncounted(Call::MakeCurrent, || self.driver.make_current())
     }
     fn memory_info(&self) -> Outcome<MemoryInfo> {
-        self.driver.memory_info()
+        self.faults.uncounted(Call::MemoryInfo, || self.driver.memory_info())
     }
     fn allocate(&self, bytes: u64) -> Outcome<u64> {
         self.faults.run(Call::Allocate, 1, |live| &mut live.allocations, || self.driver.allocate(bytes))
@@ -271,7 +306,7 @@ impl Driver for Faulty {
     }
     unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
         // SAFETY: see above.
-        unsafe { self.driver.function_attributes(function) }
+        self.faults.uncounted(Call::FunctionAttributes, || unsafe { self.driver.function_attributes(function) })
     }
     unsafe fn launch(
         &self,

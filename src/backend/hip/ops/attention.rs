@@ -67,9 +67,14 @@ impl HipBackend {
         if spec.inv_freq.len() > MAX_PAIRS {
             return Err(Error::internal(format!("RoPE of {} pairs, at most {MAX_PAIRS}", spec.inv_freq.len())));
         }
-        let bytes: Vec<u8> = spec.inv_freq.iter().flat_map(|x| x.to_ne_bytes()).collect();
-        // SAFETY: `bytes` lives until the stream was waited for.
-        unsafe { self.stream.copy_to_device(self.inv_freq.ptr(), &bytes)? };
+        let places = self.staging.as_mut_slice().as_chunks_mut().0;
+        for (place, frequency) in places.iter_mut().zip(&spec.inv_freq) {
+            *place = frequency.to_ne_bytes();
+        }
+        let bytes = &self.staging.as_slice()[..4 * spec.inv_freq.len()];
+        // SAFETY: nothing else uses the memory within a step before its results are brought, and none does after an error:
+        // the next step waits for the stream first.
+        unsafe { self.stream.copy_to_device(self.inv_freq.ptr(), bytes)? };
         self.stream.synchronize()?;
         self.rope = Some(spec.clone());
         Ok(())

@@ -21,6 +21,20 @@ pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "
 /// For tests that end in a fault: nobody else uses these.
 pub(crate) const FAULTY_TARGETS: [&str; 2] = ["cpu-wave32", "cpu-wave64"];
 
+/// For tests that fail calls: one each, so that none sees the faults of another. `open` takes what is behind the `@` for
+/// a name of the device.
+const OWN_DEVICES: [&str; 9] = [
+    "cpu-wave32:up@model",
+    "cpu-wave32:up@load",
+    "cpu-wave32:up@allocations",
+    "cpu-wave32:up@kinds",
+    "cpu-wave32:up@requests",
+    "cpu-wave32:up@all-requests",
+    "cpu-wave32:up@lost",
+    "cpu-wave32:up@all-lost",
+    "cpu-wave32:up@end",
+];
+
 /// `cargo build -p hipsim` puts it beside the test binary's folder.
 pub(crate) fn stand_in() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
@@ -39,8 +53,9 @@ fn open_stand_in(path: &Path) -> &'static [&'static str] {
     static TARGETS: OnceLock<Vec<&'static str>> = OnceLock::new();
     TARGETS.get_or_init(|| {
         let targets = CPU_TARGETS.into_iter().chain(AMD_TARGETS).chain(KIN_TARGETS).chain(WEAK_TARGETS);
-        let targets: Vec<_> = targets.chain(FAULTY_TARGETS).collect();
-        let list = CString::new(targets.join(",")).unwrap();
+        let targets: Vec<_> = targets.chain(FAULTY_TARGETS).chain(OWN_DEVICES).collect();
+        let unnamed: Vec<_> = targets.iter().filter_map(|target| target.split('@').next()).collect();
+        let list = CString::new(unnamed.join(",")).unwrap();
         // SAFETY: the function's type is that of its source.
         let status = unsafe {
             let open = library(path).get::<unsafe extern "C" fn(*const c_char) -> c_int>(b"hipsim_open").unwrap();
