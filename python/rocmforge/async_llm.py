@@ -94,8 +94,9 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             request_id: A name for `abort`; must not be in use.
             priority: Lower runs earlier.
             timeout: Seconds from now; then the request ends with finish reason `timeout`. On the CPU it acts within
-                about 100 ms, also in a step that takes longer, unless other requests have a part in that step and the
-                step before was stopped for such a reason; else, and on a GPU, when the step ends.
+                about 100 ms, also in a step that takes longer, unless other requests have a part in that step and
+                5 s of computing more than was completed since were thrown away for such reasons; else, and on a GPU,
+                when the step ends.
             cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
                 that nobody else can tell from times whether a prompt was served before.
 

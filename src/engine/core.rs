@@ -12,6 +12,7 @@ use super::output::FinishReason;
 use super::request::{Pick, Request, request_of};
 use super::shared::Shared;
 use super::stats::Stats;
+use super::watch::StepEnd;
 use crate::config::EngineConfig;
 use crate::sampler::Sampler;
 use crate::scheduler::{Scheduler, SeqId, Step};
@@ -41,8 +42,6 @@ pub(super) struct Core {
     panics: u32,
     /// The step that the executor computes.
     launched: Option<Step>,
-    /// The last step was stopped half-way.
-    stopped: bool,
     /// Memory of a step, reused.
     picks: Vec<Pick>,
     tokens: Vec<(SeqId, u32)>,
@@ -75,7 +74,6 @@ impl Core {
             num_taken: 0,
             panics: 0,
             launched: None,
-            stopped: false,
             picks: Vec::new(),
             tokens: Vec::new(),
             ends: Vec::new(),
@@ -130,7 +128,7 @@ impl Core {
             let request = self.requests.get(&request_of(scheduled.id).0)?;
             Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
         });
-        self.shared.watch.begin(requests, !self.stopped);
+        self.shared.watch.begin(requests);
         let wishes = want_logits(&self.requests, &step, self.vocab_size);
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let launched = guarded(|| executor.launch(&step.batch, &wishes));
@@ -149,7 +147,7 @@ impl Core {
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
-        self.stopped = false;
+        self.shared.watch.end(StepEnd::Computed);
         check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
         self.picks.clear();
         self.ends.clear();
@@ -214,9 +212,10 @@ impl Core {
     /// The error itself, if the engine cannot go on after it.
     fn give_up(&mut self, step: &Step, error: Error) -> Result<()> {
         if matches!(error, Error::Interrupted) {
-            self.stopped = true;
+            self.shared.watch.end(StepEnd::Stopped);
             return self.scheduler.withdraw(step);
         }
+        self.shared.watch.end(StepEnd::Failed);
         self.scheduler.discard(step, self.shared.clock.now())?;
         if matches!(error, Error::EngineDead { .. }) {
             return Err(error);

@@ -2,8 +2,13 @@
 //!
 //! A step stops at once when the engine closes, and when each of its requests was aborted or is past its deadline:
 //! nobody wants its results. Where others have a part in it, it stops for the sake of some once it has run for
-//! `LEAST_RUN`, and only if the step before was not stopped: however many requests are cancelled, every second step is
-//! computed to its end. What a stopped step computed is not used; its other requests compute it again, to the same bits.
+//! `LEAST_RUN`. What a stopped step computed is not used; its other requests compute it again, to the same bits.
+//!
+//! So that requests without end that are cancelled keep nobody from getting on, an account is kept of the time that was
+//! thrown away so while others waited: a step that is computed to its end pays back its own time, and from `MOST_WASTED`
+//! on no step stops for the sake of some. Less is wasted then than is computed, but for that much and a step, and an end
+//! waits for a step only after others have waited for as long. A rule by turns, every second step being computed, would
+//! make the end that follows another wait, however little was wasted.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -15,6 +20,10 @@ use crate::interrupt::Interrupt;
 
 /// A step that others have a part in runs at least for so long: a decode of many sequences is mostly over by then.
 const LEAST_RUN: Duration = Duration::from_millis(100);
+
+/// A step of a long prompt takes seconds on a CPU: of these a few may be thrown away in a row, and others wait no longer
+/// for the sake of those that went than they would for another long prompt or two.
+const MOST_WASTED: Duration = Duration::from_secs(5);
 
 /// What the handles, on any thread, and the engine thread know of the step under way.
 pub(super) struct Watch {
@@ -29,14 +38,22 @@ struct State {
     /// Requests that were aborted and that the engine thread has not ended yet.
     aborted: HashSet<RequestId>,
     step: Option<Running>,
+    /// Time of steps that were stopped although others had a part in them, less what was computed since.
+    wasted: Duration,
 }
 
 struct Running {
     started: Instant,
     /// Its requests, each with its deadline.
     requests: Vec<(RequestId, Option<Instant>)>,
-    /// Whether it may stop for some of them.
-    yields: bool,
+}
+
+/// How a step came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StepEnd {
+    Computed,
+    Stopped,
+    Failed,
 }
 
 impl Watch {
@@ -44,13 +61,20 @@ impl Watch {
         Self { interrupt, state: Mutex::default() }
     }
 
-    /// A step begins. `yields`: it may be stopped although some of its requests go on.
-    pub(super) fn begin(&self, requests: impl Iterator<Item = (RequestId, Option<Instant>)>, yields: bool) {
+    /// A step begins, with these requests and their deadlines.
+    pub(super) fn begin(&self, requests: impl Iterator<Item = (RequestId, Option<Instant>)>) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
-        state.step = Some(Running { started: Instant::now(), requests: requests.collect(), yields });
+        state.step = Some(Running { started: Instant::now(), requests: requests.collect() });
         interrupt.clear();
         state.tell(interrupt);
+    }
+
+    /// The step is over.
+    pub(super) fn end(&self, how: StepEnd) {
+        if self.interrupt.is_some() {
+            self.state.lock().end(how, Instant::now());
+        }
     }
 
     /// To be said before the engine thread is told, so that no step begins without knowing.
@@ -90,26 +114,55 @@ impl State {
         if self.closed {
             return Some(step.started);
         }
-        let end_of = |&(id, deadline): &(RequestId, Option<Instant>)| {
-            if self.aborted.contains(&id) { Some(step.started) } else { deadline }
-        };
-        let ends = || step.requests.iter().map(end_of);
+        let ends = || step.requests.iter().map(|request| self.end_of(request, step));
         let last = ends().try_fold(step.started, |last, end| Some(last.max(end?)));
-        let first = ends().flatten().min().filter(|_| step.yields).map(|end| end.max(step.started + LEAST_RUN));
+        let may_waste = self.wasted < MOST_WASTED;
+        let first = ends().flatten().min().filter(|_| may_waste).map(|end| end.max(step.started + LEAST_RUN));
         last.into_iter().chain(first).min()
+    }
+
+    /// From when on a request of the step has no use for it.
+    fn end_of(&self, &(id, deadline): &(RequestId, Option<Instant>), step: &Running) -> Option<Instant> {
+        if self.aborted.contains(&id) { Some(step.started) } else { deadline }
+    }
+
+    fn end(&mut self, how: StepEnd, now: Instant) {
+        let Some(step) = self.step.take() else { return };
+        let run = now.saturating_duration_since(step.started);
+        match how {
+            StepEnd::Computed => self.wasted = self.wasted.saturating_sub(run),
+            StepEnd::Stopped => {
+                let is_wanted = |request| self.end_of(request, &step).is_none_or(|end| end > now);
+                if step.requests.iter().any(is_wanted) {
+                    self.wasted += run;
+                }
+            }
+            StepEnd::Failed => {}
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::ChaCha8Rng;
+    use rand_chacha::rand_core::{Rng, SeedableRng};
+
     use super::*;
 
     const FAR: Duration = Duration::from_secs(1000);
 
-    fn watch(requests: &[(u64, Option<Instant>)], yields: bool) -> (Watch, Interrupt) {
+    fn watch(requests: &[(u64, Option<Instant>)]) -> (Watch, Interrupt) {
         let interrupt = Interrupt::default();
         let watch = Watch::new(Some(interrupt.clone()));
-        watch.begin(requests.iter().map(|&(id, deadline)| (RequestId(id), deadline)), yields);
+        watch.begin(requests.iter().map(|&(id, deadline)| (RequestId(id), deadline)));
+        (watch, interrupt)
+    }
+
+    /// So much was wasted that steps are computed as long as anybody wants them.
+    fn spent(requests: &[(u64, Option<Instant>)]) -> (Watch, Interrupt) {
+        let (watch, interrupt) = watch(requests);
+        watch.state.lock().wasted = MOST_WASTED;
+        interrupt.clear();
         (watch, interrupt)
     }
 
@@ -121,7 +174,7 @@ mod tests {
     /// A10: a step stops for one of its requests after a while, for all of them at once, for no other.
     #[test]
     fn a_step_stops_for_its_own_requests() {
-        let (watch, interrupt) = watch(&[(1, None), (2, None)], true);
+        let (watch, interrupt) = watch(&[(1, None), (2, None)]);
         watch.abort(RequestId(3));
         assert!(!interrupt.is_set());
         watch.abort(RequestId(1));
@@ -130,45 +183,144 @@ mod tests {
         assert_eq!(stop_at(&watch), Some(Duration::ZERO));
         assert!(interrupt.is_due());
         // An abort that came between two steps is known to the next one.
+        watch.end(StepEnd::Stopped);
         watch.forget(RequestId(1));
         watch.forget(RequestId(2));
-        watch.begin([(RequestId(3), None)].into_iter(), false);
+        watch.begin([(RequestId(3), None)].into_iter());
         assert!(interrupt.is_due());
         watch.forget(RequestId(3));
-        watch.begin([(RequestId(4), None)].into_iter(), false);
+        watch.begin([(RequestId(4), None)].into_iter());
         assert!(!interrupt.is_set() && watch.state.lock().aborted.is_empty());
     }
 
-    /// A10: where the step before was stopped, this one goes on as long as anybody wants it.
+    /// A10: where as much was wasted as may be, a step goes on as long as anybody wants it.
     #[test]
-    fn every_second_step_is_computed() {
+    fn what_is_wasted_has_a_bound() {
         let soon = Instant::now() + LEAST_RUN * 3;
-        let (watch, interrupt) = watch(&[(1, None), (2, Some(soon)), (3, None)], false);
+        let (watch, interrupt) = spent(&[(1, None), (2, Some(soon)), (3, None)]);
         watch.abort(RequestId(1));
         assert!(!interrupt.is_set());
         watch.abort(RequestId(3));
         assert!(interrupt.is_set() && stop_at(&watch) > Some(LEAST_RUN), "only until the last deadline");
     }
 
-    /// A16: the earliest deadline stops a step that yields, the latest one that does not.
+    /// A16: the earliest deadline stops a step where time may be wasted, the latest one where it may not.
     #[test]
     fn deadlines_stop_a_step() {
         let start = Instant::now();
         let requests = [(1, Some(start + FAR)), (2, Some(start + 2 * FAR))];
         let near = |got: Option<Duration>, far: Duration| got.is_some_and(|got| got <= far && got + LEAST_RUN > far);
-        assert!(near(stop_at(&watch(&requests, true).0), FAR));
-        assert!(near(stop_at(&watch(&requests, false).0), 2 * FAR));
-        assert_eq!(stop_at(&watch(&[(1, Some(start)), (2, None)], true).0), Some(LEAST_RUN));
-        assert_eq!(stop_at(&watch(&[(1, Some(start + FAR)), (2, None)], false).0), None);
+        assert!(near(stop_at(&watch(&requests).0), FAR));
+        assert!(near(stop_at(&spent(&requests).0), 2 * FAR));
+        assert_eq!(stop_at(&watch(&[(1, Some(start)), (2, None)]).0), Some(LEAST_RUN));
+        assert_eq!(stop_at(&spent(&[(1, Some(start + FAR)), (2, None)]).0), None);
     }
 
     /// A10: closing stops whatever runs, and what would still begin.
     #[test]
     fn closing_stops_everything() {
-        let (watch, interrupt) = watch(&[(1, None)], false);
+        let (watch, interrupt) = spent(&[(1, None)]);
         watch.close();
         assert!(interrupt.is_due());
-        watch.begin([(RequestId(2), None)].into_iter(), false);
+        watch.begin([(RequestId(2), None)].into_iter());
         assert!(interrupt.is_due());
+    }
+
+    /// An engine under a clock of its own, in which request 0 is part of every step and never ends.
+    struct Simulation {
+        state: State,
+        now: Instant,
+        next_id: u64,
+        computed: Duration,
+        thrown_away: Duration,
+        /// Thrown away since a step was last computed to its end.
+        in_a_row: Duration,
+    }
+
+    impl Simulation {
+        fn new() -> Self {
+            let zero = Duration::ZERO;
+            let now = Instant::now();
+            Self { state: State::default(), now, next_id: 1, computed: zero, thrown_away: zero, in_a_row: zero }
+        }
+
+        /// A step that would take `length`, with a request whose end comes `end` after its begin, as an abort or as a
+        /// deadline. How long that request waits for its end to be seen, at most until the step's.
+        fn step(&mut self, length: Duration, end: Duration, by_deadline: bool) -> Duration {
+            let (started, victim) = (self.now, RequestId(self.next_id));
+            self.next_id += 1;
+            let deadline = by_deadline.then_some(started + end);
+            self.state.step = Some(Running { started, requests: vec![(RequestId(0), None), (victim, deadline)] });
+            if !by_deadline {
+                assert_eq!(self.state.stop_at(), None, "a step that everybody wants");
+                self.state.aborted.insert(victim);
+            }
+            // Told at `end`, nothing stops before.
+            let stops = self.state.stop_at().map(|at| at.max(started + end)).filter(|at| *at < started + length);
+            self.now = stops.unwrap_or(started + length);
+            let run = self.now - started;
+            if stops.is_some() {
+                self.thrown_away += run;
+                self.in_a_row += run;
+            } else {
+                self.computed += run;
+                self.in_a_row = Duration::ZERO;
+            }
+            self.state.end(if stops.is_some() { StepEnd::Stopped } else { StepEnd::Computed }, self.now);
+            self.state.aborted.clear();
+            run.saturating_sub(end)
+        }
+    }
+
+    /// A10: whoever cancels, or lets deadlines pass, in whatever pattern: an end acts within `LEAST_RUN` as long as less
+    /// than `MOST_WASTED` was wasted, in the step after a stopped one too; and others get on. In a row no more is thrown
+    /// away than that and a step, in all no more than is computed beyond that.
+    #[test]
+    fn a_flood_of_cancels_starves_nobody() {
+        const LONGEST: Duration = Duration::from_secs(20);
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for pattern in 0..200 {
+            let mut simulation = Simulation::new();
+            let mut stopped_in_a_row = 0;
+            for _ in 0..500 {
+                let mut up_to = |most: Duration| Duration::from_micros(random.next_u64() % most.as_micros() as u64);
+                let length = match pattern % 4 {
+                    0 => up_to(LONGEST),
+                    1 => up_to(Duration::from_millis(300)),
+                    2 => LONGEST,
+                    _ => Duration::from_secs(1),
+                };
+                // Some wait until a step is all but done.
+                let end = if pattern % 3 == 0 { length.mul_f64(0.999) } else { up_to(length.max(LEAST_RUN)) };
+                let (before, row) = (simulation.state.wasted, simulation.in_a_row);
+                let waited = simulation.step(length, end.min(length), pattern % 5 == 0);
+                if before < MOST_WASTED {
+                    assert!(waited <= LEAST_RUN, "{waited:?} after {before:?}");
+                }
+                stopped_in_a_row = stopped_in_a_row.max(usize::from(simulation.in_a_row > row && row > Duration::ZERO));
+                assert!(simulation.in_a_row < MOST_WASTED + LONGEST, "{:?} in a row", simulation.in_a_row);
+                let (thrown_away, computed) = (simulation.thrown_away, simulation.computed);
+                assert!(
+                    thrown_away < computed + MOST_WASTED + LONGEST,
+                    "{thrown_away:?} thrown away, {computed:?} not"
+                );
+            }
+            assert!(simulation.computed > Duration::ZERO);
+            assert!(pattern % 4 != 3 || stopped_in_a_row > 0, "no two steps in a row were stopped");
+        }
+    }
+
+    /// What nobody wanted any more was not wasted, nor was what failed.
+    #[test]
+    fn only_what_others_wanted_is_wasted() {
+        for (aborted, how, is_waste) in
+            [(2, StepEnd::Stopped, false), (1, StepEnd::Stopped, true), (1, StepEnd::Failed, false)]
+        {
+            let (watch, _) = watch(&[(1, None), (2, None)]);
+            (1..=aborted).for_each(|id| watch.abort(RequestId(id)));
+            std::thread::sleep(Duration::from_millis(1));
+            watch.end(how);
+            assert_eq!(watch.state.lock().wasted > Duration::ZERO, is_waste, "{aborted} aborted, {how:?}");
+        }
     }
 }
