@@ -35,7 +35,7 @@ def code_only(text: str) -> str:
 def is_test_file(path: Path) -> bool:
     """Whether a file under src is compiled for tests alone, by its name or its folder's."""
     folders = path.parts[:-1]
-    return bool({"tests", "simulator", "conformance"} & set(folders)) or bool(_TEST_FILE.match(path.name))
+    return bool({"tests", "simulator"} & set(folders)) or bool(_TEST_FILE.match(path.name))
 
 
 def without_inline_tests(code: str) -> str:

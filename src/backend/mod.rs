@@ -4,8 +4,7 @@
 //! is served; `finish` turns it into a `Backend`, which computes into what was allocated and has no way to take more.
 
 pub mod args;
-#[cfg(test)]
-mod conformance;
+pub mod conformance;
 pub mod cpu;
 mod experts;
 pub mod hip;

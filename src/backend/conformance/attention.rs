@@ -2,7 +2,8 @@
 
 use half::f16;
 
-use super::{Accuracy, AttentionRig, Piece, Random, assert_close};
+use super::{Accuracy, AttentionRig, Piece, Random, Tally};
+use crate::Result;
 use crate::backend::{AttentionArgs, KvLayerSpec, Loader, QkvLayout};
 use crate::config::KvCacheDtype;
 
@@ -90,6 +91,14 @@ impl Case {
         (pieces, KvLayerSpec { num_blocks, block_size, num_kv_heads, head_dim, dtype })
     }
 
+    /// Absolute error that is allowed.
+    pub(super) fn tolerance(&self, accuracy: Accuracy) -> f64 {
+        match self.dtype {
+            KvCacheDtype::F16 => accuracy.attention_f16,
+            KvCacheDtype::F32 => 2e-6,
+        }
+    }
+
     /// qkv rows of all tokens, sequence after sequence.
     pub(super) fn rows(&self, random: &mut Random) -> Vec<f32> {
         random.values(self.contexts().sum::<usize>() * self.layout().cols())
@@ -99,48 +108,61 @@ impl Case {
 /// Contexts about and far beyond what a kernel holds at once.
 const LONG: Case = case([2, 1], 64, 16, &[(31, 1), (32, 1), (999, 1), (4096, 1)]);
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
-    for (seed, case) in CASES.iter().chain([&LONG]).enumerate() {
-        check_case(loader(4097), accuracy, seed, case);
+pub(crate) fn check<L: Loader>(
+    loader: impl Fn(usize) -> Result<L>,
+    accuracy: Accuracy,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
+    tally.group("attention");
+    for (seed, case) in tally.part(&CASES) {
+        check_case(&loader, accuracy, seed, case, tally)?;
     }
-    nothing_to_attend_to(loader(512));
+    if tally.is_full() {
+        check_case(&loader, accuracy, CASES.len(), &LONG, tally)?;
+    }
+    nothing_to_attend_to(loader(512)?, tally)
 }
 
-/// Contexts that several blocks of threads may share.
-pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L, accuracy: Accuracy) {
-    check_case(loader(512), accuracy, 0, &case([2, 1], 64, 16, &[(300, 1)]));
-}
-
-fn check_case<L: Loader>(loader: L, accuracy: Accuracy, seed: usize, case: &Case) {
+fn check_case<L: Loader>(
+    loader: &impl Fn(usize) -> Result<L>,
+    accuracy: Accuracy,
+    seed: usize,
+    case: &Case,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
+    let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
+    tally.begin(&what)?;
     let mut random = Random(seed as u64);
     let rows = case.rows(&mut random);
     let (pieces, spec) = case.pieces(&mut random);
-    let mut rig = AttentionRig::new(loader, case.layout(), spec, &rows);
-    let got = rig.run(case.args(), &pieces);
-    let cols = case.layout().cols();
-    let expected: Vec<f64> = pieces
-        .iter()
-        .flat_map(|piece| {
-            let rows = &rows[piece.first_row * cols..];
-            (piece.cached..piece.cached + piece.new).flat_map(move |position| reference(case, rows, position))
-        })
-        .collect();
-    let what = format!("attention {seed}: {:?} window {:?} {:?}", case.layout(), case.window, case.dtype);
-    let absolute = match case.dtype {
-        KvCacheDtype::F16 => accuracy.attention_f16,
-        KvCacheDtype::F32 => 2e-6,
+    let mut rig = AttentionRig::new(loader(4097)?, case.layout(), spec, &rows)?;
+    let got = rig.run(case.args(), &pieces)?;
+    tally.close(&what, &got, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
+    Ok(())
+}
+
+/// What a step of `pieces` gives, of whose qkv rows `rows` holds all.
+pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> {
+    let of_piece = |piece: &Piece| {
+        let rows = &rows[piece.first_row * case.layout().cols()..];
+        (piece.cached..piece.cached + piece.new)
+            .flat_map(|position| reference(case, rows, position))
+            .collect::<Vec<_>>()
     };
-    assert_close(&what, &got, &expected, 1e-5, absolute);
+    pieces.iter().flat_map(of_piece).collect()
 }
 
 /// A window of nothing masks every key: zeros, no NaN.
-fn nothing_to_attend_to<L: Loader>(loader: L) {
+fn nothing_to_attend_to<L: Loader>(loader: L, tally: &mut Tally<'_>) -> Result<()> {
+    let what = "attention to nothing";
+    tally.begin(what)?;
     let case = Case { window: Some(0), ..case([4, 2], 20, 16, &[(0, 5), (16, 1), (130, 18)]) };
     let mut random = Random(0);
     let rows = case.rows(&mut random);
     let (pieces, spec) = case.pieces(&mut random);
-    let got = AttentionRig::new(loader, case.layout(), spec, &rows).run(case.args(), &pieces);
-    assert_eq!(got, vec![0.0; 24 * case.layout().q_cols()]);
+    let got = AttentionRig::new(loader, case.layout(), spec, &rows)?.run(case.args(), &pieces)?;
+    tally.close(what, &got, &vec![0.0; 24 * case.layout().q_cols()], 0.0, 0.0);
+    Ok(())
 }
 
 /// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows.

@@ -1,10 +1,11 @@
 //! Mixtures of experts, with their router and the norm before it, against f64.
 
 use super::linear::Weights;
-use super::{Random, bytes_of, fill, matrix, vector};
+use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector};
 use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Loader};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
+use crate::{Error, Result};
 
 const EPS: f32 = 1e-5;
 /// The last logit that is chosen and the first that is not could change places in f32 if they were nearer to each other
@@ -49,29 +50,41 @@ const CASES: [Case; 17] = [
     case(5, 4, 2, 256, 256, GgmlType::IQ2_XXS),
 ];
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, case) in CASES.iter().enumerate() {
-        let layer = Layer::new(case, seed as u64);
-        let mut rig = Rig::new(loader(case.rows), &layer);
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("experts");
+    for (seed, case) in tally.part(&CASES) {
+        tally.begin(&case.name())?;
+        let layer = Layer::new(case, seed as u64)?;
+        let mut rig = Rig::new(loader(case.rows)?, &layer)?;
         // All rows, then fewer in what those have left behind.
         for rows in [case.rows, case.rows.div_ceil(3)] {
-            layer.compare(case, rows, &rig.run(rows));
+            layer.compare(case, rows, &rig.run(rows)?, tally)?;
         }
     }
+    Ok(())
 }
 
 /// A row's result has the same bits, alone and with others, whichever of them there are.
-pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, case) in CASES.iter().enumerate() {
-        let layer = Layer::new(case, seed as u64);
-        let bits = |values: Vec<f32>| values.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-        let together = bits(Rig::new(loader(case.rows), &layer).run(case.rows));
+pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    for (seed, case) in tally.part(&CASES) {
+        tally.begin(&case.name())?;
+        let layer = Layer::new(case, seed as u64)?;
+        let together = Rig::new(loader(case.rows)?, &layer)?.run(case.rows)?;
         let hidden = layer.spec.hidden_size;
         for rows in [1, case.rows.div_ceil(2)] {
             let last = layer.rows_from(case.rows - rows);
-            let alone = bits(Rig::new(loader(rows), &last).run(rows));
-            assert!(alone == together[(case.rows - rows) * hidden..], "case {seed}: {rows} of {} rows", case.rows);
+            let alone = Rig::new(loader(rows)?, &last)?.run(rows)?;
+            let what = format!("{}: {rows} of {} rows", case.name(), case.rows);
+            tally.same(&what, &alone, &together[(case.rows - rows) * hidden..]);
         }
+    }
+    Ok(())
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let Self { rows, num, used, types, .. } = self;
+        format!("{used} of {num} experts of {:?}, {rows} rows", types.map(GgmlType::name))
     }
 }
 
@@ -86,7 +99,7 @@ struct Layer {
 }
 
 impl Layer {
-    fn new(case: &Case, seed: u64) -> Self {
+    fn new(case: &Case, seed: u64) -> Result<Self> {
         let mut random = Random(seed);
         let [gate, up, down] = case.types;
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
@@ -109,11 +122,11 @@ impl Layer {
             }
         }
         let weights = [
-            Weights::random(gate, num * ffn_size, hidden_size, seed),
-            Weights::random(up, num * ffn_size, hidden_size, seed + 100),
-            Weights::random(down, num * hidden_size, ffn_size, seed + 200),
+            Weights::random(gate, num * ffn_size, hidden_size, seed)?,
+            Weights::random(up, num * ffn_size, hidden_size, seed + 100)?,
+            Weights::random(down, num * hidden_size, ffn_size, seed + 200)?,
         ];
-        Self { spec, x: random.values(case.rows * hidden_size), norm: random.values(hidden_size), router, weights }
+        Ok(Self { spec, x: random.values(case.rows * hidden_size), norm: random.values(hidden_size), router, weights })
     }
 
     /// The same experts, and the rows from `first` on.
@@ -123,31 +136,25 @@ impl Layer {
 
     /// `got` is what became of the first `rows` rows. An element may be off by a part of the largest change of its row:
     /// what two products of roundings to f32, 16 bits or 8 bits may add up to.
-    fn compare(&self, case: &Case, rows: usize, got: &[f32]) {
+    fn compare(&self, case: &Case, rows: usize, got: &[f32], tally: &mut Tally<'_>) -> Result<()> {
         let tolerance = match case.types {
             [GgmlType::F32, ..] => 1e-5,
             [.., GgmlType::F16] => 4e-3,
             [.., GgmlType::BF16] => 3e-2,
             _ => 6e-2,
         };
-        let hidden = self.spec.hidden_size;
-        for (row, (x, got)) in self.x.chunks(hidden).zip(got.chunks(hidden)).take(rows).enumerate() {
-            let change = self.reference(x, case.ties);
+        let mut expected = Vec::with_capacity(got.len());
+        for x in self.x.chunks(self.spec.hidden_size).take(rows) {
+            let change = self.reference(x, case.ties)?;
             let largest = change.iter().fold(1e-3, |most: f64, value| most.max(value.abs()));
-            for (i, ((&got, &x), change)) in got.iter().zip(x).zip(&change).enumerate() {
-                let expected = f64::from(x) + change;
-                assert!(
-                    (f64::from(got) - expected).abs() <= tolerance * largest,
-                    "{:?} of {:?}: row {row} of {rows}, element {i} is {got}, not {expected}; the largest change is {largest}",
-                    self.spec,
-                    case.types,
-                );
-            }
+            expected.extend(x.iter().zip(&change).map(|(&x, change)| (f64::from(x) + change, tolerance * largest)));
         }
+        tally.compare(&format!("{}, {rows} at once", case.name()), got, expected.into_iter());
+        Ok(())
     }
 
     /// What the experts add to a row.
-    fn reference(&self, x: &[f32], ties: bool) -> Vec<f64> {
+    fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
         let rms = (x.iter().map(|x| x * x).sum::<f64>() / hidden as f64 + f64::from(EPS)).sqrt();
@@ -158,7 +165,9 @@ impl Layer {
         if used < num {
             let (last, next) = (order[used - 1], order[used]);
             let equal = ties && last / 2 == next / 2;
-            assert!(equal || logits[last] - logits[next] > CLEAR, "logits of {num} experts are too near: another seed");
+            if !equal && logits[last] - logits[next] <= CLEAR {
+                return Err(Error::internal(format!("logits of {num} experts are too near: another seed")));
+            }
         }
         let shares: Vec<f64> = logits.iter().map(|logit| (logit - logits[order[0]]).exp()).collect();
         let chosen = &order[..used];
@@ -175,7 +184,7 @@ impl Layer {
                 *change += f64::from(scale) * shares[expert] / sum * y;
             }
         }
-        change
+        Ok(change)
     }
 }
 
@@ -196,25 +205,25 @@ struct Rig<L: Loader> {
 }
 
 impl<L: Loader> Rig<L> {
-    fn new(mut loader: L, layer: &Layer) -> Self {
+    fn new(mut loader: L, layer: &Layer) -> Result<Self> {
         let spec = layer.spec;
         let (hidden, rows) = (spec.hidden_size, layer.x.len() / spec.hidden_size);
-        let table = matrix(&mut loader, &layer.x, hidden);
-        let norm = vector(&mut loader, &layer.norm);
+        let table = matrix(&mut loader, &layer.x, hidden)?;
+        let norm = vector(&mut loader, &layer.norm)?;
         let data = bytes_of(&layer.router);
         let router = TensorView { name: "router", ggml_type: GgmlType::F32, rows: spec.num, cols: hidden, data: &data };
         let [gate, up, down] = layer.weights.each_ref().map(Weights::view);
-        let experts = loader.upload_experts(&ExpertTensors { spec, router, gate, up, down }, &mut |_| Ok(())).unwrap();
-        let work = loader.alloc_expert_work(&spec, rows).unwrap();
-        let [residual, normed] = [(); 2].map(|()| loader.alloc_buffer(rows, hidden).unwrap());
-        Self { backend: loader.finish().unwrap(), spec, table, norm, experts, work, residual, normed }
+        let experts = loader.upload_experts(&ExpertTensors { spec, router, gate, up, down }, &mut |_| Ok(()))?;
+        let work = loader.alloc_expert_work(&spec, rows)?;
+        let [residual, normed] = two_buffers(&mut loader, rows, hidden)?;
+        Ok(Self { backend: loader.finish()?, spec, table, norm, experts, work, residual, normed })
     }
 
     /// The first `rows` rows of the table through the layer.
-    fn run(&mut self, rows: usize) -> Vec<f32> {
+    fn run(&mut self, rows: usize) -> Result<Vec<f32>> {
         let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
-        fill(backend, table, rows, residual);
-        backend.experts(experts, norm, EPS, rows, normed, work, residual).unwrap();
-        backend.to_host(residual, rows, self.spec.hidden_size).unwrap().to_vec()
+        fill(backend, table, rows, residual)?;
+        backend.experts(experts, norm, EPS, rows, normed, work, residual)?;
+        Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }
 }

@@ -1,31 +1,42 @@
 //! Ops that are fused where the device can: a decoder's half layers, over f32 weights, against f64.
 
-use super::{Random, assert_close, fill, matrix, stack, vector};
+use super::{Random, Tally, fill, matrix, stack, two_buffers, vector};
+use crate::Result;
 use crate::backend::{Activation, Backend, Loader};
 
 /// `(rows, inputs, outputs)`.
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
 pub(super) const EPS: f32 = 1e-5;
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, (rows, inputs, outputs)) in SHAPES.into_iter().enumerate() {
-        half_layer(loader(rows), rows, inputs, outputs, seed as u64);
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("fused norm, product, activation");
+    for (seed, &(rows, inputs, outputs)) in tally.part(&SHAPES) {
+        tally.begin(&format!("half a layer of {rows} rows, {inputs} inputs, {outputs} outputs"))?;
+        half_layer(loader(rows)?, rows, inputs, outputs, seed as u64, tally)?;
     }
+    Ok(())
 }
 
-fn half_layer<L: Loader>(mut loader: L, rows: usize, inputs: usize, outputs: usize, seed: u64) {
+fn half_layer<L: Loader>(
+    mut loader: L,
+    rows: usize,
+    inputs: usize,
+    outputs: usize,
+    seed: u64,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
     let mut random = Random(seed);
     let (x, norm) = (random.values(rows * inputs), random.values(inputs));
     let (gate_up, down) = (random.values(2 * outputs * inputs), random.values(inputs * outputs));
-    let table = matrix(&mut loader, &x, inputs);
+    let table = matrix(&mut loader, &x, inputs)?;
     let (gate, up) = gate_up.split_at(outputs * inputs);
-    let gate_up_matrix = stack(&mut loader, &[gate, up], inputs);
-    let down_matrix = matrix(&mut loader, &down, outputs);
-    let norm_vector = vector(&mut loader, &norm);
-    let [mut residual, mut normed] = [(); 2].map(|()| loader.alloc_buffer(rows, inputs).unwrap());
-    let mut products = loader.alloc_buffer(rows, 2 * outputs).unwrap();
-    let mut gated = loader.alloc_buffer(rows, outputs).unwrap();
-    let mut backend = loader.finish().unwrap();
+    let gate_up_matrix = stack(&mut loader, &[gate, up], inputs)?;
+    let down_matrix = matrix(&mut loader, &down, outputs)?;
+    let norm_vector = vector(&mut loader, &norm)?;
+    let [mut residual, mut normed] = two_buffers(&mut loader, rows, inputs)?;
+    let mut products = loader.alloc_buffer(rows, 2 * outputs)?;
+    let mut gated = loader.alloc_buffer(rows, outputs)?;
+    let mut backend = loader.finish()?;
     let what = format!("{rows} rows, {inputs} inputs, {outputs} outputs");
 
     let x64: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
@@ -38,32 +49,31 @@ fn half_layer<L: Loader>(mut loader: L, rows: usize, inputs: usize, outputs: usi
         .collect();
     let sums64: Vec<f64> = multiply(&down, &gated64, outputs).iter().zip(&x64).map(|(y, x)| y + x).collect();
 
-    fill(&mut backend, &table, rows, &mut residual);
-    backend.norm_linear(&residual, &norm_vector, EPS, &gate_up_matrix, rows, &mut normed, &mut products).unwrap();
-    let got = backend.to_host(&products, rows, 2 * outputs).unwrap();
-    assert_close(&format!("norm_linear of {what}"), got, &products64, 1e-5, 1e-5);
+    fill(&mut backend, &table, rows, &mut residual)?;
+    backend.norm_linear(&residual, &norm_vector, EPS, &gate_up_matrix, rows, &mut normed, &mut products)?;
+    let got = backend.to_host(&products, rows, 2 * outputs)?;
+    tally.close(&format!("norm_linear of {what}"), got, &products64, 1e-5, 1e-5);
 
     let (norm, silu) = (&norm_vector, Activation::Silu);
-    backend
-        .norm_gated_linear(
-            &residual,
-            norm,
-            EPS,
-            &gate_up_matrix,
-            silu,
-            rows,
-            outputs,
-            &mut normed,
-            &mut products,
-            &mut gated,
-        )
-        .unwrap();
-    let got = backend.to_host(&gated, rows, outputs).unwrap();
-    assert_close(&format!("norm_gated_linear of {what}"), got, &gated64, 1e-5, 1e-5);
+    backend.norm_gated_linear(
+        &residual,
+        norm,
+        EPS,
+        &gate_up_matrix,
+        silu,
+        rows,
+        outputs,
+        &mut normed,
+        &mut products,
+        &mut gated,
+    )?;
+    let got = backend.to_host(&gated, rows, outputs)?;
+    tally.close(&format!("norm_gated_linear of {what}"), got, &gated64, 1e-5, 1e-5);
 
-    backend.linear_add(&down_matrix, &gated, rows, &mut residual).unwrap();
-    let got = backend.to_host(&residual, rows, inputs).unwrap();
-    assert_close(&format!("linear_add of {what}"), got, &sums64, 1e-5, 1e-4);
+    backend.linear_add(&down_matrix, &gated, rows, &mut residual)?;
+    let got = backend.to_host(&residual, rows, inputs)?;
+    tally.close(&format!("linear_add of {what}"), got, &sums64, 1e-5, 1e-4);
+    Ok(())
 }
 
 pub(super) fn rms_norm(x: &[f64], weight: &[f32]) -> Vec<f64> {

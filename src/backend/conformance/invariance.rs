@@ -1,59 +1,63 @@
 //! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by row.
 
 use super::attention::CASES;
-use super::{AttentionRig, Piece, Random, experts, fill, matrix, vector};
+use super::{AttentionRig, Piece, Random, Tally, experts, fill, matrix, two_buffers, vector};
+use crate::Result;
 use crate::backend::{Activation, Backend, Loader};
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    attention(&loader);
-    experts::check_invariance(&loader);
-    rows_alone(loader(200));
-}
-
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|x| x.to_bits()).collect()
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("bits alone and together");
+    attention(&loader, tally)?;
+    experts::check_invariance(&loader, tally)?;
+    rows_alone(loader(200)?, tally)
 }
 
 /// Chunked prefill equals whole prefill equals decode, alone or with others; the pool around them is NaN.
-fn attention<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, case) in CASES.iter().enumerate() {
+fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    for (seed, case) in tally.part(&CASES) {
+        tally.begin(&format!("attention {seed} in one piece and in chunks"))?;
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let together = AttentionRig::new(loader(512), case.layout(), spec, &rows).run(case.args(), &pieces);
+        let together = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?.run(case.args(), &pieces)?;
         for chunk in [1, 13] {
-            let mut rig = AttentionRig::new(loader(512), case.layout(), spec, &rows);
+            let mut rig = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?;
             let mut alone = Vec::new();
             for piece in &pieces {
                 let end = piece.cached + piece.new;
                 for start in (0..end).step_by(chunk) {
                     let part = Piece { cached: start, new: chunk.min(end - start), ..piece.clone() };
-                    let out = rig.step(case.args(), &[part]);
+                    let out = rig.step(case.args(), &[part])?;
                     let wanted = piece.cached.saturating_sub(start) * case.layout().q_cols();
                     alone.extend_from_slice(out.get(wanted..).unwrap_or(&[]));
                 }
             }
-            assert_eq!(bits(&alone), bits(&together), "attention {seed} in chunks of {chunk}");
+            tally.same(&format!("attention {seed} in chunks of {chunk}"), &alone, &together);
         }
     }
+    Ok(())
 }
 
-fn rows_alone<L: Loader>(mut loader: L) {
+fn rows_alone<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
+    tally.begin("norm and gated activation of a row alone and with others")?;
     let (rows, cols) = (150, 90);
     let mut random = Random(1);
     let x: Vec<f32> = random.values(rows * cols);
-    let table = matrix(&mut loader, &x, cols);
-    let last_row = matrix(&mut loader, &x[(rows - 1) * cols..], cols);
-    let weight = vector(&mut loader, &random.values(cols));
-    let [mut input, mut out] = [(); 2].map(|()| loader.alloc_buffer(rows, cols).unwrap());
-    let mut backend = loader.finish().unwrap();
-    let mut last_of = |table, rows: usize| {
-        fill(&mut backend, table, rows, &mut input);
-        backend.rms_norm(&input, &weight, 1e-5, rows, &mut out).unwrap();
-        let norm = bits(&backend.to_host(&out, rows, cols).unwrap()[(rows - 1) * cols..]);
-        backend.gated_activation(&input, Activation::Silu, rows, cols / 2, &mut out).unwrap();
-        let gated = bits(&backend.to_host(&out, rows, cols / 2).unwrap()[(rows - 1) * cols / 2..]);
-        (norm, gated)
+    let table = matrix(&mut loader, &x, cols)?;
+    let last_row = matrix(&mut loader, &x[(rows - 1) * cols..], cols)?;
+    let weight = vector(&mut loader, &random.values(cols))?;
+    let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
+    let mut backend = loader.finish()?;
+    let mut last_of = |table, rows: usize| -> Result<[Vec<f32>; 2]> {
+        fill(&mut backend, table, rows, &mut input)?;
+        backend.rms_norm(&input, &weight, 1e-5, rows, &mut out)?;
+        let norm = backend.to_host(&out, rows, cols)?[(rows - 1) * cols..].to_vec();
+        backend.gated_activation(&input, Activation::Silu, rows, cols / 2, &mut out)?;
+        Ok([norm, backend.to_host(&out, rows, cols / 2)?[(rows - 1) * cols / 2..].to_vec()])
     };
-    assert_eq!(last_of(&table, rows), last_of(&last_row, 1));
+    let [norm, gated] = last_of(&table, rows)?;
+    let [norm_alone, gated_alone] = last_of(&last_row, 1)?;
+    tally.same("norm of a row alone", &norm_alone, &norm);
+    tally.same("gated activation of a row alone", &gated_alone, &gated);
+    Ok(())
 }

@@ -5,10 +5,11 @@
 //! column or sign of a single block is far outside.
 
 use super::fused::{EPS, rms_norm};
-use super::{Random, bytes_of, fill, matrix, rows_batch, vector};
+use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector};
 use crate::backend::{Backend, LinearPart, Loader};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
+use crate::{Error, Result};
 
 /// `(rows, out_rows, cols)`; `cols` is rounded up to whole blocks of the type. Rows: one (matrix times vector), and
 /// those about the tile sizes of matrix units.
@@ -46,34 +47,45 @@ const BF16: f64 = 1.0 / 256.0;
 const SMALLEST_F16: f64 = 1.0 / (1u64 << 24) as f64;
 const SUMS: f64 = 1.0 / (1u64 << 20) as f64;
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L, wanted: impl Fn(GgmlType) -> bool) {
+pub(crate) fn check<L: Loader>(
+    loader: impl Fn(usize) -> Result<L>,
+    wanted: impl Fn(GgmlType) -> bool,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
     let types = GgmlType::ALL.iter().copied().filter(|&t| can_dequantize(t) && wanted(t));
     for ggml_type in types {
-        check_type(&loader, ggml_type);
+        check_type(&loader, ggml_type, tally)?;
     }
+    tally.group("products of long rows");
     for (ggml_type, cols) in LONG.into_iter().filter(|(ggml_type, _)| wanted(*ggml_type)) {
-        product(loader(2), &Weights::random(ggml_type, 33, cols, 1), 2, false);
-        product(loader(1), &Weights::random(ggml_type, 33, cols, 1), 1, false);
+        for rows in [2, 1] {
+            product(loader(rows)?, &Weights::random(ggml_type, 33, cols, 1)?, rows, false, tally)?;
+        }
     }
+    tally.group("products of stacks of two types");
     for (types, out_rows, cols, rows) in STACKS.into_iter().filter(|stack| stack.0.into_iter().all(&wanted)) {
-        let weights = [0, 1].map(|i| Weights::random(types[i], out_rows[i], cols, i as u64));
-        rows.iter().for_each(|&rows| stacked(loader(rows), &weights, rows));
+        let weights =
+            [Weights::random(types[0], out_rows[0], cols, 0)?, Weights::random(types[1], out_rows[1], cols, 1)?];
+        for (_, &rows) in tally.part(rows) {
+            stacked(loader(rows)?, &weights, rows, tally)?;
+        }
     }
-}
-
-/// Products whose columns several blocks of threads may share.
-pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L) {
-    product(loader(20), &Weights::random(GgmlType::Q8_0, 35, 1088, 1), 20, true);
+    Ok(())
 }
 
 /// The cases of one type.
-pub(crate) fn check_type<L: Loader>(loader: impl Fn(usize) -> L, ggml_type: GgmlType) {
+pub(crate) fn check_type<L: Loader>(
+    loader: impl Fn(usize) -> Result<L>,
+    ggml_type: GgmlType,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
+    tally.group(&format!("products of {}", ggml_type.name()));
     let seed = ggml_type as u64;
-    for (i, (rows, out_rows, cols)) in SHAPES.into_iter().enumerate() {
+    for (i, &(rows, out_rows, cols)) in tally.part(&SHAPES) {
         let cols = cols.next_multiple_of(ggml_type.block_elements());
-        product(loader(rows), &Weights::random(ggml_type, out_rows, cols, seed), rows, i % 2 == 1);
+        product(loader(rows)?, &Weights::random(ggml_type, out_rows, cols, seed)?, rows, i % 2 == 1, tally)?;
     }
-    embedding(loader(3), &Weights::random(ggml_type, 33, 768, seed));
+    embedding(loader(3)?, &Weights::random(ggml_type, 33, 768, seed)?, tally)
 }
 
 #[derive(Clone)]
@@ -87,10 +99,12 @@ pub(super) struct Weights {
 
 impl Weights {
     /// Blocks of random bytes, but with scales of sane size: a random f16 may be infinite.
-    pub(super) fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Self {
+    pub(super) fn random(ggml_type: GgmlType, rows: usize, cols: usize, seed: u64) -> Result<Self> {
         let mut random = Random(seed);
         let bytes = ggml_type.block_bytes();
-        let mut data: Vec<u8> = (0..ggml_type.row_bytes(rows * cols).unwrap()).map(|_| random.next() as u8).collect();
+        let no_blocks = || Error::internal(format!("{cols} columns are no blocks of {}", ggml_type.name()));
+        let num_bytes = ggml_type.row_bytes(rows * cols).ok_or_else(no_blocks)?;
+        let mut data: Vec<u8> = (0..num_bytes).map(|_| random.next() as u8).collect();
         for block in data.chunks_mut(bytes) {
             let mut scale = || half::f16::from_f32(0.01 * random.value()).to_le_bytes();
             match ggml_type {
@@ -109,8 +123,8 @@ impl Weights {
             }
         }
         let mut values = vec![0.0; rows * cols];
-        dequantize(ggml_type, &data, &mut values).unwrap();
-        Self { ggml_type, rows, cols, data, values }
+        dequantize(ggml_type, &data, &mut values)?;
+        Ok(Self { ggml_type, rows, cols, data, values })
     }
 
     pub(super) fn view(&self) -> TensorView<'_> {
@@ -131,43 +145,71 @@ fn scale_offsets(ggml_type: GgmlType) -> &'static [usize] {
     }
 }
 
-fn product<L: Loader>(mut loader: L, weights: &Weights, rows: usize, with_bias: bool) {
-    let (ggml_type, cols) = (weights.ggml_type, weights.cols);
-    let mut random = Random(cols as u64);
-    let mut x = random.values(rows * cols);
-    x[..cols / 4].fill(0.0); // whole blocks of zeros
-    let bias = random.values(weights.rows);
-    let bias_data = bytes_of(&bias);
-    let bias_view =
-        TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: weights.rows, data: &bias_data };
-    let part = LinearPart { weight: weights.view(), bias: with_bias.then_some(bias_view) };
-    let uploaded = loader.upload_matrix(&[part], &mut |_| Ok(())).unwrap();
-    let table = matrix(&mut loader, &x, cols);
-    let mut input = loader.alloc_buffer(rows, cols).unwrap();
-    let mut out = loader.alloc_buffer(rows, weights.rows).unwrap();
-    let mut backend = loader.finish().unwrap();
-    fill(&mut backend, &table, rows, &mut input);
-    backend.linear(&uploaded, &input, rows, &mut out).unwrap();
+fn product<L: Loader>(loader: L, weights: &Weights, rows: usize, with_bias: bool, tally: &mut Tally<'_>) -> Result<()> {
+    let what = format!("{} of {} x {}, {rows} rows", weights.ggml_type.name(), weights.rows, weights.cols);
+    tally.begin(&what)?;
+    let mut rig = ProductRig::new(loader, weights, rows, with_bias)?;
+    let got = rig.run()?;
+    tally.compare(&what, &got, rig.expected(weights));
+    Ok(())
+}
 
-    let got = backend.to_host(&out, rows, weights.rows).unwrap();
-    for (r, x) in x.chunks(cols).enumerate() {
-        for (o, w) in weights.values.chunks(cols).enumerate() {
-            let (sum, tolerance) = reference(ggml_type, w, x);
-            let expected = sum + if with_bias { f64::from(bias[o]) } else { 0.0 };
-            let got = got[r * weights.rows + o];
-            assert!(
-                (f64::from(got) - expected).abs() <= tolerance,
-                "{} of {} x {cols}, row {r} of {rows}, output {o}: {got}, not {expected} within {tolerance}",
-                ggml_type.name(),
-                weights.rows,
-            );
+/// A matrix on a backend, and rows to multiply it with.
+pub(super) struct ProductRig<L: Loader> {
+    backend: L::Backend,
+    matrix: <L::Backend as Backend>::Matrix,
+    input: super::BufferOf<L>,
+    out: super::BufferOf<L>,
+    rows: usize,
+    x: Vec<f32>,
+    /// Zeros where there is none.
+    bias: Vec<f32>,
+}
+
+impl<L: Loader> ProductRig<L> {
+    pub(super) fn new(mut loader: L, weights: &Weights, rows: usize, with_bias: bool) -> Result<Self> {
+        let cols = weights.cols;
+        let mut random = Random(cols as u64);
+        let mut x = random.values(rows * cols);
+        x[..cols / 4].fill(0.0); // whole blocks of zeros
+        let bias = if with_bias { random.values(weights.rows) } else { vec![0.0; weights.rows] };
+        let bias_data = bytes_of(&bias);
+        let bias_view =
+            TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: weights.rows, data: &bias_data };
+        let part = LinearPart { weight: weights.view(), bias: with_bias.then_some(bias_view) };
+        let uploaded = loader.upload_matrix(&[part], &mut |_| Ok(()))?;
+        let table = matrix(&mut loader, &x, cols)?;
+        let mut input = loader.alloc_buffer(rows, cols)?;
+        let out = loader.alloc_buffer(rows, weights.rows)?;
+        let mut backend = loader.finish()?;
+        fill(&mut backend, &table, rows, &mut input)?;
+        Ok(Self { backend, matrix: uploaded, input, out, rows, x, bias })
+    }
+
+    pub(super) fn run(&mut self) -> Result<Vec<f32>> {
+        self.backend.linear(&self.matrix, &self.input, self.rows, &mut self.out)?;
+        Ok(self.backend.to_host(&self.out, self.rows, self.bias.len())?.to_vec())
+    }
+
+    /// With tolerances.
+    pub(super) fn expected(&self, weights: &Weights) -> impl ExactSizeIterator<Item = (f64, f64)> {
+        let mut expected = Vec::with_capacity(self.rows * weights.rows);
+        for x in self.x.chunks(weights.cols) {
+            expected.extend(weights.values.chunks(weights.cols).zip(&self.bias).map(|(w, &bias)| {
+                let (sum, tolerance) = reference(weights.ggml_type, w, x);
+                (sum + f64::from(bias), tolerance)
+            }));
         }
+        expected.into_iter()
     }
 }
 
 /// The three products of a stack, with bias: of rows as they are, added to others, and of normed rows.
-fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize) {
+fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally: &mut Tally<'_>) -> Result<()> {
     let (cols, outputs) = (weights[0].cols, weights[0].rows + weights[1].rows);
+    let [first, second] = weights.each_ref().map(|part| format!("{} of {}", part.ggml_type.name(), part.rows));
+    let what = format!("{first} over {second} x {cols}, {rows} rows");
+    tally.begin(&what)?;
     let mut random = Random(rows as u64);
     let (mut x, bias) = (random.values(rows * cols), random.values(outputs));
     x[..cols / 4].fill(0.0); // whole blocks of zeros
@@ -179,43 +221,40 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize) {
         let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols, data };
         LinearPart { weight: weights[i].view(), bias: Some(bias) }
     });
-    let uploaded = loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
-    let norm_vector = vector(&mut loader, &norm);
-    let x_table = matrix(&mut loader, &x, cols);
-    let residual_table = matrix(&mut loader, &residual, outputs);
-    let [mut input, mut normed] = [(); 2].map(|()| loader.alloc_buffer(rows, cols).unwrap());
-    let mut out = loader.alloc_buffer(rows, outputs).unwrap();
-    let mut backend = loader.finish().unwrap();
+    let uploaded = loader.upload_matrix(&parts, &mut |_| Ok(()))?;
+    let norm_vector = vector(&mut loader, &norm)?;
+    let x_table = matrix(&mut loader, &x, cols)?;
+    let residual_table = matrix(&mut loader, &residual, outputs)?;
+    let [mut input, mut normed] = two_buffers(&mut loader, rows, cols)?;
+    let mut out = loader.alloc_buffer(rows, outputs)?;
+    let mut backend = loader.finish()?;
 
-    let check = |op: &str, got: &[f32], x: &[f32], residual: Option<&[f32]>| {
-        for (r, x) in x.chunks(cols).enumerate() {
+    let expected = |x: &[f32], residual: Option<&[f32]>| {
+        let mut expected = Vec::with_capacity(rows * outputs);
+        for x in x.chunks(cols) {
             let all = weights.iter().flat_map(|part| part.values.chunks(cols).map(|w| (part.ggml_type, w)));
-            for (o, (ggml_type, w)) in all.enumerate() {
+            for ((ggml_type, w), &bias) in all.zip(&bias) {
                 let (sum, tolerance) = reference(ggml_type, w, x);
-                let at = r * outputs + o;
-                let expected = sum + f64::from(bias[o]) + residual.map_or(0.0, |residual| f64::from(residual[at]));
-                let [first, second] = weights.each_ref().map(|part| (part.ggml_type.name(), part.rows));
-                assert!(
-                    (f64::from(got[at]) - expected).abs() <= tolerance,
-                    "{op} of {first:?} and {second:?} x {cols}, row {r} of {rows}, output {o}: {}, not {expected} within \
-                     {tolerance}",
-                    got[at]
-                );
+                let before = residual.map_or(0.0, |residual| f64::from(residual[expected.len()]));
+                expected.push((sum + f64::from(bias) + before, tolerance));
             }
         }
+        expected.into_iter()
     };
-    fill(&mut backend, &x_table, rows, &mut input);
-    backend.linear(&uploaded, &input, rows, &mut out).unwrap();
-    check("linear", backend.to_host(&out, rows, outputs).unwrap(), &x, None);
+    fill(&mut backend, &x_table, rows, &mut input)?;
+    backend.linear(&uploaded, &input, rows, &mut out)?;
+    tally.compare(&format!("linear, {what}"), backend.to_host(&out, rows, outputs)?, expected(&x, None));
 
-    fill(&mut backend, &residual_table, rows, &mut out);
-    backend.linear_add(&uploaded, &input, rows, &mut out).unwrap();
-    check("linear_add", backend.to_host(&out, rows, outputs).unwrap(), &x, Some(&residual));
+    fill(&mut backend, &residual_table, rows, &mut out)?;
+    backend.linear_add(&uploaded, &input, rows, &mut out)?;
+    let sums = expected(&x, Some(&residual));
+    tally.compare(&format!("linear_add, {what}"), backend.to_host(&out, rows, outputs)?, sums);
 
-    backend.norm_linear(&input, &norm_vector, EPS, &uploaded, rows, &mut normed, &mut out).unwrap();
+    backend.norm_linear(&input, &norm_vector, EPS, &uploaded, rows, &mut normed, &mut out)?;
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let x: Vec<f32> = rms_norm(&x, &norm).into_iter().map(|x| x as f32).collect();
-    check("norm_linear", backend.to_host(&out, rows, outputs).unwrap(), &x, None);
+    tally.compare(&format!("norm_linear, {what}"), backend.to_host(&out, rows, outputs)?, expected(&x, None));
+    Ok(())
 }
 
 /// `w · x`, and how far a backend may be from it.
@@ -247,29 +286,26 @@ fn reference(ggml_type: GgmlType, w: &[f32], x: &[f32]) -> (f64, f64) {
 }
 
 /// Exact, but for the types that a backend may keep as f16.
-fn embedding<L: Loader>(mut loader: L, weights: &Weights) {
+fn embedding<L: Loader>(mut loader: L, weights: &Weights, tally: &mut Tally<'_>) -> Result<()> {
+    let what = format!("embedding of {}", weights.ggml_type.name());
+    tally.begin(&what)?;
     let cols = weights.cols;
     let ids = [0, weights.rows as u32 - 1, weights.rows as u32 / 2];
     let part = LinearPart { weight: weights.view(), bias: None };
-    let table = loader.upload_matrix(&[part], &mut |_| Ok(())).unwrap();
-    let mut out = loader.alloc_buffer(ids.len(), cols).unwrap();
-    let mut backend = loader.finish().unwrap();
+    let table = loader.upload_matrix(&[part], &mut |_| Ok(()))?;
+    let mut out = loader.alloc_buffer(ids.len(), cols)?;
+    let mut backend = loader.finish()?;
     let batch = rows_batch(ids.to_vec());
-    backend.begin_step(&batch).unwrap();
-    backend.embed(&table, &batch, 1.0, &mut out).unwrap();
-    let got = backend.to_host(&out, ids.len(), cols).unwrap();
-    let expected = ids.iter().flat_map(|&id| &weights.values[id as usize * cols..][..cols]);
+    backend.begin_step(&batch)?;
+    backend.embed(&table, &batch, 1.0, &mut out)?;
+    let got = backend.to_host(&out, ids.len(), cols)?;
+    let expected: Vec<f64> =
+        ids.iter().flat_map(|&id| &weights.values[id as usize * cols..][..cols]).map(|&x| x.into()).collect();
     // Half a step, of the smallest numbers too.
     let (relative, absolute) =
         if may_be_kept_as_f16(weights.ggml_type) { (F16, SMALLEST_F16 / 2.0) } else { (0.0, 0.0) };
-    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        let error = (got - expected).abs();
-        assert!(
-            f64::from(error) <= relative * f64::from(expected.abs()) + absolute,
-            "embedding of {}: element {i} is {got}, not {expected}",
-            weights.ggml_type.name(),
-        );
-    }
+    tally.close(&what, got, &expected, relative, absolute);
+    Ok(())
 }
 
 /// Types that no GPU kernel multiplies as they lie in the file.

@@ -1,5 +1,5 @@
 //! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references, through
-//! the traits alone. A backend calls `check_all` in its tests with a way to make loaders.
+//! the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device that it finds.
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;
@@ -10,9 +10,14 @@ pub(crate) mod linear;
 mod rope;
 pub(crate) mod rope_attention;
 pub(crate) mod selection;
+pub(crate) mod splits;
+mod tally;
 
+pub use tally::{Extent, Group, Tally};
+
+use crate::Result;
 use crate::backend::{
-    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation,
+    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec, Rotation,
 };
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::quant::GgmlType;
@@ -22,41 +27,72 @@ pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 
 /// How near a backend comes where it may compute in less than f32.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Accuracy {
+pub struct Accuracy {
     /// Absolute error of attention over an f16 cache, whose values are up to 1.
     attention_f16: f64,
 }
 
 impl Accuracy {
-    pub(crate) const CPU: Self = Self { attention_f16: 2e-6 };
+    pub const CPU: Self = Self { attention_f16: 2e-6 };
     /// The matrix units take q, and the softmax's weights, as f16.
-    pub(crate) const GPU: Self = Self { attention_f16: 2e-3 };
+    pub const GPU: Self = Self { attention_f16: 2e-3 };
 }
 
 /// Runs all cases but those of `check_invariance`; `loader` makes a fresh loader for steps of up to the given rows.
-pub(crate) fn check_all<L: Loader>(loader: impl Fn(usize) -> L + Copy, accuracy: Accuracy) {
-    check_types(loader, accuracy, |_| true);
+///
+/// # Errors
+/// Those of the backend: what is merely wrong is in the tally.
+pub fn check_all<L: Loader>(
+    loader: impl Fn(usize) -> Result<L> + Copy,
+    accuracy: Accuracy,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
+    check_types(loader, accuracy, |_| true, tally)
 }
 
 /// The same, with products of some of the tensor types alone.
+///
+/// # Errors
+/// As `check_all`.
 pub(crate) fn check_types<L: Loader>(
-    loader: impl Fn(usize) -> L + Copy,
+    loader: impl Fn(usize) -> Result<L> + Copy,
     accuracy: Accuracy,
     types: impl Fn(GgmlType) -> bool,
-) {
-    elementwise::check(loader);
-    fused::check(loader);
-    linear::check(loader, types);
-    experts::check(loader);
-    rope::check(loader);
-    attention::check(loader, accuracy);
-    rope_attention::check(loader);
-    selection::check(loader);
+    tally: &mut Tally<'_>,
+) -> Result<()> {
+    elementwise::check(loader, tally)?;
+    fused::check(loader, tally)?;
+    linear::check(loader, types, tally)?;
+    experts::check(loader, tally)?;
+    rope::check(loader, tally)?;
+    attention::check(loader, accuracy, tally)?;
+    rope_attention::check(loader, tally)?;
+    selection::check(loader, tally)
 }
 
 /// Results have the same bits whatever was computed with them.
-pub(crate) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> L + Copy) {
-    invariance::check(loader);
+///
+/// # Errors
+/// As `check_all`.
+pub fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L> + Copy, tally: &mut Tally<'_>) -> Result<()> {
+    invariance::check(loader, tally)
+}
+
+/// Runs cases in a test: panics with what is wrong.
+#[cfg(test)]
+pub(crate) fn pass(check: impl FnOnce(&mut Tally<'_>) -> Result<()>) {
+    let mut last = String::new();
+    let mut watch = |what: &str| {
+        what.clone_into(&mut last);
+        true
+    };
+    let mut tally = Tally::new(Extent::Full, &mut watch);
+    let outcome = check(&mut tally);
+    let groups = tally.into_groups();
+    outcome.unwrap_or_else(|error| panic!("{last}: {error}"));
+    assert!(groups.iter().map(|group| group.cases).sum::<u64>() > 0, "no case ran");
+    let wrong: Vec<_> = groups.iter().flat_map(|group| &group.texts).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Seeded values: splitmix64, whose low cost lets cases be many.
@@ -78,46 +114,50 @@ impl Random {
     }
 }
 
-/// |got - expected| <= relative * |expected| + absolute, element by element; NaN never passes.
-pub(crate) fn assert_close(what: &str, got: &[f32], expected: &[f64], relative: f64, absolute: f64) {
-    assert_eq!(got.len(), expected.len(), "{what}");
-    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
-        let error = (f64::from(got) - expected).abs();
-        assert!(error <= relative * expected.abs() + absolute, "{what}: element {i} is {got}, not {expected}");
-    }
-}
-
 pub(crate) fn bytes_of(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
 /// Uploads f32 values as a vector.
-pub(crate) fn vector<L: Loader>(loader: &mut L, values: &[f32]) -> <L::Backend as Backend>::Vector {
+pub(crate) fn vector<L: Loader>(loader: &mut L, values: &[f32]) -> Result<<L::Backend as Backend>::Vector> {
     let data = bytes_of(values);
     let view = TensorView { name: "vector", ggml_type: GgmlType::F32, rows: 1, cols: values.len(), data: &data };
-    loader.upload_vector(view).unwrap()
+    loader.upload_vector(view)
 }
 
 /// Uploads f32 values as a matrix.
-pub(crate) fn matrix<L: Loader>(loader: &mut L, values: &[f32], cols: usize) -> <L::Backend as Backend>::Matrix {
+pub(crate) fn matrix<L: Loader>(
+    loader: &mut L,
+    values: &[f32],
+    cols: usize,
+) -> Result<<L::Backend as Backend>::Matrix> {
     stack(loader, &[values], cols)
 }
 
 /// The same of several, stacked.
-pub(crate) fn stack<L: Loader>(loader: &mut L, parts: &[&[f32]], cols: usize) -> <L::Backend as Backend>::Matrix {
+pub(crate) fn stack<L: Loader>(
+    loader: &mut L,
+    parts: &[&[f32]],
+    cols: usize,
+) -> Result<<L::Backend as Backend>::Matrix> {
     let data: Vec<_> = parts.iter().map(|values| bytes_of(values)).collect();
     let parts = data.iter().map(|data| {
         let rows = data.len() / size_of::<f32>() / cols;
         LinearPart { weight: TensorView { name: "matrix", ggml_type: GgmlType::F32, rows, cols, data }, bias: None }
     });
-    loader.upload_matrix(&parts.collect::<Vec<_>>(), &mut |_| Ok(())).unwrap()
+    loader.upload_matrix(&parts.collect::<Vec<_>>(), &mut |_| Ok(()))
+}
+
+/// Two buffers alike.
+fn two_buffers<L: Loader>(loader: &mut L, rows: usize, cols: usize) -> Result<[BufferOf<L>; 2]> {
+    Ok([loader.alloc_buffer(rows, cols)?, loader.alloc_buffer(rows, cols)?])
 }
 
 /// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.
-pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) {
+pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) -> Result<()> {
     let batch = rows_batch((0..rows as u32).collect());
-    backend.begin_step(&batch).unwrap();
-    backend.embed(table, &batch, 1.0, buffer).unwrap();
+    backend.begin_step(&batch)?;
+    backend.embed(table, &batch, 1.0, buffer)
 }
 
 /// One sequence of these tokens, without a cache.
@@ -191,7 +231,7 @@ fn rotation<'a, V, B>(norms: &'a Option<[V; 2]>, rope: &'a RopeSpec, angles: &'a
 
 impl<L: Loader> AttentionRig<L> {
     /// `rows`: qkv rows, of `layout.cols()`. Nothing is rotated.
-    pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Self {
+    pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Result<Self> {
         Self::with_rope(loader, layout, spec, rows, no_rope(), None)
     }
 
@@ -202,73 +242,78 @@ impl<L: Loader> AttentionRig<L> {
         rows: &[f32],
         rope: RopeSpec,
         norms: Option<[Vec<f32>; 2]>,
-    ) -> Self {
+    ) -> Result<Self> {
         let table_rows = rows.len() / layout.cols();
         let mut rows = rows.to_vec();
         rows.resize(rows.len() + spec.block_size * layout.cols(), f32::NAN);
-        let table = matrix(&mut loader, &rows, layout.cols());
+        let table = matrix(&mut loader, &rows, layout.cols())?;
         let most = table_rows.max(spec.block_size);
-        let qkv = loader.alloc_buffer(most, layout.cols()).unwrap();
-        let angles = loader.alloc_buffer(most, 2 * rope.inv_freq.len().max(1)).unwrap();
-        let out = loader.alloc_buffer(most, layout.q_cols()).unwrap();
-        let kv = loader.alloc_kv_layer(spec).unwrap();
-        let norms = norms.map(|norms| norms.map(|weights| vector(&mut loader, &weights)));
-        let backend = loader.finish().unwrap();
+        let qkv = loader.alloc_buffer(most, layout.cols())?;
+        let angles = loader.alloc_buffer(most, 2 * rope.inv_freq.len().max(1))?;
+        let out = loader.alloc_buffer(most, layout.q_cols())?;
+        let kv = loader.alloc_kv_layer(spec)?;
+        let norms = match norms {
+            Some([q, k]) => Some([vector(&mut loader, &q)?, vector(&mut loader, &k)?]),
+            None => None,
+        };
+        let backend = loader.finish()?;
         let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rope, norms };
-        rig.poison();
-        rig
+        rig.poison()?;
+        Ok(rig)
     }
 
     /// Fills the whole pool with NaN: whoever reads what was not stored shows it.
-    fn poison(&mut self) {
+    fn poison(&mut self) -> Result<()> {
         for block in 0..self.spec.num_blocks as u32 {
             let piece = Piece { first_row: self.table_rows, blocks: vec![block], cached: 0, new: self.spec.block_size };
-            self.store(&batch_of(&[piece], self.spec.block_size, None));
+            self.store(&batch_of(&[piece], self.spec.block_size, None))?;
         }
+        Ok(())
     }
 
     /// Stores the K and V of the batch's tokens.
-    pub(crate) fn store(&mut self, batch: &Batch) {
-        self.project(batch);
+    pub(crate) fn store(&mut self, batch: &Batch) -> Result<()> {
+        self.project(batch)?;
         let Self { backend, layout, qkv, angles, kv, rope, norms, .. } = self;
-        backend.rope_and_store_kv(qkv, *layout, rotation(norms, rope, angles), batch, 0, kv).unwrap();
+        backend.rope_and_store_kv(qkv, *layout, rotation(norms, rope, angles), batch, 0, kv)
     }
 
     /// The batch's rows of q, k and v, and their angles.
-    fn project(&mut self, batch: &Batch) {
-        self.backend.begin_step(batch).unwrap();
-        self.backend.rope_angles(&self.rope, batch, &mut self.angles).unwrap();
-        self.backend.embed(&self.table, batch, 1.0, &mut self.qkv).unwrap();
+    fn project(&mut self, batch: &Batch) -> Result<()> {
+        self.backend.begin_step(batch)?;
+        self.backend.rope_angles(&self.rope, batch, &mut self.angles)?;
+        self.backend.embed(&self.table, batch, 1.0, &mut self.qkv)
     }
 
     /// Stores what the batch's sequences have in the cache, then runs the step: store and attention.
-    pub(crate) fn run(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+    pub(crate) fn run(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
         for piece in pieces {
             let before = Piece { cached: 0, new: piece.cached, ..piece.clone() };
-            self.store(&batch_of(&[before], self.spec.block_size, None));
+            self.store(&batch_of(&[before], self.spec.block_size, None))?;
         }
         self.step(args, pieces)
     }
 
     /// One step, without what came before.
-    pub(crate) fn step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+    pub(crate) fn step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, args.window);
-        self.store(batch);
-        self.backend.attention(&self.qkv, self.layout, args, batch, 0, &self.kv, &mut self.out).unwrap();
-        self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols()).unwrap().to_vec()
+        self.store(batch)?;
+        self.backend.attention(&self.qkv, self.layout, args, batch, 0, &self.kv, &mut self.out)?;
+        Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols())?.to_vec())
     }
 
     /// One step with store and attention in one op.
-    pub(crate) fn rope_step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Vec<f32> {
+    pub(crate) fn rope_step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, args.window);
-        self.project(batch);
+        self.project(batch)?;
         let Self { backend, layout, qkv, angles, out, kv, rope, norms, .. } = self;
         let rotation = rotation(norms, rope, angles);
-        backend.rope_attention(qkv, *layout, rotation, args, batch, 0, kv, out).unwrap();
-        backend.to_host(out, batch.num_tokens(), layout.q_cols()).unwrap().to_vec()
+        backend.rope_attention(qkv, *layout, rotation, args, batch, 0, kv, out)?;
+        Ok(backend.to_host(out, batch.num_tokens(), layout.q_cols())?.to_vec())
     }
 
-    pub(crate) fn held(&self) -> (MemoryLedger, u64) {
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> (crate::backend::MemoryLedger, u64) {
         (self.backend.memory(), self.backend.device_allocations())
     }
 }

@@ -1,6 +1,7 @@
 //! q/k norm and RoPE, both kinds, whole and partial.
 
-use super::{Piece, Random, assert_close, batch_of, fill, matrix, vector};
+use super::{Piece, Random, Tally, batch_of, fill, matrix, vector};
+use crate::Result;
 use crate::backend::{Backend, KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::config::KvCacheDtype;
 
@@ -34,46 +35,49 @@ const CASES: [Case; 9] = [
 /// Of q/k norm.
 pub(super) const EPS: f32 = 1e-6;
 
-pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, case) in CASES.iter().enumerate() {
-        check_case(loader(case.tokens), case, seed as u64);
+pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("RoPE");
+    for (seed, case) in tally.part(&CASES) {
+        check_case(loader(case.tokens)?, case, seed as u64, tally)?;
     }
+    Ok(())
 }
 
-fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64) {
+fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens } = case;
     let layout = QkvLayout { num_heads, num_kv_heads, head_dim };
+    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms}");
+    tally.begin(&what)?;
     let cols = layout.cols();
     let (x, q_w, k_w) = (random.values(tokens * cols), random.values(head_dim), random.values(head_dim));
     let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.5 };
 
-    let table = matrix(&mut loader, &x, cols);
-    let weights = norms.then(|| (vector(&mut loader, &q_w), vector(&mut loader, &k_w)));
-    let mut qkv = loader.alloc_buffer(tokens, cols).unwrap();
-    let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs).unwrap();
+    let table = matrix(&mut loader, &x, cols)?;
+    let weights = if norms { Some((vector(&mut loader, &q_w)?, vector(&mut loader, &k_w)?)) } else { None };
+    let mut qkv = loader.alloc_buffer(tokens, cols)?;
+    let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs)?;
     let num_blocks = tokens.div_ceil(16);
     let dtype = KvCacheDtype::F16;
-    let mut kv =
-        loader.alloc_kv_layer(KvLayerSpec { num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }).unwrap();
-    let mut backend = loader.finish().unwrap();
+    let mut kv = loader.alloc_kv_layer(KvLayerSpec { num_blocks, block_size: 16, num_kv_heads, head_dim, dtype })?;
+    let mut backend = loader.finish()?;
 
     let piece = Piece { first_row: 0, blocks: (0..num_blocks as u32).collect(), cached: 0, new: tokens };
     let batch = batch_of(&[piece], 16, None);
-    fill(&mut backend, &table, tokens, &mut qkv);
-    backend.begin_step(&batch).unwrap();
-    backend.rope_angles(&rope, &batch, &mut angles).unwrap();
+    fill(&mut backend, &table, tokens, &mut qkv)?;
+    backend.begin_step(&batch)?;
+    backend.rope_angles(&rope, &batch, &mut angles)?;
     let norms_of_case = weights.as_ref().map_or([None; 2], |(q, k)| [Some(q), Some(k)]);
     let rotation = Rotation { norms: norms_of_case, eps: EPS, rope: &rope, angles: &angles };
-    backend.rope_and_store_kv(&mut qkv, layout, rotation, &batch, 0, &mut kv).unwrap();
+    backend.rope_and_store_kv(&mut qkv, layout, rotation, &batch, 0, &mut kv)?;
 
     let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let norms = norms.then_some([q_w, k_w]);
     for (token, row) in expected.chunks_mut(cols).enumerate() {
         rotate(row, layout, &rope, norms.as_ref(), token);
     }
-    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {}", case.norms);
-    assert_close(&what, backend.to_host(&qkv, tokens, cols).unwrap(), &expected, 1e-6, 1e-6);
+    tally.close(&what, backend.to_host(&qkv, tokens, cols)?, &expected, 1e-6, 1e-6);
+    Ok(())
 }
 
 /// q and k of a row, normed with the weights of `norms` (for q, for k) and rotated.

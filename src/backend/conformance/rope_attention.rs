@@ -1,9 +1,10 @@
 //! RoPE, store and attention in one op, for steps of single tokens: two steps one after the other, so that what the first
 //! stored is read.
 
-use super::attention::{Case, reference};
+use super::attention::{Case, expected};
 use super::rope::rotate;
-use super::{AttentionRig, Piece, Random, assert_close, batch_of};
+use super::{AttentionRig, Piece, Random, Tally, batch_of};
+use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
 use crate::config::KvCacheDtype;
 
@@ -59,16 +60,25 @@ fn cases() -> Vec<Rotated> {
     ]
 }
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, case) in cases().iter().enumerate() {
-        check_case(&loader, case, seed as u64);
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("RoPE and attention in one");
+    for (seed, case) in tally.part(&cases()) {
+        check_case(&loader, case, seed as u64, tally)?;
     }
+    Ok(())
 }
 
-fn check_case<L: Loader>(loader: &impl Fn(usize) -> L, rotated: &Rotated, seed: u64) {
+fn check_case<L: Loader>(
+    loader: &impl Fn(usize) -> Result<L>,
+    rotated: &Rotated,
+    seed: u64,
+    tally: &mut Tally<'_>,
+) -> Result<()> {
     let mut random = Random(seed);
     let &Rotated { ref case, kind, num_pairs, norms } = rotated;
     let layout: QkvLayout = case.layout();
+    let what = format!("{kind:?} RoPE of {num_pairs} pairs and attention, {layout:?} {:?}", case.dtype);
+    tally.begin(&what)?;
     let rows = case.rows(&mut random);
     let (pieces, spec): (Vec<Piece>, KvLayerSpec) = case.pieces(&mut random);
     let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.0 };
@@ -83,19 +93,16 @@ fn check_case<L: Loader>(loader: &impl Fn(usize) -> L, rotated: &Rotated, seed: 
     }
     let expected_rows: Vec<f32> = expected_rows.iter().map(|&x| x as f32).collect();
 
-    let what = format!("{kind:?} RoPE of {num_pairs} pairs and attention, {layout:?} {:?}", case.dtype);
-    let mut rig = AttentionRig::with_rope(loader(1100), layout, spec, &rows, rope, norms);
+    let mut rig = AttentionRig::with_rope(loader(1100)?, layout, spec, &rows, rope, norms)?;
     for piece in &pieces {
-        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], case.block_size, None));
+        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], case.block_size, None))?;
     }
     for step in 0..2 {
         let now: Vec<_> = pieces.iter().map(|p| Piece { cached: p.cached + step, new: 1, ..p.clone() }).collect();
-        let got = rig.rope_step(case.args(), &now);
-        let expected: Vec<f64> = now
-            .iter()
-            .flat_map(|piece| reference(case, &expected_rows[piece.first_row * layout.cols()..], piece.cached))
-            .collect();
+        let got = rig.rope_step(case.args(), &now)?;
+        let expected = expected(case, &now, &expected_rows);
         let absolute = if case.dtype == KvCacheDtype::F16 { ROUNDED } else { 1e-5 };
-        assert_close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);
+        tally.close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);
     }
+    Ok(())
 }

@@ -1,6 +1,8 @@
 //! What a step brings back of its logits: the largest, the best few, their log-sum-exp, or the row.
 
-use super::{Random, fill, matrix, rows_batch};
+use super::tally::bits;
+use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
+use crate::Result;
 use crate::backend::{Backend, Loader};
 use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, Wanted, Wish};
 
@@ -26,17 +28,19 @@ const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
 
-pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
-    for (seed, cols) in COLS.into_iter().enumerate() {
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("argmax, top-k, penalties");
+    for (seed, &cols) in tally.part(&COLS) {
+        tally.begin(&format!("selection among {cols} logits"))?;
         let mut random = Random(seed as u64);
         let rows = PATTERNS.len();
         let logits: Vec<f32> =
             PATTERNS.iter().flat_map(|at| (0..cols).map(|i| at(&mut random, i)).collect::<Vec<_>>()).collect();
-        let mut loader = loader(rows);
-        let table = matrix(&mut loader, &logits, cols);
-        let mut buffer = loader.alloc_buffer(rows, cols).unwrap();
-        let mut backend = loader.finish().unwrap();
-        fill(&mut backend, &table, rows, &mut buffer);
+        let mut loader = loader(rows)?;
+        let table = matrix(&mut loader, &logits, cols)?;
+        let mut buffer = loader.alloc_buffer(rows, cols)?;
+        let mut backend = loader.finish()?;
+        fill(&mut backend, &table, rows, &mut buffer)?;
         let most = MAX_TOP.min(cols) as u32;
         let top = |k: u32, temperature| Wanted::Top { k: k.min(most), temperature };
         for wishes in [
@@ -48,35 +52,44 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> L) {
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
             let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
-            backend.begin_select(&buffer, cols, &wishes).unwrap();
-            let mut selection = backend.select(&buffer, rows, cols).unwrap();
+            backend.begin_select(&buffer, cols, &wishes)?;
+            let mut selection = backend.select(&buffer, rows, cols)?;
             for (row, logits) in logits.chunks(cols).enumerate() {
                 let what = format!("row {row} of {cols} logits, {:?}", wanted[row]);
-                compare(&what, selection.row(row), wanted[row], logits);
-                assert_eq!(bits(selection.whole_row(row).unwrap()), bits(logits), "{what}: the whole row");
+                tally.judge(&what, 1, verdict(selection.row(row), wanted[row], logits));
+                tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, logits);
             }
         }
         let wishes = [[Wanted::Argmax; 2], [top(u32::MAX, 0.8), top(7, 1.0)], [Wanted::Argmax, top(256, 1.5)]];
-        // The simulator is slow: of the largest vocabulary a mixture is enough.
+        // A simulator is slow: of the largest vocabulary a mixture is enough.
         for wishes in wishes.into_iter().skip(if cols > 100_000 { 2 } else { 0 }) {
             // The last selection has left its rows altered.
-            fill(&mut backend, &table, rows, &mut buffer);
-            check_altered(&mut backend, &buffer, &logits, cols, wishes);
+            fill(&mut backend, &table, rows, &mut buffer)?;
+            check_altered(&mut backend, &buffer, &logits, cols, wishes, tally)?;
         }
         // A row alone may be dealt to several blocks of threads.
         for (row, logits) in logits.chunks(cols).enumerate() {
             let batch = rows_batch(vec![row as u32]);
-            backend.begin_step(&batch).unwrap();
-            backend.embed(&table, &batch, 1.0, &mut buffer).unwrap();
-            backend.begin_select(&buffer, cols, &[Wanted::Argmax.into()]).unwrap();
-            let selection = backend.select(&buffer, 1, cols).unwrap();
-            compare(&format!("row {row} of {cols} logits, alone"), selection.row(0), Wanted::Argmax, logits);
+            backend.begin_step(&batch)?;
+            backend.embed(&table, &batch, 1.0, &mut buffer)?;
+            backend.begin_select(&buffer, cols, &[Wanted::Argmax.into()])?;
+            let selection = backend.select(&buffer, 1, cols)?;
+            let what = format!("row {row} of {cols} logits, alone");
+            tally.judge(&what, 1, verdict(selection.row(0), Wanted::Argmax, logits));
         }
     }
+    Ok(())
 }
 
 /// Bias, masks and penalties of the best tokens of every row but each third, and of many others.
-fn check_altered<B: Backend>(backend: &mut B, buffer: &B::Buffer, logits: &[f32], cols: usize, wishes: [Wanted; 2]) {
+fn check_altered<B: Backend>(
+    backend: &mut B,
+    buffer: &B::Buffer,
+    logits: &[f32],
+    cols: usize,
+    wishes: [Wanted; 2],
+    tally: &mut Tally<'_>,
+) -> Result<()> {
     let rows = logits.len() / cols;
     let mut random = Random(7);
     let lists: Vec<(Vec<AlteredToken>, Penalties)> = logits
@@ -110,26 +123,29 @@ fn check_altered<B: Backend>(backend: &mut B, buffer: &B::Buffer, logits: &[f32]
         Wish { wanted: wishes[row % 2], alteration: (!row.is_multiple_of(3)).then_some(alteration) }
     };
     let asked: Vec<Wish<'_>> = (0..rows).map(wish).collect();
-    backend.begin_select(buffer, cols, &asked).unwrap();
-    let mut selection = backend.select(buffer, rows, cols).unwrap();
+    backend.begin_select(buffer, cols, &asked)?;
+    let mut selection = backend.select(buffer, rows, cols)?;
     for (row, own) in logits.chunks(cols).enumerate() {
         let Wish { wanted, alteration } = asked[row];
         let what = format!("altered row {row} of {cols} logits, {wanted:?}");
         if let Some(unaltered) = selection.unaltered(row) {
             let temperature = if let Wanted::Top { temperature, .. } = wanted { temperature } else { 1.0 };
-            compare(&what, unaltered, Wanted::Top { k: most, temperature }, own);
+            tally.judge(&what, 1, verdict(unaltered, Wanted::Top { k: most, temperature }, own));
         }
         match (selection.row(row), alteration) {
-            (Selected::Row(whole), _) => assert_eq!(bits(whole), bits(own), "{what}: the model's own row"),
+            (Selected::Row(whole), _) => tally.same(&format!("{what}: the model's own row"), whole, own),
             (selected, Some(_)) => {
                 let (tokens, penalties) = &lists[row];
-                compare(&what, selected, wanted, &altered(own, tokens, penalties));
-                assert_eq!(selection.unaltered(row).is_some(), row.is_multiple_of(2), "{what}");
+                tally.judge(&what, 1, verdict(selected, wanted, &altered(own, tokens, penalties)));
+                if selection.unaltered(row).is_some() != row.is_multiple_of(2) {
+                    tally.judge(&what, 1, Err("what was not asked for, or not what was".to_owned()));
+                }
             }
-            (selected, None) => compare(&what, selected, wanted, own),
+            (selected, None) => tally.judge(&what, 1, verdict(selected, wanted, own)),
         }
-        assert_eq!(bits(selection.whole_row(row).unwrap()), bits(own), "{what}: the whole row");
+        tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, own);
     }
+    Ok(())
 }
 
 /// The row with bias, masks and penalties. Every operation in double precision and then rounded: for these four that is
@@ -158,52 +174,84 @@ fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f
     out
 }
 
-/// A row that several blocks of threads may share.
-pub(crate) fn check_split<L: Loader>(loader: impl Fn(usize) -> L) {
-    let mut loader = loader(1);
-    let logits = Random(1).values(33_000);
-    let table = matrix(&mut loader, &logits, logits.len());
-    let mut buffer = loader.alloc_buffer(1, logits.len()).unwrap();
-    let mut backend = loader.finish().unwrap();
-    fill(&mut backend, &table, 1, &mut buffer);
-    backend.begin_select(&buffer, logits.len(), &[Wanted::Argmax.into()]).unwrap();
-    let selection = backend.select(&buffer, 1, logits.len()).unwrap();
-    compare("a row of several blocks", selection.row(0), Wanted::Argmax, &logits);
+/// A row on a backend, whose largest logit several blocks of threads look for.
+pub(super) struct RowRig<L: Loader> {
+    backend: L::Backend,
+    buffer: BufferOf<L>,
+    logits: Vec<f32>,
 }
 
-/// A NaN counts as such, whatever its bits: arithmetic may give another than it got.
-fn bits(values: &[f32]) -> Vec<u32> {
-    values.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect()
+impl<L: Loader> RowRig<L> {
+    pub(super) fn new(mut loader: L, logits: Vec<f32>) -> Result<Self> {
+        let table = matrix(&mut loader, &logits, logits.len())?;
+        let mut buffer = loader.alloc_buffer(1, logits.len())?;
+        let mut backend = loader.finish()?;
+        fill(&mut backend, &table, 1, &mut buffer)?;
+        Ok(Self { backend, buffer, logits })
+    }
+
+    /// As `bits`, after a comparison with what is right.
+    pub(super) fn run(&mut self, what: &str, tally: &mut Tally<'_>) -> Result<Vec<f32>> {
+        self.backend.begin_select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
+        {
+            let selection = self.backend.select(&self.buffer, 1, self.logits.len())?;
+            tally.judge(what, 1, verdict(selection.row(0), Wanted::Argmax, &self.logits));
+        }
+        self.bits()
+    }
+
+    /// Token, logit and logarithm of the sum, or the row where the backend gives that.
+    pub(super) fn bits(&mut self) -> Result<Vec<f32>> {
+        self.backend.begin_select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
+        let selection = self.backend.select(&self.buffer, 1, self.logits.len())?;
+        Ok(match selection.row(0) {
+            Selected::Argmax { token, logit, log_sum_exp } => vec![f32::from_bits(token), logit, log_sum_exp],
+            Selected::Top { logits, .. } => logits.to_vec(),
+            Selected::Row(row) => row.to_vec(),
+        })
+    }
 }
 
-fn compare(what: &str, got: Selected<'_>, wanted: Wanted, logits: &[f32]) {
+/// The error of a selection as a share of the tolerance, or what is wrong with it.
+fn verdict(got: Selected<'_>, wanted: Wanted, logits: &[f32]) -> std::result::Result<f64, String> {
     let broken = logits.iter().any(|x| x.is_nan());
     let log_of = |got: f32, expected: f64| match broken {
-        true => assert!(got.is_nan(), "{what}: the logarithm of a sum with NaN is {got}"),
-        false => {
-            assert!((f64::from(got) - expected).abs() < 1e-5 * expected.abs().max(1.0), "{what}: {got}, {expected}")
-        }
+        true if got.is_nan() => Ok(0.0),
+        true => Err(format!("the logarithm of a sum with NaN is {got}")),
+        false => match (f64::from(got) - expected).abs() / (1e-5 * expected.abs().max(1.0)) {
+            share if share <= 1.0 => Ok(share),
+            _ => Err(format!("the logarithm of a sum is {got}, not {expected}")),
+        },
     };
     match (got, wanted) {
         // Any backend may give the whole row.
-        (Selected::Row(row), _) => assert_eq!(bits(row), bits(logits), "{what}"),
-        (Selected::Argmax { token, .. }, Wanted::Argmax) if broken => assert_eq!(token, NO_TOKEN, "{what}"),
+        (Selected::Row(row), _) => match row.iter().map(|&x| bits(x)).eq(logits.iter().map(|&x| bits(x))) {
+            true => Ok(0.0),
+            false => Err("the row is another".to_owned()),
+        },
+        (Selected::Argmax { token, .. }, Wanted::Argmax) if broken => match token {
+            NO_TOKEN => Ok(0.0),
+            _ => Err(format!("token {token} is the largest of a row with NaN")),
+        },
         (Selected::Argmax { token, logit, log_sum_exp }, Wanted::Argmax) => {
             let (best, _) = order(logits)[0];
-            assert_eq!((token, logit), (best, logits[best as usize]), "{what}");
-            log_of(log_sum_exp, f64::from(logit) + log_total(logits, 1.0));
+            if (token, logit) != (best, logits[best as usize]) {
+                return Err(format!("token {token} of {logit}, not {best} of {}", logits[best as usize]));
+            }
+            log_of(log_sum_exp, f64::from(logit) + log_total(logits, 1.0))
         }
         (Selected::Top { log_sum_exp, log_total: total, .. }, Wanted::Top { .. }) if broken => {
-            assert!(log_sum_exp.is_nan() && total.is_nan(), "{what}: {log_sum_exp}, {total}");
+            log_of(log_sum_exp, 0.0).and(log_of(total, 0.0))
         }
         (Selected::Top { ids, logits: values, log_sum_exp, log_total: total }, Wanted::Top { k, temperature }) => {
-            let got: Vec<_> = ids.iter().copied().zip(values.iter().copied()).collect();
             let expected = order(logits);
-            assert_eq!(got, expected[..k as usize], "{what}");
-            log_of(log_sum_exp, f64::from(expected[0].1) + log_total(logits, 1.0));
-            log_of(total, log_total(logits, temperature));
+            if !ids.iter().copied().zip(values.iter().copied()).eq(expected[..k as usize].iter().copied()) {
+                return Err(format!("not the best {k} in their order"));
+            }
+            let whole = log_of(log_sum_exp, f64::from(expected[0].1) + log_total(logits, 1.0))?;
+            Ok(whole.max(log_of(total, log_total(logits, temperature))?))
         }
-        (got, _) => panic!("{what}: {got:?}"),
+        (got, _) => Err(format!("{got:?}, which was not asked for")),
     }
 }
 

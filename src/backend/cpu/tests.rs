@@ -21,12 +21,14 @@ fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
 #[test]
 fn conformance_on_every_instruction_set() {
     for isa in Isa::available() {
-        conformance::check_all(|rows| loader(rows).with_isa(isa), Accuracy::CPU);
-        conformance::check_invariance(|rows| loader(rows).with_isa(isa));
+        let loader = |rows| Ok(loader(rows).with_isa(isa));
+        conformance::pass(|tally| conformance::check_all(loader, Accuracy::CPU, tally));
+        conformance::pass(|tally| conformance::check_invariance(loader, tally));
     }
     for threads in [1, 3] {
-        conformance::check_all(|rows| CpuLoader::new(threads, rows).unwrap(), Accuracy::CPU);
-        conformance::check_invariance(|rows| CpuLoader::new(threads, rows).unwrap());
+        let loader = |rows| CpuLoader::new(threads, rows);
+        conformance::pass(|tally| conformance::check_all(loader, Accuracy::CPU, tally));
+        conformance::pass(|tally| conformance::check_invariance(loader, tally));
     }
 }
 
@@ -38,14 +40,14 @@ fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
     let spec = KvLayerSpec { num_blocks, block_size: 16, num_kv_heads: 2, head_dim: 72, dtype: KvCacheDtype::F16 };
     let rows = Random(3).values(tokens * LAYOUT.cols());
     let piece = Piece { first_row: 0, blocks: (1..num_blocks as u32).collect(), cached: 0, new: tokens };
-    (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows), piece)
+    (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows).unwrap(), piece)
 }
 
 #[test]
 fn instruction_sets_agree_on_attention_bit_for_bit() {
     let run = |isa| {
         let (mut rig, piece) = rig(isa, 200);
-        rig.run(ARGS, &[piece]).into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        rig.run(ARGS, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
     };
     let expected = run(Isa::SCALAR);
     for isa in Isa::available() {
@@ -59,7 +61,7 @@ fn attention_scratch_is_linear_in_the_prompt() {
     let held = |tokens| {
         let (mut rig, piece) = rig(Isa::detect(), tokens);
         let before = rig.held();
-        rig.run(ARGS, &[piece]);
+        rig.run(ARGS, &[piece]).unwrap();
         assert_eq!(rig.held(), before);
         rig.backend.work_list_bytes()
     };
@@ -82,8 +84,8 @@ fn kv_bytes_and_ledger_are_exact() {
     let KvPool::F32(pages) = &layer.pool else { panic!("{layer:?}") };
     assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 4);
     loader.alloc_buffer(32, 100).unwrap();
-    vector(&mut loader, &[1.0; 80]);
-    let weight = matrix(&mut loader, &[1.0; 64 * 32], 32);
+    vector(&mut loader, &[1.0; 80]).unwrap();
+    let weight = matrix(&mut loader, &[1.0; 64 * 32], 32).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
     assert_eq!(ledger.kv_cache, 50 * (4 * kv_spec(50, 32).block_bytes().unwrap() + spec.block_bytes().unwrap()));
@@ -126,7 +128,7 @@ fn untouched_memory_is_not_available() {
 #[test]
 fn bad_tables_are_errors_not_panics() {
     let (mut rig, piece) = rig(Isa::detect(), 40);
-    rig.run(ARGS, std::slice::from_ref(&piece));
+    rig.run(ARGS, std::slice::from_ref(&piece)).unwrap();
     let good = batch_of(std::slice::from_ref(&piece), 16, None);
 
     let mut short = good.clone();
@@ -173,7 +175,7 @@ fn inconsistent_batches_are_refused() {
 #[test]
 fn copied_blocks_attend_alike() {
     let (mut rig, piece) = rig(Isa::detect(), 30);
-    let expected = rig.run(ARGS, std::slice::from_ref(&piece));
+    let expected = rig.run(ARGS, std::slice::from_ref(&piece)).unwrap();
     let moved = Piece { blocks: vec![0, 2], ..piece.clone() };
     let mut batch = batch_of(&[moved], 16, None);
     batch.block_copies = vec![BlockCopy { group: 0, src: 1, dst: 0 }, BlockCopy { group: 1, src: 0, dst: 2 }];
@@ -187,7 +189,7 @@ fn copied_blocks_attend_alike() {
 #[test]
 fn buffers_too_small_are_errors() {
     let mut loader = loader(4);
-    let weight = vector(&mut loader, &[1.0; 10]);
+    let weight = vector(&mut loader, &[1.0; 10]).unwrap();
     let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
     let mut backend = loader.finish().unwrap();
     assert!(backend.rms_norm(&x, &weight, 1e-5, 3, &mut out).is_ok());

@@ -34,6 +34,7 @@ mod stream;
 mod sys;
 #[cfg(test)]
 pub(crate) mod tests;
+pub mod trial;
 mod tuning;
 mod upload;
 mod vendor;

@@ -7,7 +7,8 @@ use std::ffi::{CStr, c_char, c_int};
 use std::process::{Command, ExitStatus, Stdio};
 
 use super::devices::{self, CPU_TARGETS};
-use crate::backend::conformance::{self, Accuracy};
+use crate::Result;
+use crate::backend::conformance::{self, Accuracy, Tally};
 use crate::backend::hip::compile::Compiler;
 use crate::backend::hip::{Device, HipLoader, KernelType, Unit};
 use crate::config::{EngineArgs, HipOptions};
@@ -52,11 +53,18 @@ fn limit_cpu_time() {
 }
 
 /// Leaves out each barrier of a unit in turn. In the process that does without one: runs the cases, in both orders.
-fn check(test: &str, file: &'static str, ty: Option<KernelType>, cases: impl Fn(&Opened)) {
+fn check(
+    test: &str,
+    file: &'static str,
+    ty: Option<KernelType>,
+    cases: impl Fn(&Opened, &mut Tally<'_>) -> Result<()>,
+) {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     if EngineArgs::new("").with_env().unwrap().hip.without_barrier.is_some() {
         limit_cpu_time();
-        return CPU_TARGETS[..2].iter().for_each(|target| cases(&devices::open(target).unwrap()));
+        return CPU_TARGETS[..2]
+            .iter()
+            .for_each(|target| conformance::pass(|tally| cases(&devices::open(target).unwrap(), tally)));
     }
     let unit = ty.map_or(Unit::plain(file), |ty| Unit::typed(file, ty));
     let image = Compiler::new(device.properties(), &options).code_object(unit).unwrap().image;
@@ -73,51 +81,55 @@ fn check(test: &str, file: &'static str, ty: Option<KernelType>, cases: impl Fn(
     assert!(needless.is_empty(), "without one of these barriers everything passes: {needless:?}");
 }
 
-fn loader(device: &Opened) -> impl Fn(usize) -> HipLoader + Copy {
-    |rows| devices::loader(device, rows)
+fn loader(device: &Opened) -> impl Fn(usize) -> Result<HipLoader> + Copy {
+    |rows| devices::make_loader(device, rows)
 }
 
 #[test]
 fn barriers_of_rows() {
-    check("barriers_of_rows", "rows.hip", None, |device| conformance::elementwise::check(loader(device)));
+    check("barriers_of_rows", "rows.hip", None, |device, tally| conformance::elementwise::check(loader(device), tally));
 }
 
 #[test]
 fn barriers_of_gemv() {
-    check("barriers_of_gemv", "gemv.hip", Some(KernelType::Q8_0), |device| {
-        conformance::linear::check_type(loader(device), GgmlType::Q8_0);
-        conformance::fused::check(loader(device));
+    check("barriers_of_gemv", "gemv.hip", Some(KernelType::Q8_0), |device, tally| {
+        conformance::linear::check_type(loader(device), GgmlType::Q8_0, tally)?;
+        conformance::fused::check(loader(device), tally)
     });
 }
 
 #[test]
 fn barriers_of_matmul() {
-    check("barriers_of_matmul", "matmul.hip", Some(KernelType::Q8_0), |device| {
-        conformance::linear::check_type(loader(device), GgmlType::Q8_0);
+    check("barriers_of_matmul", "matmul.hip", Some(KernelType::Q8_0), |device, tally| {
+        conformance::linear::check_type(loader(device), GgmlType::Q8_0, tally)
     });
 }
 
 #[test]
 fn barriers_of_experts() {
-    check("barriers_of_experts", "experts.hip", None, |device| conformance::experts::check(loader(device)));
+    check("barriers_of_experts", "experts.hip", None, |device, tally| {
+        conformance::experts::check(loader(device), tally)
+    });
 }
 
 #[test]
 fn barriers_of_decode_attention() {
-    check("barriers_of_decode_attention", "attention_decode.hip", None, |device| {
-        conformance::attention::check(loader(device), Accuracy::GPU);
-        conformance::rope_attention::check(loader(device));
+    check("barriers_of_decode_attention", "attention_decode.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)?;
+        conformance::rope_attention::check(loader(device), tally)
     });
 }
 
 #[test]
 fn barriers_of_prefill_attention() {
-    check("barriers_of_prefill_attention", "attention_prefill.hip", None, |device| {
-        conformance::attention::check(loader(device), Accuracy::GPU);
+    check("barriers_of_prefill_attention", "attention_prefill.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)
     });
 }
 
 #[test]
 fn barriers_of_sampling() {
-    check("barriers_of_sampling", "sampling.hip", None, |device| conformance::selection::check(loader(device)));
+    check("barriers_of_sampling", "sampling.hip", None, |device, tally| {
+        conformance::selection::check(loader(device), tally)
+    });
 }

@@ -12,7 +12,7 @@ type Opened = (Device, HipOptions);
 /// the device.
 fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
-    conformance::check_all(|rows| devices::loader(&device, rows), Accuracy::GPU);
+    conformance::pass(|tally| conformance::check_all(|rows| devices::make_loader(&device, rows), Accuracy::GPU, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
@@ -21,7 +21,8 @@ fn check(device: Option<Opened>) {
 fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
     let Some(device) = devices::open(target) else { return };
     let types = |ty| KernelType::of(ty).is_some() && types(ty);
-    conformance::check_types(|rows| devices::loader(&device, rows), Accuracy::GPU, types);
+    let loader = |rows| devices::make_loader(&device, rows);
+    conformance::pass(|tally| conformance::check_types(loader, Accuracy::GPU, types, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
@@ -35,7 +36,7 @@ fn check_kin(target: &str) {
 fn check_invariance(device: Option<Opened>) {
     let Some((device, options)) = device else { return };
     let device = (device, HipOptions { batch_invariant: true, ..options });
-    conformance::check_invariance(|rows| devices::loader(&device, rows));
+    conformance::pass(|tally| conformance::check_invariance(|rows| devices::make_loader(&device, rows), tally));
 }
 
 /// G1, G5, G16, G19, G20, G21: contexts up to 4097 tokens, rows with nothing to attend to, 151,936 logits.
@@ -110,10 +111,8 @@ fn gfx1151() {
 /// Ops in which blocks hand each other what they have stored, where nothing but releases and acquires makes that seen.
 fn check_order(target: &str) {
     let Some(device) = devices::open(target) else { return };
-    let loader = |rows| devices::loader(&device, rows);
-    conformance::linear::check_split(loader);
-    conformance::attention::check_split(loader, Accuracy::GPU);
-    conformance::selection::check_split(loader);
+    let loader = |rows| devices::make_loader(&device, rows);
+    conformance::pass(|tally| conformance::splits::check(loader, Accuracy::GPU, 2, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::backend::hip::compile::target_for;
 use crate::backend::hip::driver;
 pub(crate) use crate::backend::hip::driver::faults::{Call, Faults, Faulty, Live};
-use crate::backend::hip::{Device, HipLoader, StepLimits};
+use crate::backend::hip::{Device, HipLoader, trial};
 use crate::config::{EngineArgs, HipOptions, Platform};
 
 /// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
@@ -153,7 +153,11 @@ pub(crate) fn open_real() -> Option<(Device, HipOptions)> {
 }
 
 /// A loader for steps of up to `rows` tokens.
-pub(crate) fn loader((device, options): &(Device, HipOptions), rows: usize) -> HipLoader {
-    let limits = StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 };
-    HipLoader::new(device.clone(), options, limits).unwrap()
+pub(crate) fn loader(opened: &(Device, HipOptions), rows: usize) -> HipLoader {
+    make_loader(opened, rows).unwrap()
+}
+
+/// The same, for cases.
+pub(crate) fn make_loader((device, options): &(Device, HipOptions), rows: usize) -> crate::Result<HipLoader> {
+    trial::case_loader(device, options, rows)
 }

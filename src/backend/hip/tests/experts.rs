@@ -63,11 +63,11 @@ fn steps_keep_to_their_room() {
         let mut loader = devices::loader(&device, 8);
         let experts = with_tensors(spec, |tensors| loader.upload_experts(tensors, &mut |_| Ok(())))?;
         let mut work = loader.alloc_expert_work(&of_work, 3)?;
-        let norm = vector(&mut loader, &[1.0; 8]);
-        let table = matrix(&mut loader, &[1.0; 64], 8);
+        let norm = vector(&mut loader, &[1.0; 8]).unwrap();
+        let table = matrix(&mut loader, &[1.0; 64], 8).unwrap();
         let [mut residual, mut normed] = [loader.alloc_buffer(8, 8)?, loader.alloc_buffer(8, 8)?];
         let mut backend = loader.finish()?;
-        crate::backend::conformance::fill(&mut backend, &table, 8, &mut residual);
+        crate::backend::conformance::fill(&mut backend, &table, 8, &mut residual).unwrap();
         backend.experts(&experts, &norm, 1e-5, rows, &mut normed, &mut work, &mut residual)
     };
     run(spec(4, 2, 8, 8), 3).unwrap();

@@ -45,10 +45,10 @@ fn an_upload_needs_the_wait_for_its_slot() {
 fn results_need_the_wait_for_the_stream() {
     let Some(device) = devices::open(FAULTY_TARGETS[1]) else { return };
     let mut loader = devices::loader(&device, 1);
-    let table = matrix(&mut loader, &Random(1).values(32), 32);
+    let table = matrix(&mut loader, &Random(1).values(32), 32).unwrap();
     let mut out = loader.alloc_buffer(1, 32).unwrap();
     let mut backend = loader.finish().unwrap();
-    fill(&mut backend, &table, 1, &mut out);
+    fill(&mut backend, &table, 1, &mut out).unwrap();
     backend.to_host(&out, 1, 32).unwrap();
     devices::leave_out(&device.1, STREAM);
     backend.to_host(&out, 1, 32).unwrap();

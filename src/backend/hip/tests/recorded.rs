@@ -46,10 +46,12 @@ fn without_recordings() {
     let outputs = [Some(true), Some(false)].map(|graphs| {
         let device = (device.clone(), HipOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
-        let mut rig = AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None);
+        let mut rig =
+            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
         let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
         for piece in &pieces {
-            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+                .unwrap();
         }
         let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
         batch.logits_indices = vec![0, 1, 2];
@@ -97,12 +99,14 @@ fn when_steps_are_recorded() {
 fn a_repeated_step_checks_its_batch() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
-    let mut rig = AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None);
+    let mut rig =
+        AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
     let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
     // The window has left its first block behind.
     let long = Piece { first_row: 16, blocks: vec![6, 1, 4], cached: 40, new: 1 };
     for piece in [&short, &long] {
-        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+            .unwrap();
     }
     let mut good = batch_of(&[short, long], CACHE.block_size, WINDOW);
     good.logits_indices = vec![0, 1];

@@ -13,10 +13,10 @@ fn the_order_of_blocks_leaves_no_trace() {
     let results = [CPU_TARGETS[0], CPU_TARGETS[1]].map(|target| {
         let device = devices::open(target)?;
         let mut loader = devices::loader(&device, 1);
-        let table = matrix(&mut loader, &Random(1).values(cols), cols);
+        let table = matrix(&mut loader, &Random(1).values(cols), cols).unwrap();
         let mut logits = loader.alloc_buffer(1, cols).unwrap();
         let mut backend = loader.finish().unwrap();
-        fill(&mut backend, &table, 1, &mut logits);
+        fill(&mut backend, &table, 1, &mut logits).unwrap();
         let results = [(); 3].map(|()| {
             backend.begin_select(&logits, cols, &[Wanted::Argmax.into()]).unwrap();
             let selection = backend.select(&logits, 1, cols).unwrap();
@@ -37,10 +37,10 @@ fn a_list_without_room_brings_its_row() {
     let (rows, cols) = (2, 151_936);
     let values = Random(3).values(rows * cols);
     let mut loader = devices::loader(&device, rows);
-    let table = matrix(&mut loader, &values, cols);
+    let table = matrix(&mut loader, &values, cols).unwrap();
     let mut logits = loader.alloc_buffer(rows, cols).unwrap();
     let mut backend = loader.finish().unwrap();
-    fill(&mut backend, &table, rows, &mut logits);
+    fill(&mut backend, &table, rows, &mut logits).unwrap();
     // All but token 140,000 and those behind it are forbidden. There is room for 262,144 tokens.
     let forbidden = |id| AlteredToken { id, bias: f32::NEG_INFINITY, seen: 0 };
     let tokens: Vec<AlteredToken> = (0..140_000).map(forbidden).collect();

@@ -10,7 +10,7 @@ use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
 use crate::backend::conformance::{Random, fill, vector};
 use crate::backend::hip::vendor::blas::{Element, Operands, Product, VendorBlas};
-use crate::backend::hip::{Buffer, Device, DevicePtr, HipBackend, Matrix, Stream, Vector, helper};
+use crate::backend::hip::{Buffer, Device, DevicePtr, HipBackend, Matrix, Stream, Vector, helper, survey_library};
 use crate::backend::{Activation, Backend, LinearPart, Loader, Upload};
 use crate::config::{EngineArgs, HipOptions};
 use crate::quant::GgmlType;
@@ -113,11 +113,11 @@ impl Rig {
             loader.upload_matrix(&matrix(), &mut |_| Ok(())).unwrap(),
             loader.upload_matrix(&gate_up(), &mut |_| Ok(())).unwrap(),
         );
-        let norm = vector(&mut loader, &vec![1.0; COLS]);
+        let norm = vector(&mut loader, &vec![1.0; COLS]).unwrap();
         let mut buffer = |cols| loader.alloc_buffer(ROWS, cols).unwrap();
         let (mut x, normed, products, out) = (buffer(COLS), buffer(COLS), buffer(2 * FFN), buffer(FFN));
         let mut backend = loader.finish().unwrap();
-        fill(&mut backend, &table, ROWS, &mut x);
+        fill(&mut backend, &table, ROWS, &mut x).unwrap();
         Self { backend, matrix, gate_up, norm, x, normed, products, out }
     }
 

@@ -1,0 +1,14 @@
+//! What `rocmforge doctor --test` does on a GPU beside serving: loaders for the cases of every backend.
+
+use super::{Device, HipLoader, StepLimits};
+use crate::Result;
+use crate::config::HipOptions;
+
+/// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at load.
+///
+/// # Errors
+/// Those of `HipLoader::new`.
+pub fn case_loader(device: &Device, options: &HipOptions, rows: usize) -> Result<HipLoader> {
+    let limits = StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 };
+    HipLoader::new(device.clone(), &HipOptions { self_test: false, ..options.clone() }, limits)
+}
