@@ -290,3 +290,12 @@ struct TopKArgs {
   const float* temperatures;  // [rows], above 0
   u32 rows, cols, k;      // k <= 256 and k <= cols
 };
+
+// Reads 16-byte pieces, for what it takes: `out` gets the exclusive or of what each thread has read. probe_read and
+// probe_nothing, grid (blocks)
+struct ProbeArgs {
+  const u8* data;         // [pieces][16], 16-byte aligned
+  u32* out;               // [blocks][256]
+  u64 pieces;
+  u32 blocks;
+};

@@ -20,6 +20,11 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "check_gguf",
+    "device_bandwidth",
+    "device_cases",
+    "device_launches",
+    "device_matrix_library",
+    "device_repeats",
     "doctor",
     "embedded_targets",
     "inspect_gguf",
@@ -319,6 +324,77 @@ def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]
 
     Loads every kernel onto the GPU, if there is one, and compiles those without code. `progress` is called with the
     units of kernels that are done, and all.
+    """
+
+def device_cases(
+    device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None
+) -> list[dict[str, Any]]:
+    """Runs every op on every tensor type on a device and compares the results with references in double precision.
+
+    Args:
+        device: As for `LLM`.
+        quick: Each third of the cases, and none that takes long.
+        watch: Called with the name of each case before it runs. What it raises ends the test.
+
+    Returns:
+        Groups of cases, each with `name`, `cases`, `numbers` (that were compared), `worst` (the largest error as a
+        share of the tolerance; infinite for what is no number), `wrong` and `problems` (texts of the first wrong
+        cases).
+
+    Raises:
+        DeviceError: There is no such device, or it fails.
+    """
+
+def device_repeats(
+    device: str, *, repetitions: int, quick: bool = False, watch: Callable[[str], object] | None = None
+) -> list[dict[str, Any]]:
+    """Computes what several blocks of a GPU share again and again; it has to be the same to the last bit.
+
+    Arguments, result and errors are those of `device_cases`.
+    """
+
+def device_matrix_library(
+    device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None
+) -> dict[str, Any]:
+    """Tries the vendor's matrix library on shapes of common models, each in a process of its own.
+
+    Returns:
+        `not_used` (why, or `None`), `file` and `tried`: `shape`, `products` (how many) and `problem` of each.
+
+    Raises:
+        DeviceError: There is no GPU.
+    """
+
+def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> dict[str, Any]:
+    """Bytes per second of a GPU, the best of several passes.
+
+    Args:
+        device: As for `LLM`.
+        num_bytes: Device memory to read and to copy; no more than a quarter of what is free is used.
+        host_bytes: Of that, what is copied to and from page-locked memory of the host.
+
+    Returns:
+        `to_device` and `to_host` (copies), `on_device` (a copy; bytes read and written both count) and `read` (by a
+        kernel that does nothing else); `device_bytes` and `host_bytes` as they were.
+
+    Raises:
+        DeviceError: There is no GPU, or it fails.
+        OutOfMemoryError: Its memory is full.
+    """
+
+def device_launches(device: str, *, count: int) -> dict[str, Any]:
+    """Seconds that empty kernels take on a GPU.
+
+    Args:
+        device: As for `LLM`.
+        count: Launches that are queued one after the other.
+
+    Returns:
+        `eager` (from one launch to the next), `call` (of that, the host's), `graph_node` (what one more kernel adds to
+        a recorded graph), `graph` (launching a graph of one kernel), and `launches`.
+
+    Raises:
+        DeviceError: There is no GPU, or it fails.
     """
 
 def embedded_targets() -> list[str]:

@@ -80,7 +80,7 @@ struct Model<'a> {
 type Loaded = (Box<dyn Executor>, EngineConfig);
 
 /// The GPU to use, if one is to be used. "auto" takes the CPU when there is none, and says why.
-fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
+pub(super) fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
     if args.device == DeviceKind::Cpu {
         return Ok(None);
     }
@@ -174,7 +174,7 @@ pub(super) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     }
 }
 
-fn resolve_threads(args: &EngineArgs) -> Result<usize> {
+pub(super) fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     match args.num_threads {
         Some(n) => Ok(n),
         None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {

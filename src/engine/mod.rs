@@ -12,6 +12,7 @@ pub mod chat;
 pub mod check;
 mod core;
 mod delivery;
+pub mod device_test;
 pub mod doctor;
 pub mod events;
 pub mod executor;

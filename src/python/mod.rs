@@ -2,6 +2,7 @@
 //! wrap); what a user sees is built on top of them in `python/rocmforge`.
 
 mod arrays;
+mod device_test;
 mod engine;
 mod error;
 mod handle;
@@ -19,6 +20,8 @@ mod tokenizer;
 /// `gil_used = false`: every class is frozen and what it shares sits behind locks or channels of its own.
 #[pyo3::pymodule(gil_used = false)]
 mod _rocmforge {
+    #[pymodule_export]
+    use super::device_test::{device_bandwidth, device_cases, device_launches, device_matrix_library, device_repeats};
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]

@@ -1,8 +1,10 @@
 """`rocmforge doctor`."""
 
 import itertools
+import os
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -17,9 +19,28 @@ def doctor(
     *,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Test the device and measure it, some two minutes; a report for an issue.")
+    ] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --test: few cases and small models, some seconds.")
+    ] = False,
+    part: Annotated[
+        list[str] | None, typer.Option("--part", help="With --test: this part alone; may be given several times.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show the devices, the kernel of each tensor type and op and how it was compiled; with --model, that model too."""
+    """Show the devices, the kernel of each tensor type and op and how it was compiled; with --model, that model too.
+
+    With --test: whether the device computes rightly and how fast it is. Exits with 1 when anything is wrong.
+    """
+    if test:
+        if model is not None or threads is not None:
+            raise typer.BadParameter("--test makes up its own models: it takes neither --model nor --threads")
+        _test(device, quick=quick, only=part or [], json_output=json_output)
+        return
+    if quick or part:
+        raise typer.BadParameter("--quick and --part are of --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
         report = {"version": __version__} | _rocmforge.doctor(lambda done, total: draw(done, total, ""))
     if model is not None:
@@ -48,6 +69,29 @@ def doctor(
     print_table("Kernels of the CPU", ["tensor type", "op", "kernel"], report["kernels"])
     if model is not None:
         typer.echo(f"\n{report['model']['runs_on']}")
+
+
+def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> None:
+    # Only this needs them.
+    from rocmforge.cli.device_test.parts import PARTS  # noqa: PLC0415
+    from rocmforge.cli.device_test.report import examine, text_of  # noqa: PLC0415
+
+    if device == "auto":
+        device = os.environ.get("ROCMFORGE_DEVICE") or device
+    if not re.fullmatch(r"auto|cpu|(hip|gpu|rocm|cuda)(:\d+)?", device):
+        raise typer.BadParameter(
+            f"{device!r} is no device: auto, cpu, hip, gpu, rocm or cuda, the last four also hip:1"
+        )
+    if unknown := set(only) - set(PARTS):
+        raise typer.BadParameter(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    with bar("Testing", unit="parts") as draw:
+        report = examine(device, quick=quick, only=only, tell=lambda number, what: draw(number, len(PARTS), what))
+    if json_output:
+        print_json(report)
+    else:
+        typer.echo(text_of(report))
+    if report["failed"]:
+        raise typer.Exit(1)
 
 
 def _print_gpu(device: dict[str, Any]) -> None:

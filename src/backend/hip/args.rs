@@ -202,4 +202,5 @@ kernel_args! {
         cols: u32,
         k: u32,
     }
+    ProbeArgs { data: DevicePtr, out: DevicePtr, pieces: u64, blocks: u32 }
 }

@@ -4,6 +4,8 @@ use super::{EXPERT_RUNS, Function, HEAD_SIZES, KernelId, KernelType, Kernels, MA
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
 
+/// What no model needs.
+const PROBE_FILE: &str = "probe.hip";
 /// What only models with experts need.
 const EXPERT_FILES: [&str; 2] = ["experts.hip", "matmul_experts.hip"];
 
@@ -73,6 +75,7 @@ pub fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
         .into_iter()
         .map(|kernel| kernel.unit)
         .filter(|unit| unit.types().all(|ty| types.contains(&ty)))
+        .filter(|unit| unit.file != PROBE_FILE)
         .filter(|unit| experts || !EXPERT_FILES.contains(&unit.file))
         .collect();
     units.sort_unstable_by_key(|unit| unit.name());

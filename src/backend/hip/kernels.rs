@@ -25,6 +25,9 @@ pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
 /// Rows that a block of `matmul_experts` computes: those of a run of one expert.
 pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 
+/// Threads of a block of the kernels that measure a device.
+pub const PROBE_THREADS: u32 = 256;
+
 /// A kernel: its name, its unit and its block size, as the sources have them (kernels/README.md).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KernelId {
@@ -171,6 +174,15 @@ impl KernelId {
         Self::new("sampling.hip", "top_k", 1024)
     }
 
+    /// Kernels that measure a device.
+    pub fn probe_nothing() -> Self {
+        Self::new("probe.hip", "probe_nothing", PROBE_THREADS)
+    }
+
+    pub fn probe_read() -> Self {
+        Self::new("probe.hip", "probe_read", PROBE_THREADS)
+    }
+
     /// Every kernel of every unit.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
@@ -185,6 +197,8 @@ impl KernelId {
             Self::alter_logits(),
             Self::argmax(),
             Self::top_k(),
+            Self::probe_nothing(),
+            Self::probe_read(),
         ];
         for cache in [KvCacheDtype::F16, KvCacheDtype::F32] {
             all.push(Self::rope_store(cache));

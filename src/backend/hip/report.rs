@@ -137,6 +137,7 @@ fn of_activations() -> Vec<Wanted> {
         ("bias and penalties", vec![KernelId::alter_logits()]),
         ("argmax", vec![KernelId::argmax()]),
         ("top-k", vec![KernelId::top_k()]),
+        ("measurements of the device", vec![KernelId::probe_nothing(), KernelId::probe_read()]),
     ];
     ops.into_iter().map(|(op, ids)| (None, op.to_owned(), ids)).collect()
 }

@@ -40,8 +40,15 @@ pub const TYPED_FILES: [&str; 4] = ["weights.hip", "gemv.hip", "matmul.hip", "ma
 /// Those of them that are also compiled once for each pair.
 pub const PAIRED_FILES: [&str; 2] = ["gemv.hip", "matmul.hip"];
 /// Files that are compiled once.
-pub const PLAIN_FILES: [&str; 6] =
-    ["rows.hip", "rope.hip", "experts.hip", "attention_decode.hip", "attention_prefill.hip", "sampling.hip"];
+pub const PLAIN_FILES: [&str; 7] = [
+    "rows.hip",
+    "rope.hip",
+    "experts.hip",
+    "attention_decode.hip",
+    "attention_prefill.hip",
+    "sampling.hip",
+    "probe.hip",
+];
 
 /// What is compiled at once: a file, or a file for one type or pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

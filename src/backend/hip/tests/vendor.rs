@@ -287,3 +287,36 @@ fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
     let refused = unsafe { blas.multiply(&stream, product, operands) };
     assert!(matches!(refused, Err(Error::Internal { .. })), "{refused:?}");
 }
+
+/// The survey of `doctor --test`: each shape has its own verdict, whatever is remembered, and a library that is not used
+/// says why.
+#[test]
+fn a_survey_tries_every_shape_by_itself() {
+    let _alone = alone();
+    for (fault, reason) in [("", None), ("wrong", Some("of the result is wrong")), ("abort", Some("signal 6"))] {
+        let Some((device, options, _cache)) = open(helper(fault)) else { return };
+        let mut seen = Vec::new();
+        let mut watch = |what: &str| {
+            seen.push(what.to_owned());
+            true
+        };
+        let survey = survey_library(&device, &options, true, &mut watch).unwrap().unwrap();
+        assert!(survey.file.ends_with("libhipsim.so"), "{}", survey.file.display());
+        assert_eq!(seen, survey.tried.iter().map(|tried| tried.name).collect::<Vec<_>>());
+        assert_eq!(seen.len(), 2);
+        for tried in &survey.tried {
+            assert!(tried.products > 0);
+            match (&tried.problem, reason) {
+                (None, None) => {}
+                (Some(problem), Some(reason)) => assert!(problem.contains(reason), "{problem}"),
+                (problem, _) => panic!("{fault}: {problem:?}"),
+            }
+        }
+        let refused = survey_library(&device, &options, true, &mut |_| false);
+        assert!(matches!(refused, Err(Error::Interrupted)));
+        let forbidden = HipOptions { vendor_blas: Some(false), ..options };
+        let not_used = survey_library(&device, &forbidden, true, &mut |_| true).unwrap();
+        assert_eq!(not_used.err().as_deref(), Some("ROCMFORGE_VENDOR_BLAS=0"));
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+}

@@ -4,6 +4,7 @@
 mod allowed;
 pub mod blas;
 mod shapes;
+pub mod survey;
 pub mod trial;
 
 pub use shapes::products;

@@ -45,17 +45,35 @@ pub fn check(
     if let Some(verdict) = cache.load(&key) {
         return judged(&verdict);
     }
+    let verdict = tried(&job, options)?;
+    cache.store(&key, &verdict);
+    judged(&verdict)
+}
+
+/// The same on either platform, whatever was found before.
+///
+/// # Errors
+/// What is wrong with the products, or why they were not tried.
+pub fn verdict(
+    properties: &DeviceProperties,
+    library: &Path,
+    products: &[Product],
+    options: &HipOptions,
+) -> std::result::Result<(), String> {
+    judged(&tried(&job(properties, library, products), options)?)
+}
+
+/// The verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be otherwise
+/// next time.
+fn tried(job: &Value, options: &HipOptions) -> std::result::Result<Vec<u8>, String> {
     let Some(command) = &options.helper else {
         return Err("it was not tried, since no program to try it in was named".to_owned());
     };
-    let verdict = match helper::run(command, &job, TIMEOUT) {
-        Ok(verdict) => verdict,
-        // That it crashes is a verdict; that nothing could be tried is none, and may be otherwise next time.
-        Err(helper::Failure::Died(how)) => format!("tried in a process of its own, that {how}").into_bytes(),
-        Err(helper::Failure::NotRun(problem)) => return Err(format!("it was not tried: {problem}")),
-    };
-    cache.store(&key, &verdict);
-    judged(&verdict)
+    match helper::run(command, job, TIMEOUT) {
+        Ok(verdict) => Ok(verdict),
+        Err(helper::Failure::Died(how)) => Ok(format!("tried in a process of its own, that {how}").into_bytes()),
+        Err(helper::Failure::NotRun(problem)) => Err(format!("it was not tried: {problem}")),
+    }
 }
 
 fn judged(verdict: &[u8]) -> std::result::Result<(), String> {

@@ -1,0 +1,52 @@
+"""A part in a process of its own: `python -m rocmforge.cli.device_test.child FOLDER`, started by `process`."""
+
+import json
+import os
+import resource
+import sys
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+from rocmforge import RocmForgeError
+from rocmforge.cli.device_test.outcome import FAILED, Job, Outcome
+from rocmforge.cli.device_test.parts import PARTS
+
+JOB_FILE = "job.json"
+WATCH_FILE = "watch"
+RESULT_FILE = "result.json"
+
+
+def main() -> None:
+    """Does the job of the folder and leaves its result there."""
+    # An abort is expected here: no core file.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    folder = Path(sys.argv[1])
+    given = json.loads((folder / JOB_FILE).read_text(encoding="utf-8"))
+    name = given.pop("part")
+    with (folder / WATCH_FILE).open("w", encoding="utf-8", buffering=1) as watched:
+        job = Job(folder=folder, watch=lambda what: print(what, file=watched), **given)
+        outcome = _outcome(name, job)
+    # Whole or not at all: what lies there is the result.
+    unfinished = folder / f"{RESULT_FILE}.unfinished"
+    unfinished.write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+    unfinished.rename(folder / RESULT_FILE)
+
+
+def _outcome(name: str, job: Job) -> Outcome:
+    try:
+        return PARTS[name].run(job)
+    except (RocmForgeError, OSError) as error:
+        return Outcome(FAILED, f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent() -> None:
+    """The other end of standard input is the parent's, and closes when it ends, in whatever way."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

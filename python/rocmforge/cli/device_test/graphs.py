@@ -1,0 +1,65 @@
+"""The part that repeats recorded decode steps, against the same steps op by op."""
+
+import os
+from typing import TypeAlias
+
+from rocmforge import LLM, SamplingParams
+from rocmforge.cli.device_test import made_up
+from rocmforge.cli.device_test.outcome import LEFT_OUT, Job, Outcome
+
+# So deep that a step has as many kernels as that of an 8B model: drivers have failed with long graphs alone.
+DEEP = made_up.Shape(layers=32, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=2048)
+QUICK_DEEP = made_up.Shape(layers=4, hidden=256, ffn=256, heads=4, kv_heads=2, head_dim=64, vocab=512)
+STEPS = 64
+QUICK_STEPS = 6
+RUNS = 16
+QUICK_RUNS = 2
+# Sequences of a step: sizes that steps are recorded for, so that both ways launch the same kernels.
+SIZES = (1, 2, 8)
+
+Answers: TypeAlias = list[tuple[list[int], list[float]]]
+"""Of each sequence the tokens and their log-probabilities."""
+
+
+def graphs(job: Job) -> Outcome:
+    """Samples the same sequences with recorded steps, many times, and op by op."""
+    steps, runs = (QUICK_STEPS, QUICK_RUNS) if job.quick else (STEPS, RUNS)
+    model = made_up.write(QUICK_DEEP if job.quick else DEEP, job.folder / "deep.gguf")
+    _, expected = _run(job, model, recorded=False, steps=steps, runs=1)
+    described, got = _run(job, model, recorded=True, steps=steps, runs=runs)
+    if "op by op" in described:
+        return Outcome(LEFT_OUT, "steps are not recorded on this device, also where they are asked for")
+    differ = sum(found != expected[index // runs] for index, found in enumerate(got))
+    figures = {"runs": len(got), "differ": differ, "steps": len(got) * steps, "sizes": list(SIZES)}
+    sizes = ", ".join(map(str, SIZES))
+    summary = (
+        f"{differ} of {len(got)} runs differ from the same steps op by op, to the last bit "
+        f"({len(got) * steps:,} steps of {sizes} sequences)"
+    )
+    return Outcome.judged(differ == 0, summary, figures=figures)
+
+
+def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs: int) -> tuple[str, list[Answers]]:
+    os.environ["ROCMFORGE_GRAPHS"] = "1" if recorded else "0"
+    llm = LLM(model, device=job.device, max_model_len=128, max_num_seqs=max(SIZES), enable_prefix_caching=False)
+    found = []
+    with llm:
+        for size in SIZES:
+            for run in range(runs):
+                how = "recorded" if recorded else "op by op"
+                job.watch(f"steps {how}: {size} sequences, run {run + 1} of {runs}")
+                found.append(_answers(llm, size, steps))
+        return llm.describe(), found
+
+
+def _answers(llm: LLM, size: int, steps: int) -> Answers:
+    """Sequences of one prompt: they start together, so that each run has the same steps."""
+    params = SamplingParams(n=size, temperature=1.0, seed=7, max_tokens=steps, ignore_eos=True, logprobs=0)
+    (output,) = llm.generate([(5 * i) % 251 for i in range(37)], params, progress=False)
+    return [
+        (
+            sequence.token_ids,
+            [at[token].logprob for token, at in zip(sequence.token_ids, sequence.logprobs or (), strict=True)],
+        )
+        for sequence in output.outputs
+    ]

@@ -1,0 +1,80 @@
+"""The machine and its devices: what stands above the verdicts. Nothing in it is about the person."""
+
+import os
+import platform
+import re
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rocmforge import _rocmforge
+from rocmforge.cli.device_test.outcome import FAILED, OK, Job, Outcome
+from rocmforge.cli.summary import machine_line
+
+# Where the kernel says which driver it has; either may be missing.
+DRIVER_FILES = (Path("/sys/module/amdgpu/version"), Path("/proc/driver/nvidia/version"))
+
+
+def lines() -> list[str]:
+    """Processor, memory, system and Python."""
+    try:
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", "unknown distribution")
+    except OSError:
+        system = "unknown distribution"
+    drivers = [file.read_text(encoding="utf-8").splitlines()[0].strip() for file in DRIVER_FILES if file.is_file()]
+    python = f"Python {platform.python_version()} ({platform.machine()})"
+    return [f"machine: {machine_line()}", f"system: {', '.join([system, *drivers, python])}"]
+
+
+def devices(job: Job) -> Outcome:
+    """Every GPU that there is, and every kernel loaded onto the one that is tested."""
+    os.environ["ROCMFORGE_DEVICE"] = job.device
+    report = _rocmforge.doctor(lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
+    hip = report["devices"][1]
+    details = [
+        f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}"
+        for driver in report["gpu_drivers"]
+    ]
+    for gpu in report["gpus"]:
+        kind = ", integrated" if gpu["integrated"] else ""
+        taken = ", tested" if gpu["taken"] else ""
+        details.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){taken}")
+    rows = hip.get("kernels")
+    figures: dict[str, Any] = {
+        "usable": rows is not None,
+        "detail": hip["detail"],
+        "gpus": report["gpus"],
+        "gpu_drivers": report["gpu_drivers"],
+        "matrix_library": hip.get("matrix_library"),
+        "decode_steps": hip.get("decode_steps"),
+    }
+    if rows is None:
+        return Outcome(FAILED, hip["detail"], details, figures)
+    how = Counter(re.sub(r" in [\d.]+ s$", "", row["code"] or "NOT USABLE") for row in rows)
+    problems = dict.fromkeys(f"{row['unit']}: {row['problem']}" for row in rows if row["problem"] is not None)
+    figures |= {"kernels": dict(how), "problems": list(problems)}
+    details += [f"kernels: {', '.join(f'{count} {code}' for code, count in how.most_common())}"]
+    details += [f"matrix library of the vendor: {hip['matrix_library']}", hip["decode_steps"], *list(problems)[:5]]
+    unusable = sum(row["problem"] is not None for row in rows)
+    note = f"; {unusable} of {len(rows)} rows of kernels cannot be used" if unusable else ""
+    return Outcome(FAILED if problems else OK, hip["detail"] + note, details, figures)
+
+
+def scrubbed(value: Any) -> Any:
+    """A report without the names of the machine and of the person's folder."""
+    if isinstance(value, dict):
+        return {key: scrubbed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [scrubbed(item) for item in value]
+    return _scrubbed_text(value) if isinstance(value, str) else value
+
+
+def _scrubbed_text(text: str) -> str:
+    # A root of "/" is nobody's home.
+    homes = [home for home in (os.path.expanduser("~"), os.environ.get("HOME", "")) if len(home) > 1]  # noqa: PTH111
+    for home in homes:
+        text = text.replace(home, "~")
+    text = re.sub(r"/(home|Users)/[^/\s:]+", r"/\1/<user>", text)
+    host = socket.gethostname()
+    return re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "<host>", text) if host not in ("", "localhost") else text

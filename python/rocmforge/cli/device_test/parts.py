@@ -1,0 +1,33 @@
+"""The parts of the test, in their order."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rocmforge.cli.device_test import checks, graphs, machine, sequences, speeds
+from rocmforge.cli.device_test.outcome import Job, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One matter."""
+
+    title: str
+    run: Callable[[Job], Outcome]
+    """In a process of its own."""
+    without_gpu: str | None
+    """Why it is left out where there is no GPU; `None` for a part that runs on a CPU, too."""
+    seconds: float
+    """After which it is ended: some ten times what it takes where every kernel has to be compiled first."""
+
+
+PARTS = {
+    "devices": Part("devices and drivers", machine.devices, "the CPU is tested", 900),
+    "kernels": Part("kernels against references", checks.kernels, None, 900),
+    "repeats": Part("sums shared by blocks", checks.repeats, "the CPU adds up in one order", 600),
+    "graphs": Part("recorded steps", graphs.graphs, "the CPU records no steps", 600),
+    "library": Part("matrix library", checks.matrix_library, "the CPU uses none", 1200),
+    "sequences": Part("many requests at once", sequences.sequences, None, 600),
+    "bandwidth": Part("memory", speeds.bandwidth, None, 300),
+    "launches": Part("launches", speeds.launches, "nothing is launched on a CPU", 300),
+    "speed": Part("speed of a model", speeds.speed, None, 600),
+}

@@ -1,0 +1,103 @@
+"""Runs a part in a process of its own and says how that ended."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import rocmforge
+from rocmforge.cli.device_test.child import JOB_FILE, RESULT_FILE, WATCH_FILE
+from rocmforge.cli.device_test.outcome import FAILED, Outcome
+
+POLL_SECONDS = 0.05
+# Of what the process printed: the end, where drivers say what they died of.
+SHOWN_LINES = 12
+SHOWN_CHARACTERS = 300
+COMMAND = (sys.executable, "-P", "-m", "rocmforge.cli.device_test.child")
+
+
+def run_part(
+    job: dict[str, Any],
+    seconds: float,
+    tell: Callable[[str], None] = lambda _: None,
+    command: Sequence[str] = COMMAND,
+) -> Outcome:
+    """The outcome of a part; `FAILED` with the signal where its process died, or when its time is up.
+
+    Args:
+        job: The fields of `Job` but folder and watch, and the name of the `part`.
+        seconds: After which the process is ended.
+        tell: Called with what is running, now and then.
+        command: What is started with a folder as its last argument.
+    """
+    with tempfile.TemporaryDirectory(prefix="rocmforge-") as name:
+        folder = Path(name)
+        (folder / JOB_FILE).write_text(json.dumps(job), encoding="utf-8")
+        printed = folder / "printed"
+        with printed.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own interpreter
+                [*command, name],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+        try:
+            how = _wait(process, time.monotonic() + seconds, lambda: tell(_last_line(folder / WATCH_FILE)))
+        finally:
+            _end(process)
+        result = folder / RESULT_FILE
+        if how is None and result.exists():
+            return Outcome(**json.loads(result.read_text(encoding="utf-8")))
+        how = how or f"was left with exit code {process.returncode}"
+        doing = _last_line(folder / WATCH_FILE)
+        summary = f"its process {how}{f', during: {doing}' if doing else ''}"
+        lines = printed.read_text(encoding="utf-8", errors="replace").splitlines()[-SHOWN_LINES:]
+        figures = {"exit_code": process.returncode, "during": doing or None}
+        return Outcome(FAILED, summary, [line[:SHOWN_CHARACTERS] for line in lines], figures)
+
+
+def _wait(process: subprocess.Popen[bytes], end: float, tell: Callable[[], None]) -> str | None:
+    """`None` once the process has ended by itself, else what became of it."""
+    while process.poll() is None:
+        if time.monotonic() > end:
+            return "did not end in its time and was ended"
+        time.sleep(POLL_SECONDS)
+        tell()
+    if process.returncode < 0:
+        try:
+            name = signal.Signals(-process.returncode).name
+        except ValueError:
+            name = f"signal {-process.returncode}"
+        return f"was killed by {name}"
+    return None
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process, and those that it has started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _environment() -> dict[str, str]:
+    """In which this very package is found, wherever it lies."""
+    path = [str(Path(rocmforge.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def _last_line(file: Path) -> str:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""

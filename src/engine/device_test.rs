@@ -1,0 +1,90 @@
+//! What `rocmforge doctor --test` asks of a device: the cases of every backend against their references, results that
+//! several blocks share again and again, the vendor's matrix library, and the speeds of copies and launches.
+
+use super::load::{open_gpu, resolve_threads};
+use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
+use crate::backend::cpu::{CpuLoader, Isa};
+use crate::backend::hip::measure::{self, Bandwidth, Launches};
+use crate::backend::hip::{Device, HipLoader, LibrarySurvey, survey_library, trial};
+use crate::config::{EngineArgs, HipOptions};
+use crate::{Error, Result};
+
+/// Told of what is about to run; says whether to go on.
+pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
+
+/// Every op on every tensor type, on the device that the arguments name, against references in double precision; then
+/// whether results have the same bits alone and together, in batch-invariant mode.
+///
+/// # Errors
+/// `Interrupted` if `watch` says so; those of the device. What is merely wrong is in the groups.
+pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<Group>> {
+    let args = args.clone().with_env()?;
+    let mut tally = Tally::new(extent, watch);
+    match open_gpu(&args)? {
+        Some(device) => {
+            let loader = |rows| trial::case_loader(&device, &args.hip, rows);
+            conformance::check_all(loader, Accuracy::GPU, &mut tally)?;
+            let options = HipOptions { batch_invariant: true, ..args.hip.clone() };
+            conformance::check_invariance(|rows| trial::case_loader(&device, &options, rows), &mut tally)?;
+        }
+        None => {
+            let (threads, isa) = (resolve_threads(&args)?, args.cpu_isa.as_deref());
+            let isa = isa.map_or_else(|| Ok(Isa::detect()), Isa::from_name)?;
+            let loader = |rows| Ok(CpuLoader::new(threads, rows)?.with_isa(isa));
+            conformance::check_all(loader, Accuracy::CPU, &mut tally)?;
+            conformance::check_invariance(loader, &mut tally)?;
+        }
+    }
+    Ok(tally.into_groups())
+}
+
+/// Results that blocks of threads share, `repetitions` times each: always the same bits.
+///
+/// # Errors
+/// As `cases`; `Device` where there is no GPU.
+pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Watch<'_>) -> Result<Vec<Group>> {
+    let (device, options) = gpu(args)?;
+    let loader = |rows| -> Result<HipLoader> { trial::case_loader(&device, &options, rows) };
+    let mut tally = Tally::new(extent, watch);
+    splits::check(loader, Accuracy::GPU, repetitions, &mut tally)?;
+    Ok(tally.into_groups())
+}
+
+/// The vendor's matrix library on shapes of common models, or why it is not used.
+///
+/// # Errors
+/// As `repeats`.
+pub fn matrix_library(
+    args: &EngineArgs,
+    extent: Extent,
+    watch: Watch<'_>,
+) -> Result<std::result::Result<LibrarySurvey, String>> {
+    let (device, options) = gpu(args)?;
+    survey_library(&device, &options, extent == Extent::Quick, watch)
+}
+
+/// Of buffers of `bytes` on the device and `host_bytes` on the host.
+///
+/// # Errors
+/// As `repeats`.
+pub fn bandwidth(args: &EngineArgs, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
+    let (device, options) = gpu(args)?;
+    measure::bandwidth(&device, &options, bytes, host_bytes)
+}
+
+/// Of so many empty kernels.
+///
+/// # Errors
+/// As `repeats`.
+pub fn launches(args: &EngineArgs, count: usize) -> Result<Launches> {
+    let (device, options) = gpu(args)?;
+    measure::launches(&device, &options, count.max(1))
+}
+
+fn gpu(args: &EngineArgs) -> Result<(Device, HipOptions)> {
+    let args = args.clone().with_env()?;
+    match open_gpu(&args)? {
+        Some(device) => Ok((device, args.hip)),
+        None => Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() }),
+    }
+}
