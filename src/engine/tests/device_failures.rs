@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
+use proptest::test_runner::Config;
 
 use super::support::*;
 use super::tiny;
@@ -337,8 +338,13 @@ const OF_STEPS: [Call; 9] = [
     Call::LaunchGraph,
 ];
 
-/// G3, G10: whatever call fails while requests are served takes one step with it and nothing else (`Serving::fail`). Here
-/// some calls of each kind fail, with requests of every kind; `every_call_of_200_requests_fails_once` fails them all.
+/// Every call in `make test-soak`, which asks for many cases of all property tests; else every `usual`-th.
+fn stride(usual: usize) -> usize {
+    if Config::default().cases > 10_000 { 1 } else { usual }
+}
+
+/// G3, G10: whatever call fails while requests are served takes one step with it and nothing else (`Serving::fail`): some
+/// calls of each kind, with requests of every kind.
 #[test]
 fn calls_of_each_kind_fail() {
     let Some(serving) = Serving::new("cpu-wave32:up@kinds", MIXED) else { return };
@@ -352,39 +358,23 @@ fn calls_of_each_kind_fail() {
     }
 }
 
-/// The same over 200 requests, of whose calls every 701st fails.
+/// G3, G10: the same over 200 requests: every 701st call, or every one (`stride`).
 #[test]
 fn calls_of_200_requests_fail() {
     let Some(serving) = Serving::new("cpu-wave32:up@requests", REQUESTS) else { return };
-    let fired = (0..).step_by(701).take_while(|&nth| serving.fail(|faults| faults.fail_any(nth, INVALID)));
+    let calls = (0..).step_by(stride(701));
+    let fired = calls.take_while(|&nth| serving.fail(|faults| faults.fail_any(nth, INVALID)));
     assert!(fired.count() > 1);
 }
 
-/// G3, G10: whatever call fails while 200 requests are served takes one step with it and nothing else (`Serving::fail`).
-#[test]
-#[ignore = "takes minutes"]
-fn every_call_of_200_requests_fails_once() {
-    let Some(serving) = Serving::new("cpu-wave32:up@all-requests", REQUESTS) else { return };
-    let fired = (0..).take_while(|&nth| serving.fail(|faults| faults.fail_any(nth, INVALID)));
-    assert!(fired.count() > 500);
-}
-
-/// G10: whatever call finds that the device is lost ends everything (`Serving::lose`). Here every 37th; all of them in
-/// `every_call_of_200_requests_finds_the_device_lost`.
+/// G10: whatever call finds that the device is lost ends everything (`Serving::lose`): every 37th call, or every one
+/// (`stride`), with requests of every kind.
 #[test]
 fn calls_find_the_device_lost() {
     let Some(serving) = Serving::new("cpu-wave32:up@lost", MIXED) else { return };
-    let fired = (0..).step_by(37).take_while(|&nth| serving.lose(|faults| faults.fail_any(nth, LOST)));
+    let calls = (0..).step_by(stride(37));
+    let fired = calls.take_while(|&nth| serving.lose(|faults| faults.fail_any(nth, LOST)));
     assert!(fired.count() > 3);
-}
-
-/// G10: whatever call finds that the device is lost while 200 requests are served ends everything (`Serving::lose`).
-#[test]
-#[ignore = "takes minutes"]
-fn every_call_of_200_requests_finds_the_device_lost() {
-    let Some(serving) = Serving::new("cpu-wave32:up@all-lost", REQUESTS) else { return };
-    let fired = (0..).take_while(|&nth| serving.lose(|faults| faults.fail_any(nth, LOST)));
-    assert!(fired.count() > 500);
 }
 
 /// G3: whatever call fails when an engine ends with a step under way, nothing of it is left.

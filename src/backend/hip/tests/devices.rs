@@ -23,15 +23,13 @@ pub(crate) const FAULTY_TARGETS: [&str; 2] = ["cpu-wave32", "cpu-wave64"];
 
 /// For tests that fail calls: one each, so that none sees the faults of another. `open` takes what is behind the `@` for
 /// a name of the device.
-const OWN_DEVICES: [&str; 9] = [
+const OWN_DEVICES: [&str; 7] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@load",
     "cpu-wave32:up@allocations",
     "cpu-wave32:up@kinds",
     "cpu-wave32:up@requests",
-    "cpu-wave32:up@all-requests",
     "cpu-wave32:up@lost",
-    "cpu-wave32:up@all-lost",
     "cpu-wave32:up@end",
 ];
 
