@@ -82,6 +82,21 @@ def test_private_names_are_taken_out(monkeypatch):
     assert machine.scrubbed(told) == expected
 
 
+def test_compute_units_are_the_kernel_drivers(tmp_path):
+    """As in the kernel's documentation of KFD: a processor has no SIMDs, a gfx90a has 4 in each of its 104 units."""
+    nodes = {"0": "simd_count 0\nsimd_per_cu 0\ngfx_target_version 0\n", "1": "cpu_cores_count 0\nsimd_count 416\n"}
+    nodes["1"] += "simd_per_cu 4\ngfx_target_version 90010\n"
+    nodes["2"] = "simd_count 64\nsimd_per_cu 2\ngfx_target_version 110501\nlocation_id 49408 x\n"
+    for node, properties in nodes.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "properties").write_text(properties)
+    assert machine.amd_nodes(tmp_path) == [
+        "node 1 of the kernel driver: gfx90a, 104 compute units",
+        "node 2 of the kernel driver: gfx1151, 32 compute units",
+    ]
+    assert machine.amd_nodes(tmp_path / "none") == []
+
+
 # What a part's process may do instead of leaving its result in the folder that it is told.
 DEATHS = {
     "killed by SIGABRT": "os.kill(os.getpid(), signal.SIGABRT)",

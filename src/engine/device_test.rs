@@ -88,3 +88,50 @@ fn gpu(args: &EngineArgs) -> Result<(Device, HipOptions)> {
         None => Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::hip::tests::devices::{self, CPU_TARGETS};
+    use crate::config::DeviceKind;
+
+    fn on(device: DeviceKind, hip: HipOptions) -> EngineArgs {
+        EngineArgs { device, hip, num_threads: Some(1), ..EngineArgs::new("") }
+    }
+
+    /// On the stand-in: what is repeated stays the same, and nothing stays on the device.
+    #[test]
+    fn a_gpu_is_tested() {
+        let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+        let args = on(DeviceKind::Hip, options);
+        let groups = repeats(&args, Extent::Quick, 3, &mut |_| true).unwrap();
+        assert_eq!(groups.len(), 3);
+        assert!(groups.iter().all(|group| group.wrong == 0 && group.cases > 0), "{groups:?}");
+        assert!(bandwidth(&args, 1 << 16, 1 << 12).unwrap().read > 0.0);
+        assert_eq!(launches(&args, 0).unwrap().launches, 1);
+        let library = matrix_library(&args, Extent::Quick, &mut |_| true).unwrap();
+        assert_eq!(library.err().as_deref(), Some("the driver was given by its path"));
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+
+    /// Whoever watches hears of a case before it runs, and can end the test.
+    #[test]
+    fn a_test_can_be_ended() {
+        let mut seen = Vec::new();
+        let mut watch = |what: &str| {
+            seen.push(what.to_owned());
+            seen.len() < 3
+        };
+        let ended = cases(&on(DeviceKind::Cpu, HipOptions::default()), Extent::Quick, &mut watch);
+        assert!(matches!(ended, Err(Error::Interrupted)));
+        assert_eq!(seen.len(), 3);
+    }
+
+    #[test]
+    fn what_needs_a_gpu_says_so() {
+        let args = on(DeviceKind::Cpu, HipOptions::default());
+        let error = launches(&args, 1).unwrap_err().to_string();
+        assert!(error.contains("there is no GPU to test"), "{error}");
+        assert!(matches!(repeats(&args, Extent::Quick, 2, &mut |_| true), Err(Error::Device { .. })));
+    }
+}

@@ -1,4 +1,4 @@
-"""A part in a process of its own: `python -m rocmforge.cli.device_test.child FOLDER`, started by `process`."""
+"""A part in a process of its own, which `process` starts with a folder as its argument."""
 
 import json
 import os
@@ -46,7 +46,3 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,5 +1,6 @@
 """The part that repeats recorded decode steps, against the same steps op by op."""
 
+import itertools
 import os
 from typing import TypeAlias
 
@@ -16,6 +17,9 @@ RUNS = 16
 QUICK_RUNS = 2
 # Sequences of a step: sizes that steps are recorded for, so that both ways launch the same kernels.
 SIZES = (1, 2, 8)
+# Tokens of the prompt: contexts that reach another split of attention on the way, and that have several.
+PROMPTS = (100, 700)
+QUICK_PROMPTS = (20,)
 
 Answers: TypeAlias = list[tuple[list[int], list[float]]]
 """Of each sequence the tokens and their log-probabilities."""
@@ -41,21 +45,27 @@ def graphs(job: Job) -> Outcome:
 
 def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs: int) -> tuple[str, list[Answers]]:
     os.environ["ROCMFORGE_GRAPHS"] = "1" if recorded else "0"
-    llm = LLM(model, device=job.device, max_model_len=128, max_num_seqs=max(SIZES), enable_prefix_caching=False)
+    how = "recorded" if recorded else "op by op"
+    lengths = QUICK_PROMPTS if job.quick else PROMPTS
     found = []
-    with llm:
-        for size in SIZES:
+    with LLM(
+        model,
+        device=job.device,
+        max_model_len=max(lengths) + steps,
+        max_num_seqs=max(SIZES),
+        enable_prefix_caching=False,
+    ) as llm:
+        for size, length in itertools.product(SIZES, lengths):
             for run in range(runs):
-                how = "recorded" if recorded else "op by op"
-                job.watch(f"steps {how}: {size} sequences, run {run + 1} of {runs}")
-                found.append(_answers(llm, size, steps))
+                job.watch(f"steps {how}: {size} sequences after a prompt of {length}, run {run + 1} of {runs}")
+                found.append(_answers(llm, size, length, steps))
         return llm.describe(), found
 
 
-def _answers(llm: LLM, size: int, steps: int) -> Answers:
+def _answers(llm: LLM, size: int, length: int, steps: int) -> Answers:
     """Sequences of one prompt: they start together, so that each run has the same steps."""
     params = SamplingParams(n=size, temperature=1.0, seed=7, max_tokens=steps, ignore_eos=True, logprobs=0)
-    (output,) = llm.generate([(5 * i) % 251 for i in range(37)], params, progress=False)
+    (output,) = llm.generate([(5 * i) % 251 for i in range(length)], params, progress=False)
     return [
         (
             sequence.token_ids,

@@ -27,6 +27,19 @@ def lines() -> list[str]:
     return [f"machine: {machine_line()}", f"system: {', '.join([system, *drivers, python])}"]
 
 
+def amd_nodes(folder: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> list[str]:
+    """AMD's GPUs as the kernel driver describes them: HIP counts pairs of compute units on RDNA as one."""
+    found = []
+    for file in sorted(folder.glob("*/properties")):
+        values = dict(line.split() for line in file.read_text(encoding="utf-8").splitlines() if len(line.split()) == 2)
+        version, simds = int(values.get("gfx_target_version", 0)), int(values.get("simd_count", 0))
+        if version and simds:
+            arch = f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}"
+            units = simds // max(1, int(values.get("simd_per_cu", 1)))
+            found.append(f"node {file.parent.name} of the kernel driver: {arch}, {units} compute units")
+    return found
+
+
 def devices(job: Job) -> Outcome:
     """Every GPU that there is, and every kernel loaded onto the one that is tested."""
     os.environ["ROCMFORGE_DEVICE"] = job.device
@@ -40,6 +53,7 @@ def devices(job: Job) -> Outcome:
         kind = ", integrated" if gpu["integrated"] else ""
         taken = ", tested" if gpu["taken"] else ""
         details.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){taken}")
+    details += amd_nodes()
     rows = hip.get("kernels")
     figures: dict[str, Any] = {
         "usable": rows is not None,

@@ -1,5 +1,6 @@
 """Runs a part in a process of its own and says how that ended."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,15 +12,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rocmforge
 from rocmforge.cli.device_test.child import JOB_FILE, RESULT_FILE, WATCH_FILE
 from rocmforge.cli.device_test.outcome import FAILED, Outcome
 
 POLL_SECONDS = 0.05
+END_SECONDS = 10.0
 # Of what the process printed: the end, where drivers say what they died of.
 SHOWN_LINES = 12
 SHOWN_CHARACTERS = 300
-COMMAND = (sys.executable, "-P", "-m", "rocmforge.cli.device_test.child")
+# Finds modules where this process does: what is tested is the package that tests.
+START = """
+import json, os, sys
+with open(os.path.join(sys.argv[1], "path.json")) as file:
+    sys.path[:] = json.load(file)
+from rocmforge.cli.device_test.child import main
+main()
+"""
+COMMAND = (sys.executable, "-P", "-c", START)
 
 
 def run_part(
@@ -39,6 +48,7 @@ def run_part(
     with tempfile.TemporaryDirectory(prefix="rocmforge-") as name:
         folder = Path(name)
         (folder / JOB_FILE).write_text(json.dumps(job), encoding="utf-8")
+        (folder / "path.json").write_text(json.dumps([str(entry) for entry in sys.path]), encoding="utf-8")
         printed = folder / "printed"
         with printed.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own interpreter
@@ -46,7 +56,6 @@ def run_part(
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=_environment(),
                 start_new_session=True,
             )
         try:
@@ -84,15 +93,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the process, and those that it has started."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        # One that hangs in its driver may outlive that.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
     if process.stdin is not None:
         process.stdin.close()
-
-
-def _environment() -> dict[str, str]:
-    """In which this very package is found, wherever it lies."""
-    path = [str(Path(rocmforge.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def _last_line(file: Path) -> str:

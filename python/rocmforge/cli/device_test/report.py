@@ -97,8 +97,10 @@ def text_of(report: Report) -> str:
     lines = [f"{report['version']}, doctor --test ({kind}), {report['date']}", *report["machine"]]
     lines += [f"device: {report['device']}", ""]
     for part in report["parts"]:
-        lines.append(f"{part['verdict']:<9} {part['title']}: {part['summary']} [{part['seconds']:.1f} s]")
-        lines += [f"          {line}" for line in part["details"]]
+        # A compiler's messages have several lines.
+        first, *more = part["summary"].splitlines() or [""]
+        lines.append(f"{part['verdict']:<9} {part['title']}: {first} [{part['seconds']:.1f} s]")
+        lines += [f"          {line}" for line in [*more, *part["details"]]]
     done = [part for part in report["parts"] if part["verdict"] != LEFT_OUT]
     failed = ", ".join(report["failed"])
     lines += ["", f"FAILED: {failed}" if failed else f"ok: all {len(done)} parts that could be run"]
