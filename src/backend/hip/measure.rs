@@ -179,32 +179,39 @@ pub fn launches(device: &Device, options: &HipOptions, count: usize) -> Result<L
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::hip::tests::devices::{self, CPU_TARGETS};
+    use crate::backend::hip::tests::devices::{self, AMD_TARGETS, CPU_TARGETS};
 
     /// A reader that left anything out would measure a speed that is none.
-    #[test]
-    fn every_piece_is_read_once() {
-        let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
-        for pieces in [1, 255, 300_007] {
-            let probe = Probe::new(&device, &options, BYTES_OF_A_PIECE * pieces).unwrap();
+    fn check_reads(target: &str) {
+        let Some((device, options)) = devices::open(target) else { return };
+        for pieces in [1, 511, 2048, 30_007] {
+            let blocks = 2;
+            let probe = Probe { blocks, ..Probe::new(&device, &options, BYTES_OF_A_PIECE * pieces).unwrap() };
             let mut host = HostBuffer::new(&device, probe.data.bytes() as usize).unwrap();
             let mut expected = 0;
             for (i, word) in host.as_mut_slice().as_chunks_mut().0.iter_mut().enumerate() {
-                let value = (i as u32).wrapping_mul(2_654_435_761);
+                let value = (i as u32 + 1).wrapping_mul(2_654_435_761);
                 expected ^= value;
                 *word = value.to_ne_bytes();
             }
             // SAFETY: waited for below.
             unsafe { probe.stream.copy_to_device(probe.data.ptr(), host.as_slice()).unwrap() };
             probe.launch_read().unwrap();
-            let mut found = HostBuffer::new(&device, probe.out.bytes() as usize).unwrap();
+            let mut found = HostBuffer::new(&device, 4 * (blocks * PROBE_THREADS) as usize).unwrap();
             // SAFETY: waited for below.
             unsafe { probe.stream.copy_to_host(found.as_mut_slice(), probe.out.ptr()).unwrap() };
             probe.stream.synchronize().unwrap();
             let words = found.as_slice().as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word));
-            assert_eq!(words.fold(0, |sum, word| sum ^ word), expected, "{pieces} pieces");
+            assert_eq!(words.fold(0, |sum, word| sum ^ word), expected, "{pieces} pieces on {target}");
         }
         assert_eq!(device.allocated_bytes(), 0);
+    }
+
+    #[test]
+    fn every_piece_is_read_once() {
+        for target in [CPU_TARGETS[0], CPU_TARGETS[2]].into_iter().chain(AMD_TARGETS) {
+            check_reads(target);
+        }
     }
 
     #[test]
