@@ -40,7 +40,11 @@ impl Run {
                 self.postfix(base, posts)
             }
             Expr::Not(value) => Ok(Value::Bool(!self.eval(value)?.is_true())),
-            Expr::Negative(value) => arithmetic(Operator::Subtract, &Value::Int(0), &self.eval(value)?),
+            Expr::Negative(value) => match self.eval(value)? {
+                // Zero has a sign, which a subtraction from zero would lose.
+                Value::Float(value) => Ok(Value::Float(-value)),
+                value => arithmetic(Operator::Subtract, &Value::Int(0), &value),
+            },
             Expr::Positive(value) => arithmetic(Operator::Add, &Value::Int(0), &self.eval(value)?),
             Expr::Arithmetic(first, rest) => {
                 let mut value = self.eval(first)?;

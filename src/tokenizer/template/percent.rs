@@ -10,7 +10,8 @@ use super::value::Value;
 struct Conversion {
     left: bool,
     zeros: bool,
-    plus: bool,
+    /// What stands before a number that is not negative.
+    positive: &'static str,
     width: usize,
     precision: Option<usize>,
     kind: char,
@@ -69,8 +70,9 @@ impl Conversion {
             match chars.next() {
                 Some('-') => conversion.left = true,
                 Some('0') => conversion.zeros = true,
-                Some('+') => conversion.plus = true,
-                Some('#' | ' ') => {}
+                Some('+') => conversion.positive = "+",
+                Some(' ') if conversion.positive.is_empty() => conversion.positive = " ",
+                Some(' ') => {}
                 _ => break,
             }
             *rest = chars.as_str();
@@ -89,7 +91,7 @@ impl Conversion {
     fn write(&self, value: &Value, out: &mut Builder) -> Res<()> {
         let text = match self.kind {
             's' => self.cut(value.to_text()?)?,
-            'r' | 'a' => {
+            'r' => {
                 let mut repr = Builder::new();
                 value.write_repr(&mut repr)?;
                 self.cut(repr.finish()?)?
@@ -98,18 +100,23 @@ impl Conversion {
             'f' | 'F' => Text::new(&self.float(value)?, Origin::Client)?,
             'c' => match value {
                 Value::Str(text) if text.as_str().chars().count() == 1 => text.clone(),
+                Value::Int(code) => {
+                    let c = u32::try_from(*code).ok().and_then(char::from_u32);
+                    let c = c.ok_or_else(|| Fault::new(format!("format: %c got {code}, which is no character")))?;
+                    Text::new(c.encode_utf8(&mut [0; 4]), Origin::Client)?
+                }
                 _ => return Err(Fault::new("format: %c needs one character")),
             },
             other => return Err(Fault::new(format!("format: unsupported conversion '{other}'"))),
         };
         let missing = self.width.saturating_sub(text.as_str().chars().count());
-        let number = !matches!(self.kind, 's' | 'r' | 'a' | 'c');
+        let number = !matches!(self.kind, 's' | 'r' | 'c');
         if self.left {
             out.push_text(&text)?;
             return out.push_repeated(&Text::new(" ", Origin::Client)?, missing);
         }
         if self.zeros && number {
-            let sign = usize::from(text.as_str().starts_with(['-', '+']));
+            let sign = usize::from(text.as_str().starts_with(['-', '+', ' ']));
             out.push_slice(&text, 0..sign)?;
             out.push_repeated(&Text::new("0", Origin::Client)?, missing)?;
             return out.push_slice(&text, sign..text.as_str().len());
@@ -150,16 +157,7 @@ impl Conversion {
     }
 
     fn signed(&self, negative: bool, digits: &str) -> String {
-        format!(
-            "{}{digits}",
-            if negative {
-                "-"
-            } else if self.plus {
-                "+"
-            } else {
-                ""
-            }
-        )
+        format!("{}{digits}", if negative { "-" } else { self.positive })
     }
 }
 

@@ -1,5 +1,4 @@
-//! Chat templates render as transformers' Jinja does, within bounds. That they agree with Jinja itself is tested from
-//! Python, where Jinja is.
+//! Chat templates render as transformers' Jinja does, within bounds.
 
 use serde_json::{Map, Value, json};
 
@@ -41,6 +40,31 @@ fn real_templates_render_exactly() {
         }
     }
     assert!(rendered > 70, "{rendered}");
+}
+
+/// A2: operators, filters, tests, methods and white space are Jinja's, its errors errors. Expected text by Jinja, which
+/// `tests/jinja_golden.py` asks.
+#[test]
+fn the_language_is_that_of_jinja() {
+    let golden = testdata::json("templates/jinja.json");
+    let messages = json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": "yy"}]);
+    let cases = golden.as_array().unwrap();
+    assert!(cases.len() > 300, "{}", cases.len());
+    let mut differ = Vec::new();
+    for case in cases {
+        let source = case[0].as_str().unwrap();
+        let rendered = ChatTemplate::new(source, "<s>", "</s>")
+            .and_then(|template| template.render(&messages, &Value::Null, true, &Map::new()));
+        let text = match rendered {
+            Ok(rendered) => Some(rendered.text),
+            Err(Error::ChatTemplate { .. }) => None,
+            Err(error) => panic!("{source}: {error}"),
+        };
+        if text.as_deref() != case[1].as_str() {
+            differ.push((source, text, &case[1]));
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
 }
 
 /// Expected text by Python's `json.dumps(…, ensure_ascii=False)`.

@@ -178,6 +178,10 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
             Ok(match method.as_ref() {
                 Some(Value::Str(method)) if method.as_str() == "ceil" => Value::Float((float * scale).ceil() / scale),
                 Some(Value::Str(method)) if method.as_str() == "floor" => Value::Float((float * scale).floor() / scale),
+                Some(Value::Str(method)) if method.as_str() != "common" => {
+                    let got = method.as_str();
+                    return Err(Fault::new(format!("round: got the method '{got}', expected common, ceil or floor")));
+                }
                 _ if precision >= 0 && matches!(value, Value::Int(_) | Value::Bool(_)) => value.clone(),
                 // Rust and Python both round the exact decimal value of the float, halves to even.
                 _ if precision >= 0 => {
