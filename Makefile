@@ -1,7 +1,8 @@
 # Everything a newcomer or a CI runner needs. Stages leave stamps in .venv, so that a second run does only what changed.
-# Variables: PYTHON (3.11 or newer), PROMPT (what `make demo` asks).
+# Variables: PYTHON (3.11 or newer), PROMPT (what `make demo` asks), T (seconds of `make fuzz`).
 
 PYTHON ?= python3
+T ?= 600
 PROMPT ?= What is the capital of France, and what is it known for?
 export PROMPT
 
@@ -21,10 +22,11 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
+.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python fuzz \
+        lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # The GPU of this machine needs the kernels of its own target alone.
 demo: HIP_TARGETS = $(or $(ROCMFORGE_HIP_TARGETS),$(shell scripts/local_targets.py))
@@ -47,9 +49,9 @@ test-rust: gpu-tools ## Rust tests, AMD machine code and barrier mutations among
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 	$(SAY) 'Rust tests: compiling every target, benches too'
-	@cargo test --quiet --locked --no-run --all-targets
-	$(SAY) 'Rust tests: running'
-	@cargo test --quiet --locked
+	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz --no-run --all-targets
+	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
+	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -59,6 +61,9 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	$(SAY) 'Python tests: on the installed wheel, with the real model'
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
+
+fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
+	@scripts/fuzz.sh $(T)
 
 lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
 

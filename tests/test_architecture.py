@@ -278,9 +278,10 @@ def tracked_files() -> list[Path]:
 def is_source(path: Path) -> bool:
     """Files that people read and edit: under a source folder, and not test data."""
     parts = path.relative_to(ROOT).parts
-    folders = ("src", "python", "tests", "benches", "kernels", "examples", "scripts")
+    folders = ("src", "python", "tests", "fuzz", "benches", "kernels", "examples", "scripts")
     suffixes = (".rs", ".py", ".pyi", ".hip", ".h", ".hpp", ".sh", ".html", ".css", ".js")
-    return parts[0] in folders and parts[:2] != ("tests", "data") and path.suffix in suffixes
+    data = parts[:2] in {("tests", "data"), ("fuzz", "corpus")}
+    return parts[0] in folders and not data and path.suffix in suffixes
 
 
 def too_long(text: str) -> bool:

@@ -257,3 +257,24 @@ def test_gpu_usage(arguments: list[str]) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert "--wheel" in done.stderr
+
+
+@pytest.mark.parametrize("seconds", ["9", "x", "-1", "1.5"])
+def test_fuzz_usage(seconds: str) -> None:
+    done = subprocess.run([ROOT / "scripts" / "fuzz.sh", seconds], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"got '{seconds}'" in done.stderr
+
+
+def test_each_fuzz_target_has_its_parts() -> None:
+    """A target that the script does not run, or whose inputs no test replays, would rot."""
+    fuzz = ROOT / "fuzz"
+    targets = {path.stem for path in (fuzz / "targets").glob("*.rs")}
+    (listed,) = re.findall(r"^targets=\((.*)\)$", (ROOT / "scripts" / "fuzz.sh").read_text(), re.MULTILINE)
+    assert set(listed.split()) == targets
+    assert set(re.findall(r'^name = "(\w+)"$', (fuzz / "Cargo.toml").read_text(), re.MULTILINE)) == targets
+    assert set(re.findall(r'replay\("(\w+)"', (fuzz / "tests" / "replay.rs").read_text())) == targets
+    assert {path.stem for path in fuzz.glob("*.dict")} == targets
+    inputs = [path for path in (fuzz / "corpus").rglob("*") if path.is_file()]
+    assert {path.parent.name for path in inputs} == targets
+    assert sum(path.stat().st_size for path in inputs) < 300_000

@@ -1,0 +1,50 @@
+//! Any text as a chat template, and after a zero byte any JSON as its messages: a rendering, the same one each time, or
+//! an error, in bounded time and memory. What clients wrote is never taken for the template's own text.
+
+use std::str;
+
+use rocmforge::tokenizer::{ChatTemplate, Rendered};
+use serde_json::{Map, Value, json};
+
+use crate::allowed;
+
+/// No character of a template, unless one writes it.
+const MARK: char = '\u{e000}';
+
+pub fn check(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let (source, messages) = text.split_once('\0').unwrap_or((text, ""));
+    let Some(template) = allowed(ChatTemplate::new(source, "<s>", "</s>")) else { return };
+    let usual = json!([
+        {"role": "system", "content": format!("Be {MARK} brief.")},
+        {"role": "user", "content": [{"type": "text", "text": format!(" <|{MARK}|> ")}]},
+        {"role": "assistant", "content": format!("A{MARK}\n"), "tool_calls": [
+            {"type": "function", "function": {"name": format!("f{MARK}"), "arguments": {"x": 1.5, "y": null}}}
+        ]},
+        {"role": "tool", "content": format!("{MARK}")},
+    ]);
+    let messages = serde_json::from_str(messages).unwrap_or(usual);
+    let tools = json!([{"type": "function", "function": {
+        "name": "f", "description": format!("{MARK}"), "parameters": {"properties": {"x": {"type": "integer"}}}
+    }}]);
+    for (tools, prompt) in [(&Value::Null, true), (&tools, false)] {
+        let render = || allowed(template.render(&messages, tools, prompt, &Map::new()));
+        let Some(rendered) = render() else { continue };
+        origins_are_right(source, &rendered);
+        assert!(source.contains("strftime_now") || render() == Some(rendered), "two renderings differ");
+    }
+}
+
+/// The stretches that the template wrote are in order, apart, between characters, and hold nothing of a client's.
+fn origins_are_right(source: &str, rendered: &Rendered) {
+    let mut end = None;
+    for range in &rendered.template {
+        assert!(range.start < range.end && end.is_none_or(|end| end < range.start), "{:?}", rendered.template);
+        end = Some(range.end);
+        let Some(own) = rendered.text.get(range.clone()) else {
+            panic!("{range:?} of a text of {} bytes", rendered.text.len());
+        };
+        // An escape in a string of the template can write any character.
+        assert!(source.contains([MARK, '\\']) || !own.contains(MARK), "a client's text is trusted: {own:?}");
+    }
+}

@@ -1,0 +1,175 @@
+//! Any vocabulary, text and token ids: ids lie in the vocabulary, user text never becomes a control token, a stream of
+//! single tokens is the text of all of them, and a vocabulary that has every byte gives back the text that it encoded.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use arbitrary::{Arbitrary, Unstructured};
+use rocmforge::gguf::{Array, Metadata, Value};
+use rocmforge::tokenizer::{StreamDecoder, Tokenizer};
+
+use crate::allowed;
+
+const PRE_TOKENIZERS: [&str; 12] = [
+    "default",
+    "gpt-2",
+    "starcoder",
+    "llama-bpe",
+    "qwen2",
+    "qwen35",
+    "gpt-4o",
+    "tekken",
+    "deepseek-llm",
+    "deepseek-coder",
+    "deepseek-v3",
+    "falcon",
+];
+/// `tokenizer.ggml.token_type`.
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const USER_DEFINED: i32 = 4;
+const BYTE: i32 = 6;
+
+#[derive(Debug, Arbitrary)]
+struct Input<'a> {
+    /// A pre-tokenizer for byte-level BPE; beyond them, a SentencePiece vocabulary.
+    pre: u8,
+    /// Text, type and score of tokens beside the bytes.
+    tokens: Vec<(&'a str, u8, i8)>,
+    /// Pairs of tokens that join.
+    merges: Vec<(u8, u8)>,
+    lacks_a_byte: bool,
+    add_space: bool,
+    ids: Vec<u16>,
+    text: &'a str,
+}
+
+/// The vocabulary as a file has it.
+struct Vocabulary {
+    texts: Vec<String>,
+    types: Vec<i32>,
+    scores: Vec<f32>,
+    merges: Vec<String>,
+}
+
+pub fn check(bytes: &[u8]) {
+    let Ok(input) = Input::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
+    let pre = PRE_TOKENIZERS.get(input.pre as usize % (PRE_TOKENIZERS.len() * 2)).copied();
+    let vocabulary = Vocabulary::new(&input, pre.is_some());
+    let has_user_defined = vocabulary.types.contains(&USER_DEFINED);
+    let metadata = vocabulary.metadata(pre, input.add_space);
+    let Some(tokenizer) = allowed(metadata.and_then(|metadata| Tokenizer::from_metadata(&metadata))) else { return };
+    let tokenizer = Arc::new(tokenizer);
+
+    let Some(ids) = allowed(tokenizer.encode(input.text, false, false)) else {
+        assert!(input.lacks_a_byte, "a vocabulary with every byte cannot spell {:?}", input.text);
+        return;
+    };
+    let size = tokenizer.vocab_size();
+    assert!(ids.iter().all(|&id| (id as usize) < size), "{ids:?} in a vocabulary of {size}");
+    if !input.lacks_a_byte {
+        assert!(ids.iter().all(|&id| !tokenizer.is_special(id)), "{:?} became a control token: {ids:?}", input.text);
+        let decoded = decode(&tokenizer, &ids, false);
+        if pre.is_some() {
+            assert_eq!(decoded, input.text);
+        } else if !(has_user_defined && input.add_space) {
+            // Behind a token that is found as it stands comes another space, and the marker itself reads as a space.
+            assert_eq!(decoded.replace('▁', " "), input.text.replace('▁', " "));
+        }
+    }
+    if let Some(parsed) = allowed(tokenizer.encode(input.text, true, true)) {
+        assert!(parsed.iter().all(|&id| (id as usize) < size), "{parsed:?} in a vocabulary of {size}");
+    }
+    let ids: Vec<u32> = input.ids.iter().map(|&id| u32::from(id) % size as u32).collect();
+    for skip_special in [false, true] {
+        let mut stream = StreamDecoder::new(Arc::clone(&tokenizer), skip_special);
+        let pieces = ids.iter().map(|&id| stream.push(id));
+        let mut text: String = pieces.map(|piece| piece.unwrap_or_else(|e| panic!("{e}"))).collect();
+        text.push_str(&stream.finish());
+        assert_eq!(text, decode(&tokenizer, &ids, skip_special));
+    }
+}
+
+fn decode(tokenizer: &Tokenizer, ids: &[u32], skip_special: bool) -> String {
+    tokenizer.decode(ids, skip_special).unwrap_or_else(|e| panic!("{e}"))
+}
+
+impl Vocabulary {
+    fn new(input: &Input<'_>, byte_level: bool) -> Self {
+        let spell = |byte: u8| if byte_level { printable(byte).to_string() } else { format!("<0x{byte:02X}>") };
+        let mut texts: Vec<String> = (0..=255).map(spell).collect();
+        if input.lacks_a_byte {
+            texts.pop();
+        }
+        let mut types = vec![if byte_level { NORMAL } else { BYTE }; texts.len()];
+        let mut scores = vec![0.0; texts.len()];
+        let mut add = |text: &str, kind: i32, score: i8| {
+            texts.push(text.to_owned());
+            types.push(kind);
+            scores.push(f32::from(score));
+        };
+        // Without the marker for a space there is no SentencePiece vocabulary.
+        for (text, kind) in [("▁", NORMAL), ("<unknown>", UNKNOWN)] {
+            add(text, kind, -1);
+        }
+        let mut known: HashSet<String> = texts.iter().cloned().collect();
+        for &(text, kind, score) in &input.tokens {
+            // A byte token is one of those above.
+            if known.insert(text.to_owned()) && !text.is_empty() {
+                texts.push(text.to_owned());
+                types.push(1 + i32::from(kind) % 5);
+                scores.push(f32::from(score));
+            }
+        }
+        let mut merges = Vec::new();
+        for &(left, right) in &input.merges {
+            // From the last tokens: the bytes would hide those that are of interest.
+            let pick = |place: u8| texts[texts.len() - 1 - place as usize % texts.len().min(64 + 192)].clone();
+            let (left, right) = (pick(left), pick(right));
+            let joined = format!("{left}{right}");
+            if byte_level && joined.len() <= 24 && known.insert(joined.clone()) {
+                merges.push(format!("{left} {right}"));
+                texts.push(joined);
+                types.push(NORMAL);
+                scores.push(0.0);
+            }
+        }
+        Self { texts, types, scores, merges }
+    }
+
+    fn metadata(self, pre: Option<&str>, add_space: bool) -> rocmforge::Result<Metadata> {
+        let unknown = self.types.iter().position(|&kind| kind == UNKNOWN).unwrap_or_default() as u32;
+        let mut entries = vec![
+            ("tokens", Value::Array(Array::String(self.texts))),
+            ("token_type", Value::Array(Array::I32(self.types))),
+            ("unknown_token_id", Value::U32(unknown)),
+            ("bos_token_id", Value::U32(unknown)),
+        ];
+        entries.extend(match pre {
+            Some(pre) => vec![
+                ("model", Value::String("gpt2".to_owned())),
+                ("pre", Value::String(pre.to_owned())),
+                ("merges", Value::Array(Array::String(self.merges))),
+            ],
+            None => vec![
+                ("model", Value::String("llama".to_owned())),
+                ("scores", Value::Array(Array::F32(self.scores))),
+                ("add_space_prefix", Value::Bool(add_space)),
+            ],
+        });
+        let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+        Metadata::new(Path::new("fuzz.gguf"), entries)
+    }
+}
+
+/// The character that byte-level vocabularies write for a byte: itself where it is visible, else the next of those from
+/// U+0100 on (GPT-2's table).
+fn printable(byte: u8) -> char {
+    let visible = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+    if visible(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&byte| !visible(byte)).count() as u32;
+    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}

@@ -1,0 +1,40 @@
+//! The inputs in `corpus/`, each through what it was found with: what fuzzing reached once stays right at every commit.
+
+use std::fs;
+use std::panic::{self, RefUnwindSafe};
+use std::path::Path;
+
+fn replay(target: &str, check: impl Fn(&[u8]) + RefUnwindSafe) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let mut paths: Vec<_> = fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap_or_else(|e| panic!("{}: {e}", folder.display())).path())
+        .collect();
+    paths.sort();
+    assert!(paths.len() >= 20, "{} inputs in {}", paths.len(), folder.display());
+    for path in paths {
+        let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let kept = panic::catch_unwind(|| check(&bytes));
+        assert!(kept.is_ok(), "{}", path.display());
+    }
+}
+
+#[test]
+fn gguf() {
+    replay("gguf", rocmforge_fuzz::gguf::check);
+}
+
+#[test]
+fn tokenizer() {
+    replay("tokenizer", rocmforge_fuzz::tokenizer::check);
+}
+
+#[test]
+fn chat_template() {
+    replay("chat_template", rocmforge_fuzz::chat_template::check);
+}
+
+#[test]
+fn sampling() {
+    replay("sampling", rocmforge_fuzz::sampling::check);
+}
