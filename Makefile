@@ -22,8 +22,8 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python fuzz \
-        lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
+.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python test-deep test-soak test-aarch64 fuzz \
+        coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,8 +62,27 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
+test-deep: fuzz test-soak coverage test-aarch64 ## what takes too long for every commit: about an hour on two cores
+test-deep: T = 120
+
+test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call of the AMD driver fails once
+	$(SAY) 'stand-in HIP runtime: building'
+	@cargo build --quiet --locked -p hipsim
+	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
+	@PROPTEST_CASES=50000 cargo test --quiet --locked --lib -- scheduler::tests::prop kv_cache::tests::prop \
+	    kv_cache::tests::free_list gguf::tests::damage engine::tests::device_failures
+	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
+	@PROPTEST_CASES=2000 cargo test --quiet --locked --lib -- tokenizer::tests::prop engine::chat::tests::prop \
+	    sampler::tests engine::tests::text
+
+test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here
+	@scripts/test_aarch64.sh $(BIN)
+
 fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
 	@scripts/fuzz.sh $(T)
+
+coverage: ## what the tests execute of scheduler, KV cache, GGUF, sampler and tokenizer; fails below 95 % of lines
+	@scripts/coverage.sh
 
 lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
 
