@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from rocmforge import LLM, SamplingParams
 from rocmforge.cli.device_test import made_up
-from rocmforge.cli.device_test.outcome import LEFT_OUT, Job, Outcome
+from rocmforge.cli.device_test.outcome import LEFT_OUT, NOT_RECORDED, Job, Outcome
 
 # So deep that a step has as many kernels as that of an 8B model: drivers have failed with long graphs alone.
 DEEP = made_up.Shape(layers=32, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=2048)
@@ -31,7 +31,7 @@ def graphs(job: Job) -> Outcome:
     model = made_up.write(QUICK_DEEP if job.quick else DEEP, job.folder / "deep.gguf")
     _, expected = _run(job, model, recorded=False, steps=steps, runs=1)
     described, got = _run(job, model, recorded=True, steps=steps, runs=runs)
-    if "op by op" in described:
+    if NOT_RECORDED in described:
         return Outcome(LEFT_OUT, "steps are not recorded on this device, also where they are asked for")
     differ = sum(found != expected[index // runs] for index, found in enumerate(got))
     figures = {"runs": len(got), "differ": differ, "steps": len(got) * steps, "sizes": list(SIZES)}

@@ -8,6 +8,8 @@ from typing import Any
 OK = "ok"
 FAILED = "FAILED"
 LEFT_OUT = "left out"
+# How `describe` and `doctor` begin what they say of a device on which no decode step is recorded.
+NOT_RECORDED = "decode steps: op by op"
 
 
 @dataclass(frozen=True, slots=True)

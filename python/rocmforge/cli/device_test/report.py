@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rocmforge.cli.device_test import machine
-from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, Outcome
+from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, NOT_RECORDED, Outcome
 from rocmforge.cli.device_test.parts import PARTS
 from rocmforge.cli.device_test.process import run_part
 from rocmforge.cli.version import version_line
@@ -86,7 +86,7 @@ def examine(
 def _judge_graphs(outcome: Outcome, figures: dict[str, dict[str, Any]]) -> None:
     """Where steps are not recorded by default, it is news and no failure that recorded ones differ."""
     by_default = str(figures.get("devices", {}).get("decode_steps") or "")
-    if "op by op" in by_default and outcome.verdict == FAILED:
+    if by_default.startswith(NOT_RECORDED) and outcome.verdict == FAILED:
         outcome.verdict = LEFT_OUT
         outcome.summary = f"{by_default}; recorded all the same: {outcome.summary}"
 
