@@ -17,6 +17,24 @@ enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
 };
 
+// The step's numbers, from the host's page-locked memory to where kernels read them. copy_step, COPY_STEP_BLOCKS blocks
+constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
+struct CopyStepArgs {
+  const u64* from;        // as the device sees it; in the first word how many there are
+  u64* out;               // [from[0]]
+  u32 least;              // so many at least: they are asked for without waiting for the number
+};
+
+// A link of the chain that tests whether a repeated graph reads old numbers: from what the link before it has stored, and
+// from the step's number, once as a compiler would read them and once as the engine's kernels do. link_steps, grid
+// LINK_BLOCKS
+constexpr u32 LINK_BLOCKS = 4, LINK_THREADS = 64;
+struct LinkStepsArgs {
+  const u32* step;        // one number
+  const u32* before;      // [LINK_BLOCKS][2], or null for the first link
+  u32* out;               // [LINK_BLOCKS][2]: number + that of the next block in `before`, either way
+};
+
 // Weights as they lie in the file -> tiles of 16 rows x 256 columns (quant.h). repack_<type>
 struct RepackArgs {
   const u8* raw;          // [out_rows][cols] blocks of the file, row after row; 2-byte aligned at least

@@ -41,7 +41,7 @@ DEV u32 max_(u32 x, u32 y) { return x > y ? x : y; }
 template <class T> struct Keys {
   const T* k;              // the cache from this kv head of block 0 on
   const T* v;
-  const u32* table;
+  const u32* table;        // for `ld_step`
   u32 first, end;
   u32 block_size, head_dim;
   u64 block_stride;        // elements
@@ -55,7 +55,7 @@ template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32
   const u64 head_stride = (u64)a.block_size * a.head_dim;
   return {(const T*)a.k_cache + kv_head * head_stride,
           (const T*)a.v_cache + kv_head * head_stride,
-          a.block_tables + a.block_start[sequence],
+          a.block_tables + ld_step(a.block_start + sequence),
           first,
           end,
           a.block_size,
@@ -194,13 +194,13 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     u32 block = key / keys.block_size, slot = key % keys.block_size;
     const u32 step_blocks = stride / keys.block_size, step_slots = stride % keys.block_size;
     const u32 last_block = (keys.end - 1) / keys.block_size, last_slot = (keys.end - 1) % keys.block_size;
-    u32 page = keys.table[min_(block, last_block)];
+    u32 page = ld_step(keys.table + min_(block, last_block));
     for (u32 base = start; base < keys.end; base += stride) {
       block += step_blocks;
       const u32 slot_now = slot, page_now = page;
       slot += step_slots;
       if (slot >= keys.block_size) { slot -= keys.block_size; block++; }
-      page = keys.table[min_(block, last_block)];      // asked for before the keys of this turn
+      page = ld_step(keys.table + min_(block, last_block));      // asked for before the keys of this turn
       run<KEYS, ALIGNED>(keys, key, page_now, slot_now, last_slot, softcap);
       key += stride;
     }

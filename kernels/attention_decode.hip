@@ -43,8 +43,8 @@ template <class S> DEV Work work_of(const AttentionArgs& a) {
   Work w;
   w.item = (u32)bid_x();
   w.split = (u32)bid_z();
-  w.sequence = a.items[w.item];
-  w.row = a.q_start[w.sequence];
+  w.sequence = ld_step(a.items + w.item);
+  w.row = ld_step(a.q_start + w.sequence);
   w.kv_head = S::PER_HEAD ? (u32)bid_y() / group_heads : (u32)bid_y();
   w.first_head = S::PER_HEAD ? (u32)bid_y() : w.kv_head * group_heads;
   w.heads = S::PER_HEAD ? 1 : group_heads;
@@ -55,7 +55,7 @@ template <class S> DEV Work work_of(const AttentionArgs& a) {
 
 // The split's share of the blocks that the token sees.
 template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
-  const u32 context = a.context_lens[w.sequence], first = context ? first_key(context - 1, a.window) : 0;
+  const u32 context = ld_step(a.context_lens + w.sequence), first = context ? first_key(context - 1, a.window) : 0;
   const u32 first_block = first / a.block_size, num_blocks = (context + a.block_size - 1) / a.block_size - first_block;
   const u32 share = (num_blocks + a.splits - 1) / a.splits, block = first_block + w.split * share;
   return keys_of<T>(a, w.sequence, w.kv_head, max_(first, block * a.block_size),
@@ -68,7 +68,7 @@ template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
   const u32 lines = (keys.head_dim + LINE - 1) / LINE;
   for (u32 i = (u32)tid_x(); i < (keys.end - keys.first) * lines; i += THREADS) {
     const u32 key = keys.first + i / lines;
-    const u64 at = keys.table[key / keys.block_size] * keys.block_stride +
+    const u64 at = ld_step(keys.table + key / keys.block_size) * keys.block_stride +
                    (u64)(key % keys.block_size) * keys.head_dim + i % lines * LINE;
     prefetch(keys.k + at);
     prefetch(keys.v + at);
@@ -84,7 +84,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
   const float* row = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
   const float* angles = a.angles + (u64)w.row * 2 * a.num_pairs;
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
-  const u32 slot = stores ? a.slot_mapping[w.row] : ~0u, all = heads + (adds_key ? 2 : 0);
+  const u32 slot = stores ? ld_step(a.slot_mapping + w.row) : ~0u, all = heads + (adds_key ? 2 : 0);
   for (u32 turn = 0; turn < all; turn += S::GROUPS) {
     const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;
@@ -230,7 +230,7 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
   // All of this is the step's input.
   const Work w = work_of<S>(a);
   const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
-  const bool ends_context = keys.first < keys.end && keys.end == a.context_lens[w.sequence];
+  const bool ends_context = keys.first < keys.end && keys.end == ld_step(a.context_lens + w.sequence);
   if (GPU_NV && keys.first < keys.end) prefetch_keys<S::THREADS>(keys);
   pdl_launch();
   pdl_wait();

@@ -18,8 +18,10 @@ struct RowTile {
 };
 
 DEV RowTile row_tile(const AttentionArgs& a) {
-  const u32 sequence = a.items[2 * bid_y()], first = a.items[2 * bid_y() + 1], head = (u32)bid_x();
-  const u32 start = a.q_start[sequence], length = a.q_start[sequence + 1] - start, context = a.context_lens[sequence];
+  const u32* item = a.items + 2 * bid_y();
+  const u32 sequence = ld_step(item), first = ld_step(item + 1), head = (u32)bid_x();
+  const u32 start = ld_step(a.q_start + sequence), length = ld_step(a.q_start + sequence + 1) - start;
+  const u32 context = ld_step(a.context_lens + sequence);
   const u32 kv_head = head / (a.num_heads / a.num_kv_heads), rows = min_(ATTENTION_PREFILL_ROWS, length - first);
   return {sequence, head, kv_head, start + first, rows, context - length + first, context, a.window};
 }

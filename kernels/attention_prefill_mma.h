@@ -29,7 +29,7 @@ template <u32 KEYS> struct Runs {
     #pragma unroll
     for (u32 i = 0; i < KEYS / 16; i++, key += 16) {
       const bool any = key < keys.end && key + 16 > keys.first;
-      at[i] = any ? keys.table[block] * keys.block_stride + (u64)slot * keys.head_dim : 0;
+      at[i] = any ? ld_step(keys.table + block) * keys.block_stride + (u64)slot * keys.head_dim : 0;
       slot += 16;
       if (slot == keys.block_size) { slot = 0; block++; }
     }

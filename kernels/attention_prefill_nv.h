@@ -57,7 +57,7 @@ template <u32 D> struct TileCopies {
     row = in_head ? first : 0x80000000u;
     from = (tile.kv_head * a.block_size + first) * a.head_dim + (in_head ? column : 0);
     to = shared_address(tiles) + (first * STRIDE + column) * 2;
-    entry = a.block_tables + a.block_start[tile.sequence] + key / a.block_size;
+    entry = a.block_tables + ld_step(a.block_start + tile.sequence) + key / a.block_size;
     slot = key % a.block_size;
     ask(a, key);
   }
@@ -67,7 +67,7 @@ template <u32 D> struct TileCopies {
     u32 s = slot;
     #pragma unroll
     for (u32 i = 0; i < RUNS; i++, key += 16) {
-      pages[i] = key < end_key && key + 16 > first_key ? *e : 0;
+      pages[i] = key < end_key && key + 16 > first_key ? ld_step(e) : 0;
       s += 16;
       if (s == a.block_size) { s = 0; e++; }
     }

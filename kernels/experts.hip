@@ -69,7 +69,7 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   const u32 thread = (u32)tid_x();
   next[thread] = 0;
   block_sync();
-  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) atomic_add_u32(&next[a.experts[pair]], 1);
+  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) atomic_add_u32(&next[ld_step(a.experts + pair)], 1);
   block_sync();
   if (thread < WARP) {
     const u32 lane = thread & 31;                          // a second group of a wave does the same, and stores nothing
@@ -92,7 +92,7 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   }
   block_sync();
   for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) {
-    const u32 expert = a.experts[pair], place = atomic_add_u32(&next[expert], 1);
+    const u32 expert = ld_step(a.experts + pair), place = atomic_add_u32(&next[expert], 1);
     a.places[pair] = place;
     if (place % a.run == 0) a.run_experts[place / a.run] = expert;
   }
@@ -106,7 +106,7 @@ KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
   if (c >= a.cols) return;
   float sum[4] = {0.f, 0.f, 0.f, 0.f};
   for (u32 rank = 0; rank < a.used; rank++) {
-    const u64 pair = (u64)row * a.used + rank, place = a.places ? a.places[pair] : pair;
+    const u64 pair = (u64)row * a.used + rank, place = a.places ? ld_step(a.places + pair) : pair;
     const float* values = a.values + place * a.cols;
     const Four f = load_four(values, is_aligned(values, 16), c, a.cols);
     for (int i = 0; i < 4; i++) sum[i] = fma_(a.weights[pair], f.v[i], sum[i]);

@@ -169,7 +169,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   u64 expert = 0;
   if (EXPERTS && a.experts) {          // chosen by a kernel before
     pdl_wait();
-    expert = a.experts[bid_y()] * a.expert_bytes;
+    expert = ld_step(a.experts + bid_y()) * a.expert_bytes;
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
   }
 

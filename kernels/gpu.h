@@ -11,6 +11,7 @@
 //   WARP (lanes of a wave: 32 or 64), tid_x, bid_x, bid_y, bid_z, lane_id
 //   block_sync (orders LDS), warp_sync, shfl_*, warp_ballot, atomics, fences
 //   h2f, f2h, dot4, fdot2, hsub2.., fast_*, mul_rn, add_rn, v4 / v2 and loads, lookup16, pdl_wait, pdl_launch
+//   ld_step, ld_host, st_step (numbers that change from step to step)
 #pragma once
 
 typedef unsigned char  u8;
@@ -165,6 +166,13 @@ DEV v2 ld8s(const void* p) { return __builtin_nontemporal_load((const v2*)p); }
 DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
 DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
 DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
+#if defined(GPU_SCALAR_STEP)           // a mutation that tests/amdsim/tests/coherence.rs finds
+DEV u32 ld_step(const u32* p) { return *p; }
+#else
+DEV u32 ld_step(const u32* p) { return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
+#endif
+DEV u64 ld_host(const u64* p) { return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM); }
+DEV void st_step(u64* p, u64 v) { __hip_atomic_store(p, v, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }
 DEV void loads_first() { __builtin_amdgcn_sched_barrier(0); }
 DEV u32 recomputed(int x) { asm volatile("" : "+v"(x)); return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
@@ -255,6 +263,9 @@ DEV v2 ld8s(const void* p) {
 DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
+DEV u32 ld_step(const u32* p) { return *p; }
+DEV u64 ld_host(const u64* p) { u64 r; asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(r) : "l"(p)); return r; }
+DEV void st_step(u64* p, u64 v) { *p = v; }
 DEV void loads_first() { asm volatile("" ::: "memory"); }
 DEV u32 recomputed(int x) { return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
@@ -296,6 +307,9 @@ DEV v2 ld8s(const void* p) { return *(const v2*)p; }
 DEV u32 ld4s(const void* p) { return *(const u32*)p; }
 DEV u32 ld2s(const void* p) { return *(const u16*)p; }
 DEV u32 ld1s(const void* p) { return *(const u8*)p; }
+DEV u32 ld_step(const u32* p) { return *p; }
+DEV u64 ld_host(const u64* p) { return *p; }
+DEV void st_step(u64* p, u64 v) { *p = v; }
 DEV void loads_first() {}
 DEV u32 recomputed(int x) { return (u32)x; }
 DEV void lookup16(u32 w, u32 t0, u32 t1, u32 t2, u32 t3, u32& low, u32& high) {
@@ -318,6 +332,10 @@ DEV void prefetch(const void*) {}
 //   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
 //   dot4               c + four products of signed bytes
 //   ld16s .. ld1s      streaming: weights, which are read once
+//   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never by
+//                      AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
+//                      atomic load goes to L2
+//   ld_host, st_step   of page-locked memory of the host, past all caches; of such a number
 //   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
 //                      save registers
 //   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where it
@@ -328,8 +346,9 @@ DEV void prefetch(const void*) {}
 //   release_fence      what a thread has written comes before its next atomic, for all blocks
 //   acquire_fence      what comes after sees what others released before the thread's last atomic
 //   pdl_wait           NVIDIA's programmatic dependent launch: a kernel may start before the one ahead of it has ended,
-//                      and calls this before it touches anything but weights and the step's inputs, which were there
-//                      before the step's first kernel. EVERY kernel must: order is transitive
+//                      and calls this before it touches anything but weights and the step's inputs, which `copy_step`
+//                      has written before any other kernel of the step starts (`Stream::launch_apart`). EVERY kernel
+//                      must: order is transitive
 //   pdl_launch         from here on the next kernel may start
 //   prefetch           asks for a line of L2, whoever may be writing it: worth while ahead of pdl_wait alone
 DEV v4 ld16(const void* p) { return *(const v4*)p; }

@@ -7,7 +7,7 @@ template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   MatmulArgs product = a.product;
   const MatmulPlace<N> at(product, bid_x());
   pdl_wait();                          // the experts were chosen by a kernel before
-  const u32 expert = a.experts[at.by];
+  const u32 expert = ld_step(a.experts + at.by);
   if (expert == NO_EXPERT) return;
   product.weights += expert * a.expert_bytes;
   MatmulSums<N> sums;

@@ -33,7 +33,7 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
   const u64 index = (u64)bid_x() * 256 + (u32)tid_x();
   if (index >= (u64)a.rows * a.num_pairs) return;
   const u32 row = (u32)(index / a.num_pairs), pair = (u32)(index % a.num_pairs);
-  const float angle = (float)a.positions[row] * a.inv_freq[pair];  // rounded to f32, as the models were trained
+  const float angle = (float)ld_step(a.positions + row) * a.inv_freq[pair];  // rounded to f32, as the models were trained
   float cos, sin;
   cos_sin(angle, cos, sin);
   float* out = a.out + (u64)row * 2 * a.num_pairs;
@@ -48,7 +48,7 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   float* x = a.qkv + ((u64)row * num_heads + head) * a.head_dim;
-  const u32 slot = is_head && !is_q ? a.slot_mapping[row] : ~0u;
+  const u32 slot = is_head && !is_q ? ld_step(a.slot_mapping + row) : ~0u;
   GroupHead mine;
   mine.load(x, is_head, a.head_dim, a.num_pairs, a.neox != 0);
   mine.load_angles(a.angles + (u64)row * 2 * a.num_pairs, !is_v);

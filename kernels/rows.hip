@@ -121,7 +121,7 @@ KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);      // on their way while the kernel before this ends
   loads_first();
   pdl_launch(); pdl_wait();
-  if (a.places) { to = a.places[from]; from /= a.share; }
+  if (a.places) { to = ld_step(a.places + from); from /= a.share; }
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
     x.load(a.x, a.format_in, from, start, a.cols);
     if (a.norm) x.add_squares(squares);
@@ -214,7 +214,7 @@ KERNEL(256, gated_activation, GatedArgs) {
 // Grid: rows of the result.
 KERNEL(256, gather_rows, GatherArgs) {
   pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x(), from = a.indices[row];
+  const u32 row = (u32)bid_x(), from = ld_step(a.indices + row);
   for (u32 c = 4 * (u32)tid_x(); c < a.cols; c += 4 * THREADS) {
     store_activations(a.out, FORMAT_F32, row, c, a.cols, load_activations(a.x, a.format_in, from, c, a.cols));
   }
@@ -225,8 +225,8 @@ KERNEL(256, copy_blocks, CopyBlocksArgs) {
   pdl_launch(); pdl_wait();
   const u32 offset = 16 * ((u32)bid_x() * THREADS + (u32)tid_x()), pair = (u32)bid_y();
   if (pair >= a.num_pairs || offset >= a.block_bytes) return;
-  const u64 from = (u64)a.pairs[2 * pair] * a.block_bytes + offset;
-  const u64 to = (u64)a.pairs[2 * pair + 1] * a.block_bytes + offset;
+  const u64 from = (u64)ld_step(a.pairs + 2 * pair) * a.block_bytes + offset;
+  const u64 to = (u64)ld_step(a.pairs + 2 * pair + 1) * a.block_bytes + offset;
   const v4 k = ld16(a.k_cache + from), v = ld16(a.v_cache + from);
   *(v4*)(a.k_cache + to) = k;
   *(v4*)(a.v_cache + to) = v;

@@ -25,7 +25,7 @@ TYPED_KERNEL(256, repack_, RepackArgs) {
 
 TYPED_KERNEL(256, embed_, EmbedArgs) {
   pdl_launch(); pdl_wait();
-  const u32 token = a.token_ids[bid_x()];
+  const u32 token = ld_step(a.token_ids + bid_x());
   const u64 super_blocks = (a.cols + 255) >> 8;
   const u8* tiles = a.table + (token >> 4) * super_blocks * Tile::BYTES;
   const u32 c = bid_y() * 256 + tid_x();

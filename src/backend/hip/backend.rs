@@ -130,8 +130,16 @@ impl HipBackend {
         self.device.properties().multiprocessors
     }
 
-    /// Rows of tokens that the ops of this step compute: those of the batch, or of the recording that it is part of.
-    pub(super) fn rows(&self, batch: &Batch) -> Result<usize> {
+    /// Rows of tokens that the ops of this step compute: those of the batch, or of the recording that it is part of. The
+    /// first op that asks has the step's numbers brought to the device, as a recording does itself.
+    pub(super) fn rows(&mut self, batch: &Batch) -> Result<usize> {
+        let tokens = self.tokens(batch)?;
+        self.inputs.bring(&self.stream, &self.functions.copy_step)?;
+        Ok(self.graphs.recording().unwrap_or(tokens))
+    }
+
+    /// Those of the batch, which has to be the step's.
+    fn tokens(&self, batch: &Batch) -> Result<usize> {
         let tokens = batch.num_tokens();
         if tokens != self.inputs.shape.tokens {
             return Err(Error::internal(format!(
@@ -139,7 +147,7 @@ impl HipBackend {
                 self.inputs.shape.tokens
             )));
         }
-        Ok(self.graphs.recording().unwrap_or(tokens))
+        Ok(tokens)
     }
 
     /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and what
@@ -196,8 +204,8 @@ impl Backend for HipBackend {
         self.graphs.abandon(&self.stream);
         self.settle()?;
         self.unsettled = true;
-        let Self { inputs, graphs, stream, .. } = self;
-        inputs.begin(batch, |rows| graphs.padded(rows), stream)
+        let Self { inputs, graphs, .. } = self;
+        inputs.begin(batch, |rows| graphs.padded(rows))
     }
 
     /// A step takes milliseconds, and what was launched cannot be called back.
@@ -206,16 +214,16 @@ impl Backend for HipBackend {
     }
 
     fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {
-        let tokens = self.rows(batch)?;
+        let tokens = self.tokens(batch)?;
         // What the first steps set up once (frequencies) must not become part of a recording.
         if !self.inputs.shape.pure_decode || self.rope.is_none() {
             return Ok(Plan::Run { rows: tokens });
         }
-        self.graphs.begin(batch, &mut self.inputs, &self.stream)
+        self.graphs.begin(batch, &mut self.inputs, &self.stream, &self.functions.copy_step)
     }
 
     fn end_ops(&mut self) -> Result<()> {
-        self.graphs.end(&self.inputs, &self.stream)?;
+        self.graphs.end(&mut self.inputs, &self.stream)?;
         // All that uses page-locked memory is the copy of the step's integers, which an event marks.
         self.unsettled = false;
         Ok(())

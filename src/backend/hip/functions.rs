@@ -11,6 +11,7 @@ const EXPERT_FILES: [&str; 2] = ["experts.hip", "matmul_experts.hip"];
 
 /// Kernels that every model uses.
 pub struct Functions {
+    pub copy_step: Function,
     pub prepare: Function,
     pub gated_activation: Function,
     pub gather_rows: Function,
@@ -128,6 +129,7 @@ impl Functions {
             Ok((pair, PairFunctions { gemv, matmul: matmul.into_iter().collect::<Result<_>>()? }))
         });
         Ok(Self {
+            copy_step: get(KernelId::copy_step())?,
             prepare: get(KernelId::prepare())?,
             gated_activation: get(KernelId::gated_activation())?,
             gather_rows: get(KernelId::gather_rows())?,

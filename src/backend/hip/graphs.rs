@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::checks::Check;
 use super::step::StepInputs;
 use super::tuning::bucket;
-use super::{DeviceProperties, Graph, Stream};
+use super::{DeviceProperties, Function, Graph, Stream};
 use crate::backend::Plan;
 use crate::batch::Batch;
 use crate::config::{HipOptions, Platform};
@@ -78,7 +78,13 @@ impl Graphs {
     ///
     /// # Errors
     /// Those of the recorded ops for such a batch.
-    pub fn begin(&mut self, batch: &Batch, inputs: &mut StepInputs, stream: &Stream) -> Result<Plan> {
+    pub fn begin(
+        &mut self,
+        batch: &Batch,
+        inputs: &mut StepInputs,
+        stream: &Stream,
+        copy_step: &Function,
+    ) -> Result<Plan> {
         let rows = batch.num_tokens();
         let Some(size) = bucket(rows, self.most) else { return Ok(Plan::Run { rows }) };
         let key = Key { rows: size, context_splits: inputs.shape.context_splits };
@@ -89,11 +95,12 @@ impl Graphs {
         }
         stream.begin_capture()?;
         self.state = State::Recording(key);
+        inputs.queue_copy(stream, copy_step)?;
         Ok(Plan::Run { rows: size })
     }
 
     /// The step's ops are complete: runs what was recorded.
-    pub fn end(&mut self, inputs: &StepInputs, stream: &Stream) -> Result<()> {
+    pub fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
         let key = match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => return Ok(()),
             State::Recording(key) => {
@@ -107,7 +114,8 @@ impl Graphs {
         // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on its one
         // stream; weights and cache are given to every step by the same decoder, and `begin` checked the batch as the
         // recorded ops did theirs.
-        unsafe { recorded.graph.launch(stream) }
+        unsafe { recorded.graph.launch(stream)? };
+        inputs.mark_copied(stream)
     }
 
     /// Ends a recording that an error cut short, so that the stream runs again.

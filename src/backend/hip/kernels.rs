@@ -108,6 +108,14 @@ impl KernelId {
         Self::typed(unit, name, &format!("_n{rows}"), threads)
     }
 
+    pub fn copy_step() -> Self {
+        Self::new("step.hip", "copy_step", 256)
+    }
+
+    pub fn link_steps() -> Self {
+        Self::new("step.hip", "link_steps", 64)
+    }
+
     pub fn prepare() -> Self {
         Self::new("rows.hip", "prepare", 512)
     }
@@ -186,6 +194,8 @@ impl KernelId {
     /// Every kernel of every unit.
     pub fn all() -> Vec<Self> {
         let mut all = vec![
+            Self::copy_step(),
+            Self::link_steps(),
             Self::prepare(),
             Self::gated_activation(),
             Self::gather_rows(),

@@ -83,7 +83,7 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory: what the device copies from and to without the driver's detour. Zeroed.
+/// Page-locked host memory: what the device copies from and to without the driver's detour, and kernels may read. Zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {
     device: Device,
@@ -114,6 +114,12 @@ impl HostBuffer {
         // SAFETY: just allocated with this size; without it `as_slice` would show uninitialised memory.
         unsafe { address.write_bytes(0, bytes) };
         Ok(Self { device: device.clone(), address, bytes })
+    }
+
+    /// Where kernels find it.
+    pub fn on_device(&self) -> Result<DevicePtr> {
+        // SAFETY: allocated by `new`.
+        self.device.call(|driver| unsafe { driver.host_on_device(self.address) }).map(DevicePtr)
     }
 
     pub fn as_slice(&self) -> &[u8] {

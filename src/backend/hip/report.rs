@@ -123,6 +123,7 @@ fn of_activations() -> Vec<Wanted> {
         caches.into_iter().flat_map(|cache| HEAD_SIZES.map(|size| kernel(cache, size))).collect()
     };
     let ops = [
+        ("numbers of a step", vec![KernelId::copy_step()]),
         ("RMSNorm", vec![KernelId::prepare()]),
         ("RoPE angles", vec![KernelId::rope_angles()]),
         ("RoPE and store in the KV cache", caches.map(KernelId::rope_store).to_vec()),

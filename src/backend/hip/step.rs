@@ -1,11 +1,12 @@
-//! The integers of a step: one page-locked buffer, one copy. Each array has its place at its largest size, so that a
-//! recorded step finds the next step's values at the same addresses; the block tables, of which there may be many, come last
-//! and only as far as they are used.
+//! The integers of a step: one page-locked buffer, which the step's first kernel copies to the device. A recorded step is
+//! padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose length
+//! differs, come last.
 
-use super::args::NO_SLOT;
+use super::args::{CopyStepArgs, NO_SLOT};
+use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
-use super::{Device, DeviceBuffer, DevicePtr, Event, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
 use crate::backend::args::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
@@ -20,7 +21,34 @@ pub struct StepLimits {
     pub table_entries: usize,
 }
 
-/// Where each array begins, in words.
+/// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
+const COPY_STEP_BLOCKS: u32 = 32;
+
+/// How long the arrays of a step are.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    tokens: usize,
+    seqs: usize,
+    /// Sequences as attention counts them: in batch-invariant mode each token is one.
+    attention_seqs: usize,
+    logits_rows: usize,
+    copies: usize,
+    table_entries: usize,
+}
+
+impl Sizes {
+    /// Those of the largest step.
+    fn largest(limits: &StepLimits, by_token: bool) -> Self {
+        let StepLimits { tokens, seqs, logits_rows, table_entries } = *limits;
+        let attention_seqs = if by_token { tokens } else { seqs };
+        Self { tokens, seqs, attention_seqs, logits_rows, copies: seqs, table_entries }
+    }
+}
+
+/// Words of a cache line: every array begins one.
+const LINE: usize = 32;
+
+/// Where each array begins, in words. The first two say how many pairs of words there are.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     token_ids: usize,
@@ -38,28 +66,27 @@ struct Layout {
 }
 
 impl Layout {
-    /// `seqs`: sequences as attention counts them (in batch-invariant mode each token is one).
-    fn new(limits: &StepLimits, seqs: usize) -> Self {
-        let mut at = 0;
+    fn new(sizes: Sizes) -> Self {
+        let mut at = LINE;
         let mut take = |words: usize| {
             let start = at;
-            // Every array on a line of its own.
-            at += words.next_multiple_of(32);
+            at += words.next_multiple_of(LINE);
             start
         };
-        let prefill_items = 2 * (limits.seqs + limits.tokens.div_ceil(LEAST_PREFILL_ROWS));
+        let Sizes { tokens, seqs, attention_seqs, logits_rows, copies, table_entries } = sizes;
+        let prefill_items = 2 * (seqs + tokens.div_ceil(LEAST_PREFILL_ROWS));
         Self {
-            token_ids: take(limits.tokens),
-            positions: take(limits.tokens),
-            slots: take(limits.tokens),
-            q_start: take(seqs + 1),
-            context_lens: take(seqs),
-            block_start: take(seqs),
-            decode_items: take(seqs),
+            token_ids: take(tokens),
+            positions: take(tokens),
+            slots: take(tokens),
+            q_start: take(attention_seqs + 1),
+            context_lens: take(attention_seqs),
+            block_start: take(attention_seqs),
+            decode_items: take(attention_seqs),
             prefill_items: take(prefill_items),
-            logits_indices: take(limits.logits_rows),
-            copies: take(2 * limits.seqs),
-            tables: take(limits.table_entries),
+            logits_indices: take(logits_rows),
+            copies: take(2 * copies),
+            tables: take(table_entries),
             end: take(0),
         }
     }
@@ -68,14 +95,20 @@ impl Layout {
 /// What the device was last told, and where it lies there.
 pub struct StepInputs {
     limits: StepLimits,
+    /// Of the step that was begun last.
     layout: Layout,
     /// Each token is a sequence of its own to attention: its result then comes about in one way, whatever its chunk.
     by_token: bool,
     /// Rows of an item of prefill.
     prefill_rows: usize,
     device: DeviceBuffer,
-    hosts: [(HostBuffer, Event); 2],
-    next: usize,
+    host: HostBuffer,
+    host_on_device: DevicePtr,
+    /// Behind the copy that was queued last: the host's buffer may be written again. One buffer is enough, since the copy
+    /// is a step's first kernel: while it is waited for, the device has the rest of the step to do.
+    copied: Event,
+    /// Whether the step's copy is still to be queued.
+    waiting: bool,
     pub shape: StepShape,
     /// Of the batch: last position, sequence, and first row within the sequence of each item of prefill.
     tiles: Vec<(u32, u32, u32)>,
@@ -111,17 +144,19 @@ impl Words<'_> {
 
 impl StepInputs {
     pub fn new(device: &Device, limits: StepLimits, by_token: bool) -> Result<Self> {
-        let layout = Layout::new(&limits, if by_token { limits.tokens } else { limits.seqs });
+        let layout = Layout::new(Sizes::largest(&limits, by_token));
         let bytes = 4 * layout.end;
-        let host = || -> Result<_> { Ok((HostBuffer::new(device, bytes)?, Event::new(device)?)) };
+        let host = HostBuffer::new(device, bytes)?;
         Ok(Self {
             limits,
             layout,
             by_token,
             prefill_rows: prefill_rows(device.properties().platform),
             device: DeviceBuffer::new(device, bytes as u64)?,
-            hosts: [host()?, host()?],
-            next: 0,
+            host_on_device: host.on_device()?,
+            host,
+            copied: Event::new(device)?,
+            waiting: false,
             shape: StepShape::default(),
             tiles: Vec::new(),
             checked: Vec::new(),
@@ -142,12 +177,13 @@ impl StepInputs {
         self.limits.tokens.min(self.limits.seqs).min(self.limits.logits_rows)
     }
 
-    /// Checks the batch and queues its copy. Behind a batch of single rows lie `padded` in all, which do nothing. After an
-    /// error nothing tells when the copy has read the host's memory: the stream has to be waited for before the next call.
+    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies. Behind a batch of
+    /// single rows lie `padded` in all, which do nothing.
     ///
     /// # Errors
     /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
-    pub fn begin(&mut self, batch: &Batch, padded: impl Fn(usize) -> usize, stream: &Stream) -> Result<()> {
+    pub fn begin(&mut self, batch: &Batch, padded: impl Fn(usize) -> usize) -> Result<()> {
+        self.waiting = false;
         validate_batch(batch)?;
         let (tokens, seqs) = (batch.num_tokens(), batch.num_seqs());
         let group = match &batch.groups[..] {
@@ -172,11 +208,20 @@ impl StepInputs {
             && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
 
-        let (host, copied) = &mut self.hosts[self.next];
-        self.next = 1 - self.next;
-        copied.synchronize()?;
+        // Of a batch of single rows, `padded` alone says where everything is.
+        let seqs_there = if pure_decode { padded } else { seqs };
+        self.layout = Layout::new(Sizes {
+            tokens: padded,
+            seqs: seqs_there,
+            attention_seqs: if self.by_token { padded } else { seqs_there },
+            logits_rows: if pure_decode { padded } else { rows },
+            copies,
+            table_entries: entries,
+        });
+        self.copied.synchronize()?;
         let at = &self.layout;
-        let mut words = Words(host.as_mut_slice().as_chunks_mut().0);
+        let mut words = Words(self.host.as_mut_slice().as_chunks_mut().0);
+        words.put(0, [(at.tables + entries).div_ceil(2) as u32, 0]);
         let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
         words.put(at.token_ids, batch.token_ids.iter().copied().chain(padding(0)));
         words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
@@ -223,11 +268,6 @@ impl StepInputs {
 
         let alone = (0..seqs).filter(|&seq| batch.tokens_of(seq).len() == 1);
         let longest = alone.map(|seq| batch.context_lens[seq]).max().unwrap_or(0);
-        let used = 4 * (at.tables + entries);
-        // SAFETY: the host buffer is written again only after the event recorded next; what reads the device buffer is on
-        // this stream, before or after the copy.
-        unsafe { stream.copy_to_device(self.device.ptr(), &host.as_slice()[..used])? };
-        copied.record(stream)?;
         self.shape = StepShape {
             tokens,
             decode_items,
@@ -238,7 +278,34 @@ impl StepInputs {
             pure_decode,
         };
         self.checked.clear();
+        self.waiting = true;
         Ok(())
+    }
+
+    /// Queues the copy of the step's numbers, unless that was done: they are there for whatever is queued after it.
+    pub fn bring(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
+        if !self.waiting {
+            return Ok(());
+        }
+        self.queue_copy(stream, copy_step)?;
+        self.mark_copied(stream)
+    }
+
+    /// The copy alone, as a recording holds it.
+    pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
+        self.waiting = false;
+        let least = self.layout.tables / 2;
+        let args = CopyStepArgs { from: self.host_on_device, out: self.device.ptr(), least: count(least)? };
+        // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
+        // device's is on this stream, before the copy or behind it.
+        unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
+    }
+
+    /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read the
+    /// host's memory: the stream has to be waited for before the next step begins.
+    pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
+        self.waiting = false;
+        self.copied.record(stream)
     }
 
     /// Checks the batch, once per step: layers ask for the same.
@@ -309,5 +376,5 @@ impl StepInputs {
 
 /// Bytes of the largest step, for budgeting.
 pub fn device_bytes(limits: &StepLimits, by_token: bool) -> u64 {
-    4 * Layout::new(limits, if by_token { limits.tokens } else { limits.seqs }).end as u64
+    4 * Layout::new(Sizes::largest(limits, by_token)).end as u64
 }

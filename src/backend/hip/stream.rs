@@ -1,6 +1,7 @@
 //! Streams (queues of work on the device) and the events between them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::device::Device;
 use super::graph::Graph;
@@ -18,6 +19,8 @@ pub struct Stream {
 pub(super) struct Queue {
     pub device: Device,
     pub handle: StreamHandle,
+    /// Whether the next kernel may not overlap with the last one.
+    apart: AtomicBool,
 }
 
 impl Stream {
@@ -25,7 +28,7 @@ impl Stream {
     pub fn new(device: &Device) -> Result<Self> {
         device.check()?;
         let handle = device.call(|driver| driver.create_stream())?;
-        Ok(Self { queue: Arc::new(Queue { device: device.clone(), handle }) })
+        Ok(Self { queue: Arc::new(Queue { device: device.clone(), handle, apart: AtomicBool::new(false) }) })
     }
 
     pub fn device(&self) -> &Device {
@@ -100,12 +103,28 @@ impl Stream {
         self.device().check()?;
         function.check_grid(self.device().properties(), grid)?;
         let args = std::ptr::from_ref(args).cast();
+        let overlaps = !self.queue.apart.swap(false, Ordering::Relaxed);
         self.device()
             .call(|driver| {
                 // SAFETY: the caller's promise; the driver copies the arguments before it returns.
-                unsafe { driver.launch(function.handle(), grid, function.threads(), args, self.queue.handle) }
+                unsafe { driver.launch(function.handle(), grid, function.threads(), args, overlaps, self.queue.handle) }
             })
             .map_err(|error| function.name_in(error))
+    }
+
+    /// The same of a kernel that has ended when any of those put here after it starts. Of others that is true only
+    /// from each kernel's `pdl_wait` on.
+    ///
+    /// # Errors
+    /// As `launch`.
+    ///
+    /// # Safety
+    /// As `launch`.
+    pub unsafe fn launch_apart<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.launch(function, grid, args)? };
+        self.queue.apart.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     /// From here to `end_capture`, what this thread puts on the stream is recorded instead of run.

@@ -3,7 +3,7 @@
 //! A store waits in a queue of its wave until the wave waits for it, and where there are several L2
 //! caches (GFX940 and later of GFX9) in its workgroup until it is written back. A load sees memory as it
 //! was when its wave last invalidated its caches, at first when the launch began, but for what its own workgroup has
-//! stored. A scalar load sees what its own cache holds. Atomics, and loads and stores that say so, go to memory itself.
+//! stored. A scalar load sees what the scalar cache holds, which may be from launches before ([`ScalarCache`]). Atomics, and loads and stores that say so, go to memory itself.
 //! LLVM's AMDGPU usage document, "Memory model", says which instructions a release and an acquire are on each target.
 
 use std::collections::HashMap;
@@ -50,6 +50,24 @@ impl Word {
 /// By address / 4.
 type Words = HashMap<u64, Word>;
 
+/// Bytes of a line of the scalar cache.
+const LINE: u64 = 64;
+
+/// The scalar cache, all of a device's as one that never has to give up a line: what a launch leaves in it the next one
+/// may find. Runtimes are to have it invalidated ahead of every kernel (a new one is), and were seen not to within graphs.
+#[derive(Debug, Default)]
+pub struct ScalarCache {
+    /// By address / LINE; with the time in this launch of which the content is.
+    lines: HashMap<u64, (u64, [u8; LINE as usize])>,
+}
+
+impl ScalarCache {
+    fn next_launch(mut self) -> Self {
+        self.lines.values_mut().for_each(|(time, _)| *time = 0);
+        self
+    }
+}
+
 /// A cache that an acquire for the agent has to invalidate: GFX10 and GFX11 have two, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cache {
@@ -95,13 +113,14 @@ pub struct Caches {
     groups: Vec<GroupCache>,
     /// The workgroup that runs.
     pub group: usize,
+    scalar: ScalarCache,
 }
 
 impl Caches {
-    /// For so many workgroups at a time.
-    pub fn new(groups: usize) -> Self {
+    /// For so many workgroups at a time, with what the launch before has left.
+    pub fn new(groups: usize, scalar: ScalarCache) -> Self {
         let groups = (0..groups).map(|_| GroupCache::default()).collect();
-        Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0 }
+        Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0, scalar }
     }
 
     /// `agent`: past all caches.
@@ -128,13 +147,26 @@ impl Caches {
 
     /// A scalar load: its cache knows nothing of vector stores.
     pub fn load_scalar(
-        &self,
+        &mut self,
         memory: &mut dyn Memory,
         wave: &WaveCache,
         (address, bytes): (u64, &mut [u8]),
     ) -> Result<(), OutOfBounds> {
         inside(memory, address, bytes.len())?;
-        self.read(memory, (address, bytes), |index, now| self.at(index, now, wave.scalar))
+        for (at, to) in (address..).zip(bytes) {
+            let number = at / LINE;
+            // A wave that has invalidated the cache finds nothing from before.
+            if self.scalar.lines.get(&number).is_none_or(|(time, _)| *time < wave.scalar) {
+                let mut content = [0; LINE as usize];
+                let line = (number * LINE, &mut content[..]);
+                self.read(memory, line, |index, now| self.at(index, now, wave.scalar))?;
+                self.scalar.lines.insert(number, (wave.scalar, content));
+            }
+            if let Some((_, content)) = self.scalar.lines.get(&number) {
+                *to = content[(at % LINE) as usize];
+            }
+        }
+        Ok(())
     }
 
     /// `through`: needs no write-back.
@@ -238,12 +270,13 @@ impl Caches {
         }
     }
 
-    /// The launch has ended: everything is in memory.
-    pub fn finish(mut self, memory: &mut dyn Memory) {
+    /// The launch has ended: everything is in memory. What stays behind.
+    pub fn finish(mut self, memory: &mut dyn Memory) -> ScalarCache {
         let mut late = std::mem::take(&mut self.late);
         for (index, word) in ordered(&mut late) {
             self.commit(memory, index, word);
         }
+        self.scalar.next_launch()
     }
 
     fn commit(&mut self, memory: &mut dyn Memory, index: u64, word: Word) {

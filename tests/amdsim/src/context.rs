@@ -77,7 +77,7 @@ impl Context<'_> {
     /// A load that is the same for all lanes.
     pub fn load_scalar(&mut self, wave: &Wave, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
         let size = bytes.len();
-        let result = match self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
+        let result = match self.caches.as_mut().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
             Some(caches) => caches.load_scalar(self.memory, &wave.cache, (address, bytes)),
             None => self
                 .readable(address)

@@ -2,7 +2,7 @@
 //! workgroup from barrier to barrier.
 
 use crate::abi::{Start, kernarg_segment};
-use crate::coherence::{Caches, Coherence};
+use crate::coherence::{Caches, Coherence, ScalarCache};
 use crate::context::Context;
 use crate::decode::Flow;
 use crate::wave::{State, Wave};
@@ -45,6 +45,16 @@ const MAX_INSTRUCTIONS: u64 = 1 << 30;
 
 /// Executes a launch to its end.
 pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) -> Result<Stats, Trap> {
+    run_after(object, launch, memory, &mut ScalarCache::default())
+}
+
+/// The same for a launch ahead of which nothing invalidates the scalar cache, where caches are not coherent.
+pub fn run_after(
+    object: &CodeObject,
+    launch: &Launch<'_>,
+    memory: &mut dyn Memory,
+    scalar: &mut ScalarCache,
+) -> Result<Stats, Trap> {
     let refuse = |fault| Trap {
         kernel: launch.kernel.name.clone(),
         address: launch.kernel.descriptor.entry,
@@ -59,7 +69,7 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
     let lanes = object.target_details().lanes;
     let weak = launch.coherence == Coherence::Weak;
     let places = if weak { RESIDENT } else { 1 };
-    let caches = weak.then(|| Caches::new(places));
+    let caches = weak.then(|| Caches::new(places, std::mem::take(scalar)));
     let mut context = Context { memory, image: object.image(), kernarg: &kernarg, lds: Vec::new(), clock: 0, caches };
     let [x, y, z] = launch.grid.map(u64::from);
     let count = x * y * z;
@@ -107,7 +117,7 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
         }
     }
     if let Some(caches) = context.caches.take() {
-        caches.finish(context.memory);
+        *scalar = caches.finish(context.memory);
     }
     Ok(Stats { wave_instructions: context.clock })
 }

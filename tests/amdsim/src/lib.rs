@@ -24,10 +24,10 @@ mod target;
 mod wave;
 
 pub use code_object::CodeObject;
-pub use coherence::Coherence;
+pub use coherence::{Coherence, ScalarCache};
 pub use error::{Access, Fault, LoadError, Space, Trap};
 pub use kernel::{Kernel, KernelArg};
-pub use launch::{Launch, Order, Stats, run};
+pub use launch::{Launch, Order, Stats, run, run_after};
 
 /// Global memory, as its owner sees it.
 ///

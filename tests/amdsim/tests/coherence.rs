@@ -1,10 +1,11 @@
 //! Where workgroups do not see each other's stores at once: the protocol of the engine's kernels works with all of its
-//! fences, and without any one of them does not.
+//! fences, and without any one of them does not. And where nothing invalidates the scalar cache between kernels: numbers
+//! that change are read past it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use amdsim::{CodeObject, Coherence, Order};
+use amdsim::{CodeObject, Coherence, Order, ScalarCache};
 use common::{Arena, Args, Case, compile, targets};
 
 const THREADS: usize = 256;
@@ -78,5 +79,74 @@ fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
                 }
             }
         }
+    }
+}
+
+/// What a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the engine's.
+#[derive(Debug, PartialEq)]
+struct Found {
+    gathered: Vec<f32>,
+    plain: Vec<u32>,
+    sums: Vec<u32>,
+}
+
+const ROWS: usize = 3;
+const COLS: usize = 4;
+/// `LINK_BLOCKS` of args.h.
+const LINKS: usize = 4;
+
+/// Steps of a graph that is repeated, as a device that leaves the scalar cache alone runs them: the numbers come by
+/// `copy_step`, then other kernels read them.
+fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
+    let mut memory = Arena::default();
+    let mut scalar = ScalarCache::default();
+    let x: Vec<f32> = (0..ROWS * COLS).map(|i| i as f32).collect();
+    let (x, out) = (memory.upload(&x), memory.zeros::<f32>(ROWS * COLS));
+    // How many pairs of words there are, the indices, and a word to fill up the last pair.
+    let (host, device) = (memory.zeros::<u32>(6), memory.zeros::<u32>(6));
+    let links = [memory.zeros::<u32>(2 * LINKS), memory.zeros::<u32>(2 * LINKS)];
+    let mut launch = |memory: &mut Arena, kernel, grid, block, args| {
+        let case = Case { object, kernel, grid: [grid, 1, 1], block, args, order: Order::Up };
+        case.run_after(Coherence::Weak, memory, &mut scalar).unwrap();
+    };
+    let mut run = |indices: &[u32; ROWS]| {
+        memory.replace(host, &[3, 0, indices[0], indices[1], indices[2], 0]);
+        launch(&mut memory, "copy_step", 32, 256, Args::default().with(host).with(device).with(1u64));
+        let args = Args::default().with(x).with(device + 8).with(out);
+        let args = args.with(ROWS as u32).with(COLS as u32).with(0u64);
+        launch(&mut memory, "gather_rows", ROWS as u32, 256, args);
+        let link = |before: u64, out: u64| Args::default().with(device + 8).with(before).with(out);
+        launch(&mut memory, "link_steps", LINKS as u32, 64, link(0, links[0]));
+        launch(&mut memory, "link_steps", LINKS as u32, 64, link(links[0], links[1]));
+        let words: Vec<u32> = memory.download(links[1]);
+        Found {
+            gathered: memory.download(out),
+            plain: words.iter().copied().step_by(2).collect(),
+            sums: words.iter().copied().skip(1).step_by(2).collect(),
+        }
+    };
+    steps.iter().map(&mut run).collect()
+}
+
+fn expected_of(indices: [u32; ROWS]) -> Found {
+    let row = |index: u32| (0..COLS).map(move |col| (index as usize * COLS + col) as f32);
+    let sums = vec![2 * indices[0]; LINKS];
+    Found { gathered: indices.into_iter().flat_map(row).collect(), plain: sums.clone(), sums }
+}
+
+/// ROCm/hip#3902: a repeated graph whose kernels read a number of the step before. The engine's kernels do not, a kernel
+/// that reads it as the compiler likes does, and so would the engine's if they did.
+#[test]
+fn a_step_reads_no_number_of_the_one_before() {
+    let steps = [[2, 0, 1], [1, 2, 0]];
+    for target in &targets(|target| MODELS.contains(&target)) {
+        let [first, second] = steps.map(expected_of);
+        let found = repeat_steps(&compile("step", target, &[]), &steps);
+        assert_eq!(found[0], first, "{target}");
+        assert_eq!((&found[1].gathered, &found[1].sums), (&second.gathered, &second.sums), "{target}");
+        assert_eq!(found[1].plain, first.plain, "{target}: a scalar load sees what the cache holds");
+
+        let mutated = repeat_steps(&compile("step", target, &["-DGPU_SCALAR_STEP"]), &steps);
+        assert_eq!(mutated, [expected_of(steps[0]), expected_of(steps[0])], "{target}");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread;
 
-use amdsim::{Coherence, Order};
+use amdsim::{Coherence, Order, ScalarCache};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::image::Image;
@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub executables: HashMap<u64, Arc<[Operation]>>,
     /// The first failure; from then on every call answers with it, as on a device that was lost.
     pub fault: Option<(Status, String)>,
+    /// What the last kernel has left there, where caches are not coherent.
+    pub scalar_cache: ScalarCache,
     /// A kind of wait that does nothing, for tests of what finds that.
     pub without: Option<Wait>,
     last_id: u64,
@@ -89,6 +91,7 @@ impl Device {
             graphs: HashMap::new(),
             executables: HashMap::new(),
             fault: None,
+            scalar_cache: ScalarCache::default(),
             without: None,
             last_id: 0,
             queued: 0,

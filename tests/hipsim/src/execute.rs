@@ -3,15 +3,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use amdsim::ScalarCache;
+
 use crate::cpu::CpuObject;
 use crate::device::{Device, State};
 use crate::guard::Guard;
 use crate::log::say;
 use crate::memory::View;
 use crate::module::Module;
+use crate::order::pinned_by;
 use crate::queue::{HostAddress, Launch, Mark, Operation, Progress};
 use crate::runtime::host_memory;
 use crate::status::{Result, Status};
+
+/// What happens to the scalar cache ahead of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Invalidated {
+    ByLaunch,
+    /// In a graph.
+    Never,
+}
 
 impl Device {
     /// Runs everything on a stream, and on others what it waits for; nothing else.
@@ -43,7 +54,7 @@ impl Device {
 
     fn step(&self, state: &mut State, stream: u64) -> Result<()> {
         let Some(mut queued) = state.stream(stream)?.waiting.pop_front() else { return Ok(()) };
-        let result = match queued.guard.as_ref().and_then(Guard::touched) {
+        let result = match queued.guards.iter().find_map(Guard::touched) {
             Some((address, code)) => {
                 let text =
                     format!("the host used {address:#x} before it had waited for what does, in {code}; {queued}");
@@ -51,9 +62,9 @@ impl Device {
             }
             // The waits among operations cannot form a circle: each refers to a record that was enqueued before it.
             None => {
-                // The copy itself may use the memory.
-                queued.guard = None;
-                self.execute(state, &queued.operation)
+                // The operation itself may use the memory.
+                queued.guards.clear();
+                self.execute(state, &queued.operation, Invalidated::ByLaunch)
             }
         };
         if let Ok(stream) = state.stream(stream) {
@@ -62,12 +73,19 @@ impl Device {
         result
     }
 
-    fn execute(&self, state: &mut State, operation: &Operation) -> Result<()> {
+    fn execute(&self, state: &mut State, operation: &Operation, scalar_cache: Invalidated) -> Result<()> {
         match operation {
             Operation::Record => Ok(()),
             Operation::Wait(mark) => self.run_until(state, *mark),
-            Operation::Graph(operations) => operations.iter().try_for_each(|operation| self.execute(state, operation)),
-            Operation::Launch(launch) => self.launch(state, launch),
+            Operation::Graph(operations) => {
+                operations.iter().try_for_each(|operation| self.execute(state, operation, Invalidated::Never))
+            }
+            Operation::Launch(launch) => {
+                if scalar_cache == Invalidated::ByLaunch {
+                    state.scalar_cache = ScalarCache::default();
+                }
+                self.launch(state, launch)
+            }
             Operation::Product(product) => {
                 let result = product.run(&mut state.memory);
                 self.check_copy(state, result, operation)
@@ -160,7 +178,9 @@ impl Device {
             order: self.order,
             coherence: self.coherence,
         };
-        let result = amdsim::run(object, &simulated, &mut View::new(&mut state.memory));
+        let State { memory, scalar_cache, .. } = state;
+        let pinned = pinned_by(launch).map(|range| (range.start, range.end)).collect();
+        let result = amdsim::run_after(object, &simulated, &mut View::new(memory, pinned), scalar_cache);
         result.map(|stats| stats.wave_instructions).map_err(|trap| match trap.fault {
             amdsim::Fault::OutOfBounds { space: amdsim::Space::Global, address, .. } => {
                 format!("{trap}; {}", state.memory.describe(address))

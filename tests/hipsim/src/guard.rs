@@ -1,7 +1,8 @@
-//! Page-locked memory that a queued copy is still to read or write: the host may not write, or not even touch, it before.
+//! Page-locked memory that a queued copy or kernel is still to read, or a copy to write: the host may not write, or not even
+//! touch, it before.
 //!
-//! Its pages are protected until the copy runs. The first access that breaks the rule is noted by the handler of the
-//! signal, which then gives the page free: the program goes on, and the copy, when it runs, tells of it.
+//! Its pages are protected until that runs. The first access that breaks the rule is noted by the handler of the
+//! signal, which then gives the page free: the program goes on, and the operation, when it runs, tells of it.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -52,14 +53,14 @@ impl Place {
     }
 }
 
-/// What a queued copy does with the host's memory.
+/// What a queued operation does with the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Reads,
     Writes,
 }
 
-/// Until it is dropped, an access of the host that conflicts with a copy is noted.
+/// Until it is dropped, an access of the host that conflicts with the operation is noted.
 #[derive(Debug)]
 pub(crate) struct Guard(usize);
 

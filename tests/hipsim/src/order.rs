@@ -10,7 +10,7 @@ use std::thread::{self, ThreadId};
 
 use crate::guard::{Guard, Use};
 use crate::memory::Memory;
-use crate::queue::{HostAddress, Operation};
+use crate::queue::{HostAddress, Launch, Operation};
 use crate::runtime::host_memory;
 
 /// Memory that an operation uses.
@@ -37,7 +37,7 @@ impl Access {
 pub(crate) struct Queued {
     pub operation: Operation,
     pub accesses: Vec<Access>,
-    pub guard: Option<Guard>,
+    pub guards: Vec<Guard>,
     /// The number of the call among those that queue something on the device.
     call: u64,
     pub stream: u64,
@@ -48,8 +48,9 @@ impl Queued {
     pub(crate) fn new(operation: Operation, memory: &Memory, stream: u64, call: u64) -> Self {
         let mut accesses = Vec::new();
         collect(&operation, memory, &mut accesses);
-        let guard = guard(&operation);
-        Self { operation, accesses, guard, call, stream, thread: thread::current().id() }
+        let mut guards = Vec::new();
+        guard(&operation, &mut guards);
+        Self { operation, accesses, guards, call, stream, thread: thread::current().id() }
     }
 
     /// The first address that both use, where one of them writes.
@@ -110,10 +111,7 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
         Operation::Fill { to, bytes, .. } => add(*to, *bytes, true),
         // What a kernel does with its pointers is not known: it is taken to write where they point.
         Operation::Launch(launch) => {
-            let bytes: Vec<u8> = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).collect();
-            let words = bytes[..launch.argument_bytes.min(bytes.len())].as_chunks().0;
-            let pointers = words.iter().map(|word| u64::from_le_bytes(*word));
-            pointers.filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
+            pointers(launch).filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
         }
         Operation::Graph(operations) => {
             operations.iter().for_each(|operation| collect(operation, memory, accesses));
@@ -127,15 +125,37 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
     }
 }
 
-/// The guard of a copy's page-locked side.
-fn guard(operation: &Operation) -> Option<Guard> {
+/// What may be the addresses among a kernel's arguments.
+fn pointers(launch: &Launch) -> impl Iterator<Item = u64> {
+    let bytes = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).take(launch.argument_bytes);
+    let bytes: Vec<u8> = bytes.collect();
+    let words: Vec<u64> = bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    words.into_iter()
+}
+
+/// The page-locked memory that a kernel's arguments point into, from there on.
+pub(crate) fn pinned_by(launch: &Launch) -> impl Iterator<Item = Range<u64>> {
+    let host = host_memory().lock();
+    let ranges = pointers(launch).filter_map(|pointer| Some(pointer..host.memory.extent(pointer)?.1));
+    ranges.collect::<Vec<_>>().into_iter()
+}
+
+/// The guards of an operation's page-locked memory, which a kernel is taken to read.
+fn guard(operation: &Operation, guards: &mut Vec<Guard>) {
     let (HostAddress(host), bytes, copy) = match operation {
         Operation::ToDevice { from, bytes, .. } => (*from, *bytes, Use::Reads),
         Operation::ToHost { to, bytes, .. } => (*to, *bytes, Use::Writes),
-        _ => return None,
+        Operation::Launch(launch) => {
+            let ranges = pinned_by(launch).map(|range| (range.start as usize, (range.end - range.start) as usize));
+            return guards.extend(ranges.filter_map(|(start, bytes)| Guard::new(start, bytes, Use::Reads)));
+        }
+        Operation::Graph(operations) => return operations.iter().for_each(|operation| guard(operation, guards)),
+        _ => return,
     };
     let is_pinned = host_memory().lock().memory.contains(host as u64, bytes as u64);
-    if is_pinned { Guard::new(host, bytes, copy) } else { None }
+    if is_pinned {
+        guards.extend(Guard::new(host, bytes, copy));
+    }
 }
 
 /// Up to which position the operations of other streams come before what is queued next.

@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use common::{Gpu, ScaleArgs, ok};
 use hipsim::Status;
-use hipsim::api::inspect::hipsim_without;
+use hipsim::api::inspect::{hipsim_revive, hipsim_without};
 use hipsim::api::{event::*, graph::*, memory::*, stream::*};
 
 const DEVICES: &CStr =
@@ -37,6 +37,46 @@ fn the_host_writes_what_a_queued_copy_reads() {
     assert_eq!(hipStreamSynchronize(stream), Status::ILLEGAL_STATE);
     let address = format!("{:#x}", &raw const source[4097] as usize);
     expect(&gpu, &[&address, "the host used", "order-", "call 1, ThreadId", "copy of 4 bytes from the host's"]);
+}
+
+/// By itself, and in a graph.
+#[test]
+fn the_host_writes_what_a_queued_kernel_reads() {
+    let gpu = Gpu::new(DEVICES, 8);
+    let stream = gpu.stream();
+    let (_, increment) = gpu.kernel(c"increment", &[]);
+    let source = gpu.pinned(400);
+    source.fill(0);
+    let mut there = 0;
+    assert_eq!(unsafe { hipHostGetDevicePointer(&mut there, source.as_mut_ptr().cast(), 1) }, Status::INVALID_VALUE);
+    assert_eq!(unsafe { hipHostGetDevicePointer(&mut there, &raw mut there as _, 0) }, Status::INVALID_VALUE);
+    ok(unsafe { hipHostGetDevicePointer(&mut there, source.as_mut_ptr().cast(), 0) });
+    let args = ScaleArgs { x: there, out: there, rows: 1, cols: 100, scale: 0.0 };
+    for write in [false, true] {
+        ok(gpu.launch(increment, [2, 1, 1], 64, &args, stream));
+        if write {
+            source[40] = 1;
+        }
+        let status = hipStreamSynchronize(stream);
+        assert_eq!(status, if write { Status::ILLEGAL_STATE } else { Status::SUCCESS });
+    }
+    let address = format!("{:#x}", &raw const source[40] as usize);
+    expect(&gpu, &[&address, "the host used", "order-", "launch of increment"]);
+    ok(hipsim_revive(gpu.0));
+
+    ok(hipStreamBeginCapture(stream, 1));
+    ok(gpu.launch(increment, [2, 1, 1], 64, &args, stream));
+    let (mut graph, mut executable) = (null_mut(), null_mut());
+    ok(unsafe { hipStreamEndCapture(stream, &mut graph) });
+    ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
+    // Nothing of it has run yet.
+    source.fill(0);
+    ok(hipGraphLaunch(executable, stream));
+    ok(hipStreamSynchronize(stream));
+    ok(hipGraphLaunch(executable, stream));
+    source[80] = 1;
+    assert_eq!(hipStreamSynchronize(stream), Status::ILLEGAL_STATE);
+    expect(&gpu, &["the host used", "graph of 1 operations"]);
 }
 
 #[test]

@@ -40,7 +40,8 @@ pub const TYPED_FILES: [&str; 4] = ["weights.hip", "gemv.hip", "matmul.hip", "ma
 /// Those of them that are also compiled once for each pair.
 pub const PAIRED_FILES: [&str; 2] = ["gemv.hip", "matmul.hip"];
 /// Files that are compiled once.
-pub const PLAIN_FILES: [&str; 7] = [
+pub const PLAIN_FILES: [&str; 8] = [
+    "step.hip",
     "rows.hip",
     "rope.hip",
     "experts.hip",

@@ -226,13 +226,20 @@ impl Driver for Amd {
     fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
         let mut address = std::ptr::null_mut();
         // SAFETY: see above.
-        unsafe { call!(self.hip, hipHostMalloc(&raw mut address, bytes, 0)) }?;
+        unsafe { call!(self.hip, hipHostMalloc(&raw mut address, bytes, hip::HOST_MAPPED)) }?;
         NonNull::new(address.cast()).ok_or_else(|| null("hipHostMalloc"))
     }
 
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.hip, hipHostFree(address.as_ptr().cast())) }
+    }
+
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        let mut there = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipHostGetDevicePointer(&raw mut there, address.as_ptr().cast(), 0)) }?;
+        Ok(there)
     }
 
     fn create_stream(&self) -> Outcome<StreamHandle> {
@@ -340,6 +347,7 @@ impl Driver for Amd {
         [x, y, z]: [u32; 3],
         threads: u32,
         args: *const c_void,
+        _overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         let mut parameters = [args.cast_mut()];

@@ -158,6 +158,10 @@ impl Driver for Fake {
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
         self.give_memory("free_host", address.as_ptr() as u64, Kind::HostMemory)
     }
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        self.check("host_on_device", address.as_ptr().cast(), Kind::HostMemory)?;
+        Ok(address.as_ptr() as u64)
+    }
     fn create_stream(&self) -> Outcome<StreamHandle> {
         Ok(StreamHandle(self.create(Kind::Stream)))
     }
@@ -236,6 +240,7 @@ impl Driver for Fake {
         _grid: [u32; 3],
         _threads: u32,
         _args: *const c_void,
+        _overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         self.check("launch", function.0, Kind::Module)?;

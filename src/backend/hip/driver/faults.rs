@@ -19,6 +19,7 @@ pub enum Call {
     Free,
     AllocateHost,
     FreeHost,
+    HostOnDevice,
     CreateStream,
     DestroyStream,
     Synchronize,
@@ -43,13 +44,14 @@ pub enum Call {
 }
 
 impl Call {
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::MakeCurrent,
         Self::MemoryInfo,
         Self::Allocate,
         Self::Free,
         Self::AllocateHost,
         Self::FreeHost,
+        Self::HostOnDevice,
         Self::CreateStream,
         Self::DestroyStream,
         Self::Synchronize,
@@ -242,6 +244,10 @@ impl Driver for Faulty {
         let free = || unsafe { self.driver.free_host(address) };
         self.faults.run(Call::FreeHost, -1, |live| &mut live.host_allocations, free)
     }
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        // SAFETY: see above.
+        self.faults.uncounted(Call::HostOnDevice, || unsafe { self.driver.host_on_device(address) })
+    }
     fn create_stream(&self) -> Outcome<StreamHandle> {
         self.faults.run(Call::CreateStream, 1, |live| &mut live.streams, || self.driver.create_stream())
     }
@@ -314,10 +320,12 @@ impl Driver for Faulty {
         grid: [u32; 3],
         threads: u32,
         args: *const c_void,
+        overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         // SAFETY: see above.
-        self.faults.uncounted(Call::Launch, || unsafe { self.driver.launch(function, grid, threads, args, stream) })
+        let launch = || unsafe { self.driver.launch(function, grid, threads, args, overlaps, stream) };
+        self.faults.uncounted(Call::Launch, launch)
     }
     unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
         // SAFETY: see above.

@@ -84,10 +84,13 @@ pub trait Driver: Send + Sync {
     fn allocate(&self, bytes: u64) -> Outcome<u64>;
     #[allow(clippy::missing_safety_doc)] // the trait's
     unsafe fn free(&self, address: u64) -> Outcome<()>;
-    /// Page-locked host memory.
+    /// Page-locked host memory, which kernels may use too.
     fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()>;
+    /// Where kernels find page-locked memory: each driver promises this call, and equal addresses only some devices.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64>;
 
     /// A stream that does not wait for the default stream.
     fn create_stream(&self) -> Outcome<StreamHandle>;
@@ -125,7 +128,8 @@ pub trait Driver: Send + Sync {
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes>;
-    /// `args` points to the kernel's only parameter, a struct.
+    /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of it
+    /// has ended, where the device can do that; it then waits itself (`pdl_wait`).
     #[allow(clippy::missing_safety_doc)]
     unsafe fn launch(
         &self,
@@ -133,6 +137,7 @@ pub trait Driver: Send + Sync {
         grid: [u32; 3],
         threads: u32,
         args: *const c_void,
+        overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()>;
 

@@ -201,13 +201,20 @@ impl Driver for Nvidia {
     fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
         let mut address = std::ptr::null_mut();
         // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemHostAlloc(&raw mut address, bytes, 0)) }?;
+        unsafe { call!(self.cuda, cuMemHostAlloc(&raw mut address, bytes, cuda::HOST_MAPPED)) }?;
         NonNull::new(address.cast()).ok_or_else(|| null("cuMemHostAlloc"))
     }
 
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.cuda, cuMemFreeHost(address.as_ptr().cast())) }
+    }
+
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        let mut there = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemHostGetDevicePointer_v2(&raw mut there, address.as_ptr().cast(), 0)) }?;
+        Ok(there)
     }
 
     fn create_stream(&self) -> Outcome<StreamHandle> {
@@ -312,6 +319,7 @@ impl Driver for Nvidia {
         [x, y, z]: [u32; 3],
         threads: u32,
         args: *const c_void,
+        overlaps: bool,
         stream: StreamHandle,
     ) -> Outcome<()> {
         let mut value = [0; 16];
@@ -324,7 +332,7 @@ impl Driver for Nvidia {
             shared_bytes: 0,
             stream,
             attributes: &raw const dependent,
-            num_attributes: u32::from(self.dependent_launch),
+            num_attributes: u32::from(self.dependent_launch && overlaps),
         };
         let mut parameters = [args.cast_mut()];
         let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());

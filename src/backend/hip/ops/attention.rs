@@ -253,6 +253,7 @@ impl HipBackend {
         if batch.block_copies.is_empty() {
             return Ok(());
         }
+        self.rows(batch)?;
         if batch.block_copies.len() != self.inputs.shape.num_copies {
             return Err(Error::internal("copy_blocks on another batch than the step's"));
         }

@@ -23,6 +23,8 @@ pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub const FUNCTION_NUM_REGISTERS: c_int = 4;
 
+/// Of `cuMemHostAlloc`: kernels may use the memory too.
+pub const HOST_MAPPED: c_uint = 2;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
@@ -68,6 +70,7 @@ api! {
         fn cuMemFree_v2(u64) -> Status;
         fn cuMemHostAlloc(*mut *mut c_void, usize, c_uint) -> Status;
         fn cuMemFreeHost(*mut c_void) -> Status;
+        fn cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint) -> Status;
         fn cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, StreamHandle) -> Status;
         fn cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, StreamHandle) -> Status;
         fn cuMemcpyDtoDAsync_v2(u64, u64, usize, StreamHandle) -> Status;

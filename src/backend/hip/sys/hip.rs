@@ -19,6 +19,8 @@ pub const ATTRIBUTE_WARP_SIZE: c_int = 87;
 pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 pub const FUNCTION_NUM_REGISTERS: c_int = 4;
 
+/// Of `hipHostMalloc`: kernels may use the memory too.
+pub const HOST_MAPPED: c_uint = 2;
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
@@ -50,6 +52,7 @@ api! {
         fn hipFree(u64) -> Status;
         fn hipHostMalloc(*mut *mut c_void, usize, c_uint) -> Status;
         fn hipHostFree(*mut c_void) -> Status;
+        fn hipHostGetDevicePointer(*mut u64, *mut c_void, c_uint) -> Status;
         fn hipMemcpyAsync(*mut c_void, *const c_void, usize, c_int, StreamHandle) -> Status;
         fn hipMemsetAsync(*mut c_void, c_int, usize, StreamHandle) -> Status;
         fn hipStreamCreateWithFlags(*mut StreamHandle, c_uint) -> Status;

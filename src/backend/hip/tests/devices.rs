@@ -19,7 +19,7 @@ pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
 /// For tests that end in a fault: nobody else uses these.
-pub(crate) const FAULTY_TARGETS: [&str; 2] = ["cpu-wave32", "cpu-wave64"];
+pub(crate) const FAULTY_TARGETS: [&str; 3] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up:up"];
 
 /// For tests that fail calls: one each, so that none sees the faults of another. `open` takes what is behind the `@` for
 /// a name of the device.

@@ -2,9 +2,9 @@
 //! order. With them, every other test here shows that there is none.
 
 use super::devices::{self, FAULTY_TARGETS};
-use crate::backend::conformance::{Random, fill, matrix};
+use crate::backend::conformance::{Random, fill, matrix, rows_batch};
 use crate::backend::hip::upload::Uploader;
-use crate::backend::hip::{Device, DeviceBuffer};
+use crate::backend::hip::{Buffer, Device, DeviceBuffer, HipBackend};
 use crate::backend::{Backend, Loader};
 use crate::config::HipOptions;
 
@@ -55,6 +55,33 @@ fn results_need_the_wait_for_the_stream() {
     devices::leave_out(&device.1, NONE);
     assert!(backend.to_host(&out, 1, 32).is_err());
     expect(&device.1, &["the host used", "ThreadId", "copy of 128 bytes from", "to the host's"]);
+    drop((backend, table, out));
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// A step's numbers may be written over only once the first kernel of the step before has read its own.
+#[test]
+fn a_step_needs_the_wait_for_the_copy_of_the_one_before() {
+    let Some(device) = devices::open(FAULTY_TARGETS[2]) else { return };
+    let mut loader = devices::loader(&device, 1);
+    let table = matrix(&mut loader, &Random(1).values(32), 32).unwrap();
+    let mut out = loader.alloc_buffer(1, 32).unwrap();
+    let mut backend = loader.finish().unwrap();
+    let batch = rows_batch(vec![0]);
+    let step = |backend: &mut HipBackend, out: &mut Buffer| {
+        backend.begin_step(&batch).unwrap();
+        backend.begin_ops(&batch).unwrap();
+        backend.embed(&table, &batch, 1.0, out).unwrap();
+        backend.end_ops().unwrap();
+    };
+    step(&mut backend, &mut out);
+    step(&mut backend, &mut out);
+    backend.to_host(&out, 1, 32).unwrap();
+    devices::leave_out(&device.1, EVENT);
+    step(&mut backend, &mut out);
+    step(&mut backend, &mut out);
+    assert!(backend.to_host(&out, 1, 32).is_err());
+    expect(&device.1, &["the host used", "ThreadId", "launch of copy_step"]);
     drop((backend, table, out));
     assert_eq!(device.0.allocated_bytes(), 0);
 }

@@ -1,6 +1,6 @@
 //! Recorded steps are repeated only for batches that their ops would have taken.
 
-use super::devices::{self, CPU_TARGETS};
+use super::devices::{self, CPU_TARGETS, WEAK_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
 use crate::backend::hip::{DeviceProperties, HipLoader, decode_steps};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
@@ -135,4 +135,58 @@ fn a_repeated_step_checks_its_batch() {
         assert!(error.to_string().contains(problem), "{error}");
         assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
     }
+}
+
+/// Steps that are recorded once and repeated with other sequences in other orders, on a device that never invalidates its
+/// scalar cache for the kernels of a graph: each gives what it gives op by op.
+fn check_repetitions(target: &str) {
+    let Some((device, options)) = devices::open(target) else { return };
+    let outputs = [Some(false), Some(true)].map(|graphs| {
+        let device = (device.clone(), HipOptions { graphs, ..options.clone() });
+        let rows = Random(1).values(TOKENS * LAYOUT.cols());
+        let mut rig = AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None);
+        let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
+        let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
+        for piece in &pieces {
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+        }
+        let steps = [[0, 1, 2], [2, 0, 1], [1, 2, 0]].into_iter().enumerate();
+        let steps = steps.map(|(number, order)| {
+            let pieces = order.map(|i| Piece { cached: pieces[i].cached + number, ..pieces[i].clone() });
+            let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+            batch.logits_indices = vec![0, 1, 2];
+            step(&mut rig, &batch).unwrap()
+        });
+        let (plans, outputs): (Vec<_>, Vec<_>) = steps.unzip();
+        let repeated = plans.iter().filter(|&&plan| plan == Plan::Replay).count();
+        assert_eq!(repeated, if graphs == Some(true) { 2 } else { 0 }, "{target}");
+        outputs
+    });
+    assert_eq!(outputs[0], outputs[1], "{target}");
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_the_cpu() {
+    check_repetitions(CPU_TARGETS[0]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx90a() {
+    check_repetitions(WEAK_TARGETS[0]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx942() {
+    check_repetitions(WEAK_TARGETS[1]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx1100() {
+    check_repetitions(WEAK_TARGETS[2]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx1201() {
+    check_repetitions(WEAK_TARGETS[3]);
 }

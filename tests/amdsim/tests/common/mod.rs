@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use amdsim::{CodeObject, Coherence, Launch, Memory, Order, Stats, Trap};
+use amdsim::{CodeObject, Coherence, Launch, Memory, Order, ScalarCache, Stats, Trap};
 
 /// One of each kind; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
 const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
@@ -67,6 +67,12 @@ impl Arena {
 
     pub fn zeros<T: Word>(&mut self, count: usize) -> u64 {
         self.upload(&vec![T::from_bytes(&[0; 8]); count])
+    }
+
+    /// Replaces what an allocation holds.
+    pub fn replace<T: Word>(&mut self, address: u64, values: &[T]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_bytes()).collect();
+        self.allocations.get_mut(&address).unwrap().copy_from_slice(&bytes);
     }
 
     pub fn download<T: Word>(&self, address: u64) -> Vec<T> {
@@ -131,11 +137,16 @@ impl Case<'_> {
     }
 
     pub fn run_as(self, coherence: Coherence, memory: &mut Arena) -> Result<Stats, Trap> {
+        self.run_after(coherence, memory, &mut ScalarCache::default())
+    }
+
+    /// With what the launch before has left in the scalar cache.
+    pub fn run_after(self, coherence: Coherence, memory: &mut Arena, scalar: &mut ScalarCache) -> Result<Stats, Trap> {
         let kernel = self.object.kernel(self.kernel).unwrap_or_else(|| panic!("no kernel {}", self.kernel));
         let Case { grid, order, .. } = self;
         let block = [self.block, 1, 1];
         let launch = Launch { kernel, grid, block, dynamic_lds: 0, kernarg: &self.args.0, order, coherence };
-        amdsim::run(self.object, &launch, memory)
+        amdsim::run_after(self.object, &launch, memory, scalar)
     }
 }
 

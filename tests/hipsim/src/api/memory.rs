@@ -88,6 +88,20 @@ pub extern "C" fn hipHostFree(address: *mut c_void) -> Status {
     free().into()
 }
 
+/// Kernels find page-locked memory where the host does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hipHostGetDevicePointer(there: *mut u64, address: *mut c_void, flags: c_uint) -> Status {
+    let find = || {
+        let start = address.expose_provenance() as u64;
+        if flags != 0 || !host_memory().lock().memory.contains(start, 1) {
+            return Err(Status::INVALID_VALUE);
+        }
+        // SAFETY: the module's contract.
+        unsafe { put(there, start) }
+    };
+    find().into()
+}
+
 /// Where the two sides of a copy lie.
 #[derive(Clone, Copy)]
 enum Direction {

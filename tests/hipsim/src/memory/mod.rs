@@ -150,24 +150,28 @@ fn describe_damage(mapping: &Mapping) -> Option<String> {
 /// The memory as simulated code sees it. Most accesses fall into the allocation of the one before.
 pub(crate) struct View<'a> {
     memory: &'a mut Memory,
+    /// First and last address of the page-locked memory that its arguments point into.
+    pinned: Vec<(u64, u64)>,
     recent: (u64, u64),
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(memory: &'a mut Memory) -> Self {
-        Self { memory, recent: (0, 0) }
+    pub(crate) fn new(memory: &'a mut Memory, pinned: Vec<(u64, u64)>) -> Self {
+        Self { memory, pinned, recent: (0, 0) }
     }
 }
 
 impl amdsim::Memory for View<'_> {
     fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
         if !(self.recent.0..self.recent.1).contains(&address) {
-            self.recent = self.memory.extent(address)?;
+            let pinned = || self.pinned.iter().find(|(start, end)| (*start..*end).contains(&address));
+            self.recent = self.memory.extent(address).or_else(|| pinned().copied())?;
         }
         let (start, end) = self.recent;
         let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
         // SAFETY: all of a live mapping, which nothing unmaps while this view borrows the memory; nobody else has a
-        // reference into it, and whoever copies to or from it does so with the memory borrowed.
+        // reference into it, and whoever copies to or from it does so with the memory borrowed. Of page-locked memory the
+        // program promised that it stays as it is until the kernel has run.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, (end - start) as usize) };
         Some((start, bytes))
     }
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(bytes(&memory, b + 32, 32), [7; 32]);
         assert_eq!(memory.copy(b + 33, a, 32), Err(Status::ILLEGAL_ADDRESS));
         assert_eq!(memory.fill(a - 1, 0, 1), Err(Status::ILLEGAL_ADDRESS));
-        let mut view = View::new(&mut memory);
+        let mut view = View::new(&mut memory, Vec::new());
         let mut around =
             |address| amdsim::Memory::around(&mut view, address).map(|(start, bytes)| (start, bytes.to_vec()));
         assert_eq!(around(a + 60), Some((a, vec![7; 64])));

@@ -1,0 +1,27 @@
+// Numbers that change from step to step: how they come to the device, and the test of graphs that read them.
+#include "gpu.h"
+#include "args.h"
+
+// The first kernel of every step. A copy by the driver, ahead of a graph, was seen to come too late for the graph's
+// kernels; one of their own number does not.
+KERNEL(COPY_STEP_THREADS, copy_step, CopyStepArgs) {
+  pdl_wait();                            // kernels of the step before read what is overwritten here
+  constexpr u32 STRIDE = COPY_STEP_BLOCKS * COPY_STEP_THREADS;
+  const u32 count = (u32)ld_host(a.from);
+  u32 i = (u32)bid_x() * COPY_STEP_THREADS + (u32)tid_x();
+  for (; i < a.least; i += STRIDE) st_step(a.out + i, ld_host(a.from + i));
+  for (; i < count; i += STRIDE) st_step(a.out + i, ld_host(a.from + i));
+}
+
+KERNEL(LINK_THREADS, link_steps, LinkStepsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 next = ((u32)bid_x() + 1) % LINK_BLOCKS;
+  u32 plain = *a.step, step = ld_step(a.step);
+  if (a.before) {
+    plain += a.before[2 * next];
+    step += ld_step(a.before + 2 * next + 1);
+  }
+  if (tid_x() != 0) return;
+  a.out[2 * bid_x()] = plain;
+  a.out[2 * bid_x() + 1] = step;
+}
