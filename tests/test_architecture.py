@@ -98,7 +98,7 @@ RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
     "device memory only in these places": (
         pattern_outside(
             r"\bDeviceBuffer\s*::\s*new\b",
-            r"backend/hip/(loader|measure|vendor/trial|upload|select/alter|select|backend|self_test|step|tests/.*|\w+_tests)\.rs$",
+            r"backend/hip/(loader|measure|vendor/trial|upload|select/alter|select|backend|self_test|replay|step|tests/.*|\w+_tests)\.rs$",
         ),
         "backend/hip/ops/linear.rs",
         "let buffer = DeviceBuffer::new(&device, bytes)?;",

@@ -6,7 +6,7 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{Device, KernelRow, Survey, decode_steps, embedded_targets, kernel_rows, matrix_library};
+use crate::backend::hip::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
@@ -84,7 +84,7 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
         progress(LoadProgress { done: count(done), total: count(total) })
     })?;
     let (platform, index) = (properties.platform, properties.index);
-    let (matrix_library, decode_steps) = (matrix_library(&device, &options), decode_steps(&options, properties));
+    let (matrix_library, decode_steps) = (matrix_library(&device, &options), recorded_steps(&device, &options));
     Ok(Gpu { platform, index, detail, kernels, matrix_library, decode_steps })
 }
 

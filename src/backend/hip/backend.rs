@@ -4,7 +4,7 @@
 use super::args::{Format, LINEAR_ADD};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
-use super::graphs::{self, Graphs};
+use super::graphs::{Graphs, Usable};
 use super::ops::Vendor;
 use super::select::Results;
 use super::self_test::TestMemory;
@@ -76,6 +76,8 @@ pub(super) struct Parts {
     pub vendor: Option<Vendor>,
     pub vendor_problem: Option<String>,
     pub common: Option<Format>,
+    /// Whether steps may be recorded.
+    pub graphs: Usable,
     pub allocations: Vec<DeviceBuffer>,
     pub ledger: MemoryLedger,
     pub kernels: Kernels,
@@ -89,12 +91,11 @@ impl HipBackend {
         let mut ledger = parts.ledger;
         let results = Results::new(&parts.device, parts.inputs.limits())?;
         ledger.other += inv_freq.bytes() + super::select::device_bytes(parts.inputs.limits());
-        let recorded = graphs::wanted(&parts.options, parts.device.properties());
-        if let Err(reason) = recorded {
+        if let Err(reason) = &parts.graphs {
             tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
         }
         Ok(Self {
-            graphs: Graphs::new(if recorded.is_ok() { parts.inputs.most_decodes() } else { 0 }),
+            graphs: Graphs::new(parts.graphs, parts.inputs.most_decodes()),
             unsettled: false,
             device: parts.device,
             options: parts.options,
@@ -400,6 +401,7 @@ impl Backend for HipBackend {
             (None, None) => "matmul".to_owned(),
         };
         let (properties, options) = (self.device.properties(), &self.options);
-        super::describe::describe(properties, &self.kernels, &self.types, options, &long_prompts)
+        let recorded = self.graphs.usable();
+        super::describe::describe(properties, &self.kernels, &self.types, options, &long_prompts, recorded)
     }
 }

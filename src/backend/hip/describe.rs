@@ -1,6 +1,6 @@
 //! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
 
-use super::graphs;
+use super::graphs::Usable;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
@@ -12,6 +12,7 @@ pub fn describe(
     types: &[(KernelType, GgmlType)],
     options: &HipOptions,
     long_prompts: &str,
+    recorded: &Usable,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
@@ -22,14 +23,14 @@ pub fn describe(
         properties.driver,
         properties.multiprocessors,
         types.join(", "),
-        decode_steps(options, properties),
+        decode_steps(recorded),
         if options.batch_invariant { "; batch-invariant" } else { "" },
     )
 }
 
 /// How decode steps are launched.
-pub fn decode_steps(options: &HipOptions, properties: &DeviceProperties) -> String {
-    match graphs::wanted(options, properties) {
+pub fn decode_steps(recorded: &Usable) -> String {
+    match recorded {
         Ok(()) => "decode steps: recorded and repeated".to_owned(),
         Err(reason) => format!("decode steps: op by op, slower ({reason})"),
     }

@@ -8,26 +8,42 @@ use std::collections::HashMap;
 use super::checks::Check;
 use super::step::StepInputs;
 use super::tuning::bucket;
-use super::{DeviceProperties, Function, Graph, Stream};
+use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
 use crate::backend::Plan;
 use crate::batch::Batch;
 use crate::config::{HipOptions, Platform};
 use crate::{Error, Result};
 
-/// Whether steps are recorded, or why not. With HIP 7.2 kernels of a repeated graph were seen to read integers of an
+/// Whether steps are recorded, or why not.
+pub type Usable = std::result::Result<(), String>;
+
+/// What the settings and the driver's version say of it. With HIP 7.2 kernels of a repeated graph were seen to read integers of an
 /// earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
-pub fn wanted(options: &HipOptions, properties: &DeviceProperties) -> std::result::Result<(), &'static str> {
+pub fn wanted(options: &HipOptions, properties: &DeviceProperties) -> Usable {
     let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
     match options.graphs {
-        Some(false) => Err("ROCMFORGE_GRAPHS=0"),
+        Some(false) => Err("ROCMFORGE_GRAPHS=0".to_owned()),
         None if faulty => {
-            Err("HIP 7.2 may repeat a step with numbers of the one before; ROCMFORGE_GRAPHS=1 records all the same")
+            Err("HIP 7.2 may repeat a step with numbers of the one before; ROCMFORGE_GRAPHS=1 records all the same"
+                .to_owned())
         }
         _ => Ok(()),
     }
 }
 
+/// The same, and whether a graph that is repeated on this device reads its own numbers, unless tests at load are off.
+///
+/// # Errors
+/// `Error::EngineDead`.
+pub fn usable(kernels: &Kernels, stream: &Stream, options: &HipOptions) -> Result<Usable> {
+    match wanted(options, stream.device().properties()) {
+        Ok(()) if options.self_test => replay::check(kernels, stream),
+        known => Ok(known),
+    }
+}
+
 pub struct Graphs {
+    usable: Usable,
     /// The largest batch of single rows; 0 where no steps are recorded.
     most: usize,
     recorded: HashMap<Key, Recorded>,
@@ -56,8 +72,13 @@ enum State {
 }
 
 impl Graphs {
-    pub fn new(most: usize) -> Self {
-        Self { most, recorded: HashMap::new(), state: State::Idle }
+    pub fn new(usable: Usable, most: usize) -> Self {
+        let most = if usable.is_ok() { most } else { 0 };
+        Self { usable, most, recorded: HashMap::new(), state: State::Idle }
+    }
+
+    pub fn usable(&self) -> &Usable {
+        &self.usable
     }
 
     /// Rows of the recording that is being made.

@@ -5,6 +5,7 @@ use super::args::Format;
 use super::backend::{HipBackend, Parts};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
 use super::functions::{self, Functions};
+use super::graphs;
 use super::ops::{Kept, Vendor, kept_bytes};
 use super::select;
 use super::self_test::Sample;
@@ -467,6 +468,7 @@ impl Loader for HipLoader {
         self.ledger.scratch += vendor_bytes;
 
         let common = common_format(self.uploaded_types());
+        let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
         let mut backend = HipBackend::new(Parts {
             device: self.device,
@@ -480,6 +482,7 @@ impl Loader for HipLoader {
             vendor,
             vendor_problem: self.vendor_problem,
             common,
+            graphs,
             allocations: self.allocations,
             ledger: self.ledger,
             kernels: self.kernels,

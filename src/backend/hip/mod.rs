@@ -26,6 +26,7 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod replay;
 mod report;
 mod search;
 mod select;
@@ -44,7 +45,6 @@ pub use backend::HipBackend;
 pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin, embedded_targets};
-pub use describe::decode_steps;
 pub use device::Device;
 pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
 pub use graph::Graph;
@@ -52,7 +52,7 @@ pub use kernels::{EXPERT_RUNS, HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, 
 pub use loader::HipLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
-pub use report::{KernelRow, kernel_rows, matrix_library};
+pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
 pub use step::StepLimits;
 pub use stream::{Event, Stream};
 pub use vendor::survey::{LibrarySurvey, survey as survey_library};

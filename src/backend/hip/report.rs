@@ -4,8 +4,9 @@
 use super::compile::{MatrixUnit, Origin};
 use super::loader::device_type;
 use super::vendor::{self, blas::VendorBlas};
+use super::{describe, graphs};
 use super::{
-    Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Unit, tuning,
+    Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Stream, Unit, tuning,
 };
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{GgmlType, can_dequantize};
@@ -124,6 +125,7 @@ fn of_activations() -> Vec<Wanted> {
     };
     let ops = [
         ("numbers of a step", vec![KernelId::copy_step()]),
+        ("test of recorded steps", vec![KernelId::link_steps()]),
         ("RMSNorm", vec![KernelId::prepare()]),
         ("RoPE angles", vec![KernelId::rope_angles()]),
         ("RoPE and store in the KV cache", caches.map(KernelId::rope_store).to_vec()),
@@ -158,6 +160,13 @@ fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: Strin
         matrix_unit: kernels.matrix_unit(unit).filter(|_| MATRIX_FILES.contains(&unit.file)),
         origin,
     }
+}
+
+/// Whether decode steps are recorded on the device, which is tested as at a load, or why they are not.
+pub fn recorded_steps(device: &Device, options: &HipOptions) -> String {
+    let usable = || graphs::usable(&Kernels::new(device, options)?, &Stream::new(device)?, options);
+    // What cannot be tested cannot be used.
+    describe::decode_steps(&usable().unwrap_or_else(|error| Err(error.to_string())))
 }
 
 /// The vendor's matrix library and what it is used for, or why it is not.

@@ -46,6 +46,8 @@ pub(crate) struct State {
     pub fault: Option<(Status, String)>,
     /// What the last kernel has left there, where caches are not coherent.
     pub scalar_cache: ScalarCache,
+    /// The first operation of a graph comes too late for the others, as some drivers' copies ahead of a graph did.
+    pub late_graphs: bool,
     /// A kind of wait that does nothing, for tests of what finds that.
     pub without: Option<Wait>,
     last_id: u64,
@@ -92,6 +94,7 @@ impl Device {
             executables: HashMap::new(),
             fault: None,
             scalar_cache: ScalarCache::default(),
+            late_graphs: false,
             without: None,
             last_id: 0,
             queued: 0,

@@ -78,7 +78,8 @@ impl Device {
             Operation::Record => Ok(()),
             Operation::Wait(mark) => self.run_until(state, *mark),
             Operation::Graph(operations) => {
-                operations.iter().try_for_each(|operation| self.execute(state, operation, Invalidated::Never))
+                let (late, others) = operations.split_at(usize::from(state.late_graphs).min(operations.len()));
+                others.iter().chain(late).try_for_each(|operation| self.execute(state, operation, Invalidated::Never))
             }
             Operation::Launch(launch) => {
                 if scalar_cache == Invalidated::ByLaunch {

@@ -19,7 +19,7 @@ pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
 /// For tests that end in a fault: nobody else uses these.
-pub(crate) const FAULTY_TARGETS: [&str; 3] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up:up"];
+pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up:up", "cpu-wave64:up:up"];
 
 /// For tests that fail calls: one each, so that none sees the faults of another. `open` takes what is behind the `@` for
 /// a name of the device.
@@ -115,6 +115,18 @@ pub(crate) fn leave_out(options: &HipOptions, wait: u32) {
         library.get::<unsafe extern "C" fn(c_int, c_uint) -> c_int>(b"hipsim_without").unwrap()(index, wait)
     };
     assert_eq!(status, 0, "hipsim_without");
+}
+
+/// Lets the numbers of a step come too late for the kernels of repeated graphs (`hipsim_late_graphs`).
+pub(crate) fn late_graphs(options: &HipOptions, late: bool) {
+    let index = options.device_index.unwrap() as c_int;
+    // SAFETY: the function's type is that of its source.
+    let status = unsafe {
+        let library = library(options.library.as_deref().unwrap());
+        let set = library.get::<unsafe extern "C" fn(c_int, c_uint) -> c_int>(b"hipsim_late_graphs").unwrap();
+        set(index, late.into())
+    };
+    assert_eq!(status, 0, "hipsim_late_graphs");
 }
 
 /// What a stand-in's device died of.

@@ -1,8 +1,9 @@
 //! Recorded steps are repeated only for batches that their ops would have taken.
 
-use super::devices::{self, CPU_TARGETS, WEAK_TARGETS};
+use super::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
-use crate::backend::hip::{DeviceProperties, HipLoader, decode_steps};
+use crate::backend::hip::describe::decode_steps;
+use crate::backend::hip::{Device, DeviceProperties, HipLoader, graphs, recorded_steps};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::batch::{Batch, NULL_BLOCK};
 use crate::config::{HipOptions, KvCacheDtype, Platform};
@@ -76,7 +77,7 @@ fn when_steps_are_recorded() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     let says = |platform, driver_version, graphs| {
         let properties = DeviceProperties { platform, driver_version, ..device.properties().clone() };
-        decode_steps(&HipOptions { graphs, ..options.clone() }, &properties)
+        decode_steps(&graphs::wanted(&HipOptions { graphs, ..options.clone() }, &properties))
     };
     let recorded = "decode steps: recorded and repeated";
     for version in [(6, 0), (7, 1), (7, 3), (7, 13), (10, 2)] {
@@ -144,11 +145,13 @@ fn check_repetitions(target: &str) {
     let outputs = [Some(false), Some(true)].map(|graphs| {
         let device = (device.clone(), HipOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
-        let mut rig = AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None);
+        let mut rig =
+            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
         let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
         let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
         for piece in &pieces {
-            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None));
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+                .unwrap();
         }
         let steps = [[0, 1, 2], [2, 0, 1], [1, 2, 0]].into_iter().enumerate();
         let steps = steps.map(|(number, order)| {
@@ -189,4 +192,73 @@ fn repeated_steps_read_their_own_numbers_on_gfx1100() {
 #[test]
 fn repeated_steps_read_their_own_numbers_on_gfx1201() {
     check_repetitions(WEAK_TARGETS[3]);
+}
+
+/// A rig whose load tests what it is to rely on.
+fn load_tested(device: &Device, options: &HipOptions) -> Result<AttentionRig<HipLoader>> {
+    let device = (device.clone(), HipOptions { self_test: true, ..options.clone() });
+    let rows = Random(1).values(TOKENS * LAYOUT.cols());
+    AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None)
+}
+
+/// Two steps of three sequences: how the second came to run, and its output.
+fn two_steps(rig: &mut AttentionRig<HipLoader>) -> (Plan, Vec<f32>) {
+    let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 0, new: 1 });
+    let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+    batch.logits_indices = vec![0, 1, 2];
+    step(rig, &batch).unwrap();
+    step(rig, &batch).unwrap()
+}
+
+/// A driver whose graphs read old numbers is found at the load: steps then run op by op and are right, and it is said why.
+#[test]
+fn graphs_that_read_old_numbers_are_not_used() {
+    let Some((device, options)) = devices::open(FAULTY_TARGETS[3]) else { return };
+    let mut right = load_tested(&device, &options).unwrap();
+    let described = right.backend.describe();
+    assert!(described.contains("decode steps: recorded"), "{described}");
+    let (plan, expected) = two_steps(&mut right);
+    assert_eq!(plan, Plan::Replay);
+    assert_eq!(recorded_steps(&device, &HipOptions { self_test: true, ..options.clone() }), "decode steps: recorded and repeated");
+
+    devices::late_graphs(&options, true);
+    let mut rig = load_tested(&device, &options).unwrap();
+    let doctor = recorded_steps(&device, &HipOptions { self_test: true, ..options.clone() });
+    for said in [rig.backend.describe(), doctor] {
+        assert!(said.contains("op by op") && said.contains("read old numbers (kernel 1 of 300"), "{said}");
+    }
+    assert_eq!(two_steps(&mut rig), (Plan::Run { rows: 3 }, expected));
+    devices::late_graphs(&options, false);
+    drop((right, rig));
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// So is one whose scalar cache keeps old numbers through a graph: compilers read by it what is the same for all lanes.
+#[test]
+fn graphs_with_an_old_scalar_cache_are_not_used() {
+    let Some((device, options)) = devices::open(WEAK_TARGETS[1]) else { return };
+    let described = load_tested(&device, &options).unwrap().backend.describe();
+    assert!(described.contains("op by op") && described.contains("by plain loads"), "{described}");
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// Whatever call of the test fails, the load goes on without graphs; a device that is lost ends it.
+#[test]
+fn a_test_of_graphs_that_fails_fails_no_load() {
+    const NOT_SUPPORTED: i32 = 801;
+    const LOST: i32 = 700;
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    for call in [Call::BeginCapture, Call::EndCapture, Call::InstantiateGraph, Call::LaunchGraph] {
+        faults.fail(call, 0, NOT_SUPPORTED);
+        let mut rig = load_tested(&device, &options).unwrap();
+        assert!(!faults.disarm(), "{call:?}");
+        let described = rig.backend.describe();
+        assert!(described.contains("op by op") && described.contains("failed on purpose"), "{described}");
+        assert_eq!(two_steps(&mut rig).0, Plan::Run { rows: 3 });
+        drop(rig);
+        assert_eq!(faults.live(), Live::default(), "{call:?}");
+    }
+    faults.fail(Call::LaunchGraph, 0, LOST);
+    assert!(matches!(load_tested(&device, &options), Err(Error::EngineDead { .. })));
+    assert_eq!(faults.live(), Live::default());
 }

@@ -114,6 +114,13 @@ pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
     set().into()
 }
 
+/// Lets the first operation of each graph run behind the others, or (0) where it belongs: what they read of it is what the
+/// graph's last repetition has left.
+#[unsafe(no_mangle)]
+pub extern "C" fn hipsim_late_graphs(device: c_int, late: c_uint) -> Status {
+    device_of(device).map(|device| device.lock().late_graphs = late != 0).into()
+}
+
 /// The number of block barriers in a module's source, for `-DGPU_DROP_BARRIER=n`; only modules of the CPU know it.
 /// Bit n of `present` tells whether barrier n was compiled, for the first 64.
 #[unsafe(no_mangle)]

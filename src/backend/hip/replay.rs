@@ -1,0 +1,129 @@
+//! The load-time test of recorded work: a chain of kernels as long as a step's is repeated with other numbers, which each
+//! of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the numbers of an
+//! earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
+
+use super::args::{CopyStepArgs, LinkStepsArgs};
+use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, KernelId, Kernels, Stream};
+use crate::{Error, Result};
+
+/// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
+const LINKS: usize = 300;
+const REPETITIONS: u32 = 64;
+/// Blocks of a link; `LINK_BLOCKS` in `args.h`. They read what another one has stored.
+const BLOCKS: usize = 4;
+/// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
+const COPY_BLOCKS: u32 = 32;
+/// What a link stores: of each block a sum by plain loads, and one by the engine's.
+const LINK_BYTES: usize = 4 * 2 * BLOCKS;
+/// How many pairs of words are copied, then a pair that begins with the number.
+const STEP_BYTES: usize = 16;
+
+/// Whether repeated graphs read their own numbers; else what was seen, which is no failure of the engine.
+///
+/// # Errors
+/// `Error::EngineDead`.
+pub fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::Result<(), String>> {
+    let checked = Chain::record(kernels, stream).and_then(|mut chain| chain.check(stream));
+    match checked {
+        Ok(found) => Ok(found),
+        Err(error @ Error::EngineDead { .. }) => Err(error),
+        Err(error) => Ok(Err(format!("repeating a graph failed: {error}"))),
+    }
+}
+
+struct Chain {
+    /// First, so that it has run when its memory goes.
+    graph: Graph,
+    step: HostBuffer,
+    sums: HostBuffer,
+    memory: DeviceBuffer,
+}
+
+impl Chain {
+    fn record(kernels: &Kernels, stream: &Stream) -> Result<Self> {
+        let device: &Device = stream.device();
+        let functions = [kernels.function(&KernelId::copy_step())?, kernels.function(&KernelId::link_steps())?];
+        let (step, sums) = (HostBuffer::new(device, STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
+        let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;
+        let from = step.on_device()?;
+        stream.begin_capture()?;
+        let queued = queue(stream, &functions, from, memory.ptr());
+        let graph = stream.end_capture();
+        queued?;
+        Ok(Self { graph: graph?, step, sums, memory })
+    }
+
+    fn check(&mut self, stream: &Stream) -> Result<std::result::Result<(), String>> {
+        for repetition in 1..=REPETITIONS {
+            // No two have a bit pattern in common.
+            let number = repetition.wrapping_mul(0x9e37_79b9);
+            let words = [2, 0, number, 0];
+            for (place, word) in self.step.as_mut_slice().as_chunks_mut().0.iter_mut().zip(words) {
+                *place = word.to_ne_bytes();
+            }
+            // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
+            unsafe {
+                self.graph.launch(stream)?;
+                stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.ptr()))?;
+            }
+            stream.synchronize()?;
+            if let Some(wrong) = wrong_link(self.sums.as_slice(), number) {
+                return Ok(Err(format!("a repeated graph read old numbers ({wrong}, repetition {repetition})")));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Where the sums lie, behind the number.
+fn links(memory: DevicePtr) -> DevicePtr {
+    memory.offset(STEP_BYTES as u64)
+}
+
+fn queue(stream: &Stream, [copy_step, link_steps]: &[Function; 2], from: DevicePtr, memory: DevicePtr) -> Result<()> {
+    let args = CopyStepArgs { from, out: memory, least: 2 };
+    // SAFETY: both sides have room for the two pairs of words, and live as long as the graph.
+    unsafe { stream.launch_apart(copy_step, [COPY_BLOCKS, 1, 1], &args)? };
+    let mut before = DevicePtr::NULL;
+    for link in 0..LINKS {
+        let out = links(memory).offset((link * LINK_BYTES) as u64);
+        let args = LinkStepsArgs { step: memory.offset(8), before, out };
+        // SAFETY: as above; each link has its own place.
+        unsafe { stream.launch(link_steps, [BLOCKS as u32, 1, 1], &args)? };
+        before = out;
+    }
+    Ok(())
+}
+
+/// The first link whose sums are not those of this number.
+fn wrong_link(sums: &[u8], number: u32) -> Option<String> {
+    for (link, sums) in (1..).zip(sums.chunks_exact(LINK_BYTES)) {
+        let expected = number.wrapping_mul(link);
+        for (at, &sum) in sums.as_chunks().0.iter().enumerate() {
+            if u32::from_ne_bytes(sum) != expected {
+                let how = if at % 2 == 0 { "plain" } else { "atomic" };
+                return Some(format!("kernel {link} of {LINKS}, by {how} loads"));
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_wrong_link_is_named() {
+        let sums = |number: u32| (1..=LINKS as u32).flat_map(move |link| [number.wrapping_mul(link); 2 * BLOCKS]);
+        let bytes = |sums: Vec<u32>| sums.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
+        let right: Vec<u32> = sums(7).collect();
+        assert_eq!(wrong_link(&bytes(right.clone()), 7), None);
+        for (at, text) in [(2, "kernel 1 of 300, by plain loads"), (2 * BLOCKS + 1, "kernel 2 of 300, by atomic loads")] {
+            let mut wrong = right.clone();
+            wrong[at] += 1;
+            wrong[2 * BLOCKS * 5] += 1;
+            assert_eq!(wrong_link(&bytes(wrong), 7).as_deref(), Some(text));
+        }
+    }
+}
