@@ -136,6 +136,21 @@ pub trait Backend: Send + Sized + 'static {
         Ok(())
     }
 
+    /// The next step that the device wants to see before it serves, so that it may record it; `None` once there is none
+    /// left. Its ops are called as those of any step, and `rehearsed` is told how that went. It takes the first slot of the
+    /// KV cache, which must hold nothing yet.
+    fn next_rehearsal(&mut self) -> Result<Option<Batch>> {
+        Ok(None)
+    }
+
+    /// The step that `next_rehearsal` gave was called, or could not be.
+    ///
+    /// # Errors
+    /// Where nothing can be served after this.
+    fn rehearsed(&mut self, outcome: Result<()>) -> Result<()> {
+        outcome
+    }
+
     /// `out[i] = scale * table[token_ids[i]]`.
     fn embed(&mut self, table: &Self::Matrix, batch: &Batch, scale: f32, out: &mut Self::Buffer) -> Result<()>;
 

@@ -162,8 +162,10 @@ where
         seed: args.seed,
         sampling_defaults: sampling_defaults(gguf.metadata()),
     };
-    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pool.layer)?;
-    Ok((Box::new(Runner::new(loader.finish()?, decoder)), config))
+    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pool.layer)?;
+    let mut backend = loader.finish()?;
+    decoder.rehearse(&mut backend)?;
+    Ok((Box::new(Runner::new(backend, decoder)), config))
 }
 
 /// `None` for a file that says it has no tokenizer (or says nothing of one).

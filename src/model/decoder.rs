@@ -126,18 +126,36 @@ impl<B: Backend> Decoder<B> {
                 self.limits
             )));
         }
+        self.compute(backend, batch)?;
+        if rows > 0 {
+            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wishes)?;
+        }
+        self.num_rows = rows;
+        Ok(())
+    }
+
+    /// Lets the device see the steps that it asks for before the first one is launched.
+    ///
+    /// # Errors
+    /// Those of a step that would also fail later.
+    pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
+        while let Some(batch) = backend.next_rehearsal()? {
+            let outcome = self.compute(backend, &batch);
+            backend.rehearsed(outcome)?;
+        }
+        Ok(())
+    }
+
+    /// A step up to its logits.
+    fn compute(&mut self, backend: &mut B, batch: &Batch) -> Result<()> {
+        let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
         backend.begin_step(batch)?;
         if let Plan::Run { rows: padded } = backend.begin_ops(batch)? {
             // A step is padded only where every token has its row of logits.
             self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
             check_interrupt(backend)?;
         }
-        backend.end_ops()?;
-        if rows > 0 {
-            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wishes)?;
-        }
-        self.num_rows = rows;
-        Ok(())
+        backend.end_ops()
     }
 
     /// Waits for the step that was launched last.

@@ -6,11 +6,14 @@ use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
 use super::functions::Functions;
 use super::graphs::{Graphs, Usable};
 use super::ops::Vendor;
+use super::rehearse::{AttentionShape, Rehearsal};
 use super::select::Results;
 use super::self_test::TestMemory;
 use super::step::StepInputs;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelType, Kernels, Stream};
-use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, Plan, QkvLayout, RopeSpec, Rotation};
+use crate::backend::{
+    Activation, AttentionArgs, Backend, KvLayerSpec, MemoryLedger, Plan, QkvLayout, RopeSpec, Rotation,
+};
 use crate::batch::Batch;
 use crate::config::HipOptions;
 use crate::interrupt::Interrupt;
@@ -35,6 +38,11 @@ pub struct HipBackend {
     pub(super) unsettled: bool,
     pub(super) functions: Functions,
     pub(super) inputs: StepInputs,
+    pub(super) rehearsal: Rehearsal,
+    /// Of the KV cache, where there is one.
+    pub(super) cache: Option<KvLayerSpec>,
+    /// Those that were seen.
+    pub(super) attention_shapes: Vec<AttentionShape>,
     /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
     pub(super) partial: DevicePtr,
     pub(super) counters: DevicePtr,
@@ -58,7 +66,7 @@ pub struct HipBackend {
     pub(super) words: Vec<u32>,
     /// Behind every address: freed with the backend.
     _allocations: Vec<DeviceBuffer>,
-    ledger: MemoryLedger,
+    pub(super) ledger: MemoryLedger,
     kernels: Kernels,
     types: Vec<(KernelType, GgmlType)>,
 }
@@ -78,6 +86,7 @@ pub(super) struct Parts {
     pub common: Option<Format>,
     /// Whether steps may be recorded.
     pub graphs: Usable,
+    pub cache: Option<KvLayerSpec>,
     pub allocations: Vec<DeviceBuffer>,
     pub ledger: MemoryLedger,
     pub kernels: Kernels,
@@ -97,6 +106,9 @@ impl HipBackend {
         Ok(Self {
             graphs: Graphs::new(parts.graphs, parts.inputs.most_decodes()),
             unsettled: false,
+            rehearsal: Rehearsal::First,
+            cache: parts.cache,
+            attention_shapes: Vec::new(),
             device: parts.device,
             options: parts.options,
             stream: parts.stream,
@@ -216,8 +228,7 @@ impl Backend for HipBackend {
 
     fn begin_ops(&mut self, batch: &Batch) -> Result<Plan> {
         let tokens = self.tokens(batch)?;
-        // What the first steps set up once (frequencies) must not become part of a recording.
-        if !self.inputs.shape.pure_decode || self.rope.is_none() {
+        if !self.inputs.shape.pure_decode {
             return Ok(Plan::Run { rows: tokens });
         }
         self.graphs.begin(batch, &mut self.inputs, &self.stream, &self.functions.copy_step)
@@ -228,6 +239,14 @@ impl Backend for HipBackend {
         // All that uses page-locked memory is the copy of the step's integers, which an event marks.
         self.unsettled = false;
         Ok(())
+    }
+
+    fn next_rehearsal(&mut self) -> Result<Option<Batch>> {
+        self.rehearse_next()
+    }
+
+    fn rehearsed(&mut self, outcome: Result<()>) -> Result<()> {
+        self.rehearsed_one(outcome)
     }
 
     fn embed(&mut self, table: &Matrix, batch: &Batch, scale: f32, out: &mut Buffer) -> Result<()> {
@@ -401,7 +420,6 @@ impl Backend for HipBackend {
             (None, None) => "matmul".to_owned(),
         };
         let (properties, options) = (self.device.properties(), &self.options);
-        let recorded = self.graphs.usable();
-        super::describe::describe(properties, &self.kernels, &self.types, options, &long_prompts, recorded)
+        super::describe::describe(properties, &self.kernels, &self.types, options, &long_prompts, &self.graphs)
     }
 }

@@ -1,6 +1,6 @@
 //! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
 
-use super::graphs::Usable;
+use super::graphs::{Graphs, Usable};
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
@@ -12,18 +12,22 @@ pub fn describe(
     types: &[(KernelType, GgmlType)],
     options: &HipOptions,
     long_prompts: &str,
-    recorded: &Usable,
+    graphs: &Graphs,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}",
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
         properties.name,
         properties.arch,
         properties.driver,
         properties.multiprocessors,
         types.join(", "),
-        decode_steps(recorded),
+        decode_steps(graphs.usable()),
+        match graphs.left_out {
+            0 => String::new(),
+            some => format!(", but the {some} largest op by op: graphs take more memory than is left for them"),
+        },
         if options.batch_invariant { "; batch-invariant" } else { "" },
     )
 }

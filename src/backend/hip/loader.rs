@@ -16,7 +16,7 @@ use super::vendor;
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
-use crate::config::{HipOptions, KvCacheDtype};
+use crate::config::HipOptions;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -48,7 +48,7 @@ pub struct HipLoader {
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
-    cache: Option<(KvCacheDtype, usize)>,
+    cache: Option<KvLayerSpec>,
     has_experts: bool,
     /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
@@ -404,7 +404,7 @@ impl Loader for HipLoader {
         for spec in specs {
             self.check_block_size(spec.block_size)?;
             functions::head_size(spec.head_dim)?;
-            self.cache = Some((spec.dtype, spec.head_dim));
+            self.cache = Some(*spec);
             total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
         }
         let total = total.unwrap_or(u64::MAX);
@@ -438,7 +438,8 @@ impl Loader for HipLoader {
         }
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
-        let functions = Functions::load(&self.kernels, &types, self.cache, self.has_experts)?;
+        let cache = self.cache.map(|spec| (spec.dtype, spec.head_dim));
+        let functions = Functions::load(&self.kernels, &types, cache, self.has_experts)?;
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
 
@@ -483,6 +484,7 @@ impl Loader for HipLoader {
             vendor_problem: self.vendor_problem,
             common,
             graphs,
+            cache: self.cache,
             allocations: self.allocations,
             ledger: self.ledger,
             kernels: self.kernels,

@@ -26,6 +26,7 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod rehearse;
 mod replay;
 mod report;
 mod search;

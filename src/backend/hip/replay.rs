@@ -119,7 +119,8 @@ mod tests {
         let bytes = |sums: Vec<u32>| sums.into_iter().flat_map(u32::to_ne_bytes).collect::<Vec<u8>>();
         let right: Vec<u32> = sums(7).collect();
         assert_eq!(wrong_link(&bytes(right.clone()), 7), None);
-        for (at, text) in [(2, "kernel 1 of 300, by plain loads"), (2 * BLOCKS + 1, "kernel 2 of 300, by atomic loads")] {
+        for (at, text) in [(2, "kernel 1 of 300, by plain loads"), (2 * BLOCKS + 1, "kernel 2 of 300, by atomic loads")]
+        {
             let mut wrong = right.clone();
             wrong[at] += 1;
             wrong[2 * BLOCKS * 5] += 1;

@@ -4,10 +4,10 @@
 use super::compile::{MatrixUnit, Origin};
 use super::loader::device_type;
 use super::vendor::{self, blas::VendorBlas};
-use super::{describe, graphs};
 use super::{
     Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Stream, Unit, tuning,
 };
+use super::{describe, graphs};
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};

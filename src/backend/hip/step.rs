@@ -21,6 +21,13 @@ pub struct StepLimits {
     pub table_entries: usize,
 }
 
+impl StepLimits {
+    /// The largest batch of single rows.
+    pub fn most_decodes(&self) -> usize {
+        self.tokens.min(self.seqs).min(self.logits_rows)
+    }
+}
+
 /// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
 const COPY_STEP_BLOCKS: u32 = 32;
 
@@ -174,7 +181,7 @@ impl StepInputs {
 
     /// The largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
-        self.limits.tokens.min(self.limits.seqs).min(self.limits.logits_rows)
+        self.limits.most_decodes()
     }
 
     /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies. Behind a batch of

@@ -133,10 +133,12 @@ pub fn prefill_rows(platform: Platform) -> usize {
 }
 pub const LEAST_PREFILL_ROWS: usize = 64;
 
-/// Most splits of the context in attention over single rows, where the longest context is `max_context`: a split has 128
-/// tokens or more. A power of two, so that contexts of about the same length share a recorded step.
+/// Tokens of a split, at least.
+pub const LEAST_SPLIT: u32 = 128;
+
+/// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of two, so that contexts of about the same length share a recorded step.
 pub fn context_splits(max_context: u32) -> u32 {
-    max_context.div_ceil(128).next_power_of_two().min(32)
+    max_context.div_ceil(LEAST_SPLIT).next_power_of_two().min(32)
 }
 
 /// How attention over single rows is launched.
@@ -172,6 +174,21 @@ pub fn attention_decode(
 /// Batch-invariant: one kernel, whose blocks take all keys in one order, whatever the sequences.
 pub const INVARIANT_DECODE: DecodePlan = DecodePlan { per_head: false, splits: 1 };
 
+/// Either, for heads of queries, of keys, and their elements.
+pub fn decode_plan(
+    items: u32,
+    shape: [u32; 3],
+    multiprocessors: u32,
+    context_splits: u32,
+    invariant: bool,
+) -> DecodePlan {
+    let [num_heads, num_kv_heads, head_dim] = shape;
+    match invariant {
+        true => INVARIANT_DECODE,
+        false => attention_decode(items, num_heads, num_kv_heads, head_dim, multiprocessors, context_splits),
+    }
+}
+
 /// Logits that a block of `argmax` reads with one load a thread.
 const ARGMAX_STRETCH: usize = 4096;
 /// Blocks of a row at most; `ARGMAX_BLOCKS` in `args.h`.
@@ -193,6 +210,12 @@ pub fn bucket(rows: usize, most: usize) -> Option<usize> {
         return None;
     }
     BUCKETS.into_iter().find(|&size| rows <= size).map(|size| size.min(most))
+}
+
+/// All sizes of steps that have up to `most` rows.
+pub fn buckets(most: usize) -> impl Iterator<Item = usize> {
+    let below = BUCKETS.into_iter().filter(move |&size| size < most);
+    below.chain(bucket(most, most).filter(|_| most > 0))
 }
 
 /// From how many rows on the vendor's matrix library is faster than our own kernels: soonest for weights that have 16 bits
@@ -311,6 +334,9 @@ mod tests {
                 }
             }
             assert_eq!(bucket(most + 1, most), None);
+            let mut sizes: Vec<_> = (1..=most).filter_map(|rows| bucket(rows, most)).collect();
+            sizes.dedup();
+            assert_eq!(buckets(most).collect::<Vec<_>>(), sizes);
         }
     }
 }

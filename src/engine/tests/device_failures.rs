@@ -38,6 +38,16 @@ const MAX_SEQS: usize = 4;
 struct Rig {
     target: &'static str,
     file: TempFile,
+    /// What a load does beyond what it must.
+    extra: Extra,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    /// Steps are recorded.
+    Recordings,
+    /// Kernels are tested.
+    SelfTest,
 }
 
 /// One device, opened anew, and an engine's arguments for it.
@@ -48,14 +58,15 @@ struct Round {
 }
 
 impl Rig {
-    fn new(target: &'static str) -> Self {
-        Self { target, file: tiny::model() }
+    fn new(target: &'static str, extra: Extra) -> Self {
+        Self { target, file: tiny::model(), extra }
     }
 
     /// `None` where the stand-in was not built.
     fn round(&self) -> Option<Round> {
         let (device, mut hip, faults) = devices::open_faulty(self.target)?;
-        hip.self_test = true;
+        hip.self_test = self.extra == Extra::SelfTest;
+        hip.graphs = Some(self.extra == Extra::Recordings);
         let args = EngineArgs {
             device: DeviceKind::Hip,
             hip,
@@ -208,7 +219,7 @@ fn check_ends(ends: &[Finished], expected: &[Finished], is_right: impl Fn(&Error
 /// G3, G10: whatever call of a load fails, the load says so by a typed error, and nothing of it is left.
 #[test]
 fn every_call_of_a_load_fails_once() {
-    let rig = Rig::new("cpu-wave32:up@load");
+    let rig = Rig::new("cpu-wave32:up@load", Extra::SelfTest);
     for nth in 0.. {
         let Some(round) = rig.round() else { return };
         round.faults.fail_any(nth, INVALID);
@@ -226,11 +237,39 @@ fn every_call_of_a_load_fails_once() {
     }
 }
 
+/// Where a call fails while a load records steps, the load goes on without recordings and says so, and nothing of
+/// them is left.
+#[test]
+fn calls_of_recordings_fail() {
+    let rig = Rig::new("cpu-wave32:up@recordings", Extra::Recordings);
+    let mut done_without = 0;
+    for nth in (0..).step_by(stride(3)) {
+        let Some(round) = rig.round() else { return };
+        round.faults.fail_any(nth, INVALID);
+        let loaded = round.load().and_then(|loaded| round.device.check().map(|()| loaded));
+        let Some(call) = round.faults.failed() else {
+            loaded.unwrap();
+            assert!(done_without > 10, "{done_without} of {nth} calls");
+            return;
+        };
+        match loaded {
+            Ok(LoadedModel { executor, .. }) => {
+                let described = executor.describe();
+                assert!(described.contains("recording a step failed"), "call {nth}, {call:?}: {described}");
+                assert_eq!(round.faults.live().graphs, 0, "call {nth}, {call:?}");
+                done_without += 1;
+            }
+            Err(error) => assert!(error.to_string().contains("failed on purpose"), "call {nth}, {call:?}: {error}"),
+        }
+        round.assert_nothing_left(&format!("call {nth}, {call:?}"));
+    }
+}
+
 /// G3: whichever allocation of a load finds no memory, on the device or page-locked, the load ends in `OutOfMemory`, and
 /// nothing of it is left; once it is loaded, an engine allocates nothing more.
 #[test]
 fn every_allocation_fails_once() {
-    let rig = Rig::new("cpu-wave32:up@allocations");
+    let rig = Rig::new("cpu-wave32:up@allocations", Extra::SelfTest);
     for call in [Call::Allocate, Call::AllocateHost] {
         for nth in 0.. {
             let Some(round) = rig.round() else { return };
@@ -267,7 +306,7 @@ struct Serving {
 
 impl Serving {
     fn new(target: &'static str, count: usize) -> Option<Self> {
-        let rig = Rig::new(target);
+        let rig = Rig::new(target, Extra::Recordings);
         let round = rig.round()?;
         let served = round.start();
         let expected = served.run(drafts(count), || {});
@@ -326,17 +365,8 @@ impl Serving {
 }
 
 /// Kinds of calls that steps make.
-const OF_STEPS: [Call; 9] = [
-    Call::Synchronize,
-    Call::Record,
-    Call::CopyToDevice,
-    Call::CopyToHost,
-    Call::Launch,
-    Call::BeginCapture,
-    Call::EndCapture,
-    Call::InstantiateGraph,
-    Call::LaunchGraph,
-];
+const OF_STEPS: [Call; 6] =
+    [Call::Synchronize, Call::Record, Call::CopyToDevice, Call::CopyToHost, Call::Launch, Call::LaunchGraph];
 
 /// Every call in `make test-soak`, which asks for many cases of all property tests; else every `usual`-th.
 fn stride(usual: usize) -> usize {
@@ -380,7 +410,7 @@ fn calls_find_the_device_lost() {
 /// G3: whatever call fails when an engine ends with a step under way, nothing of it is left.
 #[test]
 fn every_call_of_an_end_fails_once() {
-    let rig = Rig::new("cpu-wave32:up@end");
+    let rig = Rig::new("cpu-wave32:up@end", Extra::Recordings);
     for nth in 0.. {
         let Some(round) = rig.round() else { return };
         let served = round.start();

@@ -1,8 +1,10 @@
 //! Golden logits through the HIP backend, on the devices of its tests.
 
 use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
+use crate::backend::Backend;
 use crate::backend::hip::HipBackend;
-use crate::backend::hip::tests::devices::{self, CPU_TARGETS, Call, Live};
+use crate::backend::hip::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
+use crate::backend::hip::tests::vendor;
 use crate::config::{HipOptions, KvCacheDtype};
 use crate::{Error, Result, testdata};
 
@@ -71,46 +73,53 @@ fn check_all(device: Option<Opened>) {
     }
 }
 
-/// A load, a prompt, and two steps of two rows: the recording of one, and its repetition.
-fn exercise(device: &Opened) -> Result<Vec<f32>> {
+/// A load, a prompt, and two steps of two rows, which are recorded: the last one's logits, and what the backend says of
+/// itself.
+fn exercise(device: &Opened) -> Result<(Vec<f32>, String)> {
     let mut model = try_load_on(devices::loader(device, MAX_TOKENS), "quant_models/Q4_0.gguf", KvCacheDtype::F16)?;
     let prompt: Vec<u32> = (5..25).collect();
     model.step(&[(&prompt[..7], 0), (&prompt[..9], 0)])?;
     model.step(&[(&prompt[..8], 7), (&prompt[..10], 9)])?;
-    model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])
+    let logits = model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])?;
+    Ok((logits, model.backend.describe()))
 }
 
-/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, nothing stays
-/// allocated, and the device, where it is not lost, serves the next engine.
+/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, or, where no more
+/// than a recording fails, said and done without; nothing stays allocated, and the device, where it is not lost, serves the
+/// next engine.
 #[test]
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
     const LOST: i32 = 700;
     let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@model") else { return };
     let device = (device, options);
-    let expected = exercise(&device).unwrap();
+    let (expected, _) = exercise(&device).unwrap();
     assert_eq!(faults.live(), Live::default());
     for call in Call::ALL {
         // Of many calls of a kind, the first ones and some of the others.
         for nth in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144] {
             faults.fail(call, nth, OUT_OF_MEMORY);
-            let result = exercise(&device).and_then(|logits| device.0.check().map(|()| logits));
+            let result = exercise(&device).and_then(|found| device.0.check().map(|()| found));
             if faults.disarm() {
-                assert_eq!(result.unwrap(), expected, "{call:?} {nth}");
+                assert_eq!(result.unwrap().0, expected, "{call:?} {nth}");
                 break;
             }
-            let Err(error) = result else {
+            match result {
                 // What is given back is given back all the same, and then nothing has failed.
-                assert_eq!(call, Call::MakeCurrent, "{nth}: a failure is swallowed");
-                assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");
-                continue;
-            };
-            let is_typed = matches!(error, Error::Device { .. } | Error::OutOfMemory { .. });
-            assert!(is_typed, "{call:?} {nth}: {error}");
+                Ok((logits, described)) => {
+                    assert_eq!(logits, expected, "{call:?} {nth}");
+                    let is_said = described.contains("recording a step failed");
+                    assert!(is_said || call == Call::MakeCurrent, "{nth}: {call:?} is swallowed");
+                }
+                Err(error) => {
+                    let is_typed = matches!(error, Error::Device { .. } | Error::OutOfMemory { .. });
+                    assert!(is_typed, "{call:?} {nth}: {error}");
+                }
+            }
             assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");
         }
     }
-    assert_eq!(exercise(&device).unwrap(), expected);
+    assert_eq!(exercise(&device).unwrap().0, expected);
     faults.fail(Call::Launch, 30, LOST);
     assert!(matches!(exercise(&device), Err(Error::EngineDead { .. })));
     assert_eq!(faults.live(), Live::default());
@@ -121,8 +130,10 @@ fn failing_calls_leave_nothing_behind() {
 fn the_budget_is_what_is_taken() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     for name in ["arch/qwen2.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
-        let free = device.0.free_memory().unwrap();
-        super::check_budget(devices::loader(&device, MAX_TOKENS), name, free);
+        let loader = devices::loader(&device, MAX_TOKENS);
+        // What is left for recorded steps is the driver's.
+        let free = device.0.free_memory().unwrap() - loader.graph_bytes();
+        super::check_budget(loader, name, free);
     }
     super::check_progress(devices::loader(&device, 1));
     assert_eq!(device.0.allocated_bytes(), 0);
@@ -192,10 +203,93 @@ fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
             // Of the pinned buffer's event, and of the stream for each row.
             Call::Record => 10,
             Call::Synchronize => 30,
+            // Before each of the others.
+            Call::MakeCurrent => 70,
             _ => 0,
         };
         assert_eq!(after - before, expected, "{call:?}");
     }
+}
+
+/// Steps of several sizes, as often as there are: the logits of the last two of each.
+fn decode_sizes(model: &mut Model<HipBackend>, sizes: &[usize]) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (5..25).collect();
+    let lengths = [3, 1, 2, 4, 3, 1, 2, 4, 3, 1, 2, 4, 3];
+    sizes.iter().flat_map(|&size| decode_together(model, &tokens, &lengths[..size])).collect()
+}
+
+const SIZES: [usize; 6] = [1, 2, 3, 5, 9, 13];
+
+/// What steps give without recordings.
+fn decode_unrecorded((device, options): &Opened, name: &str) -> Vec<Vec<f32>> {
+    let device = (device.clone(), HipOptions { graphs: Some(false), ..options.clone() });
+    decode_sizes(&mut load(&device, name), &SIZES)
+}
+
+/// Every step is recorded at the load and none after it, whatever the size of a batch; recorded steps give what others do.
+#[test]
+fn steps_are_recorded_at_the_load_alone() {
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let device = (device, options);
+    for name in ["quant_models/Q4_0", "arch/qwen3moe"] {
+        let expected = decode_unrecorded(&device, name);
+        let mut model = load(&device, name);
+        let made = |faults: &Faults| [Call::BeginCapture, Call::InstantiateGraph].map(|call| faults.calls(call));
+        let (before, launched) = (made(&faults), faults.calls(Call::LaunchGraph));
+        assert!(faults.live().graphs >= 10, "{:?}", faults.live());
+        assert_eq!(decode_sizes(&mut model, &SIZES), expected, "{name}");
+        assert_eq!(made(&faults), before, "{name}");
+        assert_eq!(faults.calls(Call::LaunchGraph) - launched, 2 * SIZES.len() as u64, "{name}");
+        drop(model);
+        assert_eq!(faults.live(), Live::default());
+    }
+}
+
+/// Recording ends where the room that was left for it does; the larger steps then run op by op, and it is said. On a
+/// device of its own, of whose memory nobody else takes any.
+#[test]
+fn recordings_keep_to_their_room() {
+    const EACH: u64 = 32 << 20;
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@memory") else { return };
+    let device = (device, options);
+    let name = "quant_models/Q4_0";
+    let (expected, other) = (decode_unrecorded(&device, name), load(&device, name).backend.memory().other);
+    let room = devices::loader(&device, MAX_TOKENS).graph_bytes();
+    let fitting = room / EACH;
+    assert!((1..5).contains(&fitting), "{room}");
+    faults.take_for_graphs(EACH);
+    let mut model = load(&device, name);
+    assert_eq!(faults.live().graphs as u64, fitting);
+    assert_eq!(model.backend.memory().other, other + fitting * EACH);
+    let described = model.backend.describe();
+    assert!(described.contains("recorded and repeated, but the") && described.contains("op by op"), "{described}");
+    let launched = faults.calls(Call::LaunchGraph);
+    assert_eq!(decode_sizes(&mut model, &SIZES), expected);
+    let repeated = faults.calls(Call::LaunchGraph) - launched;
+    assert!((1..2 * SIZES.len() as u64).contains(&repeated), "{repeated}");
+    drop(model);
+    assert_eq!(faults.live(), Live::default());
+}
+
+/// A product that the matrix library refuses while a step is recorded, by which the recording is lost: our own kernels take
+/// its place in the recording that is made anew, and no step fails.
+#[test]
+fn a_library_that_refuses_in_a_recording_fails_no_step() {
+    let _alone = vendor::alone();
+    let name = "arch/llama3_ropescale";
+    let Some(plain) = devices::open(CPU_TARGETS[0]) else { return };
+    let expected = decode_unrecorded(&plain, name);
+    let Some((device, options, _cache)) = vendor::open(vendor::helper("")) else { return };
+    devices::misbehave("capture");
+    let mut model = load(&(device.clone(), options), name);
+    devices::misbehave("");
+    let described = model.backend.describe();
+    let refused = "long prompts: matmul (the matrix library refused: hipblasLt: Matmul failed with status 6)";
+    assert!(described.contains(refused), "{described}");
+    assert!(described.contains("decode steps: recorded and repeated"), "{described}");
+    assert_eq!(decode_sizes(&mut model, &SIZES), expected);
+    drop(model);
+    assert_eq!(device.allocated_bytes(), 0);
 }
 
 /// G2, G11: streams run nothing before it is waited for, and are ordered by events alone.

@@ -53,8 +53,10 @@ fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Res
         head_dim: spec.qkv.head_dim,
         dtype,
     };
-    let decoder = Decoder::new(spec, weights, &mut loader, limits, kv)?;
-    Ok(Model { backend: loader.finish()?, decoder })
+    let mut decoder = Decoder::new(spec, weights, &mut loader, limits, kv)?;
+    let mut backend = loader.finish()?;
+    decoder.rehearse(&mut backend)?;
+    Ok(Model { backend, decoder })
 }
 
 impl<B: Backend> Model<B> {

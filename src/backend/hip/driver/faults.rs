@@ -102,6 +102,8 @@ struct State {
     failed: Option<Call>,
     live: Live,
     host_bytes: u64,
+    /// Device memory that each graph takes.
+    graph_bytes: u64,
 }
 
 /// A call that is to fail.
@@ -160,6 +162,11 @@ impl Faults {
     /// Bytes copied between host and device so far, both ways.
     pub fn host_bytes(&self) -> u64 {
         self.state.lock().host_bytes
+    }
+
+    /// Lets each graph take so much of the device's memory.
+    pub fn take_for_graphs(&self, bytes: u64) {
+        self.state.lock().graph_bytes = bytes;
     }
 
     pub fn live(&self) -> Live {
@@ -227,7 +234,10 @@ impl Driver for Faulty {
         self.faults.uncounted(Call::MakeCurrent, || self.driver.make_current())
     }
     fn memory_info(&self) -> Outcome<MemoryInfo> {
-        self.faults.uncounted(Call::MemoryInfo, || self.driver.memory_info())
+        let info = self.faults.uncounted(Call::MemoryInfo, || self.driver.memory_info())?;
+        let state = self.faults.state.lock();
+        let graphs = state.live.graphs.max(0).unsigned_abs() * state.graph_bytes;
+        Ok(MemoryInfo { free: info.free.saturating_sub(graphs), ..info })
     }
     fn allocate(&self, bytes: u64) -> Outcome<u64> {
         self.faults.run(Call::Allocate, 1, |live| &mut live.allocations, || self.driver.allocate(bytes))

@@ -4,7 +4,7 @@ use super::{HipLoader, MARGIN, WEIGHTS_ADVICE, aligned, device_type, experts, st
 use crate::backend::hip::args::Format;
 use crate::backend::hip::tuning::{NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
 use crate::backend::hip::vendor::blas;
-use crate::backend::hip::{KernelType, select, step};
+use crate::backend::hip::{KernelType, graphs, rehearse, select, step};
 use crate::backend::{Loader, Upload};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -79,7 +79,16 @@ impl HipLoader {
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
         let step = step::device_bytes(&self.limits, self.options.batch_invariant) + select::device_bytes(&self.limits);
-        conversion.saturating_add(self.vendor_bytes_for(max_cols) + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step)
+        let workspace = self.vendor_bytes_for(max_cols) + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
+        conversion.saturating_add(workspace + self.graph_bytes())
+    }
+
+    /// What is left to the driver for recorded steps.
+    pub(crate) fn graph_bytes(&self) -> u64 {
+        match graphs::wanted(&self.options, self.device.properties()) {
+            Ok(()) => rehearse::room(self.limits.most_decodes()),
+            Err(_) => 0,
+        }
     }
 }
 

@@ -188,13 +188,13 @@ impl HipBackend {
         let shape = &self.inputs.shape;
         let decode_items = count(self.graphs.recording().unwrap_or(shape.decode_items))?;
         let prefill_items = count(shape.prefill_items)?;
-        let DecodePlan { per_head, splits } = match self.options.batch_invariant {
-            true => tuning::INVARIANT_DECODE,
-            false => {
-                let (sms, most) = (self.multiprocessors(), shape.context_splits);
-                tuning::attention_decode(decode_items, num_heads, num_kv_heads, head_dim, sms, most)
-            }
-        };
+        let (heads, most, invariant) =
+            ([num_heads, num_kv_heads, head_dim], shape.context_splits, self.options.batch_invariant);
+        let DecodePlan { per_head, splits } =
+            tuning::decode_plan(decode_items, heads, self.multiprocessors(), most, invariant);
+        if !self.attention_shapes.contains(&heads) {
+            self.attention_shapes.push(heads);
+        }
         let mut args = AttentionKernelArgs {
             qkv,
             k_cache: kv.k,

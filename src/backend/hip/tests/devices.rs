@@ -19,13 +19,15 @@ pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
 /// For tests that end in a fault: nobody else uses these.
-pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up:up", "cpu-wave64:up:up"];
+pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up@order", "cpu-wave64:up@late"];
 
 /// For tests that fail calls: one each, so that none sees the faults of another. `open` takes what is behind the `@` for
 /// a name of the device.
-const OWN_DEVICES: [&str; 7] = [
+const OWN_DEVICES: [&str; 9] = [
     "cpu-wave32:up@model",
+    "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
+    "cpu-wave32:up@recordings",
     "cpu-wave32:up@allocations",
     "cpu-wave32:up@kinds",
     "cpu-wave32:up@requests",

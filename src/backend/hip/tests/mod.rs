@@ -12,4 +12,4 @@ mod recorded;
 mod report;
 mod selection;
 mod self_test;
-mod vendor;
+pub(crate) mod vendor;

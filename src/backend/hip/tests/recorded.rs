@@ -3,7 +3,7 @@
 use super::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
 use crate::backend::hip::describe::decode_steps;
-use crate::backend::hip::{Device, DeviceProperties, HipLoader, graphs, recorded_steps};
+use crate::backend::hip::{Device, DeviceProperties, HipLoader, StepLimits, graphs, recorded_steps};
 use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
 use crate::batch::{Batch, NULL_BLOCK};
 use crate::config::{HipOptions, KvCacheDtype, Platform};
@@ -25,6 +25,20 @@ fn rope() -> RopeSpec {
 
 /// A step as the decoder runs it: how it came to run, and attention's output.
 fn step(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<(Plan, Vec<f32>)> {
+    let plan = ops(rig, batch)?;
+    Ok((plan, rig.backend.to_host(&rig.out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+}
+
+/// Lets the device record the steps that it wants, as the decoder does.
+fn rehearse(rig: &mut AttentionRig<HipLoader>) -> Result<()> {
+    while let Some(batch) = rig.backend.next_rehearsal()? {
+        let outcome = ops(rig, &batch);
+        rig.backend.rehearsed(outcome.map(drop))?;
+    }
+    Ok(())
+}
+
+fn ops(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<Plan> {
     let rope = rope();
     let args = AttentionArgs { scale: 1.0, softcap: None, window: WINDOW };
     let AttentionRig { backend, table, qkv, angles, out, kv, .. } = rig;
@@ -37,7 +51,7 @@ fn step(rig: &mut AttentionRig<HipLoader>, batch: &Batch) -> Result<(Plan, Vec<f
         backend.rope_attention(qkv, LAYOUT, rotation, args, batch, 0, kv, out)?;
     }
     backend.end_ops()?;
-    Ok((plan, backend.to_host(out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+    Ok(plan)
 }
 
 /// A recording may be forbidden: the steps then run op by op and give the same.
@@ -49,6 +63,7 @@ fn without_recordings() {
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
         let mut rig =
             AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+        rehearse(&mut rig).unwrap();
         let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
         for piece in &pieces {
             rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
@@ -58,13 +73,8 @@ fn without_recordings() {
         batch.logits_indices = vec![0, 1, 2];
         let (first, expected) = step(&mut rig, &batch).unwrap();
         let (second, output) = step(&mut rig, &batch).unwrap();
-        // Recordings are made for so many rows.
-        let plans = if graphs == Some(true) {
-            (Plan::Run { rows: 4 }, Plan::Replay)
-        } else {
-            (Plan::Run { rows: 3 }, Plan::Run { rows: 3 })
-        };
-        assert_eq!((first, second), plans);
+        let plan = if graphs == Some(true) { Plan::Replay } else { Plan::Run { rows: 3 } };
+        assert_eq!((first, second), (plan, plan));
         assert_eq!(output, expected);
         output
     });
@@ -102,6 +112,7 @@ fn a_repeated_step_checks_its_batch() {
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
     let mut rig =
         AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+    rehearse(&mut rig).unwrap();
     let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
     // The window has left its first block behind.
     let long = Piece { first_row: 16, blocks: vec![6, 1, 4], cached: 40, new: 1 };
@@ -113,9 +124,8 @@ fn a_repeated_step_checks_its_batch() {
     good.logits_indices = vec![0, 1];
     assert_eq!(good.groups[0].block_tables, [3, NULL_BLOCK, 1, 4]);
 
-    // The stores brought the frequencies, so the first step is recorded.
     let (plan, expected) = step(&mut rig, &good).unwrap();
-    assert_eq!(plan, Plan::Run { rows: 2 });
+    assert_eq!(plan, Plan::Replay);
     assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
 
     let bad: [(&str, Spoil); 5] = [
@@ -147,6 +157,7 @@ fn check_repetitions(target: &str) {
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
         let mut rig =
             AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+        rehearse(&mut rig).unwrap();
         let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
         let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
         for piece in &pieces {
@@ -162,7 +173,7 @@ fn check_repetitions(target: &str) {
         });
         let (plans, outputs): (Vec<_>, Vec<_>) = steps.unzip();
         let repeated = plans.iter().filter(|&&plan| plan == Plan::Replay).count();
-        assert_eq!(repeated, if graphs == Some(true) { 2 } else { 0 }, "{target}");
+        assert_eq!(repeated, if graphs == Some(true) { 3 } else { 0 }, "{target}");
         outputs
     });
     assert_eq!(outputs[0], outputs[1], "{target}");
@@ -196,9 +207,12 @@ fn repeated_steps_read_their_own_numbers_on_gfx1201() {
 
 /// A rig whose load tests what it is to rely on.
 fn load_tested(device: &Device, options: &HipOptions) -> Result<AttentionRig<HipLoader>> {
-    let device = (device.clone(), HipOptions { self_test: true, ..options.clone() });
+    let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, table_entries: 4096 };
+    let loader = HipLoader::new(device.clone(), &HipOptions { self_test: true, ..options.clone() }, limits)?;
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
-    AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None)
+    let mut rig = AttentionRig::with_rope(loader, LAYOUT, CACHE, &rows, rope(), None)?;
+    rehearse(&mut rig)?;
+    Ok(rig)
 }
 
 /// Two steps of three sequences: how the second came to run, and its output.
@@ -219,7 +233,10 @@ fn graphs_that_read_old_numbers_are_not_used() {
     assert!(described.contains("decode steps: recorded"), "{described}");
     let (plan, expected) = two_steps(&mut right);
     assert_eq!(plan, Plan::Replay);
-    assert_eq!(recorded_steps(&device, &HipOptions { self_test: true, ..options.clone() }), "decode steps: recorded and repeated");
+    assert_eq!(
+        recorded_steps(&device, &HipOptions { self_test: true, ..options.clone() }),
+        "decode steps: recorded and repeated"
+    );
 
     devices::late_graphs(&options, true);
     let mut rig = load_tested(&device, &options).unwrap();
@@ -242,14 +259,15 @@ fn graphs_with_an_old_scalar_cache_are_not_used() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Whatever call of the test fails, the load goes on without graphs; a device that is lost ends it.
+/// Whatever call fails, of the test or of the recordings, the load goes on without graphs; a device that is lost ends it.
 #[test]
 fn a_test_of_graphs_that_fails_fails_no_load() {
     const NOT_SUPPORTED: i32 = 801;
     const LOST: i32 = 700;
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
-    for call in [Call::BeginCapture, Call::EndCapture, Call::InstantiateGraph, Call::LaunchGraph] {
-        faults.fail(call, 0, NOT_SUPPORTED);
+    let calls = [Call::BeginCapture, Call::EndCapture, Call::InstantiateGraph, Call::LaunchGraph];
+    for (call, nth) in calls.into_iter().flat_map(|call| [(call, 0), (call, 2)]) {
+        faults.fail(call, nth, NOT_SUPPORTED);
         let mut rig = load_tested(&device, &options).unwrap();
         assert!(!faults.disarm(), "{call:?}");
         let described = rig.backend.describe();

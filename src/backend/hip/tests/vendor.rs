@@ -23,7 +23,7 @@ const FFN: usize = 128;
 const EPS: f32 = 1e-5;
 
 /// How the library misbehaves belongs to the process: one test at a time.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
@@ -37,7 +37,7 @@ fn helper_process() {
 }
 
 /// This program in a process of its own, in which the library misbehaves so.
-fn helper(fault: &str) -> Option<Vec<OsString>> {
+pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
     let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
     let this = std::env::current_exe().unwrap();
     let settings = [
@@ -52,7 +52,7 @@ fn helper(fault: &str) -> Option<Vec<OsString>> {
 }
 
 /// A device with a cache of verdicts of its own; compiled kernels are those of all tests.
-fn open(helper: Option<Vec<OsString>>) -> Option<(Device, HipOptions, tempfile::TempDir)> {
+pub(crate) fn open(helper: Option<Vec<OsString>>) -> Option<(Device, HipOptions, tempfile::TempDir)> {
     let (device, options) = devices::open(CPU_TARGETS[0])?;
     // Compiles what is missing, into the cache of all tests.
     drop(Rig::load(&device, &HipOptions { vendor_blas: Some(false), ..options.clone() }));

@@ -53,19 +53,22 @@ enum Fault {
     FirstRefused,
     /// All are.
     AllRefused,
+    /// All are while the stream captures, and the capture is invalid then.
+    Capture,
     /// One element of a result is wrong.
     Wrong,
     Segfault,
     Abort,
 }
 
-const FAULTS: [(&CStr, Fault); 9] = [
+const FAULTS: [(&CStr, Fault); 10] = [
     (c"", Fault::None),
     (c"create", Fault::Create),
     (c"heuristic", Fault::Heuristic),
     (c"no-algorithm", Fault::NoAlgorithm),
     (c"first-refused", Fault::FirstRefused),
     (c"all-refused", Fault::AllRefused),
+    (c"capture", Fault::Capture),
     (c"wrong", Fault::Wrong),
     (c"segfault", Fault::Segfault),
     (c"abort", Fault::Abort),
@@ -352,6 +355,11 @@ pub unsafe extern "C" fn hipblasLtMatmul(
         }
         match state.fault {
             Fault::AllRefused => return Err(BlasStatus::EXECUTION_FAILED),
+            Fault::Capture => {
+                let refused = find_stream(stream)
+                    .and_then(|(device, stream)| device.working()?.stream(stream)?.refuse_in_capture());
+                refused.map_err(|_| BlasStatus::EXECUTION_FAILED)?;
+            }
             Fault::FirstRefused if number == 0 => return Err(BlasStatus::NOT_SUPPORTED),
             Fault::Abort => std::process::abort(),
             // SAFETY: a fault is what is asked for.
