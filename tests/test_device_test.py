@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rocmforge._rocmforge import check_gguf
-from rocmforge.cli.device_test import machine, made_up, outcome
+from rocmforge.cli.device_test import graphs, machine, made_up, outcome
 from rocmforge.cli.device_test.parts import PARTS
 from rocmforge.cli.device_test.process import run_part
 from rocmforge.cli.device_test.report import examine, text_of
@@ -168,9 +168,18 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
             return outcome.Outcome("ok", "a GPU", figures={"usable": True, "decode_steps": faulty})
         return outcome.Outcome("FAILED", "3 of 48 runs differ")
 
-    (_, graphs) = examine("hip", quick=True, only=["graphs"], run=run)["parts"]
-    assert graphs["verdict"] == "left out"
-    assert graphs["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
+    (_, part) = examine("hip", quick=True, only=["graphs"], run=run)["parts"]
+    assert part["verdict"] == "left out"
+    assert part["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
+
+
+def test_steps_that_cannot_be_recorded_say_why(monkeypatch, tmp_path):
+    """An engine may refuse to record them, whatever it is asked."""
+    told = "a GPU; decode steps: op by op, slower (graphs of this driver read old numbers); batch-invariant"
+    monkeypatch.setattr(graphs, "_run", lambda *_, **__: (told, []))
+    found = graphs.graphs(outcome.Job("hip", True, True, tmp_path, lambda _: None, {}))
+    assert found.verdict == "left out"
+    assert found.summary.endswith("decode steps: op by op, slower (graphs of this driver read old numbers)")
 
 
 @pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim")

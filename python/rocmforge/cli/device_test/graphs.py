@@ -32,7 +32,8 @@ def graphs(job: Job) -> Outcome:
     _, expected = _run(job, model, recorded=False, steps=steps, runs=1)
     described, got = _run(job, model, recorded=True, steps=steps, runs=runs)
     if NOT_RECORDED in described:
-        return Outcome(LEFT_OUT, "steps are not recorded on this device, also where they are asked for")
+        reason = described[described.index(NOT_RECORDED) :].partition(";")[0]
+        return Outcome(LEFT_OUT, f"also where recorded steps are asked for, {reason}")
     differ = sum(found != expected[index // runs] for index, found in enumerate(got))
     figures = {"runs": len(got), "differ": differ, "steps": len(got) * steps, "sizes": list(SIZES)}
     sizes = ", ".join(map(str, SIZES))
