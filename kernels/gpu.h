@@ -264,7 +264,7 @@ DEV u32 ld4s(const void* p) { u32 r; asm volatile("ld.global.nc.u32 %0, [%1];" :
 DEV u32 ld2s(const void* p) { u16 r; asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p)); return r; }
 DEV u32 ld1s(const void* p) { u32 r; asm volatile("ld.global.nc.u8 %0, [%1];" : "=r"(r) : "l"(p)); return r; }
 DEV u32 ld_step(const u32* p) { return *p; }
-DEV u64 ld_host(const u64* p) { u64 r; asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(r) : "l"(p)); return r; }
+DEV u64 ld_host(const u64* p) { u64 r; asm volatile("ld.global.u64 %0, [%1];" : "=l"(r) : "l"(p)); return r; }
 DEV void st_step(u64* p, u64 v) { *p = v; }
 DEV void loads_first() { asm volatile("" ::: "memory"); }
 DEV u32 recomputed(int x) { return (u32)x; }
@@ -335,7 +335,8 @@ DEV void prefetch(const void*) {}
 //   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never by
 //                      AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
 //                      atomic load goes to L2
-//   ld_host, st_step   of page-locked memory of the host, past all caches; of such a number
+//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA no
+//                      volatile load: each thread's would go over the bus by itself
 //   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
 //                      save registers
 //   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where it
