@@ -9,6 +9,10 @@ use crate::config::HipOptions;
 /// # Errors
 /// Those of `HipLoader::new`.
 pub fn case_loader(device: &Device, options: &HipOptions, rows: usize) -> Result<HipLoader> {
-    let limits = StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 };
-    HipLoader::new(device.clone(), &HipOptions { self_test: false, ..options.clone() }, limits)
+    HipLoader::new(device.clone(), &HipOptions { self_test: false, ..options.clone() }, case_limits(rows))
+}
+
+/// The steps of such a loader.
+pub fn case_limits(rows: usize) -> StepLimits {
+    StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 }
 }

@@ -171,5 +171,5 @@ pub(crate) fn loader(opened: &(Device, HipOptions), rows: usize) -> HipLoader {
 
 /// The same, for cases.
 pub(crate) fn make_loader((device, options): &(Device, HipOptions), rows: usize) -> crate::Result<HipLoader> {
-    trial::case_loader(device, options, rows)
+    HipLoader::new(device.clone(), options, trial::case_limits(rows))
 }
