@@ -91,13 +91,22 @@ struct Block {
   u8 parity[MAX_THREADS];
   void* scheduler_sp;
   int thread, threads, x, y, z;
+  int wave_end;                         // behind the last lane of the wave that runs
   bool in_kernel, failed;
   void (*kernel)(const void*);
   const void* args;
   Order order;
-  char* stacks;                         // MAX_THREADS + 1: the last one is for reporting a fault
+  char* stacks() { return (char*)this + STACK; }      // MAX_THREADS + 1: the last one is for reporting a fault
   int guarded;                          // stacks whose lowest page was made inaccessible
 };
+
+// A block and its stacks lie in one region of the address space, which begins at a multiple of a power of two: where a
+// fiber's stack is tells the block and the thread, without a call for thread-local storage.
+constexpr size_t REGION = (size_t)(MAX_THREADS + 2) * STACK, ALIGNMENT = 128 << 20;
+static_assert(sizeof(Block) <= STACK && REGION <= ALIGNMENT, "a block is before its stacks, in one region");
+inline __attribute__((always_inline)) size_t here() { return (size_t)__builtin_frame_address(0); }
+inline __attribute__((always_inline)) Block* running() { return (Block*)(here() & ~(ALIGNMENT - 1)); }
+inline __attribute__((always_inline)) int running_thread() { return (int)((here() & (ALIGNMENT - 1)) / STACK) - 1; }
 
 // Initialised, so that it lies below all SHARED arrays, out of reach of a kernel that writes beyond them.
 struct Thread { Block* block; char error[256]; };
@@ -115,17 +124,24 @@ __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) 
   b->failed = true;
 }
 
-// Leaves the fiber for the scheduler. It never migrates to another thread, but `self` is a call away, so not inlined.
+// Leaves the fiber. The next lane of the wave goes on at once, and the scheduler only behind the last: half as many
+// switches, and, as this is not inlined, from one place in the code to the same one, which is where the processor expects
+// them to return to.
 __attribute__((noinline)) inline void wait(State state, Site site) {
-  Block* b = self.block;
-  Fiber& f = b->fiber[b->thread];
-  f.state = state;
-  f.site = site;
-  gpu_switch(&f.sp, b->scheduler_sp);
+  Block* b = running();
+  Fiber* f = &b->fiber[b->thread];
+  f->state = state;
+  f->site = site;
+  void* to = b->scheduler_sp;
+  if (b->thread + 1 < b->wave_end && f[1].state == RUNNABLE && !b->failed) {
+    b->thread++;
+    to = f[1].sp;
+  }
+  gpu_switch(&f->sp, to);
 }
 
 inline void entry() {
-  self.block->kernel(self.block->args);
+  running()->kernel(running()->args);
   wait(DONE, {"", 0});
   __builtin_unreachable();
 }
@@ -145,11 +161,15 @@ inline void describe(const Fiber& f, char (&text)[96]) {
                 base_name(f.site.file), f.site.line);
 }
 
+inline bool same(const Site& a, const Site& b) {
+  return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
+}
+
 // All of the threads lo..hi must wait at one place.
 inline bool converged(Block* b, int lo, int hi, const char* what) {
   for (int i = lo + 1; i < hi; i++) {
     const Fiber &f = b->fiber[lo], &g = b->fiber[i];
-    if (f.state == g.state && f.site.line == g.site.line && !strcmp(f.site.file, g.site.file)) continue;
+    if (f.state == g.state && same(f.site, g.site)) continue;
     char one[96], other[96];
     describe(f, one);
     describe(g, other);
@@ -163,6 +183,7 @@ inline bool converged(Block* b, int lo, int hi, const char* what) {
 inline bool run_wave(Block* b, int wave) {
   const int lo = wave * WARP, hi = lo + WARP < b->threads ? lo + WARP : b->threads;
   if (b->fiber[lo].state == DONE) return true;
+  b->wave_end = hi;
   for (;;) {
     bool wave_op = false;
     for (int i = lo; i < hi; i++) {
@@ -179,7 +200,7 @@ inline bool run_wave(Block* b, int wave) {
 inline bool run_block(Block* b) {
   for (int i = 0; i < b->threads; i++) {
     // Tops of stacks at equal offsets of a page would all fall into the same few cache sets.
-    void** sp = (void**)(b->stacks + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64) - GPU_FRAME;
+    void** sp = (void**)(b->stacks() + (size_t)(i + 1) * STACK - 64 - (i % 61) * 64) - GPU_FRAME;
     memset(sp, 0, GPU_FRAME * sizeof *sp);
     sp[GPU_FRAME_RETURN] = (void*)entry;
     b->fiber[i] = {sp, RUNNABLE, {"", 0}};
@@ -198,7 +219,7 @@ inline bool run_block(Block* b) {
       if (f.state == DONE) continue;
       if (first < 0) first = w * WARP;
       const Fiber& g = b->fiber[first];
-      if (f.site.line != g.site.line || strcmp(f.site.file, g.site.file)) {
+      if (!same(f.site, g.site)) {
         fail("divergent barrier: thread %d is at %s:%d, thread %d at %s:%d", first, base_name(g.site.file), g.site.line,
              w * WARP, base_name(f.site.file), f.site.line);
         return false;
@@ -236,26 +257,26 @@ inline void poison(Storage shared) {
 
 // One block's worth of fibers is kept between launches; concurrent launches make their own.
 static Block* spare;
-constexpr size_t STACKS = (MAX_THREADS + 1) * STACK;
 inline void release(Block* b) {
-  if (!b) return;
-  munmap(b->stacks, STACKS);
-  free(b);
+  if (b) munmap(b, REGION);
 }
 inline Block* acquire() {
   if (Block* b = __atomic_exchange_n(&spare, (Block*)nullptr, __ATOMIC_ACQ_REL)) return b;
-  void* stacks = mmap(nullptr, STACKS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stacks == MAP_FAILED) return nullptr;
-  Block* b = (Block*)calloc(1, sizeof(Block));
-  if (b) b->stacks = (char*)stacks; else munmap(stacks, STACKS);
-  return b;
+  // So much that a region at a multiple of its alignment lies in it; the rest is given back. Zeroed.
+  char* space = (char*)mmap(nullptr, REGION + ALIGNMENT, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return nullptr;
+  char* start = (char*)(((size_t)space + ALIGNMENT - 1) & ~(ALIGNMENT - 1));
+  if (start > space) munmap(space, start - space);
+  munmap(start + REGION, space + ALIGNMENT - start);
+  return (Block*)start;
 }
 
 inline long launch(void (*kernel)(const void*), const void* args, const int (&grid)[3], int threads, Order order) {
   if (threads < 1 || threads > MAX_THREADS) { strcpy(self.error, "block size out of range"); return 1; }
   Block* b = acquire();
   if (!b) { strcpy(self.error, "no memory for the fibers"); return 1; }
-  for (; b->guarded < threads; b->guarded++) mprotect(b->stacks + b->guarded * STACK, PAGE, PROT_NONE);
+  for (; b->guarded < threads; b->guarded++) mprotect(b->stacks() + b->guarded * STACK, PAGE, PROT_NONE);
   b->kernel = kernel;
   b->args = args;
   b->threads = threads;
@@ -297,8 +318,8 @@ template <int N, class Place> inline void barrier() {
 
 // Offers a value to the other lanes of the wave and returns all of theirs.
 __attribute__((noinline)) inline const u32* exchange(u32 value, Site site) {
-  Block* b = self.block;
-  const int t = b->thread;
+  Block* b = running();
+  const int t = running_thread();
   u32* slot = b->slot[b->parity[t] ^= 1];
   slot[t] = value;
   wait(AT_WAVE_OP, site);
@@ -323,7 +344,7 @@ GPU_EXPORT int cpu_barrier_line(int n) { return gpu::barriers[n].line; }
 // cpu_fault ends the kernel; the fiber's own stack may be what overflowed.
 GPU_EXPORT void* cpu_fault_stack() {
   gpu::Block* b = gpu::self.block;
-  return b && b->in_kernel ? b->stacks + gpu::STACKS - 64 : nullptr;
+  return b && b->in_kernel ? (char*)b + gpu::REGION - 64 : nullptr;
 }
 GPU_EXPORT void cpu_fault(const char* what, void* address) {
   gpu::Block* b = gpu::self.block;
@@ -333,10 +354,10 @@ GPU_EXPORT void cpu_fault(const char* what, void* address) {
 }
 
 // ------------------------------------------------------------------------------------------------ the kernel's side
-DEV int tid_x() { return gpu::self.block->thread; }
-DEV int bid_x() { return gpu::self.block->x; }
-DEV int bid_y() { return gpu::self.block->y; }
-DEV int bid_z() { return gpu::self.block->z; }
+DEV int tid_x() { return gpu::running_thread(); }
+DEV int bid_x() { return gpu::running()->x; }
+DEV int bid_y() { return gpu::running()->y; }
+DEV int bid_z() { return gpu::running()->z; }
 DEV int lane_id() { return tid_x() & (WARP - 1); }
 #define block_sync()                                                                          \
   do {                                                                                        \
