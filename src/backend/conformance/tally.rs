@@ -8,6 +8,9 @@ pub enum Extent {
     Full,
     /// Every op and type, with each third of their shapes; what takes long is left out.
     Quick,
+    /// No case after one that was wrong.
+    #[cfg(test)]
+    UntilWrong,
 }
 
 /// Texts of wrong results that a group keeps: one that is wrong everywhere needs no more.
@@ -52,7 +55,7 @@ impl<'a> Tally<'a> {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.extent == Extent::Full
+        self.extent != Extent::Quick
     }
 
     /// The cases that run, each with its number.
@@ -73,6 +76,10 @@ impl<'a> Tally<'a> {
     /// # Errors
     /// `Interrupted` if it shall not.
     pub(super) fn begin(&mut self, what: &str) -> Result<()> {
+        #[cfg(test)]
+        if self.extent == Extent::UntilWrong && self.groups.iter().any(|group| group.wrong > 0) {
+            return Err(Error::Interrupted);
+        }
         if (self.watch)(what) { Ok(()) } else { Err(Error::Interrupted) }
     }
 
@@ -192,6 +199,17 @@ mod tests {
         assert_eq!(tally.part(&numbers).count(), 5);
         let tally = Tally::new(Extent::Quick, &mut some);
         assert_eq!(tally.part(&numbers).collect::<Vec<_>>(), [(0, &1), (3, &4)]);
+    }
+
+    #[test]
+    fn the_first_wrong_result_can_end_it() {
+        let mut watch = |_: &str| true;
+        let mut tally = Tally::new(Extent::UntilWrong, &mut watch);
+        for right in [true, false] {
+            tally.begin("case").unwrap();
+            tally.judge("result", 1, if right { Ok(0.5) } else { Err("wrong".into()) });
+        }
+        assert!(tally.is_full() && matches!(tally.begin("case"), Err(Error::Interrupted)));
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! again, told what to leave out.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::panic::AssertUnwindSafe;
 use std::process::{Command, ExitStatus, Stdio};
 
 use super::devices::{self, CPU_TARGETS};
 use crate::Result;
-use crate::backend::conformance::{self, Accuracy, Tally};
+use crate::backend::conformance::{self, Accuracy, Extent, Tally};
 use crate::backend::hip::compile::Compiler;
 use crate::backend::hip::{Device, HipLoader, KernelType, Unit};
 use crate::config::{EngineArgs, HipOptions};
@@ -52,19 +53,37 @@ fn limit_cpu_time() {
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) }, 0);
 }
 
-/// Leaves out each barrier of a unit in turn. In the process that does without one: runs the cases, in both orders.
+/// Runs the cases in both orders at once, and ends the process where one of them is wrong: which order it is that shows
+/// that a barrier is missing, and how soon, is not known before.
+fn run_in_both_orders(cases: &(impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync)) {
+    let run = |target: &str| {
+        let mut go_on = |_: &str| true;
+        let mut tally = Tally::new(Extent::UntilWrong, &mut go_on);
+        cases(&devices::open(target).unwrap(), &mut tally).unwrap();
+        assert!(tally.into_groups().iter().all(|group| group.cases > 0 && group.wrong == 0));
+    };
+    std::thread::scope(|scope| {
+        for target in &CPU_TARGETS[..2] {
+            scope.spawn(move || {
+                if std::panic::catch_unwind(AssertUnwindSafe(|| run(target))).is_err() {
+                    std::process::exit(1);
+                }
+            });
+        }
+    });
+}
+
+/// Leaves out each barrier of a unit in turn. In the process that does without one: runs the cases.
 fn check(
     test: &str,
     file: &'static str,
     ty: Option<KernelType>,
-    cases: impl Fn(&Opened, &mut Tally<'_>) -> Result<()>,
+    cases: impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync,
 ) {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     if EngineArgs::new("").with_env().unwrap().hip.without_barrier.is_some() {
         limit_cpu_time();
-        return CPU_TARGETS[..2]
-            .iter()
-            .for_each(|target| conformance::pass(|tally| cases(&devices::open(target).unwrap(), tally)));
+        return run_in_both_orders(&cases);
     }
     let unit = ty.map_or(Unit::plain(file), |ty| Unit::typed(file, ty));
     let image = Compiler::new(device.properties(), &options).code_object(unit).unwrap().image;
