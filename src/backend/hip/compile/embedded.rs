@@ -1,6 +1,9 @@
 //! What the build script put into the library: the kernels' sources, and code objects of the targets that it compiled.
 
 use std::io::Read;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::plan::{GENERIC_TARGETS, Unit};
 use crate::{Error, Result};
@@ -48,17 +51,29 @@ impl Target {
         Box::leak(Box::new(Self { name, xz: xz.finish().unwrap().leak(), objects: sizes.leak() }))
     }
 
-    /// All code objects.
-    pub fn unpack(&self) -> Result<Unpacked> {
+    /// All code objects. Those who ask while others have them get the same: it takes a part of a second, and megabytes.
+    pub fn unpack(&self) -> Result<Arc<Unpacked>> {
+        static SHARED: Mutex<Vec<Weak<Unpacked>>> = Mutex::new(Vec::new());
+        // Held meanwhile: a second one waits for the first and need not do it again.
+        let mut shared = SHARED.lock();
+        shared.retain(|unpacked| unpacked.strong_count() > 0);
+        let found = shared.iter().filter_map(Weak::upgrade).find(|unpacked| std::ptr::eq(unpacked.xz, self.xz));
+        if let Some(unpacked) = found {
+            return Ok(unpacked);
+        }
         let mut bytes = Vec::with_capacity(self.objects.iter().map(|(_, size)| size).sum());
         liblzma::read::XzDecoder::new(self.xz)
             .read_to_end(&mut bytes)
             .map_err(|e| Error::internal(format!("code objects for {}: {e}", self.name)))?;
-        Ok(Unpacked { bytes, objects: self.objects })
+        let unpacked = Arc::new(Unpacked { xz: self.xz, bytes, objects: self.objects });
+        shared.push(Arc::downgrade(&unpacked));
+        Ok(unpacked)
     }
 }
 
 pub struct Unpacked {
+    /// What it was unpacked from.
+    xz: &'static [u8],
     bytes: Vec<u8>,
     objects: &'static [(&'static str, usize)],
 }

@@ -9,7 +9,7 @@ mod runtime;
 #[cfg(test)]
 mod tests;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 pub use cache::Cache;
@@ -70,7 +70,7 @@ pub struct Compiler {
     embedded: Option<&'static Target>,
     cache: Cache,
     // Each is needed only on one of the ways, and then for many units.
-    unpacked: OnceLock<Result<Unpacked>>,
+    unpacked: OnceLock<Result<Arc<Unpacked>>>,
     runtime: OnceLock<std::result::Result<RuntimeCompiler, String>>,
 }
 

@@ -53,6 +53,17 @@ fn embedded_kernels_are_those_that_are_asked_for() {
     }
 }
 
+/// Several engines of a process share what is unpacked; another target's is another, whatever its name.
+#[test]
+fn code_objects_are_unpacked_once() {
+    let [one, other] = [b"one", b"two"].map(|code| Target::of("gfx11-generic", &[("rows", code)]));
+    let (first, second, third) = (one.unpack().unwrap(), one.unpack().unwrap(), other.unpack().unwrap());
+    assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &third));
+    let last = Arc::downgrade(&first);
+    drop((first, second));
+    assert!(last.upgrade().is_none(), "kept for nobody");
+}
+
 /// Every file of kernels is in the plan, and every unit of the plan has kernels.
 #[test]
 fn the_plan_names_every_file() {

@@ -86,9 +86,13 @@ pub(crate) fn products() -> u64 {
 /// A device with its options.
 pub(crate) fn open(target: &str) -> Option<(Device, HipOptions)> {
     let arch = target.split(':').next().unwrap_or(target);
-    if arch.starts_with("gfx") && target_for(arch).is_none() {
-        println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
-        return None;
+    if arch.starts_with("gfx") {
+        let Some(code) = target_for(arch) else {
+            println!("skipped: built without a compiler for AMD GPUs, or without code for {target}");
+            return None;
+        };
+        // Stays unpacked as long as the process: tests load again and again.
+        std::mem::forget(code.unpack().unwrap());
     }
     let Some(library) = stand_in() else {
         println!("skipped: no stand-in library; run `cargo build -p hipsim`");
