@@ -22,8 +22,8 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python test-deep test-soak test-aarch64 fuzz \
-        coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel clean FORCE
+.PHONY: help demo gpu-tools test test-crates test-rust test-loom test-python test-deep test-soak test-aarch64 test-release fuzz \
+        coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,7 +62,7 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-test-deep: fuzz test-soak coverage test-aarch64 ## what takes too long for every commit: about an hour on two cores
+test-deep: fuzz test-soak coverage test-aarch64 test-release ## what takes too long for every commit: about an hour on two cores
 test-deep: T = 120
 
 test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call of the AMD driver fails once
@@ -77,6 +77,9 @@ test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call
 
 test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here
 	@scripts/test_aarch64.sh $(BIN)
+
+test-release: wheels ## install and run what `make wheels` built: the wheel, and one built from the source distribution
+	@scripts/test_release.sh $(PYTHON)
 
 fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
 	@scripts/fuzz.sh $(T)
@@ -129,8 +132,11 @@ wheel: $(VENV)/wheel.stamp ## build the wheel into dist/
 	@ls -1 dist/*.whl
 	@$(SAY_KERNELS)
 
-clean: ## remove what was built (the environment, target/, dist/)
-	rm -rf $(VENV) target dist
+wheels: gpu-tools $(VENV)/maturin.stamp ## what a release consists of, into wheelhouse/: wheels for x86-64 and aarch64, sources
+	@scripts/wheels.sh $(BIN)
+
+clean: ## remove what was built (the environment, target/, dist/, wheelhouse/)
+	rm -rf $(VENV) target dist wheelhouse
 
 $(VENV)/venv.stamp:
 	$(SAY) 'Python environment in $(VENV)'
