@@ -21,6 +21,11 @@ SETTLE_SECONDS = 20.0
 ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "hip"
 
 
+async def collect(engine, prompt, params, **kwargs):
+    """All outputs of a request to an `AsyncLLM`."""
+    return [output async for output in engine.generate(prompt, params, **kwargs)]
+
+
 def unpacked(name):
     return lzma.decompress((DATA / f"{name}.xz").read_bytes())
 

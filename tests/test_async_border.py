@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import rocmforge.outputs
-from conftest import SETTLE_SECONDS
+from conftest import SETTLE_SECONDS, collect
 from rocmforge import AsyncLLM, InvalidRequestError, SamplingParams
 from rocmforge.progress import on_load
 
@@ -26,10 +26,6 @@ def model(tiny_model):
 def engine(model):
     with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
         yield engine
-
-
-async def collect(engine, prompt, params, **kwargs):
-    return [output async for output in engine.generate(prompt, params, **kwargs)]
 
 
 async def close_it(outputs, engine):

@@ -6,6 +6,7 @@ import itertools
 import threading
 
 import pytest
+from conftest import collect
 from rocmforge import AsyncLLM, EngineDeadError, InvalidRequestError, QueueFullError, SamplingParams
 
 LONG = SamplingParams(max_tokens=200, ignore_eos=True, seed=1)
@@ -23,10 +24,6 @@ def model(tiny_model):
 def engine(model):
     with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
         yield engine
-
-
-async def collect(engine, prompt, params, **kwargs):
-    return [output async for output in engine.generate(prompt, params, **kwargs)]
 
 
 async def nothing_left(assert_nothing_left, engine):
