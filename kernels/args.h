@@ -19,10 +19,11 @@ enum LinearFlags : u32 {
 
 // The step's numbers, from the host's page-locked memory to where kernels read them. copy_step, COPY_STEP_BLOCKS blocks
 constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
+constexpr u32 COPY_STEP_LINE = 16, COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;      // words
 struct CopyStepArgs {
-  const u64* from;        // as the device sees it; in the first word how many there are
-  u64* out;               // [from[0]]
-  u32 least;              // so many at least: they are asked for without waiting for the number
+  const u64* from;        // as the device sees it; a line for each block, which begins with the count, then the words
+  u64* out;               // [count]
+  u32 least;              // the count is this at least: so many are asked for without waiting for it
 };
 
 // A link of the chain that tests whether a repeated graph reads old numbers: from what the link before it has stored, and

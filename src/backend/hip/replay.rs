@@ -2,7 +2,8 @@
 //! of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the numbers of an
 //! earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
 
-use super::args::{CopyStepArgs, LinkStepsArgs};
+use super::args::LinkStepsArgs;
+use super::step::{COPY_HEADER, counted, launch_copy};
 use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, KernelId, Kernels, Stream};
 use crate::{Error, Result};
 
@@ -11,12 +12,11 @@ const LINKS: usize = 300;
 const REPETITIONS: u32 = 64;
 /// Blocks of a link; `LINK_BLOCKS` in `args.h`. They read what another one has stored.
 const BLOCKS: usize = 4;
-/// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
-const COPY_BLOCKS: u32 = 32;
 /// What a link stores: of each block a sum by plain loads, and one by the engine's.
 const LINK_BYTES: usize = 4 * 2 * BLOCKS;
-/// How many pairs of words are copied, then a pair that begins with the number.
-const STEP_BYTES: usize = 16;
+/// A pair of words, of which the first is the number.
+const STEP_WORDS: usize = 2;
+const STEP_BYTES: usize = 4 * STEP_WORDS;
 
 /// Whether repeated graphs read their own numbers; else what was seen, which is no failure of the engine.
 ///
@@ -43,7 +43,8 @@ impl Chain {
     fn record(kernels: &Kernels, stream: &Stream) -> Result<Self> {
         let device: &Device = stream.device();
         let functions = [kernels.function(&KernelId::copy_step())?, kernels.function(&KernelId::link_steps())?];
-        let (step, sums) = (HostBuffer::new(device, STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
+        let (step, sums) =
+            (HostBuffer::new(device, COPY_HEADER + STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
         let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;
         let from = step.on_device()?;
         stream.begin_capture()?;
@@ -57,10 +58,7 @@ impl Chain {
         for repetition in 1..=REPETITIONS {
             // No two have a bit pattern in common.
             let number = repetition.wrapping_mul(0x9e37_79b9);
-            let words = [2, 0, number, 0];
-            for (place, word) in self.step.as_mut_slice().as_chunks_mut().0.iter_mut().zip(words) {
-                *place = word.to_ne_bytes();
-            }
+            counted(self.step.as_mut_slice(), STEP_WORDS)[0] = number.to_ne_bytes();
             // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
             unsafe {
                 self.graph.launch(stream)?;
@@ -81,13 +79,12 @@ fn links(memory: DevicePtr) -> DevicePtr {
 }
 
 fn queue(stream: &Stream, [copy_step, link_steps]: &[Function; 2], from: DevicePtr, memory: DevicePtr) -> Result<()> {
-    let args = CopyStepArgs { from, out: memory, least: 2 };
-    // SAFETY: both sides have room for the two pairs of words, and live as long as the graph.
-    unsafe { stream.launch_apart(copy_step, [COPY_BLOCKS, 1, 1], &args)? };
+    // SAFETY: both sides have room for the pair of words, and live as long as the graph.
+    unsafe { launch_copy(stream, copy_step, from, memory, STEP_WORDS)? };
     let mut before = DevicePtr::NULL;
     for link in 0..LINKS {
         let out = links(memory).offset((link * LINK_BYTES) as u64);
-        let args = LinkStepsArgs { step: memory.offset(8), before, out };
+        let args = LinkStepsArgs { step: memory, before, out };
         // SAFETY: as above; each link has its own place.
         unsafe { stream.launch(link_steps, [BLOCKS as u32, 1, 1], &args)? };
         before = out;

@@ -30,6 +30,8 @@ impl StepLimits {
 
 /// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
 const COPY_STEP_BLOCKS: u32 = 32;
+/// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks (`COPY_STEP_HEADER` in `args.h`).
+pub const COPY_HEADER: usize = COPY_STEP_BLOCKS as usize * 4 * LINE;
 
 /// How long the arrays of a step are.
 #[derive(Debug, Clone, Copy)]
@@ -52,10 +54,10 @@ impl Sizes {
     }
 }
 
-/// Words of a cache line: every array begins one.
+/// Words of a cache line: every array begins one, and every line of the header is one.
 const LINE: usize = 32;
 
-/// Where each array begins, in words. The first two say how many pairs of words there are.
+/// Where each array begins, in words.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     token_ids: usize,
@@ -74,7 +76,7 @@ struct Layout {
 
 impl Layout {
     fn new(sizes: Sizes) -> Self {
-        let mut at = LINE;
+        let mut at = 0;
         let mut take = |words: usize| {
             let start = at;
             at += words.next_multiple_of(LINE);
@@ -149,11 +151,37 @@ impl Words<'_> {
     }
 }
 
+/// Tells `copy_step` how many words there are, which it copies in pairs; gives their place.
+pub fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
+    let (header, places) = host.as_chunks_mut().0.split_at_mut(COPY_HEADER / 4);
+    for line in header.chunks_exact_mut(LINE) {
+        line[0] = (words.div_ceil(2) as u32).to_ne_bytes();
+    }
+    places
+}
+
+/// Queues `copy_step`.
+///
+/// # Safety
+/// `from` is page-locked memory as the device sees it: a header (`COPY_HEADER`), then the words. It does not change
+/// before the stream has passed the copy; `out` has room for all of them, and `least` is not above their number.
+pub unsafe fn launch_copy(
+    stream: &Stream,
+    copy_step: &Function,
+    from: DevicePtr,
+    out: DevicePtr,
+    least: usize,
+) -> Result<()> {
+    let args = CopyStepArgs { from, out, least: count(least / 2)? };
+    // SAFETY: the caller's promise.
+    unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
+}
+
 impl StepInputs {
     pub fn new(device: &Device, limits: StepLimits, by_token: bool) -> Result<Self> {
         let layout = Layout::new(Sizes::largest(&limits, by_token));
         let bytes = 4 * layout.end;
-        let host = HostBuffer::new(device, bytes)?;
+        let host = HostBuffer::new(device, COPY_HEADER + bytes)?;
         Ok(Self {
             limits,
             layout,
@@ -227,8 +255,7 @@ impl StepInputs {
         });
         self.copied.synchronize()?;
         let at = &self.layout;
-        let mut words = Words(self.host.as_mut_slice().as_chunks_mut().0);
-        words.put(0, [(at.tables + entries).div_ceil(2) as u32, 0]);
+        let mut words = Words(counted(self.host.as_mut_slice(), at.tables + entries));
         let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
         words.put(at.token_ids, batch.token_ids.iter().copied().chain(padding(0)));
         words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
@@ -301,11 +328,9 @@ impl StepInputs {
     /// The copy alone, as a recording holds it.
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
         self.waiting = false;
-        let least = self.layout.tables / 2;
-        let args = CopyStepArgs { from: self.host_on_device, out: self.device.ptr(), least: count(least)? };
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
         // device's is on this stream, before the copy or behind it.
-        unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
+        unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.ptr(), self.layout.tables) }
     }
 
     /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read the

@@ -92,8 +92,10 @@ struct Found {
 
 const ROWS: usize = 3;
 const COLS: usize = 4;
-/// `LINK_BLOCKS` of args.h.
+/// `LINK_BLOCKS`, `COPY_STEP_BLOCKS` and, in words of 4 bytes, `COPY_STEP_LINE` of args.h.
 const LINKS: usize = 4;
+const COPY_BLOCKS: usize = 32;
+const LINE: usize = 32;
 
 /// Steps of a graph that is repeated, as a device that leaves the scalar cache alone runs them: the numbers come by
 /// `copy_step`, then other kernels read them.
@@ -102,20 +104,23 @@ fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     let mut scalar = ScalarCache::default();
     let x: Vec<f32> = (0..ROWS * COLS).map(|i| i as f32).collect();
     let (x, out) = (memory.upload(&x), memory.zeros::<f32>(ROWS * COLS));
-    // How many pairs of words there are, the indices, and a word to fill up the last pair.
-    let (host, device) = (memory.zeros::<u32>(6), memory.zeros::<u32>(6));
+    // How many pairs of words there are, in a line for each block; the indices, and a word to fill up the last pair.
+    let mut words = [[2, 0]; COPY_BLOCKS].map(|count| [&count[..], &[0; LINE - 2]].concat()).concat();
+    words.resize(words.len() + 4, 0);
+    let (host, device) = (memory.upload(&words), memory.zeros::<u32>(4));
     let links = [memory.zeros::<u32>(2 * LINKS), memory.zeros::<u32>(2 * LINKS)];
     let mut launch = |memory: &mut Arena, kernel, grid, block, args| {
         let case = Case { object, kernel, grid: [grid, 1, 1], block, args, order: Order::Up };
         case.run_after(Coherence::Weak, memory, &mut scalar).unwrap();
     };
     let mut run = |indices: &[u32; ROWS]| {
-        memory.replace(host, &[3, 0, indices[0], indices[1], indices[2], 0]);
-        launch(&mut memory, "copy_step", 32, 256, Args::default().with(host).with(device).with(1u64));
-        let args = Args::default().with(x).with(device + 8).with(out);
+        words[COPY_BLOCKS * LINE..][..ROWS].copy_from_slice(indices);
+        memory.replace(host, &words);
+        launch(&mut memory, "copy_step", COPY_BLOCKS as u32, 256, Args::default().with(host).with(device).with(1u64));
+        let args = Args::default().with(x).with(device).with(out);
         let args = args.with(ROWS as u32).with(COLS as u32).with(0u64);
         launch(&mut memory, "gather_rows", ROWS as u32, 256, args);
-        let link = |before: u64, out: u64| Args::default().with(device + 8).with(before).with(out);
+        let link = |before: u64, out: u64| Args::default().with(device).with(before).with(out);
         launch(&mut memory, "link_steps", LINKS as u32, 64, link(0, links[0]));
         launch(&mut memory, "link_steps", LINKS as u32, 64, link(links[0], links[1]));
         let words: Vec<u32> = memory.download(links[1]);
