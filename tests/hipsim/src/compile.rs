@@ -117,7 +117,21 @@ fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) ->
     let wave = format!("-DWARP={}", target.wave_size);
     // Of the options for a GPU's compiler only these mean the same here.
     let kept = options.filter(|option| ["-D", "-U", "-I"].iter().any(|prefix| option.starts_with(prefix)));
-    language.into_iter().chain(object).map(str::to_owned).chain([wave]).chain(kept.map(str::to_owned)).collect()
+    let own = language.into_iter().chain(object).chain(fused_products()).map(str::to_owned).chain([wave]);
+    own.chain(kept.map(str::to_owned)).collect()
+}
+
+/// A fused product and sum as an instruction: without it, it is a call of the C library's function, which takes the same
+/// instruction.
+#[cfg(target_arch = "x86_64")]
+fn fused_products() -> Option<&'static str> {
+    is_x86_feature_detected!("fma").then_some("-mfma")
+}
+
+/// Other processors have it in any case.
+#[cfg(not(target_arch = "x86_64"))]
+fn fused_products() -> Option<&'static str> {
+    None
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -128,11 +142,12 @@ fn defines() -> String {
     variable(DEFINES).unwrap_or_default()
 }
 
-/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`: a cache keyed by the compiler's version must not
-/// give kernels that were changed for a test to anybody else.
+/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, and on what the processor has: a cache keyed by the
+/// compiler's version must not give kernels that were changed for a test, or for another processor, to anybody else.
 pub(crate) fn version() -> (i32, i32) {
     let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let defines = defines();
     let minor = if defines.is_empty() { 0 } else { defines.bytes().fold(0x811c_9dc5, fnv) >> 1 };
+    let minor = minor ^ u32::from(fused_products().is_some());
     (9, minor.cast_signed())
 }

@@ -195,7 +195,8 @@ fn the_compiler_speaks_up() {
     assert!(log.contains("absent.h"), "{log}");
     let (mut major, mut minor) = (0, -1);
     assert_eq!(unsafe { hiprtcVersion(&mut major, &mut minor) }, RtcStatus::SUCCESS);
-    assert_eq!((major, minor), (9, 0));
+    // The minor one also tells whether the processor has fused products.
+    assert!(major == 9 && (0..=1).contains(&minor), "{major}.{minor}");
 }
 
 #[test]
