@@ -105,6 +105,13 @@ fn loader(device: &Opened) -> impl Fn(usize) -> Result<HipLoader> + Copy {
 }
 
 #[test]
+fn barriers_of_a_step() {
+    check("barriers_of_a_step", "step.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)
+    });
+}
+
+#[test]
 fn barriers_of_rows() {
     check("barriers_of_rows", "rows.hip", None, |device, tally| conformance::elementwise::check(loader(device), tally));
 }
