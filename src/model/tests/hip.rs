@@ -128,7 +128,7 @@ fn failing_calls_leave_nothing_behind() {
 /// A20: the budget of a load on a GPU is the sum of what it allocates, and progress comes slot by slot.
 #[test]
 fn the_budget_is_what_is_taken() {
-    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let Some(device) = devices::open("cpu-wave32:up@budget") else { return };
     for name in ["arch/qwen2.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
         let loader = devices::loader(&device, MAX_TOKENS);
         // What is left for recorded steps is the driver's.
