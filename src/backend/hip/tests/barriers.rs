@@ -20,9 +20,6 @@ type Opened = (Device, HipOptions);
 /// Ten times what the longest cases take, in seconds of processor time, so that a busy machine changes nothing.
 const CPU_SECONDS: libc::rlim_t = 600;
 
-/// No barrier has this number.
-const NO_BARRIER: u32 = 0xffff;
-
 /// Number, file and line of the barriers of a unit that was compiled for the CPU (gpu_cpu.h).
 fn barriers(image: &[u8]) -> Vec<(u32, String)> {
     let folder = tempfile::tempdir().unwrap();
@@ -58,10 +55,10 @@ fn limit_cpu_time() {
 
 /// Runs the cases in both orders at once, and ends the process where one of them is wrong: which order it is that shows
 /// that a barrier is missing, and how soon, is not known before.
-fn run_in_both_orders(cases: &(impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync), extent: Extent) {
+fn run_in_both_orders(cases: &(impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync)) {
     let run = |target: &str| {
         let mut go_on = |_: &str| true;
-        let mut tally = Tally::new(extent, &mut go_on);
+        let mut tally = Tally::new(Extent::UntilWrong, &mut go_on);
         cases(&devices::open(target).unwrap(), &mut tally).unwrap();
         assert!(tally.into_groups().iter().all(|group| group.cases > 0 && group.wrong == 0));
     };
@@ -84,18 +81,16 @@ fn check(
     cases: impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync,
 ) {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
-    if let Some((_, without)) = EngineArgs::new("").with_env().unwrap().hip.without_barrier {
+    if EngineArgs::new("").with_env().unwrap().hip.without_barrier.is_some() {
         limit_cpu_time();
-        let extent = if without == NO_BARRIER { Extent::Quick } else { Extent::UntilWrong };
-        return run_in_both_orders(&cases, extent);
+        return run_in_both_orders(&cases);
     }
     let unit = ty.map_or(Unit::plain(file), |ty| Unit::typed(file, ty));
     let image = Compiler::new(device.properties(), &options).code_object(unit).unwrap().image;
     let barriers = barriers(&image);
     assert!(!barriers.is_empty(), "{file} has no barriers");
-    // Nothing is left out, so that nothing else may be what the others fail of. A third of the cases: with all barriers the
-    // tests of conformance run every one of them on these devices.
-    assert!(run_without(&format!("{file}:{NO_BARRIER}"), test).success(), "the cases fail with all barriers");
+    // No barrier has this number: nothing is left out, and nothing else may be what the others fail of.
+    assert!(run_without(&format!("{file}:{}", u16::MAX), test).success(), "the cases fail with all barriers");
     let needless = barriers.iter().filter(|(barrier, place)| {
         let status = run_without(&format!("{file}:{barrier}"), test);
         println!("{place}: {status}");
