@@ -335,8 +335,8 @@ DEV void prefetch(const void*) {}
 //   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never by
 //                      AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
 //                      atomic load goes to L2
-//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA no
-//                      volatile load: each thread's would go over the bus by itself
+//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA a
+//                      plain load: volatile or relaxed ones of one line are done one after the other, in 1 us each
 //   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
 //                      save registers
 //   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where it

@@ -136,7 +136,8 @@ pub const LEAST_PREFILL_ROWS: usize = 64;
 /// Tokens of a split, at least.
 pub const LEAST_SPLIT: u32 = 128;
 
-/// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of two, so that contexts of about the same length share a recorded step.
+/// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of two,
+/// so that contexts of about the same length share a recorded step.
 pub fn context_splits(max_context: u32) -> u32 {
     max_context.div_ceil(LEAST_SPLIT).next_power_of_two().min(32)
 }
