@@ -19,6 +19,29 @@ pub const LINEAR_ADD: u32 = 1;
 /// A slot that stores nothing: padding of a recorded step.
 pub const NO_SLOT: u32 = u32::MAX;
 
+/// Their numbers.
+macro_rules! numbers {
+    ($($ty:ty: $value:ident => $number:expr),* $(,)?) => {
+        $(
+            // SAFETY: a number, or a struct or enum that is laid out as one.
+            unsafe impl KernelArgs for $ty {
+                fn store(&self, bytes: &mut [u8]) {
+                    let $value = *self;
+                    bytes[..size_of::<Self>()].copy_from_slice(&$number.to_ne_bytes());
+                }
+            }
+        )*
+    };
+}
+
+numbers! {
+    u32: value => value,
+    u64: value => value,
+    f32: value => value,
+    DevicePtr: pointer => pointer.0,
+    Format: format => (format as u32),
+}
+
 /// Declares the structs, and for the test their names, sizes and the offset of each field.
 macro_rules! kernel_args {
     ($($name:ident { $($field:ident: $ty:ty),* $(,)? })*) => {
@@ -29,7 +52,11 @@ macro_rules! kernel_args {
                 $(pub $field: $ty,)*
             }
             // SAFETY: repr(C), plain numbers, as in `args.h`.
-            unsafe impl KernelArgs for $name {}
+            unsafe impl KernelArgs for $name {
+                fn store(&self, bytes: &mut [u8]) {
+                    $(self.$field.store(&mut bytes[std::mem::offset_of!(Self, $field)..]);)*
+                }
+            }
         )*
 
         #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The layer on the device that is there: a GPU, or what the environment names, else the stand-in's. If a platform or a
 //! library was named, it has to work.
 
+use super::args::{Format, GatherArgs};
 use super::tests::devices::{self, AMD_TARGETS};
 use super::*;
 use crate::config::{EngineArgs, HipOptions};
@@ -67,20 +68,6 @@ fn copies_arrive() {
     device.check().unwrap();
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct GatherArgs {
-    x: DevicePtr,
-    indices: DevicePtr,
-    out: DevicePtr,
-    rows: u32,
-    cols: u32,
-    format_in: u32,
-}
-
-// SAFETY: GatherArgs of kernels/args.h.
-unsafe impl KernelArgs for GatherArgs {}
-
 /// A kernel is compiled or unpacked, launched as it is and as a graph, and reads its arguments as they are written here.
 #[test]
 fn a_kernel_runs_alone_and_in_a_graph() {
@@ -100,7 +87,14 @@ fn a_kernel_runs_alone_and_in_a_graph() {
     println!("{}", kernels.origin(kernel.unit).unwrap());
     let function = kernels.function(&kernel).unwrap();
     let out = memory.range(4 * 28, 4 * 15).unwrap();
-    let args = GatherArgs { x: memory.ptr(), indices: memory.range(100, 12).unwrap(), out, rows, cols, format_in: 0 };
+    let args = GatherArgs {
+        x: memory.ptr(),
+        indices: memory.range(100, 12).unwrap(),
+        out,
+        rows,
+        cols,
+        format_in: Format::F32,
+    };
     let expected = bytes(&indices.into_iter().flat_map(floats).collect::<Vec<_>>());
     let stream = Stream::new(&device).unwrap();
     // SAFETY: the arguments describe `memory`, and everything lives until the stream was waited for.

@@ -1,6 +1,6 @@
 //! Loaded code and the kernels in it.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use super::device::Device;
@@ -9,11 +9,35 @@ use super::sys::{FunctionHandle, ModuleHandle};
 use crate::config::Platform;
 use crate::{Error, Result};
 
-/// The arguments of a kernel: a struct that has the kernel's layout.
+/// The arguments of a kernel, or one of them: plain numbers that have the kernel's layout.
 ///
 /// # Safety
-/// The type is `repr(C)`, has no padding that matters, and mirrors a struct of kernels/args.h.
-pub unsafe trait KernelArgs: Copy {}
+/// The type is `repr(C)` and mirrors a struct of kernels/args.h, or it is one of their numbers.
+pub unsafe trait KernelArgs: Copy {
+    /// Writes each number where it lies in the struct. Bytes between them are left as they are: a copy of the struct itself
+    /// would bring what the stack held there before.
+    fn store(&self, bytes: &mut [u8]);
+}
+
+/// The structs as they are launched, with zeros between their numbers.
+#[repr(C, align(16))]
+pub(super) struct ArgBytes([u8; Self::MOST]);
+
+impl ArgBytes {
+    /// Bytes of the largest.
+    const MOST: usize = 256;
+
+    pub fn new<A: KernelArgs>(args: &A) -> Self {
+        const { assert!(size_of::<A>() <= Self::MOST && align_of::<A>() <= align_of::<Self>()) };
+        let mut bytes = [0; Self::MOST];
+        args.store(&mut bytes);
+        Self(bytes)
+    }
+
+    pub fn as_ptr(&self) -> *const c_void {
+        self.0.as_ptr().cast()
+    }
+}
 
 /// A loaded code object. Dropped, it waits for nothing: whoever launches its kernels keeps it until they have run.
 pub struct Module {

@@ -16,7 +16,9 @@ const INVALID: i32 = 1;
 struct NoArgs {}
 
 // SAFETY: the fake driver's kernels read nothing.
-unsafe impl KernelArgs for NoArgs {}
+unsafe impl KernelArgs for NoArgs {
+    fn store(&self, _: &mut [u8]) {}
+}
 
 fn faulty() -> (Device, Faults) {
     let (driver, faults) = Faulty::new(Box::new(Fake::new()));

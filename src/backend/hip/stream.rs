@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::device::Device;
 use super::graph::Graph;
 use super::memory::DevicePtr;
-use super::module::{Function, KernelArgs};
+use super::module::{ArgBytes, Function, KernelArgs};
 use super::sys::{EventHandle, StreamHandle};
 use crate::Result;
 
@@ -102,12 +102,21 @@ impl Stream {
     pub unsafe fn launch<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
         self.device().check()?;
         function.check_grid(self.device().properties(), grid)?;
-        let args = std::ptr::from_ref(args).cast();
+        let args = ArgBytes::new(args);
         let overlaps = !self.queue.apart.swap(false, Ordering::Relaxed);
         self.device()
             .call(|driver| {
                 // SAFETY: the caller's promise; the driver copies the arguments before it returns.
-                unsafe { driver.launch(function.handle(), grid, function.threads(), args, overlaps, self.queue.handle) }
+                unsafe {
+                    driver.launch(
+                        function.handle(),
+                        grid,
+                        function.threads(),
+                        args.as_ptr(),
+                        overlaps,
+                        self.queue.handle,
+                    )
+                }
             })
             .map_err(|error| function.name_in(error))
     }

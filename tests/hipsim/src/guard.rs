@@ -25,6 +25,8 @@ struct Place {
     code: AtomicUsize,
 }
 
+/// Of pages that nothing guards.
+const OPEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FREE: i32 = -1;
 const FREED: i32 = -2;
 const PLACES: usize = 256;
@@ -95,9 +97,12 @@ impl Drop for Guard {
     fn drop(&mut self) {
         let _changing = CHANGING.lock();
         let place = &GUARDED[self.0];
-        if place.protection.swap(FREE, Ordering::AcqRel) != FREED {
+        // The handler knows the pages as guarded until they are usable: another thread may be on its way there.
+        if place.protection.load(Ordering::Acquire) != FREED {
+            place.protection.store(OPEN, Ordering::Release);
             protect(place.pages());
         }
+        place.protection.store(FREE, Ordering::Release);
     }
 }
 
@@ -120,7 +125,7 @@ fn protect(pages: std::ops::Range<usize>) {
         found.map(|place| place.protection.load(Ordering::Acquire)).collect::<Vec<_>>()
     };
     let set = |pages: std::ops::Range<usize>, guards: &[i32]| {
-        let protection = guards.iter().copied().min().unwrap_or(libc::PROT_READ | libc::PROT_WRITE);
+        let protection = guards.iter().copied().min().unwrap_or(OPEN);
         // SAFETY: pages of one allocation, which is alive: it is guarded, or was until now.
         unsafe { libc::mprotect(std::ptr::with_exposed_provenance_mut(pages.start), pages.len(), protection) };
     };
@@ -155,7 +160,7 @@ pub(crate) fn release_page(address: usize, code: usize, by_host: bool) -> bool {
     if found {
         let page = std::ptr::with_exposed_provenance_mut(address & !(PAGE - 1));
         // SAFETY: a page that `protect` has protected.
-        unsafe { libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_WRITE) };
+        unsafe { libc::mprotect(page, PAGE, OPEN) };
     }
     found
 }

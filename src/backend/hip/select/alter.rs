@@ -71,7 +71,7 @@ impl Alterations {
         let at = self.max_rows * ROW_BYTES + self.num_tokens * TOKEN_BYTES;
         let places = self.host.as_mut_slice()[at..].as_chunks_mut::<TOKEN_BYTES>().0;
         for (place, token) in places.iter_mut().zip(tokens) {
-            put(place, AlteredToken { id: token.id, bias: token.bias, seen: token.seen });
+            AlteredToken { id: token.id, bias: token.bias, seen: token.seen }.store(place);
         }
         let penalties = alteration.penalties;
         self.rows.push(AlteredRow {
@@ -96,7 +96,7 @@ impl Alterations {
         }
         let places = self.host.as_mut_slice().as_chunks_mut::<ROW_BYTES>().0;
         for (place, &row) in places.iter_mut().zip(&self.rows) {
-            put(place, row);
+            row.store(place);
         }
         let rows = self.device.ptr();
         let args = AlterLogitsArgs { logits, rows, tokens: self.token(0), cols: count(cols)? };
@@ -132,11 +132,4 @@ pub fn undo(tokens: &[u8], row: &mut [f32]) {
             *logit = f32::from_ne_bytes([e, f, g, h]);
         }
     }
-}
-
-/// The bytes of a struct as the kernels read it.
-fn put<T: KernelArgs, const N: usize>(place: &mut [u8; N], value: T) {
-    const { assert!(size_of::<T>() == N) };
-    // SAFETY: `KernelArgs` are plain numbers without padding here, and the place has their size.
-    unsafe { place.as_mut_ptr().cast::<T>().write_unaligned(value) };
 }
