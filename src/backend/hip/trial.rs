@@ -12,7 +12,7 @@ pub fn case_loader(device: &Device, options: &HipOptions, rows: usize) -> Result
     HipLoader::new(device.clone(), &HipOptions { self_test: false, ..options.clone() }, case_limits(rows))
 }
 
-/// The steps of such a loader.
+/// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of each.
 pub fn case_limits(rows: usize) -> StepLimits {
-    StepLimits { tokens: rows, seqs: rows.max(16), logits_rows: rows, table_entries: 4096 }
+    StepLimits { tokens: rows, seqs: rows.clamp(16, 64), logits_rows: rows, table_entries: 4096 }
 }
