@@ -1,7 +1,7 @@
 //! Compiled code on disk. It is a convenience: what cannot be read is compiled again, what cannot be written is not
 //! kept, and either is said in the log.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +54,23 @@ impl Cache {
         if let Err(error) = write_atomically(&path, &bytes) {
             tracing::warn!(path = %path.display(), %error, "compiled kernels cannot be kept; set ROCMFORGE_CACHE_DIR");
         }
+    }
+
+    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they then
+    /// find what was stored. `None` where files cannot be locked.
+    pub fn lock(&self, key: &Key) -> Option<File> {
+        let directory = self.directory.as_ref()?;
+        // Few files, which stay: one that is removed while somebody waits for it would lock nothing.
+        let path = directory.join(format!("{:x}.lock", key.as_bytes()[0] % 16));
+        let lock = || {
+            fs::create_dir_all(directory)?;
+            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            file.lock()?;
+            io::Result::Ok(file)
+        };
+        lock()
+            .inspect_err(|error| tracing::debug!(path = %path.display(), %error, "kernels are compiled unlocked"))
+            .ok()
     }
 
     fn path(&self, key: &Key) -> Option<PathBuf> {

@@ -115,8 +115,19 @@ impl Compiler {
         let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
         let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;
         let job = runtime.job(unit);
-        if let Some(image) = self.cache.load(&job.key) {
-            return Ok(CodeObject { image, origin: Origin::Cached { compiler: runtime.name().to_string() } });
+        let cached = || {
+            let image = self.cache.load(&job.key)?;
+            Some(CodeObject { image, origin: Origin::Cached { compiler: runtime.name().to_string() } })
+        };
+        if let Some(code) = cached() {
+            return Ok(code);
+        }
+        let lock = self.cache.lock(&job.key);
+        // Whoever had the lock before may have compiled just this.
+        if lock.is_some()
+            && let Some(code) = cached()
+        {
+            return Ok(code);
         }
         let start = Instant::now();
         let image = runtime

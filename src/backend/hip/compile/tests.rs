@@ -129,6 +129,26 @@ fn embedded_code_that_does_not_load_is_compiled() {
     }
 }
 
+/// Engines that start at once, in one process or in several, compile a unit once.
+#[test]
+fn what_others_compile_is_waited_for() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let options = HipOptions { cache_dir: Some(directory.path().into()), ..options };
+    let start = std::sync::Barrier::new(4);
+    let origin = || {
+        let compiler = Compiler::new(device.properties(), &options);
+        start.wait();
+        compiler.code_object(Unit::plain("probe.hip")).unwrap().origin
+    };
+    let origins = std::thread::scope(|scope| {
+        let engines: Vec<_> = (0..4).map(|_| scope.spawn(origin)).collect();
+        engines.into_iter().map(|engine| engine.join().unwrap()).collect::<Vec<_>>()
+    });
+    let compiled = origins.iter().filter(|origin| matches!(origin, Origin::Compiled { .. })).count();
+    assert_eq!(compiled, 1, "{origins:?}");
+}
+
 /// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested with
 /// what `doctor` prints.
 #[test]
@@ -182,7 +202,10 @@ fn nvrtc_compiles_and_keeps() {
         assert_eq!(made.image, kept.image);
     }
     for entry in std::fs::read_dir(directory.path().join("kernels")).unwrap() {
-        std::fs::write(entry.unwrap().path(), b"damaged").unwrap();
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "bin") {
+            std::fs::write(path, b"damaged").unwrap();
+        }
     }
     let unit = Unit::plain("rows.hip");
     assert!(matches!(compiler.code_object(unit).unwrap().origin, Origin::Compiled { .. }));

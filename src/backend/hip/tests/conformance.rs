@@ -2,7 +2,7 @@
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS, KIN_TARGETS, WEAK_TARGETS};
 use crate::backend::conformance::{self, Accuracy};
-use crate::backend::hip::{Device, KernelType};
+use crate::backend::hip::{Device, KernelType, Kernels, Unit};
 use crate::config::HipOptions;
 use crate::quant::GgmlType;
 
@@ -12,6 +12,8 @@ type Opened = (Device, HipOptions);
 /// the device.
 fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
+    // Where they have to be compiled: several at once, and not by two tests.
+    Kernels::new(&device.0, &device.1).unwrap().prepare(&Unit::all()).unwrap();
     conformance::pass(|tally| conformance::check_all(|rows| devices::make_loader(&device, rows), Accuracy::GPU, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
