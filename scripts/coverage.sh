@@ -17,10 +17,7 @@ if [ ! -x "$tools/llvm-cov" ]; then
 fi
 
 echo '==> coverage: building'
-build=(env RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc_coverage.sh" cargo test --locked --lib --no-run)
-"${build[@]}" --quiet
-program=$("${build[@]}" --message-format=json 2>/dev/null |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+program=$(RUSTC_WORKSPACE_WRAPPER="$PWD/scripts/rustc_coverage.sh" scripts/test_program.sh cargo test)
 
 echo '==> coverage: running the tests of' "${modules[@]}"
 rm -f "$work"/*.profraw

@@ -21,13 +21,9 @@ rustup --quiet target add aarch64-unknown-linux-gnu
 
 echo '==> aarch64: compiling the tests'
 # Optimised as a release is: below level 3 the loops over 16 lanes do not become NEON.
-build() {
-    env PATH="$bin:$PATH" ROCMFORGE_HIP_TARGETS=none CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=3 \
-        CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=target/aarch64 "$@"
-}
-build cargo-zigbuild test --quiet --locked --lib --no-run --target aarch64-unknown-linux-gnu.2.28
-program=$(build cargo-zigbuild test --locked --lib --no-run --target aarch64-unknown-linux-gnu.2.28 \
-    --message-format=json 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+program=$(env PATH="$bin:$PATH" ROCMFORGE_HIP_TARGETS=none CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=3 \
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_TARGET_DIR=target/aarch64 \
+    scripts/test_program.sh cargo-zigbuild test --target aarch64-unknown-linux-gnu.2.28)
 
 echo '==> aarch64: kernels, block formats and golden models under qemu'
 qemu-aarch64 -L "$libc" "$program" --quiet backend::cpu:: quant:: tensor:: model::tests:: --skip model::tests::hip::
