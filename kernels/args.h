@@ -26,8 +26,8 @@ struct CopyStepArgs {
   u32 least;              // the count is this at least: so many are asked for without waiting for it
 };
 
-// A link of the chain that tests whether a repeated graph reads old numbers: from what the link before it has stored, and
-// from the step's number, once as a compiler would read them and once as the engine's kernels do. link_steps, grid
+// A link of the chain that tests whether a repeated graph reads old numbers: from what the link before it has stored,
+// and from the step's number, once as a compiler would read them and once as the engine's kernels do. link_steps, grid
 // LINK_BLOCKS
 constexpr u32 LINK_BLOCKS = 4, LINK_THREADS = 64;
 struct LinkStepsArgs {
@@ -264,8 +264,8 @@ struct AttentionArgs {
   float softcap;          // 0: none; else cap * tanh(score / cap)
 };
 
-// Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A logit
-// that is not a number stays one. What a logit was is left in its token's bias.
+// Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A
+// logit that is not a number stays one. What a logit was is left in its token's bias.
 struct AlteredRow {
   u32 row;
   u32 first, count;       // of its tokens; none has an id twice

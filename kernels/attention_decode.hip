@@ -75,8 +75,8 @@ template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
   }
 }
 
-// Puts the heads `first` .. `first + heads` into LDS, and with them the new token's k and v where `adds_key`. Each group
-// takes heads in turn; all make the same trips, because two of them may make up a wave.
+// Puts the heads `first` .. `first + heads` into LDS, and with them the new token's k and v where `adds_key`. Each
+// group takes heads in turn; all make the same trips, because two of them may make up a wave.
 template <class S>
 DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool adds_key, typename S::Lds& lds) {
   using T = typename S::T;

@@ -332,16 +332,16 @@ DEV void prefetch(const void*) {}
 //   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
 //   dot4               c + four products of signed bytes
 //   ld16s .. ld1s      streaming: weights, which are read once
-//   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never by
-//                      AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
+//   ld_step            a number that is another one in the next step: of the batch, or which expert serves a row. Never
+//                      by AMD's scalar cache, which runtimes were seen not to invalidate for the kernels of a graph: an
 //                      atomic load goes to L2
-//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA a
-//                      plain load: volatile or relaxed ones of one line are done one after the other, in 1 us each
+//   ld_host, st_step   of page-locked memory, as it was when the host launched the kernel; of such a number. On NVIDIA
+//                      a plain load: volatile or relaxed ones of one line are done one after the other, in 1 us each
 //   loads_first        keeps the loads before it ahead of the arithmetic after it: compilers sink them to
 //                      save registers
-//   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where it
-//                      stands, instead of once for all turns of a loop, where it would take up registers (a condition, one
-//                      of the scalar ones) and spill them
+//   recomputed         a lane's number, of which AMD's compiler is told nothing: what follows from it is computed where
+//                      it stands, instead of once for all turns of a loop, where it would take up registers (a
+//                      condition, one of the scalar ones) and spill them
 //   lookup16           bytes of the 16-byte table {t0, .., t3} by the low nibbles of w, and by the high ones. Permutes
 //                      pick from eight entries by three bits, then one picks the upper or the lower eight by the fourth
 //   release_fence      what a thread has written comes before its next atomic, for all blocks

@@ -125,8 +125,8 @@ __attribute__((format(printf, 1, 2))) inline void fail(const char* format, ...) 
 }
 
 // Leaves the fiber. The next lane of the wave goes on at once, and the scheduler only behind the last: half as many
-// switches, and, as this is not inlined, from one place in the code to the same one, which is where the processor expects
-// them to return to.
+// switches, and, as this is not inlined, from one place in the code to the same one, which is where the processor
+// expects them to return to.
 __attribute__((noinline)) inline void wait(State state, Site site) {
   Block* b = running();
   Fiber* f = &b->fiber[b->thread];

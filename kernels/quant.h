@@ -31,8 +31,8 @@
 #include "quant_codebook.h"
 #include "quant_float.h"
 
-// The type of this unit (-DTYPE=Q4_K) names its kernels: TYPED_KERNEL(256, gemv_, GemvArgs) defines gemv_q4_k, and where
-// the unit is for a pair of types (-DTYPE=Q4_K -DSECOND=Q6_K) gemv_q4_k_q6_k.
+// The type of this unit (-DTYPE=Q4_K) names its kernels: TYPED_KERNEL(256, gemv_, GemvArgs) defines gemv_q4_k, and
+// where the unit is for a pair of types (-DTYPE=Q4_K -DSECOND=Q6_K) gemv_q4_k_q6_k.
 #ifdef TYPE
 using Tile = TYPE;
 #define NAME_F32 f32

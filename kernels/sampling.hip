@@ -1,6 +1,7 @@
-// What sampling needs of a row of logits, in blocks of 1024 threads. alter_logits changes the few tokens that a sequence
-// names. The kernels that choose read the row once for its maximum and the sums of its exponentials; top_k, one block a row, reads it a second time, for the candidates. Where rows are few,
-// argmax deals each to several blocks: what takes the time is then how long one of them is busy.
+// What sampling needs of a row of logits, in blocks of 1024 threads. alter_logits changes the few tokens that a
+// sequence names. The kernels that choose read the row once for its maximum and the sums of its exponentials; top_k,
+// one block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several blocks:
+// what takes the time is then how long one of them is busy.
 #include "gpu.h"
 #include "args.h"
 #include "arrival.h"
@@ -284,8 +285,8 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
   return kept;
 }
 
-// One operation after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side): whoever alters
-// the row, the token is the same.
+// One operation after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side): whoever
+// alters the row, the token is the same.
 DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit) {
   const bool forbidden = token.bias == -F32_INFINITY && logit == logit;
   const float biased = forbidden ? token.bias : add_rn(logit, token.bias);

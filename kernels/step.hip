@@ -7,8 +7,8 @@
 KERNEL(COPY_STEP_THREADS, copy_step, CopyStepArgs) {
   pdl_wait();                            // kernels of the step before read what is overwritten here
   constexpr u32 STRIDE = COPY_STEP_BLOCKS * COPY_STEP_THREADS;
-  // Volatile or relaxed reads of one line of the host's memory are done one after the other (on an H200 in 1 us each, of
-  // 256 warps in 258): every block has a line of its own, and one thread reads it, whatever the kind of load.
+  // Volatile or relaxed reads of one line of the host's memory are done one after the other (on an H200 in 1 us each,
+  // of 256 warps in 258): every block has a line of its own, and one thread reads it, whatever the kind of load.
   SHARED u32 count;
   const u64 of_block = tid_x() == 0 ? ld_host(a.from + bid_x() * COPY_STEP_LINE) : 0;
   const u64* from = a.from + COPY_STEP_HEADER;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The tests on the GPU of this machine: conformance of every kernel (Rust), the Python suite in batch-invariant mode, the
-# golden models in the default mode, and the golden models once more under the vendor's memory checker where it runs. A
-# part that cannot run is a failure; only the memory checker may be absent.
+# The tests on the GPU of this machine: conformance of every kernel (Rust), the Python suite in batch-invariant mode,
+# the golden models in the default mode, and the golden models once more under the vendor's memory checker where it
+# runs. A part that cannot run is a failure; only the memory checker may be absent.
 #
 # Usage: test_gpu.sh [--python PYTHON] [--wheel WHEEL] [--conformance BINARY] [--dev FOLDER]
 #   --python       an interpreter with what requirements-dev.txt names; by default python3

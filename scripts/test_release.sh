@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what scripts/wheels.sh built, each time into an environment of its own, and runs a model with it: the wheel for
-# this machine, and a wheel that pip builds from the source distribution: scripts/test_release.sh PYTHON
+# Installs what scripts/wheels.sh built, each time into an environment of its own, and runs a model with it: the wheel
+# for this machine, and a wheel that pip builds from the source distribution: scripts/test_release.sh PYTHON
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -48,7 +48,8 @@ pub enum Error {
     #[error("the engine is dead: {reason}")]
     EngineDead { reason: String },
 
-    /// The caller stopped a load, or the engine a step, which it then schedules anew: only the former comes to a caller.
+    /// The caller stopped a load, or the engine a step, which it then schedules anew: only the former comes to a
+    /// caller.
     #[error("interrupted")]
     Interrupted,
 

@@ -76,8 +76,8 @@ pub trait DeviceRows {
     /// The best tokens of a row before its alteration, where they were asked for.
     fn unaltered(&self, row: usize) -> Option<Selected<'_>>;
 
-    /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows whose selection turns out
-    /// not to be enough.
+    /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows
+    /// whose selection turns out not to be enough.
     fn fetch(&mut self, row: usize) -> Result<&[f32]>;
 }
 

@@ -34,6 +34,7 @@ MAY_IMPORT["python"] = set(MAY_IMPORT)
 # The CPU's kernels and thread pool with the memory that they share, the GPU driver, and the mapping of a model file.
 UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/hip/|gguf/map\b"
 MAX_LINES = 500
+MAX_COLUMNS = 120
 MAX_TEST_DATA = 25_000_000
 MAX_TREE = 40 * 1024 * 1024
 
@@ -286,6 +287,19 @@ def is_source(path: Path) -> bool:
 
 def too_long(text: str) -> bool:
     return len(text.splitlines()) > MAX_LINES
+
+
+def wide_comments(text: str) -> list[int]:
+    """Numbers of lines that hold nothing but a comment and are too wide; rustfmt leaves those alone."""
+    lines = enumerate(text.splitlines(), 1)
+    return [n for n, line in lines if len(line) > MAX_COLUMNS and line.lstrip().startswith(("//", "# "))]
+
+
+def test_no_comment_is_too_wide() -> None:
+    found = {p.relative_to(ROOT).as_posix(): wide_comments(p.read_text()) for p in tracked_files() if is_source(p)}
+    assert {name: numbers for name, numbers in found.items() if numbers} == {}
+    assert wide_comments("//\n  // " + "x" * MAX_COLUMNS) == [2]
+    assert wide_comments("f();  // " + "x" * MAX_COLUMNS) == []
 
 
 # Spelled in two pieces, so that this file does not find itself.

@@ -1,5 +1,6 @@
-//! Any settings and any row of logits. What `validate` accepts samples a token that is possible, the same one each time,
-//! wherever there is one; the largest where nothing but the largest counts; and from the best few what the row gives.
+//! Any settings and any row of logits. What `validate` accepts samples a token that is possible, the same one each
+//! time, wherever there is one; the largest where nothing but the largest counts; and from the best few what the row
+//! gives.
 
 use std::sync::Arc;
 

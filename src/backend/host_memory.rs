@@ -40,8 +40,8 @@ impl HostMemory {
         })
     }
 
-    /// Bytes that a device may take of the host's memory, less a reserve of 2 GiB; `None` where the system does not tell.
-    /// Control groups are not charged for what a driver pins, so they say nothing of it.
+    /// Bytes that a device may take of the host's memory, less a reserve of 2 GiB; `None` where the system does not
+    /// tell. Control groups are not charged for what a driver pins, so they say nothing of it.
     pub(super) fn available_to_device(&self) -> Option<u64> {
         Some(system_available(&self.root)?.saturating_sub(PINNED_MARGIN))
     }

@@ -137,8 +137,8 @@ pub trait Backend: Send + Sized + 'static {
     }
 
     /// The next step that the device wants to see before it serves, so that it may record it; `None` once there is none
-    /// left. Its ops are called as those of any step, and `rehearsed` is told how that went. It takes the first slot of the
-    /// KV cache, which must hold nothing yet.
+    /// left. Its ops are called as those of any step, and `rehearsed` is told how that went. It takes the first slot of
+    /// the KV cache, which must hold nothing yet.
     fn next_rehearsal(&mut self) -> Result<Option<Batch>> {
         Ok(None)
     }
@@ -211,9 +211,10 @@ pub trait Backend: Send + Sized + 'static {
         self.gated_activation(products, activation, rows, cols, out)
     }
 
-    /// `residual[r] += sum_e weight_e * down_e · (act(gate_e · n) * (up_e · n))`, n being the RMS norm of `residual[r]`,
-    /// over the experts that the router chooses for the row: those of its largest logits, among equals the lower index.
-    /// Their weights are the softmax of all logits, normalised as the spec says. `normed` and `work` are the backend's.
+    /// `residual[r] += sum_e weight_e * down_e · (act(gate_e · n) * (up_e · n))`, n being the RMS norm of
+    /// `residual[r]`, over the experts that the router chooses for the row: those of its largest logits, among equals
+    /// the lower index. Their weights are the softmax of all logits, normalised as the spec says. `normed` and `work`
+    /// are the backend's.
     #[allow(clippy::too_many_arguments)]
     fn experts(
         &mut self,
@@ -298,8 +299,8 @@ pub trait Backend: Send + Sized + 'static {
         Ok(())
     }
 
-    /// What was wanted of each of the `rows` rows (after everything queued before has run). A backend may give more than
-    /// that; this one gives whole rows.
+    /// What was wanted of each of the `rows` rows (after everything queued before has run). A backend may give more
+    /// than that; this one gives whole rows.
     fn select<'a>(&'a mut self, logits: &'a Self::Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
         Ok(Selection::of_rows(self.to_host(logits, rows, cols)?, cols))
     }

@@ -7,8 +7,8 @@ use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA` and what
-    /// `HipOptions` names. `ROCMFORGE_LOG` is checked.
+    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA`
+    /// and what `HipOptions` names. `ROCMFORGE_LOG` is checked.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.

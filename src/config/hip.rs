@@ -43,7 +43,8 @@ pub struct HipOptions {
     /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
     /// else the first. `device="hip:1"` or `ROCMFORGE_DEVICE=hip:1`.
     pub device_index: Option<u32>,
-    /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run time.
+    /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run
+    /// time.
     pub embedded_kernels: bool,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower. `ROCMFORGE_BATCH_INVARIANT`.
     pub batch_invariant: bool,
@@ -53,12 +54,12 @@ pub struct HipOptions {
     /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
     /// `ROCMFORGE_GRAPHS`.
     pub graphs: Option<bool>,
-    /// Whether the vendor's matrix library serves long prompts where it is installed; `None`: on the GPUs on which it is
-    /// trusted so far. `ROCMFORGE_VENDOR_BLAS`.
+    /// Whether the vendor's matrix library serves long prompts where it is installed; `None`: on the GPUs on which it
+    /// is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: Option<bool>,
-    /// A program with its arguments that ends in `backend::hip::helper::main`: what may crash is done in it. `None`: the
-    /// matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork of this process.
-    /// Only the Python bindings set it.
+    /// A program with its arguments that ends in `backend::hip::helper::main`: what may crash is done in it. `None`:
+    /// the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork of this
+    /// process. Only the Python bindings set it.
     pub helper: Option<Vec<OsString>>,
     /// Whether this process of the tests is such a program. `ROCMFORGE_TEST_HELPER`, in tests alone.
     #[cfg(test)]

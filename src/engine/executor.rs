@@ -12,9 +12,9 @@ pub trait Executor: Send {
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }
-    /// Starts a step, of which `collect` brings what the `wishes` name of each row of `Batch::logits_indices`. One step at a
-    /// time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless the
-    /// error is `Error::EngineDead`.
+    /// Starts a step, of which `collect` brings what the `wishes` name of each row of `Batch::logits_indices`. One step
+    /// at a time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless
+    /// the error is `Error::EngineDead`.
     fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()>;
     /// Waits for the step that was launched last.
     fn collect(&mut self) -> Result<Selection<'_>>;

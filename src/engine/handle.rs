@@ -241,8 +241,8 @@ impl Engine {
         Admission { id, name, prompt, priority: 0, cache_salt: None, arrival, arrival_time, deadline, kind }
     }
 
-    /// `false` when no such request is active. Its name is free at once, its blocks within one step, which may be stopped
-    /// for it.
+    /// `false` when no such request is active. Its name is free at once, its blocks within one step, which may be
+    /// stopped for it.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.

@@ -134,7 +134,8 @@ where
     loader.check_block_size(args.block_size)?;
     let wish = PoolWish::new(args, spec)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
-    // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it memory.
+    // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it
+    // memory.
     wish.check(room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?)?;
     let total = gguf.tensor_bytes();
     let weights = tensors.upload(gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
-//! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared` what
-//! all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished requests.
+//! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared`
+//! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
+//! requests.
 
 pub mod chat;
 pub mod check;

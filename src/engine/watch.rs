@@ -5,10 +5,10 @@
 //! `LEAST_RUN`. What a stopped step computed is not used; its other requests compute it again, to the same bits.
 //!
 //! So that requests without end that are cancelled keep nobody from getting on, an account is kept of the time that was
-//! thrown away so while others waited: a step that is computed to its end pays back its own time, and from `MOST_WASTED`
-//! on no step stops for the sake of some. Less is wasted then than is computed, but for that much and a step, and an end
-//! waits for a step only after others have waited for as long. A rule by turns, every second step being computed, would
-//! make the end that follows another wait, however little was wasted.
+//! thrown away so while others waited: a step that is computed to its end pays back its own time, and from
+//! `MOST_WASTED` on no step stops for the sake of some. Less is wasted then than is computed, but for that much and a
+//! step, and an end waits for a step only after others have waited for as long. A rule by turns, every second step
+//! being computed, would make the end that follows another wait, however little was wasted.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use crate::interrupt::Interrupt;
 /// A step that others have a part in runs at least for so long: a decode of many sequences is mostly over by then.
 const LEAST_RUN: Duration = Duration::from_millis(100);
 
-/// A step of a long prompt takes seconds on a CPU: of these a few may be thrown away in a row, and others wait no longer
-/// for the sake of those that went than they would for another long prompt or two.
+/// A step of a long prompt takes seconds on a CPU: of these a few may be thrown away in a row, and others wait no
+/// longer for the sake of those that went than they would for another long prompt or two.
 const MOST_WASTED: Duration = Duration::from_secs(5);
 
 /// What the handles, on any thread, and the engine thread know of the step under way.
@@ -272,9 +272,9 @@ mod tests {
         }
     }
 
-    /// A10: whoever cancels, or lets deadlines pass, in whatever pattern: an end acts within `LEAST_RUN` as long as less
-    /// than `MOST_WASTED` was wasted, in the step after a stopped one too; and others get on. In a row no more is thrown
-    /// away than that and a step, in all no more than is computed beyond that.
+    /// A10: whoever cancels, or lets deadlines pass, in whatever pattern: an end acts within `LEAST_RUN` as long as
+    /// less than `MOST_WASTED` was wasted, in the step after a stopped one too; and others get on. In a row no more is
+    /// thrown away than that and a step, in all no more than is computed beyond that.
     #[test]
     fn a_flood_of_cancels_starves_nobody() {
         const LONGEST: Duration = Duration::from_secs(20);

@@ -108,8 +108,8 @@ impl<B: Backend> Decoder<B> {
         buffer_shapes(spec, limits).map(bytes).into_iter().fold(feed_forward, u64::saturating_add)
     }
 
-    /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the batch's
-    /// `logits_indices`.
+    /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the
+    /// batch's `logits_indices`.
     ///
     /// # Errors
     /// Those of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of the
@@ -198,8 +198,8 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-/// Rows and columns of the buffers of a step, in the order of `Buffers`: angles, qkv, residual and attn of all tokens and
-/// of the last rows, normed, logits.
+/// Rows and columns of the buffers of a step, in the order of `Buffers`: angles, qkv, residual and attn of all tokens
+/// and of the last rows, normed, logits.
 fn buffer_shapes(spec: &DecoderSpec, limits: DecoderLimits) -> [[usize; 2]; 8] {
     let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
     let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());

@@ -121,7 +121,8 @@ impl<'a> ModelTensors<'a> {
         all
     }
 
-    /// Uploads everything; `progress` is told the file bytes done, every few megabytes, and may stop the load by an error.
+    /// Uploads everything; `progress` is told the file bytes done, every few megabytes, and may stop the load by an
+    /// error.
     pub fn upload<L: Loader>(
         &self,
         gguf: &GgufFile,

@@ -1,5 +1,5 @@
-//! Functions behind `rocmforge doctor --test`: each tests or measures one matter on one device, which goes by a name that
-//! `LLM` takes. `watch(what)` is told of what is about to run.
+//! Functions behind `rocmforge doctor --test`: each tests or measures one matter on one device, which goes by a name
+//! that `LLM` takes. `watch(what)` is told of what is about to run.
 
 use std::path::PathBuf;
 

@@ -35,7 +35,8 @@ impl Handle {
     }
 
     /// # Errors
-    /// `Error::Forked` in a child process: the engine's threads, and maybe the holders of its locks, do not exist there.
+    /// `Error::Forked` in a child process: the engine's threads, and maybe the holders of its locks, do not exist
+    /// there.
     pub(super) fn engine(&self) -> Result<&Engine> {
         match &self.engine {
             Some(engine) if self.process == std::process::id() => Ok(engine),

@@ -22,8 +22,8 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.run_helper()";
 
-/// The interpreter in a process of its own, which does what may crash. `None` where a program that is no interpreter has
-/// Python in it, or this module is no file.
+/// The interpreter in a process of its own, which does what may crash. `None` where a program that is no interpreter
+/// has Python in it, or this module is no file.
 fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
     let text = |module: &str, name: &str| py.import(module).ok()?.getattr(name).ok()?.extract::<OsString>().ok();
     let executable = text("sys", "executable").filter(|path| !path.is_empty())?;

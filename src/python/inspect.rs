@@ -57,8 +57,8 @@ pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyA
     stages.collect()
 }
 
-/// What this machine offers, as `rocmforge doctor --json` prints it. `progress(done, total)` counts the units of kernels
-/// that were loaded, or compiled, for the GPU.
+/// What this machine offers, as `rocmforge doctor --json` prints it. `progress(done, total)` counts the units of
+/// kernels that were loaded, or compiled, for the GPU.
 #[pyfunction]
 #[pyo3(signature = (progress=None))]
 pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {

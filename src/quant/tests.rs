@@ -1,4 +1,5 @@
-//! Expected values come from ggml (the golden archives), from the formats' definitions in float64, or from ggml's table.
+//! Expected values come from ggml (the golden archives), from the formats' definitions in float64, or from ggml's
+//! table.
 
 use proptest::prelude::*;
 

@@ -68,8 +68,8 @@ impl SequenceSampler {
 }
 
 impl Sampler {
-    /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits, and of the row
-    /// before its alteration (`Selection::unaltered`); `None` when only the whole row can tell.
+    /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits, and of the
+    /// row before its alteration (`Selection::unaltered`); `None` when only the whole row can tell.
     ///
     /// # Errors
     /// As `pick_from_row`.

@@ -126,7 +126,8 @@ impl Sampler {
             && let Some(cut) = self.cut(logits, f64::from(params.top_p), params.temperature)
         {
             if self.all {
-                // Takes out nearly all behind the cut, and nothing else: a better token weighs less by rounding at most.
+                // Takes out nearly all behind the cut, and nothing else: a better token weighs less by rounding at
+                // most.
                 self.keep_weights(logits, self.weights[key_id(cut) as usize] * (1.0 - 1e-6));
             }
             self.retain(|key, _| key >= cut);

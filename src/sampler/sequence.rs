@@ -114,7 +114,8 @@ impl SequenceSampler {
     /// What changes a row of `vocab_size` logits; `None` where nothing does.
     pub(super) fn alteration(&self, vocab_size: usize) -> Option<Alteration<'_>> {
         let p = &self.params;
-        // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many anyhow.
+        // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many
+        // anyhow.
         let unaltered = if p.logprobs.is_some() { MAX_TOP.min(vocab_size) as u32 } else { 0 };
         self.alters_logits().then_some(Alteration {
             tokens: &self.altered.list,

@@ -14,8 +14,9 @@ pub(super) struct InFlight {
 }
 
 impl Scheduler {
-    /// Completes a step that was scheduled while others were in flight, now that those are committed: puts in the tokens
-    /// that they sampled, and takes out the sequences that ended. Empty if none is left, and then no longer in flight.
+    /// Completes a step that was scheduled while others were in flight, now that those are committed: puts in the
+    /// tokens that they sampled, and takes out the sequences that ended. Empty if none is left, and then no longer in
+    /// flight.
     ///
     /// # Errors
     /// `Internal` for a step that is not the oldest in flight (nothing is changed), and for one that waits for a token
@@ -48,8 +49,8 @@ impl Scheduler {
         Ok(step)
     }
 
-    /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute its
-    /// tokens later, into the same blocks. Newer steps are withdrawn first.
+    /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute
+    /// its tokens later, into the same blocks. Newer steps are withdrawn first.
     ///
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).

@@ -5,8 +5,8 @@ use super::{Scheduler, SeqId};
 use crate::{Error, Result};
 
 impl Scheduler {
-    /// Makes `child` a copy of `parent` that ends in `token` where the parent's first sampled token stands; called right
-    /// after the commit of the parent's first sampled token, before the parent is finished.
+    /// Makes `child` a copy of `parent` that ends in `token` where the parent's first sampled token stands; called
+    /// right after the commit of the parent's first sampled token, before the parent is finished.
     ///
     /// A child that finds a place among `max_num_seqs` shares all the parent's blocks. One that finds none waits in its
     /// parent's place in the order, as a sequence that was preempted does, and begins with what the prefix cache holds.

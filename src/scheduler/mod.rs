@@ -162,8 +162,8 @@ impl Scheduler {
     }
 
     /// # Errors
-    /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold, or
-    /// an id in use.
+    /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold,
+    /// or an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
         let kv = self.kv_cache.read();
         let max_len = self.check_new(&seq, &kv)?;

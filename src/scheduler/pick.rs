@@ -1,8 +1,8 @@
 //! Who runs in the next step, and with how many tokens.
 //!
-//! First every sequence that has one token to compute (decodes), then prompts (`prompts`). A sequence for which no block
-//! is left makes the last one in the order give up its blocks (possibly itself); so the first in the order always gets
-//! on, and everything ends.
+//! First every sequence that has one token to compute (decodes), then prompts (`prompts`). A sequence for which no
+//! block is left makes the last one in the order give up its blocks (possibly itself); so the first in the order always
+//! gets on, and everything ends.
 
 use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
@@ -126,7 +126,8 @@ impl Scheduler {
         Ok(Grown::Scheduled)
     }
 
-    /// Gives a running sequence blocks for `num_tokens` more tokens; `false`, and nothing done, where there are too few.
+    /// Gives a running sequence blocks for `num_tokens` more tokens; `false`, and nothing done, where there are too
+    /// few.
     pub(super) fn allocate(
         &mut self,
         slot: usize,
@@ -144,8 +145,8 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// The most blocks of a group that the running sequences with `least` or more tokens to compute can need in the next
-    /// step: those for their tokens, and one each for a copy.
+    /// The most blocks of a group that the running sequences with `least` or more tokens to compute can need in the
+    /// next step: those for their tokens, and one each for a copy.
     pub(super) fn most_blocks(&self, kv: &KvCacheConfig, least: usize) -> usize {
         let budget = self.config.max_num_batched_tokens;
         let running = self.running.iter().map(|&(_, slot)| &self.sequences[slot]);
@@ -163,7 +164,8 @@ impl Scheduler {
         candidates.map(|&(_, slot)| slot).find(|slot| self.sequences[*slot].in_flight == 0)
     }
 
-    /// Takes a running sequence's blocks away. It keeps its tokens and its place in the order, and computes again later.
+    /// Takes a running sequence's blocks away. It keeps its tokens and its place in the order, and computes again
+    /// later.
     fn preempt(&mut self, slot: usize, kv: &mut KvCache, picks: &mut Picks) {
         if let Some(i) = picks.entries.iter().position(|pick| pick.slot == slot) {
             let num_tokens = picks.entries.remove(i).num_tokens;

@@ -2,7 +2,8 @@
 //!
 //! Prompts under way and those that wait stand in one order: by priority, then arrival. Each in turn gets what is left
 //! of the step's tokens, with these exceptions:
-//! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves short ones behind it, of its own
+//! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves short ones behind it, of its
+//! own
 //!   priority, up to half of that. So short prompts do not wait for long ones, and the long prompt that is first in the
 //!   order still gets at least half of every step's prompt tokens.
 //! - A step leaves at most `max_num_partial_prefills` prompts half-way, of them `max_long_partial_prefills` long ones.
@@ -11,7 +12,8 @@
 //!   the prefix cache a step later. It does so only while that spares it at least half of what it would compute itself:
 //!   a step's delay for a small part of a prompt is no gain.
 //!
-//! Whoever lacks a place among `max_num_seqs`, or blocks, lets nobody pass: what comes free is for the first in the order.
+//! Whoever lacks a place among `max_num_seqs`, or blocks, lets nobody pass: what comes free is for the first in the
+//! order.
 
 use std::ops::Bound;
 
@@ -21,8 +23,8 @@ use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::kv_cache::{Demand, KvCache, PrefixHit};
 
-/// An admission that found too few blocks. No use trying it again before the cache has gained some, or content to share,
-/// or the step has room for fewer tokens.
+/// An admission that found too few blocks. No use trying it again before the cache has gained some, or content to
+/// share, or the step has room for fewer tokens.
 #[derive(Debug)]
 pub(super) struct Refusal {
     key: Key,

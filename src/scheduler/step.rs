@@ -87,8 +87,8 @@ fn empty_tables(num_tokens: usize, num_seqs: usize) -> GroupTables {
     GroupTables { slot_mapping: Vec::with_capacity(num_tokens), block_tables: Vec::new(), cu_blocks }
 }
 
-/// Appends what is scheduled of `seq`, and gives it its rows of logits. All values fit in 32 bits: positions are below the
-/// model's length and slots below the pool's size, both of which were checked when they were configured.
+/// Appends what is scheduled of `seq`, and gives it its rows of logits. All values fit in 32 bits: positions are below
+/// the model's length and slots below the pool's size, both of which were checked when they were configured.
 fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, block_size: usize) -> ScheduledSeq {
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
     let known = end.min(seq.tokens.len());

@@ -1,8 +1,8 @@
 //! What changes a row of logits before a token is chosen of it: bias, masks and penalties. They touch the tokens alone
 //! that a sequence names, so a device is sent a list of these, and their logits change in place.
 //!
-//! The arithmetic is in one place here, and in `alter_logits` of `kernels/sampling.hip`, operation by operation in single
-//! precision: a device's row has the same bits as the host's, so the token is the same wherever it is chosen.
+//! The arithmetic is in one place here, and in `alter_logits` of `kernels/sampling.hip`, operation by operation in
+//! single precision: a device's row has the same bits as the host's, so the token is the same wherever it is chosen.
 
 /// A token whose logit changes.
 #[derive(Debug, Clone, Copy, PartialEq)]

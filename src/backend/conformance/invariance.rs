@@ -1,4 +1,5 @@
-//! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by row.
+//! Batch invariance, bit for bit: attention of a token alone, in a chunk, and in a mixed batch; the other ops row by
+//! row.
 
 use super::attention::CASES;
 use super::{AttentionRig, Piece, Random, Tally, experts, fill, matrix, two_buffers, vector};

@@ -1,5 +1,6 @@
-//! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references, through
-//! the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device that it finds.
+//! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references,
+//! through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device
+//! that it finds.
 
 pub(crate) mod attention;
 pub(crate) mod elementwise;

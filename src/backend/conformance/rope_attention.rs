@@ -1,5 +1,5 @@
-//! RoPE, store and attention in one op, for steps of single tokens: two steps one after the other, so that what the first
-//! stored is read.
+//! RoPE, store and attention in one op, for steps of single tokens: two steps one after the other, so that what the
+//! first stored is read.
 
 use super::attention::{Case, expected};
 use super::rope::rotate;

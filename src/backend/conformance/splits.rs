@@ -1,5 +1,5 @@
-//! Results that several blocks of threads share, each by its own way of handing over what they have: again and again, with
-//! the same bits each time. Whoever arrives last adds up, in an order that does not depend on who that is.
+//! Results that several blocks of threads share, each by its own way of handing over what they have: again and again,
+//! with the same bits each time. Whoever arrives last adds up, in an order that does not depend on who that is.
 
 use super::attention::{Case, case, expected};
 use super::linear::{ProductRig, Weights};

@@ -34,7 +34,8 @@ pub struct ExpertWork {
     pub(super) routes: Routes,
 }
 
-/// f32 values of an `ExpertWork`: logits, values, gate and up, gated. Its routes, some 40 bytes a pair, are not counted.
+/// f32 values of an `ExpertWork`: logits, values, gate and up, gated. Its routes, some 40 bytes a pair, are not
+/// counted.
 pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
     let pairs = rows.saturating_mul(spec.used);
     [[rows, spec.num], [pairs, spec.hidden_size], [pairs, 2 * spec.ffn_size], [pairs, spec.ffn_size]]

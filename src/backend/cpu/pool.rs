@@ -109,13 +109,15 @@ impl ThreadPool {
         &self.shared.interrupt
     }
 
-    /// Calls `job(chunk)` once for every chunk in `0..num_chunks`, on any of the threads, and returns when all are done.
+    /// Calls `job(chunk)` once for every chunk in `0..num_chunks`, on any of the threads, and returns when all are
+    /// done.
     ///
     /// When the team is busy, that is when called from inside a chunk or from a second thread, the calling thread runs
     /// all chunks alone.
     ///
     /// # Panics
-    /// A panic in a chunk is resumed in the caller once the team has run all chunks (the first one, if there are several).
+    /// A panic in a chunk is resumed in the caller once the team has run all chunks (the first one, if there are
+    /// several).
     pub fn run(&self, num_chunks: usize, job: &(dyn Fn(usize) + Sync)) {
         let turn = match (num_chunks, self.turn.try_lock()) {
             (2.., Ok(turn)) => turn,

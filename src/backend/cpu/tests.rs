@@ -69,8 +69,8 @@ fn attention_scratch_is_linear_in_the_prompt() {
     assert!(short > 0 && long <= 8 * short && long <= 64 * 2000, "{short} then {long} bytes");
 }
 
-/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer, and the ledger adds
-/// up to what was taken.
+/// K10, K16, K23: the pool takes exactly 2 · kv heads · head size · 2 or 4 bytes per token and layer, and the ledger
+/// adds up to what was taken.
 #[test]
 fn kv_bytes_and_ledger_are_exact() {
     let mut loader = loader(32);

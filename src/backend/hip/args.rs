@@ -1,4 +1,5 @@
-//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes and offsets with the C++ compiler's.
+//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes and offsets with the C++
+//! compiler's.
 
 use super::{DevicePtr, KernelArgs};
 

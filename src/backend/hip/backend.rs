@@ -33,8 +33,8 @@ pub struct HipBackend {
     /// Before all memory and code, as the graphs that run on it: their drops wait for what is still queued.
     pub(super) stream: Stream,
     pub(super) graphs: Graphs,
-    /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to its
-    /// end.
+    /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to
+    /// its end.
     pub(super) unsettled: bool,
     pub(super) functions: Functions,
     pub(super) inputs: StepInputs,
@@ -143,8 +143,8 @@ impl HipBackend {
         self.device.properties().multiprocessors
     }
 
-    /// Rows of tokens that the ops of this step compute: those of the batch, or of the recording that it is part of. The
-    /// first op that asks has the step's numbers brought to the device, as a recording does itself.
+    /// Rows of tokens that the ops of this step compute: those of the batch, or of the recording that it is part of.
+    /// The first op that asks has the step's numbers brought to the device, as a recording does itself.
     pub(super) fn rows(&mut self, batch: &Batch) -> Result<usize> {
         let tokens = self.tokens(batch)?;
         self.inputs.bring(&self.stream, &self.functions.copy_step)?;
@@ -163,9 +163,9 @@ impl HipBackend {
         Ok(tokens)
     }
 
-    /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and what
-    /// was queued before a failed launch runs all the same: both may still read or write page-locked memory, which the next
-    /// step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
+    /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and
+    /// what was queued before a failed launch runs all the same: both may still read or write page-locked memory, which
+    /// the next step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
     fn settle(&mut self) -> Result<()> {
         if self.unsettled {
             self.stream.synchronize()?;
@@ -181,8 +181,8 @@ impl HipBackend {
             let piece = (bytes - done).min(STAGING_BYTES);
             let to = &mut self.staging.as_mut_slice()[..piece];
             self.unsettled = true;
-            // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as long
-            // as the backend lives.
+            // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as
+            // long as the backend lives.
             unsafe { self.stream.copy_to_host(to, from.offset(done as u64))? };
             self.stream.synchronize()?;
             self.unsettled = false;
@@ -196,8 +196,9 @@ impl HipBackend {
 impl Drop for HipBackend {
     fn drop(&mut self) {
         self.graphs.abandon(&self.stream);
-        // Memory and modules go next: nothing may still run on them. Should this wait fail, the stream's own, which comes
-        // before they go, is a second one; behind that there is only the wait that AMD and NVIDIA document of a free.
+        // Memory and modules go next: nothing may still run on them. Should this wait fail, the stream's own, which
+        // comes before they go, is a second one; behind that there is only the wait that AMD and NVIDIA document of a
+        // free.
         let _ = self.stream.synchronize();
     }
 }

@@ -1,5 +1,5 @@
-//! What the backend's ops compute on: addresses in the engine's allocations, with their shapes. None of them owns memory:
-//! the backend that they were made for does.
+//! What the backend's ops compute on: addresses in the engine's allocations, with their shapes. None of them owns
+//! memory: the backend that they were made for does.
 
 use super::args::Format;
 use super::{DevicePtr, KernelType};

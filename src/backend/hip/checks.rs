@@ -17,8 +17,8 @@ pub enum Check {
 
 impl Check {
     /// # Errors
-    /// `Error::InvalidRequest` for a token that is not in the vocabulary, else `Error::Internal`: slots and tables are made
-    /// by the scheduler.
+    /// `Error::InvalidRequest` for a token that is not in the vocabulary, else `Error::Internal`: slots and tables are
+    /// made by the scheduler.
     pub fn run(self, batch: &Batch) -> Result<()> {
         match self {
             Self::TokenIds { rows } => match batch.token_ids.iter().find(|&&id| id as usize >= rows) {

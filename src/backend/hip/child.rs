@@ -1,10 +1,10 @@
 //! Running foreign code that may abort, in a child process, which hands its result back through an anonymous file.
 //!
-//! A program that was named for it is started anew (`spawn`): it has nothing of ours that could be half done. Where none
-//! was, the process is forked (`run`). A fork has only the calling thread, and locks that other threads held stay locked in
-//! it: the C library makes its own usable again (allocation, dynamic linking), but no other library does, so a compiler
-//! that another thread is just using may hang in it, until the time is up. The closure must touch nothing else that is
-//! shared, and no GPU.
+//! A program that was named for it is started anew (`spawn`): it has nothing of ours that could be half done. Where
+//! none was, the process is forked (`run`). A fork has only the calling thread, and locks that other threads held stay
+//! locked in it: the C library makes its own usable again (allocation, dynamic linking), but no other library does, so
+//! a compiler that another thread is just using may hang in it, until the time is up. The closure must touch nothing
+//! else that is shared, and no GPU.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -49,8 +49,8 @@ pub enum Failure {
     NotRun(String),
 }
 
-/// Starts a program that is given `job` on its standard input and answers on its standard output by `answer`, and gives its
-/// result. The job names the `marker` that the answer begins with, since others may print there too.
+/// Starts a program that is given `job` on its standard input and answers on its standard output by `answer`, and gives
+/// its result. The job names the `marker` that the answer begins with, since others may print there too.
 pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration) -> Result<Vec<u8>, Failure> {
     let not_run = |problem: String| Failure::NotRun(problem);
     let [program, arguments @ ..] = command else { return Err(not_run("no program was named".to_owned())) };
@@ -77,8 +77,8 @@ pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration)
     }
 }
 
-/// In a program that `spawn` started: does the work with what others print out of the way, writes its result, and ends the
-/// process.
+/// In a program that `spawn` started: does the work with what others print out of the way, writes its result, and ends
+/// the process.
 pub fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
     // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. What is printed from here on
     // goes where messages go.

@@ -76,9 +76,9 @@ impl Device {
         self.call(|driver| driver.memory_info())
     }
 
-    /// Bytes that may be taken: what the driver calls free, but no more than is left of the device's memory in all. What
-    /// is the host's memory too is no more than the host can spare: drivers of such devices count as free what other
-    /// programs use, and what they give out is pinned.
+    /// Bytes that may be taken: what the driver calls free, but no more than is left of the device's memory in all.
+    /// What is the host's memory too is no more than the host can spare: drivers of such devices count as free what
+    /// other programs use, and what they give out is pinned.
     pub fn free_memory(&self) -> Result<u64> {
         let MemoryInfo { free, total } = self.memory_info()?;
         let free = free.min(total.saturating_sub(self.allocated_bytes()));

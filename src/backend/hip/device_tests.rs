@@ -33,8 +33,8 @@ fn properties_are_plausible() {
     assert!(device.free_memory().unwrap() <= memory.total);
 }
 
-/// G13, G22: from a thread that never saw the device, copies at odd offsets go there, across and back, ordered by events
-/// over two streams.
+/// G13, G22: from a thread that never saw the device, copies at odd offsets go there, across and back, ordered by
+/// events over two streams.
 #[test]
 fn copies_arrive() {
     let Some((device, _)) = device() else { return };
@@ -68,7 +68,8 @@ fn copies_arrive() {
     device.check().unwrap();
 }
 
-/// A kernel is compiled or unpacked, launched as it is and as a graph, and reads its arguments as they are written here.
+/// A kernel is compiled or unpacked, launched as it is and as a graph, and reads its arguments as they are written
+/// here.
 #[test]
 fn a_kernel_runs_alone_and_in_a_graph() {
     let Some((device, options)) = device() else { return };

@@ -1,7 +1,7 @@
-//! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between steps
-//! is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any length; but
-//! there is one for each number of splits that changes how attention is launched. Whatever else an op's launch depends on
-//! must become part of `Key`. They are made at the load (`rehearse`).
+//! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between
+//! steps is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any
+//! length; but there is one for each number of splits that changes how attention is launched. Whatever else an op's
+//! launch depends on must become part of `Key`. They are made at the load (`rehearse`).
 
 use std::collections::HashMap;
 
@@ -112,8 +112,8 @@ impl Graphs {
         self.next = Some(wanted);
     }
 
-    /// The step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where that is what
-    /// the step is for.
+    /// The step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where that is
+    /// what the step is for.
     ///
     /// # Errors
     /// Those of the recorded ops for such a batch.
@@ -155,9 +155,9 @@ impl Graphs {
             State::Replaying(place) => {
                 let recorded =
                     self.recorded.get(place).ok_or_else(|| Error::internal("a recorded step that is not there"))?;
-                // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on its
-                // one stream; weights and cache are given to every step by the same decoder, and `begin` checked the
-                // batch as the recorded ops did theirs.
+                // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on
+                // its one stream; weights and cache are given to every step by the same decoder, and `begin` checked
+                // the batch as the recorded ops did theirs.
                 unsafe { recorded.graph.launch(stream)? };
                 inputs.mark_copied(stream)
             }

@@ -1,6 +1,6 @@
 //! Work that may crash, in a process of its own: a program that the options name is started with a job on its standard
-//! input, and calls `main`. The Python bindings name the interpreter with a line that loads this very module; tests name
-//! themselves.
+//! input, and calls `main`. The Python bindings name the interpreter with a line that loads this very module; tests
+//! name themselves.
 
 use std::ffi::OsString;
 use std::io::Read;

@@ -1,4 +1,5 @@
-//! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is free.
+//! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
+//! free.
 
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;

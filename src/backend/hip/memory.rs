@@ -83,7 +83,8 @@ impl Drop for DeviceBuffer {
     }
 }
 
-/// Page-locked host memory: what the device copies from and to without the driver's detour, and kernels may read. Zeroed.
+/// Page-locked host memory: what the device copies from and to without the driver's detour, and kernels may read.
+/// Zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {
     device: Device,

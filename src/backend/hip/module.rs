@@ -14,8 +14,8 @@ use crate::{Error, Result};
 /// # Safety
 /// The type is `repr(C)` and mirrors a struct of kernels/args.h, or it is one of their numbers.
 pub unsafe trait KernelArgs: Copy {
-    /// Writes each number where it lies in the struct. Bytes between them are left as they are: a copy of the struct itself
-    /// would bring what the stack held there before.
+    /// Writes each number where it lies in the struct. Bytes between them are left as they are: a copy of the struct
+    /// itself would bring what the stack held there before.
     fn store(&self, bytes: &mut [u8]);
 }
 
@@ -43,8 +43,8 @@ impl ArgBytes {
 pub struct Module {
     device: Device,
     handle: ModuleHandle,
-    /// AMD's runtime gives profilers and debuggers the address of the code object that it was handed, for as long as the
-    /// module is loaded.
+    /// AMD's runtime gives profilers and debuggers the address of the code object that it was handed, for as long as
+    /// the module is loaded.
     _image: Vec<u8>,
 }
 

@@ -194,7 +194,8 @@ fn ranges_are_checked() {
     assert!(HostBuffer::new(&device, 0).is_err());
 }
 
-/// G6, G18: a kernel that is missing, found as a null pointer, or compiled for smaller blocks is an error that names it.
+/// G6, G18: a kernel that is missing, found as a null pointer, or compiled for smaller blocks is an error that names
+/// it.
 #[test]
 fn kernels_are_checked_when_they_are_looked_up() {
     let (device, faults) = faulty();

@@ -1,6 +1,6 @@
-//! Which steps are recorded, at the load, before anything is served: every size of a batch with every way in which attention
-//! would be launched for it. Nothing is recorded later: the memory that a driver takes for a graph comes out of the room
-//! that was left for it beside the KV cache, and no request waits for a recording.
+//! Which steps are recorded, at the load, before anything is served: every size of a batch with every way in which
+//! attention would be launched for it. Nothing is recorded later: the memory that a driver takes for a graph comes out
+//! of the room that was left for it beside the KV cache, and no request waits for a recording.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -47,8 +47,8 @@ pub struct Recording {
     count: usize,
     /// Memory that the graphs have taken.
     taken: u64,
-    /// Rows of the last step that ran as it is, since the vendor's library may set up what no recording can hold when it first
-    /// multiplies so many.
+    /// Rows of the last step that ran as it is, since the vendor's library may set up what no recording can hold when
+    /// it first multiplies so many.
     warmed: usize,
     /// How things were before the recording that is being made; `None` while a step runs as it is.
     before: Option<Before>,
@@ -176,8 +176,8 @@ impl HipBackend {
                 recording.count += 1;
             }
             (_, Err(error @ Error::EngineDead { .. })) => return Err(error),
-            // A product that the library refuses ends the recording that it is part of. Our own kernels take its place, in
-            // the same one, made anew.
+            // A product that the library refuses ends the recording that it is part of. Our own kernels take its place,
+            // in the same one, made anew.
             (Rehearsal::Recording(Recording { before: Some(before), .. }), Err(_)) if refused && !before.refused => {
                 self.graphs.abandon(&self.stream);
             }

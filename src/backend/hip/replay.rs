@@ -1,6 +1,6 @@
-//! The load-time test of recorded work: a chain of kernels as long as a step's is repeated with other numbers, which each
-//! of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the numbers of an
-//! earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
+//! The load-time test of recorded work: a chain of kernels as long as a step's is repeated with other numbers, which
+//! each of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the
+//! numbers of an earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
 
 use super::args::LinkStepsArgs;
 use super::step::{COPY_HEADER, counted, launch_copy};

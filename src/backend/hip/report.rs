@@ -28,8 +28,8 @@ pub struct KernelRow {
     pub origin: Result<Origin>,
 }
 
-/// Loads everything that there is for the device, and lists it. `progress(done, total)` counts units; it says whether to
-/// go on.
+/// Loads everything that there is for the device, and lists it. `progress(done, total)` counts units; it says whether
+/// to go on.
 ///
 /// # Errors
 /// `Error::Interrupted` if not. What cannot be loaded is an error in its row.

@@ -1,5 +1,5 @@
-//! Where the libraries of a GPU's vendor are. HIP, hipRTC and hipBLASLt, and CUDA's libraries, are all looked for here: by
-//! name, as the system's loader knows them, and in the folders that installers and Python packages use.
+//! Where the libraries of a GPU's vendor are. HIP, hipRTC and hipBLASLt, and CUDA's libraries, are all looked for here:
+//! by name, as the system's loader knows them, and in the folders that installers and Python packages use.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// A library of a platform. `beside`: a library that it is best taken from the folder of, being of the same release.
+    /// A library of a platform. `beside`: a library that it is best taken from the folder of, being of the same
+    /// release.
     pub fn new(options: &HipOptions, platform: Platform, names: Vec<String>, beside: Option<&Path>) -> Self {
         let folder = beside.and_then(Path::parent).filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
         let mut search = Self { names, before: Vec::new(), after: Vec::new(), named: None };
@@ -83,8 +84,8 @@ impl Search {
         let mut problems: Vec<String> = Vec::new();
         for which in [Opened::Already, Opened::Anew] {
             for file in &candidates {
-                // SAFETY: opening runs the library's initialisers: those of a GPU's driver or of a library for it, which
-                // the user installed (or named) to be used by programs like this one.
+                // SAFETY: opening runs the library's initialisers: those of a GPU's driver or of a library for it,
+                // which the user installed (or named) to be used by programs like this one.
                 let problem = match unsafe { sys::open_library(file, which) } {
                     Ok(library) => match accept(library, file) {
                         Ok(found) => return Ok(found),
@@ -249,7 +250,8 @@ mod tests {
         }
     }
 
-    /// A library that is refused is passed over, and one that the process has already is preferred to one that it has not.
+    /// A library that is refused is passed over, and one that the process has already is preferred to one that it has
+    /// not.
     #[test]
     fn the_library_that_is_loaded_already_is_taken() {
         let Some(stand_in) = devices::stand_in() else {

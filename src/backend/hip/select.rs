@@ -67,8 +67,8 @@ impl Results {
         self.device.ptr().offset(4 * word as u64)
     }
 
-    /// Notes what is wanted of each row, and what alters it. A row whose tokens find no room comes whole: the host alters
-    /// it then.
+    /// Notes what is wanted of each row, and what alters it. A row whose tokens find no room comes whole: the host
+    /// alters it then.
     fn note(&mut self, wishes: &[Wish<'_>], cols: usize) -> Result<()> {
         self.alterations.clear();
         self.wanted.clear();
@@ -123,7 +123,8 @@ impl HipBackend {
         let temperatures = if tops > 0 { self.upload_temperatures()? } else { DevicePtr::NULL };
         self.queue_top_k(from, num_rows, cols, temperatures, &places.unaltered)?;
         let (stream, alter_logits) = (&self.stream, &self.functions.alter_logits);
-        // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked for.
+        // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
+        // for.
         unsafe { self.results.alterations.queue(stream, alter_logits, from, cols)? };
         if self.results.argmax {
             self.queue_argmax(from, num_rows, cols, &places)?;
@@ -148,8 +149,8 @@ impl HipBackend {
             share: count(share)?,
         };
         let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
-        // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are no
-        // more blocks than multiprocessors, whose partial results are few; one stream.
+        // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are
+        // no more blocks than multiprocessors, whose partial results are few; one stream.
         unsafe { self.stream.launch(&self.functions.argmax, grid, &args) }
     }
 

@@ -1,6 +1,6 @@
-//! The load-time self-test: a slice of a real weight of each type, and of each stack of two types that has kernels of its
-//! own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that went
-//! wrong, is found here and not in a conversation.
+//! The load-time self-test: a slice of a real weight of each type, and of each stack of two types that has kernels of
+//! its own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that
+//! went wrong, is found here and not in a conversation.
 
 use super::args::Format;
 use super::backend::HipBackend;
@@ -13,8 +13,8 @@ use crate::{Error, Result};
 
 /// Rows of activations: so many that each variant of the matrix kernels has its turn.
 const MAX_ROWS: usize = 64;
-/// Of a product's terms, as they would add up at worst. `gemv` sums exact integers and f32; the matrix units take weights
-/// rounded to f16, scales and minimums before them.
+/// Of a product's terms, as they would add up at worst. `gemv` sums exact integers and f32; the matrix units take
+/// weights rounded to f16, scales and minimums before them.
 const GEMV_ERROR: f64 = 1e-5;
 const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 
@@ -86,7 +86,8 @@ impl Sample {
     }
 }
 
-/// Whole numbers up to 127, one of them 127 in each 16: quantised to 8 bits, or rounded to f16, they stay what they are.
+/// Whole numbers up to 127, one of them 127 in each 16: quantised to 8 bits, or rounded to f16, they stay what they
+/// are.
 fn activations(rows: usize, cols: usize) -> Vec<f32> {
     let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { ((i * 7919 + i / 251) % 255) as f32 - 127.0 };
     (0..rows).flat_map(|row| (0..cols).map(move |col| value(col + 16 * row * 31))).collect()

@@ -1,6 +1,6 @@
-//! The integers of a step: one page-locked buffer, which the step's first kernel copies to the device. A recorded step is
-//! padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose length
-//! differs, come last.
+//! The integers of a step: one page-locked buffer, which the step's first kernel copies to the device. A recorded step
+//! is padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose
+//! length differs, come last.
 
 use super::args::{CopyStepArgs, NO_SLOT};
 use super::buffer::count;
@@ -113,8 +113,8 @@ pub struct StepInputs {
     device: DeviceBuffer,
     host: HostBuffer,
     host_on_device: DevicePtr,
-    /// Behind the copy that was queued last: the host's buffer may be written again. One buffer is enough, since the copy
-    /// is a step's first kernel: while it is waited for, the device has the rest of the step to do.
+    /// Behind the copy that was queued last: the host's buffer may be written again. One buffer is enough, since the
+    /// copy is a step's first kernel: while it is waited for, the device has the rest of the step to do.
     copied: Event,
     /// Whether the step's copy is still to be queued.
     waiting: bool,
@@ -212,8 +212,8 @@ impl StepInputs {
         self.limits.most_decodes()
     }
 
-    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies. Behind a batch of
-    /// single rows lie `padded` in all, which do nothing.
+    /// Checks the batch and writes what the device is to be told, which `bring` or a recording copies. Behind a batch
+    /// of single rows lie `padded` in all, which do nothing.
     ///
     /// # Errors
     /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
@@ -333,8 +333,8 @@ impl StepInputs {
         unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.ptr(), self.layout.tables) }
     }
 
-    /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read the
-    /// host's memory: the stream has to be waited for before the next step begins.
+    /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read
+    /// the host's memory: the stream has to be waited for before the next step begins.
     pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
         self.waiting = false;
         self.copied.record(stream)

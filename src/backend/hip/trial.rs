@@ -4,7 +4,8 @@ use super::{Device, HipLoader, StepLimits};
 use crate::Result;
 use crate::config::HipOptions;
 
-/// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at load.
+/// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at
+/// load.
 ///
 /// # Errors
 /// Those of `HipLoader::new`.
@@ -12,7 +13,8 @@ pub fn case_loader(device: &Device, options: &HipOptions, rows: usize) -> Result
     HipLoader::new(device.clone(), &HipOptions { self_test: false, ..options.clone() }, case_limits(rows))
 }
 
-/// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of each.
+/// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of
+/// each.
 pub fn case_limits(rows: usize) -> StepLimits {
     StepLimits { tokens: rows, seqs: rows.clamp(16, 64), logits_rows: rows, table_entries: 4096 }
 }

@@ -1,24 +1,25 @@
-//! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in them.
+//! Which kernel, and in how many pieces: pure functions of shapes and of the device, with the measurements' results in
+//! them.
 
 use super::EXPERT_RUNS;
 use super::args::Format;
 use crate::config::Platform;
 
-/// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it would
-/// not do.
+/// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
+/// would not do.
 pub const PARTIAL_BYTES: u64 = 32 << 20;
 /// Counters of blocks that share an output.
 pub const NUM_COUNTERS: usize = 1 << 16;
 
-/// Blocks of `gemv` along x: they walk the tiles of 16 rows. One per multiprocessor keeps enough loads in flight to reach
-/// the memory's speed; more would only repeat the prologue.
+/// Blocks of `gemv` along x: they walk the tiles of 16 rows. One per multiprocessor keeps enough loads in flight to
+/// reach the memory's speed; more would only repeat the prologue.
 pub fn gemv_blocks(out_rows: usize, multiprocessors: u32) -> u32 {
     let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
     tiles.min(multiprocessors).max(1)
 }
 
-/// Blocks of `gemv` along x for each of two matrices in one launch, one per multiprocessor in all, so that the block that
-/// reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes`: of equal widths.
+/// Blocks of `gemv` along x for each of two matrices in one launch, one per multiprocessor in all, so that the block
+/// that reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes`: of equal widths.
 pub fn gemv_pair_blocks(out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocessors: u32) -> [u32; 2] {
     let tiles = out_rows.map(|rows| u32::try_from(rows.div_ceil(16)).unwrap_or(u32::MAX));
     let blocks = tiles[0].saturating_add(tiles[1]).min(multiprocessors).max(2);
@@ -34,7 +35,8 @@ pub fn gemv_pair_blocks(out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocess
     [first, blocks - first]
 }
 
-/// As `gemv_blocks`, for `pairs` rows with a matrix each: together one block per multiprocessor, where there are not more rows.
+/// As `gemv_blocks`, for `pairs` rows with a matrix each: together one block per multiprocessor, where there are not
+/// more rows.
 pub fn expert_gemv_blocks(out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
     let share = multiprocessors / u32::try_from(pairs.max(1)).unwrap_or(u32::MAX);
     gemv_blocks(out_rows, share.max(1))
@@ -85,9 +87,9 @@ pub fn partial_bytes(plan: MatmulPlan) -> u64 {
     4 * x * y * splits * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
 }
 
-/// The variant whose rows cover the batch, split along the columns until the multiprocessors have as many blocks as they
-/// hold, but not into pieces too short to be worth their partial sums. Fitted to measurements of Q4_K at the shapes of an
-/// 8B model on an H200.
+/// The variant whose rows cover the batch, split along the columns until the multiprocessors have as many blocks as
+/// they hold, but not into pieces too short to be worth their partial sums. Fitted to measurements of Q4_K at the
+/// shapes of an 8B model on an H200.
 pub fn matmul(rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
     let [plan] = matmuls(rows, [out_rows], cols, multiprocessors);
     plan
@@ -136,8 +138,8 @@ pub const LEAST_PREFILL_ROWS: usize = 64;
 /// Tokens of a split, at least.
 pub const LEAST_SPLIT: u32 = 128;
 
-/// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of two,
-/// so that contexts of about the same length share a recorded step.
+/// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of
+/// two, so that contexts of about the same length share a recorded step.
 pub fn context_splits(max_context: u32) -> u32 {
     max_context.div_ceil(LEAST_SPLIT).next_power_of_two().min(32)
 }
@@ -151,8 +153,8 @@ pub struct DecodePlan {
     pub splits: u32,
 }
 
-/// For `items` sequences: per query head where all those blocks run at once and the contexts are short enough to be read
-/// from L2; no more splits than fill the multiprocessors.
+/// For `items` sequences: per query head where all those blocks run at once and the contexts are short enough to be
+/// read from L2; no more splits than fill the multiprocessors.
 pub fn attention_decode(
     items: u32,
     num_heads: u32,
@@ -195,7 +197,8 @@ const ARGMAX_STRETCH: usize = 4096;
 /// Blocks of a row at most; `ARGMAX_BLOCKS` in `args.h`.
 const ARGMAX_BLOCKS: usize = 64;
 
-/// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a thread.
+/// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
+/// thread.
 pub fn argmax_share(rows: usize, cols: usize, multiprocessors: u32) -> usize {
     let blocks = (multiprocessors as usize / rows.max(1)).clamp(1, ARGMAX_BLOCKS);
     cols.max(1).div_ceil(blocks).next_multiple_of(ARGMAX_STRETCH)
@@ -219,8 +222,8 @@ pub fn buckets(most: usize) -> impl Iterator<Item = usize> {
     below.chain(bucket(most, most).filter(|_| most > 0))
 }
 
-/// From how many rows on the vendor's matrix library is faster than our own kernels: soonest for weights that have 16 bits
-/// anyhow, latest where weights are dequantised for each product.
+/// From how many rows on the vendor's matrix library is faster than our own kernels: soonest for weights that have 16
+/// bits anyhow, latest where weights are dequantised for each product.
 pub fn vendor_rows(all_16_bit: bool, kept: bool) -> usize {
     match (all_16_bit, kept) {
         (true, true) => 9,

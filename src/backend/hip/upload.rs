@@ -1,6 +1,6 @@
 //! Weights on their way to the device: from the mapped file into page-locked memory, by copies into a raw area on the
-//! device, and from there by a kernel into tiles. Two slots alternate, so that the host fills one while the device empties
-//! the other.
+//! device, and from there by a kernel into tiles. Two slots alternate, so that the host fills one while the device
+//! empties the other.
 
 use super::args::RepackArgs;
 use super::buffer::{TILE_COLS, TILE_ROWS, count};
@@ -99,8 +99,8 @@ impl Uploader {
         self.arrived = false;
         let slot = &mut self.slots[self.next];
         self.next = 1 - self.next;
-        // The copy that last read this memory must have run before it is written again. The raw area needs no such wait:
-        // what read it is on the same stream, before the copy that follows.
+        // The copy that last read this memory must have run before it is written again. The raw area needs no such
+        // wait: what read it is on the same stream, before the copy that follows.
         slot.copied.synchronize()?;
         let host = &mut slot.host.as_mut_slice()[..data.len()];
         copy_in_parts(data, host);
@@ -121,8 +121,8 @@ impl Uploader {
 impl Drop for Uploader {
     fn drop(&mut self) {
         if !self.arrived {
-            // After an error copies may still read the slots. The loader has reported the first problem already, and the
-            // device remembers its loss. The stream, which goes before the slots, waits once more.
+            // After an error copies may still read the slots. The loader has reported the first problem already, and
+            // the device remembers its loss. The stream, which goes before the slots, waits once more.
             let _ = self.stream.synchronize();
         }
     }

@@ -1,9 +1,10 @@
-//! Calls of the driver that fail, one after the other, until none fails any more: over a load, over 200 requests, and over
-//! the end. The device is the stand-in's, which checks what has to happen before what: memory that is used too early,
-//! after a wait that failed too, ends it.
+//! Calls of the driver that fail, one after the other, until none fails any more: over a load, over 200 requests, and
+//! over the end. The device is the stand-in's, which checks what has to happen before what: memory that is used too
+//! early, after a wait that failed too, ends it.
 //!
-//! Each round has an engine of its own, and the first step waits until all requests are there: round N makes the calls of
-//! round N + 1 up to the one that fails. (The calls of a load that come from several threads are in an order of their own.)
+//! Each round has an engine of its own, and the first step waits until all requests are there: round N makes the calls
+//! of round N + 1 up to the one that fails. (The calls of a load that come from several threads are in an order of
+//! their own.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -167,8 +168,8 @@ impl Served {
     }
 }
 
-/// Requests of every kind that steps differ for: prompts in pieces and from the cache, rows that are chosen from, altered,
-/// reported and drawn from whole, sequences that fork; then many of one token, which take next to no time.
+/// Requests of every kind that steps differ for: prompts in pieces and from the cache, rows that are chosen from,
+/// altered, reported and drawn from whole, sequences that fork; then many of one token, which take next to no time.
 fn drafts(count: usize) -> Vec<Draft> {
     let token = |i: usize| (i % tiny::VOCAB as usize) as u32;
     (0..count)
@@ -265,8 +266,8 @@ fn calls_of_recordings_fail() {
     }
 }
 
-/// G3: whichever allocation of a load finds no memory, on the device or page-locked, the load ends in `OutOfMemory`, and
-/// nothing of it is left; once it is loaded, an engine allocates nothing more.
+/// G3: whichever allocation of a load finds no memory, on the device or page-locked, the load ends in `OutOfMemory`,
+/// and nothing of it is left; once it is loaded, an engine allocates nothing more.
 #[test]
 fn every_allocation_fails_once() {
     let rig = Rig::new("cpu-wave32:up@allocations", Extra::SelfTest);
@@ -317,8 +318,8 @@ impl Serving {
     }
 
     /// `plan` says which call fails with `INVALID`. Requests of one step end with an error that says so, each once; all
-    /// others have exactly their tokens, those that come later too; nothing is left of any. `false` where none fails any
-    /// more.
+    /// others have exactly their tokens, those that come later too; nothing is left of any. `false` where none fails
+    /// any more.
     fn fail(&self, plan: impl FnOnce(&Faults)) -> bool {
         let round = self.rig.round().unwrap();
         let served = round.start();
@@ -373,8 +374,8 @@ fn stride(usual: usize) -> usize {
     if Config::default().cases > 10_000 { 1 } else { usual }
 }
 
-/// G3, G10: whatever call fails while requests are served takes one step with it and nothing else (`Serving::fail`): some
-/// calls of each kind, with requests of every kind.
+/// G3, G10: whatever call fails while requests are served takes one step with it and nothing else (`Serving::fail`):
+/// some calls of each kind, with requests of every kind.
 #[test]
 fn calls_of_each_kind_fail() {
     let Some(serving) = Serving::new("cpu-wave32:up@kinds", MIXED) else { return };

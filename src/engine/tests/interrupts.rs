@@ -1,4 +1,5 @@
-//! Steps that are stopped half-way. The scripted ones never end by themselves, so a test that ends has seen one stopped.
+//! Steps that are stopped half-way. The scripted ones never end by themselves, so a test that ends has seen one
+//! stopped.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

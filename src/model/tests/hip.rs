@@ -84,9 +84,9 @@ fn exercise(device: &Opened) -> Result<(Vec<f32>, String)> {
     Ok((logits, model.backend.describe()))
 }
 
-/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, or, where no more
-/// than a recording fails, said and done without; nothing stays allocated, and the device, where it is not lost, serves the
-/// next engine.
+/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, or, where no
+/// more than a recording fails, said and done without; nothing stays allocated, and the device, where it is not lost,
+/// serves the next engine.
 #[test]
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
@@ -139,7 +139,8 @@ fn the_budget_is_what_is_taken() {
     assert_eq!(device.0.allocated_bytes(), 0);
 }
 
-/// The mode in which nothing depends on the batch: in chunks, token by token, or beside others, a row has the same bits.
+/// The mode in which nothing depends on the batch: in chunks, token by token, or beside others, a row has the same
+/// bits.
 #[test]
 fn batch_invariant_mode_is_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
@@ -173,8 +174,8 @@ fn self_test_on_real_weights() {
     }
 }
 
-/// G3, G23, G26: a decode step is one launch of a recording, which copies the step's numbers itself: nothing is allocated,
-/// and only the wanted rows come back.
+/// G3, G23, G26: a decode step is one launch of a recording, which copies the step's numbers itself: nothing is
+/// allocated, and only the wanted rows come back.
 #[test]
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
@@ -226,7 +227,8 @@ fn decode_unrecorded((device, options): &Opened, name: &str) -> Vec<Vec<f32>> {
     decode_sizes(&mut load(&device, name), &SIZES)
 }
 
-/// Every step is recorded at the load and none after it, whatever the size of a batch; recorded steps give what others do.
+/// Every step is recorded at the load and none after it, whatever the size of a batch; recorded steps give what others
+/// do.
 #[test]
 fn steps_are_recorded_at_the_load_alone() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
@@ -271,8 +273,8 @@ fn recordings_keep_to_their_room() {
     assert_eq!(faults.live(), Live::default());
 }
 
-/// A product that the matrix library refuses while a step is recorded, by which the recording is lost: our own kernels take
-/// its place in the recording that is made anew, and no step fails.
+/// A product that the matrix library refuses while a step is recorded, by which the recording is lost: our own kernels
+/// take its place in the recording that is made anew, and no step fails.
 #[test]
 fn a_library_that_refuses_in_a_recording_fails_no_step() {
     let _alone = vendor::alone();

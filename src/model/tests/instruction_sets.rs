@@ -3,8 +3,8 @@
 use super::*;
 use crate::backend::cpu::Isa;
 
-/// The logits of golden models have the same bits on every instruction set of this CPU. Their digest is printed: that of
-/// another architecture must be the same.
+/// The logits of golden models have the same bits on every instruction set of this CPU. Their digest is printed: that
+/// of another architecture must be the same.
 #[test]
 fn logits_have_the_same_bits_on_every_instruction_set() {
     let names = [

@@ -161,8 +161,8 @@ fn weights_that_do_not_fit_are_refused() {
     assert!(advice.contains("smaller model"), "{advice}");
 }
 
-/// Progress comes every few megabytes of a tensor, sums up to the file's bytes, and an error of whoever is told ends the
-/// load there.
+/// Progress comes every few megabytes of a tensor, sums up to the file's bytes, and an error of whoever is told ends
+/// the load there.
 fn check_progress<L: Loader>(mut loader: L) {
     let (rows, cols) = (4096, 4096);
     let data = vec![0u8; rows * cols * 2];
@@ -210,7 +210,8 @@ fn max_abs(values: &[f32]) -> f32 {
 }
 
 /// M1, M2, M3, M6, M11, M12: every supported architecture, float weights of each type, to 1e-3 of the largest logit.
-/// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider there.
+/// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider
+/// there.
 #[test]
 fn golden_logits_of_the_architectures() {
     for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {

@@ -76,8 +76,8 @@ fn a_refused_prompt_that_can_share_is_admitted() {
     let mut h = Harness::new(16, SchedulerConfig { max_num_batched_tokens: 64, max_model_len: 80, ..limits() });
     let prompt = sequence(1, 48).prompt;
     h.add(sequence(1, 20)).unwrap();
-    // 12 blocks of which 5 are soon computed by the first; 11 are free. It has more tokens of its own than it shares, so
-    // it does not wait for them.
+    // 12 blocks of which 5 are soon computed by the first; 11 are free. It has more tokens of its own than it shares,
+    // so it does not wait for them.
     h.add(NewSequence { prompt, max_tokens: 1, ..sequence(2, 1) }).unwrap();
     h.add(sequence(3, 1)).unwrap();
     assert_eq!(shares(&h.step()), [(1, 20)]);

@@ -237,8 +237,8 @@ impl Sim {
         prompt.map(|seq| (seq.id, seq.num_pending()))
     }
 
-    /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that it
-    /// needs. And the limits of partial prefills hold.
+    /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that
+    /// it needs. And the limits of partial prefills hold.
     fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>) {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);

@@ -2,7 +2,8 @@
 
 use super::ast::{Arguments, Body, Expr, Macro, Name, Post, Statement, Target};
 
-/// Whether a loop of the template goes through `message.content`, under that name, a variable's, or a macro's parameter.
+/// Whether a loop of the template goes through `message.content`, under that name, a variable's, or a macro's
+/// parameter.
 pub(super) fn loops_over_content(body: &Body) -> bool {
     let mut search = Search { names: Vec::new(), macros: Vec::new(), found: false };
     // A name may be given content after the loop that goes through it, in a macro above its call for one.

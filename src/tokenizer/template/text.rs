@@ -1,9 +1,9 @@
 //! Strings that know which of their bytes are the template's and which a client's.
 //!
-//! Every operation of the language builds its results from pieces of its operands, and each piece keeps its origin. What
-//! an operation makes up itself (digits, quotes and brackets of JSON, padding) counts as the client's, because how much
-//! of it there is depends on the client's data; no control token is spelled with it. So a byte that is marked as the
-//! template's was written in the template's source, or in the texts of BOS and EOS.
+//! Every operation of the language builds its results from pieces of its operands, and each piece keeps its origin.
+//! What an operation makes up itself (digits, quotes and brackets of JSON, padding) counts as the client's, because how
+//! much of it there is depends on the client's data; no control token is spelled with it. So a byte that is marked as
+//! the template's was written in the template's source, or in the texts of BOS and EOS.
 
 use std::ops::Range;
 use std::rc::Rc;

@@ -1,10 +1,12 @@
-//! Caches that are not coherent: what a wave sees of the stores of other workgroups, as late as AMD's memory model allows.
+//! Caches that are not coherent: what a wave sees of the stores of other workgroups, as late as AMD's memory model
+//! allows.
 //!
 //! A store waits in a queue of its wave until the wave waits for it, and where there are several L2
 //! caches (GFX940 and later of GFX9) in its workgroup until it is written back. A load sees memory as it
 //! was when its wave last invalidated its caches, at first when the launch began, but for what its own workgroup has
-//! stored. A scalar load sees what the scalar cache holds, which may be from launches before ([`ScalarCache`]). Atomics, and loads and stores that say so, go to memory itself.
-//! LLVM's AMDGPU usage document, "Memory model", says which instructions a release and an acquire are on each target.
+//! stored. A scalar load sees what the scalar cache holds, which may be from launches before ([`ScalarCache`]).
+//! Atomics, and loads and stores that say so, go to memory itself. LLVM's AMDGPU usage document, "Memory model", says
+//! which instructions a release and an acquire are on each target.
 
 use std::collections::HashMap;
 
@@ -54,7 +56,8 @@ type Words = HashMap<u64, Word>;
 const LINE: u64 = 64;
 
 /// The scalar cache, all of a device's as one that never has to give up a line: what a launch leaves in it the next one
-/// may find. Runtimes are to have it invalidated ahead of every kernel (a new one is), and were seen not to within graphs.
+/// may find. Runtimes are to have it invalidated ahead of every kernel (a new one is), and were seen not to within
+/// graphs.
 #[derive(Debug, Default)]
 pub struct ScalarCache {
     /// By address / LINE; with the time in this launch of which the content is.

@@ -97,7 +97,8 @@ pub fn run_after(
         if turns == 0 {
             break;
         }
-        // The latest goes on first, and the others only where it pauses again: they stay where they are as long as may be.
+        // The latest goes on first, and the others only where it pauses again: they stay where they are as long as may
+        // be.
         for turn in (0..resident.len()).rev().take(turns) {
             let workgroup = &mut resident[turn];
             let has_ended = workgroup.run(object, launch.order, &mut context).map_err(|stop| {
@@ -122,8 +123,9 @@ pub fn run_after(
     Ok(Stats { wave_instructions: context.clock })
 }
 
-/// Workgroups that take turns where they do not see each other's stores at once. Each of its waves goes as far as its next
-/// atomic on global memory; then the others go on, while what the wave did not wait for before is still on its way.
+/// Workgroups that take turns where they do not see each other's stores at once. Each of its waves goes as far as its
+/// next atomic on global memory; then the others go on, while what the wave did not wait for before is still on its
+/// way.
 const RESIDENT: usize = 3;
 
 struct Stop {
@@ -166,8 +168,8 @@ impl Workgroup {
     }
 }
 
-/// Runs each wave from barrier to barrier, until all have ended or some pause. A barrier is passed when every wave that has
-/// not ended is there.
+/// Runs each wave from barrier to barrier, until all have ended or some pause. A barrier is passed when every wave that
+/// has not ended is there.
 fn run_waves(object: &CodeObject, waves: &mut [Wave], order: Order, context: &mut Context<'_>) -> Result<(), Stop> {
     loop {
         for turn in 0..waves.len() {

@@ -1,8 +1,8 @@
 //! Executes AMD GPU machine code on the CPU.
 //!
-//! [`CodeObject::load`] takes the ELF file that clang, hipcc or hipRTC writes; [`run`] executes one of its kernels, wave
-//! by wave, on a [`Memory`] that the caller owns and that decides which addresses exist. See the crate's README for what
-//! it can and cannot show, and for how an instruction is added.
+//! [`CodeObject::load`] takes the ELF file that clang, hipcc or hipRTC writes; [`run`] executes one of its kernels,
+//! wave by wave, on a [`Memory`] that the caller owns and that decides which addresses exist. See the crate's README
+//! for what it can and cannot show, and for how an instruction is added.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 mod abi;

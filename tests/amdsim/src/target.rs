@@ -44,7 +44,8 @@ impl Target {
         self.generation >= 11 || self.has_scopes()
     }
 
-    /// GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and there is an L2 cache for each part of the chip.
+    /// GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and there is an L2 cache for each part of the
+    /// chip.
     pub fn has_scopes(&self) -> bool {
         self.has_unified_registers() && self.name != "gfx90a"
     }

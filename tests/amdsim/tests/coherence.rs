@@ -1,6 +1,6 @@
 //! Where workgroups do not see each other's stores at once: the protocol of the engine's kernels works with all of its
-//! fences, and without any one of them does not. And where nothing invalidates the scalar cache between kernels: numbers
-//! that change are read past it.
+//! fences, and without any one of them does not. And where nothing invalidates the scalar cache between kernels:
+//! numbers that change are read past it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -11,8 +11,8 @@ use common::{Arena, Args, Case, compile, targets};
 const THREADS: usize = 256;
 const BLOCKS: usize = 7;
 
-/// One target of each memory model: a cache before L2, an L2 for each part of the chip, two levels of caches before L2, and
-/// scopes in the instructions.
+/// One target of each memory model: a cache before L2, an L2 for each part of the chip, two levels of caches before L2,
+/// and scopes in the instructions.
 const MODELS: [&str; 4] = ["gfx90a", "gfx942", "gfx1100", "gfx1201"];
 
 /// Sums and counters.
@@ -82,7 +82,8 @@ fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
     }
 }
 
-/// What a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the engine's.
+/// What a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the
+/// engine's.
 #[derive(Debug, PartialEq)]
 struct Found {
     gathered: Vec<f32>,
@@ -139,8 +140,8 @@ fn expected_of(indices: [u32; ROWS]) -> Found {
     Found { gathered: indices.into_iter().flat_map(row).collect(), plain: sums.clone(), sums }
 }
 
-/// ROCm/hip#3902: a repeated graph whose kernels read a number of the step before. The engine's kernels do not, a kernel
-/// that reads it as the compiler likes does, and so would the engine's if they did.
+/// ROCm/hip#3902: a repeated graph whose kernels read a number of the step before. The engine's kernels do not, a
+/// kernel that reads it as the compiler likes does, and so would the engine's if they did.
 #[test]
 fn a_step_reads_no_number_of_the_one_before() {
     let steps = [[2, 0, 1], [1, 2, 0]];

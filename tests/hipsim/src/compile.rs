@@ -121,8 +121,8 @@ fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) ->
     own.chain(kept.map(str::to_owned)).collect()
 }
 
-/// A fused product and sum as an instruction: without it, it is a call of the C library's function, which takes the same
-/// instruction.
+/// A fused product and sum as an instruction: without it, it is a call of the C library's function, which takes the
+/// same instruction.
 #[cfg(target_arch = "x86_64")]
 fn fused_products() -> Option<&'static str> {
     is_x86_feature_detected!("fma").then_some("-mfma")
@@ -142,8 +142,9 @@ fn defines() -> String {
     variable(DEFINES).unwrap_or_default()
 }
 
-/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, and on what the processor has: a cache keyed by the
-/// compiler's version must not give kernels that were changed for a test, or for another processor, to anybody else.
+/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, and on what the processor has: a cache keyed by
+/// the compiler's version must not give kernels that were changed for a test, or for another processor, to anybody
+/// else.
 pub(crate) fn version() -> (i32, i32) {
     let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     let defines = defines();

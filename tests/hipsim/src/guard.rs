@@ -1,5 +1,5 @@
-//! Page-locked memory that a queued copy or kernel is still to read, or a copy to write: the host may not write, or not even
-//! touch, it before.
+//! Page-locked memory that a queued copy or kernel is still to read, or a copy to write: the host may not write, or not
+//! even touch, it before.
 //!
 //! Its pages are protected until that runs. The first access that breaks the rule is noted by the handler of the
 //! signal, which then gives the page free: the program goes on, and the operation, when it runs, tells of it.
@@ -142,8 +142,8 @@ fn protect(pages: std::ops::Range<usize>) {
     }
 }
 
-/// For the handler of SIGSEGV: whether the address lies on a guarded page, which is usable afterwards. `by_host` is false for
-/// a kernel of the CPU, which may read page-locked memory as a GPU may.
+/// For the handler of SIGSEGV: whether the address lies on a guarded page, which is usable afterwards. `by_host` is
+/// false for a kernel of the CPU, which may read page-locked memory as a GPU may.
 pub(crate) fn release_page(address: usize, code: usize, by_host: bool) -> bool {
     let mut found = false;
     for place in GUARDED.iter().filter(|place| place.is_guarded()) {

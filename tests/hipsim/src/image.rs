@@ -1,5 +1,5 @@
-//! The code object in the program's memory that a module was loaded from. AMD's runtime does not copy it: for as long as
-//! the module is loaded, it gives profilers and debuggers its address.
+//! The code object in the program's memory that a module was loaded from. AMD's runtime does not copy it: for as long
+//! as the module is loaded, it gives profilers and debuggers its address.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -20,8 +20,8 @@ impl Image {
         let mut now = vec![0u8; self.bytes];
         let to = libc::iovec { iov_base: now.as_mut_ptr().cast(), iov_len: self.bytes };
         let from = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(self.address), iov_len: self.bytes };
-        // SAFETY: the system call reads a process' memory as a debugger does: what is not mapped is an error of the call.
-        // The two descriptions and the vector outlive it.
+        // SAFETY: the system call reads a process' memory as a debugger does: what is not mapped is an error of the
+        // call. The two descriptions and the vector outlive it.
         let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
         // A system that forbids the call does not tell.
         let forbidden = std::io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);

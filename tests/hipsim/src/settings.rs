@@ -64,8 +64,8 @@ impl Settings {
     }
 }
 
-/// One entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and `:weak` where
-/// workgroups shall not see each other's stores before AMD's memory model says so.
+/// One entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and `:weak`
+/// where workgroups shall not see each other's stores before AMD's memory model says so.
 fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
     let problem = || format!("device {entry:?}: one of {}, with :up, :down, :weak, is expected", Target::names());
     let mut parts = entry.split(':');

@@ -1,4 +1,5 @@
-//! What has to happen before what: a program that does not wait ends in a fault, which names both that were in no order.
+//! What has to happen before what: a program that does not wait ends in a fault, which names both that were in no
+//! order.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;

@@ -291,8 +291,8 @@ format!(Q2_K {
     }
 });
 
-/// Scale `j` of the 16 of a Q3_K block: 6 bits with offset 32, the low 4 in nibbles of bytes 0 to 7, the high 2 in bytes
-/// 8 to 11.
+/// Scale `j` of the 16 of a Q3_K block: 6 bits with offset 32, the low 4 in nibbles of bytes 0 to 7, the high 2 in
+/// bytes 8 to 11.
 ///
 /// # Safety
 /// As for `Format::scales`.

@@ -2,8 +2,8 @@
 //!
 //! A tile holds, for each block of 32 columns, `LOW + HIGH` lines of 64 bytes: byte `4 * row + i` of a line is about
 //! element `i` of some groups of four. A plane of `bits` bits per code has `bits` lines; group `g` lies in line
-//! `g % bits` at shift `bits * (g / bits)`. After all code lines follow the side bytes (scales): per GGUF block, unit by
-//! unit, the 16 rows' side by side. No bit is added or lost.
+//! `g % bits` at shift `bits * (g / bits)`. After all code lines follow the side bytes (scales): per GGUF block, unit
+//! by unit, the 16 rows' side by side. No bit is added or lost.
 
 use super::formats::{Format, Position, with_format};
 use super::kernels::side_bytes;

@@ -56,8 +56,8 @@ impl Cache {
         }
     }
 
-    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they then
-    /// find what was stored. `None` where files cannot be locked.
+    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they
+    /// then find what was stored. `None` where files cannot be locked.
     pub fn lock(&self, key: &Key) -> Option<File> {
         let directory = self.directory.as_ref()?;
         // Few files, which stay: one that is removed while somebody waits for it would lock nothing.

@@ -1,5 +1,5 @@
-//! Which matrix unit code uses, read from its machine code. The GPU alone does not tell: code of a generic target leaves
-//! matrix units aside that only some GPUs of the family have.
+//! Which matrix unit code uses, read from its machine code. The GPU alone does not tell: code of a generic target
+//! leaves matrix units aside that only some GPUs of the family have.
 
 /// What products of many rows are computed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +75,8 @@ fn sections(image: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-/// VOP3P of GFX11 and GFX12: encoding 0xcc, opcodes 0x40 and up. VOP3P-MAI of GFX9: encoding 0xd3, opcodes 0x40 and up, of
-/// which two move registers (`v_accvgpr_read`, `v_accvgpr_write`).
+/// VOP3P of GFX11 and GFX12: encoding 0xcc, opcodes 0x40 and up. VOP3P-MAI of GFX9: encoding 0xd3, opcodes 0x40 and up,
+/// of which two move registers (`v_accvgpr_read`, `v_accvgpr_write`).
 fn of_amd(sections: &[&[u8]]) -> MatrixUnit {
     for section in sections {
         for instruction in section.as_chunks::<4>().0 {

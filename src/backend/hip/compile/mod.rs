@@ -1,5 +1,5 @@
-//! From kernel sources to code that the device loads: what was compiled with this library, for the GPU or for its family,
-//! else what the platform's run-time compiler makes of the embedded sources, kept on disk.
+//! From kernel sources to code that the device loads: what was compiled with this library, for the GPU or for its
+//! family, else what the platform's run-time compiler makes of the embedded sources, kept on disk.
 
 mod cache;
 mod embedded;

@@ -102,8 +102,8 @@ fn no_code_and_no_compiler_is_an_error() {
     assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
 }
 
-/// Code of a family of GPUs that the driver does not load is compiled here instead; where that cannot be, the error says
-/// what was wrong with both.
+/// Code of a family of GPUs that the driver does not load is compiled here instead; where that cannot be, the error
+/// says what was wrong with both.
 #[test]
 fn embedded_code_that_does_not_load_is_compiled() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
@@ -149,8 +149,8 @@ fn what_others_compile_is_waited_for() {
     assert_eq!(compiled, 1, "{origins:?}");
 }
 
-/// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested with
-/// what `doctor` prints.
+/// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested
+/// with what `doctor` prints.
 #[test]
 fn matrix_unit_of_damaged_code_is_unknown() {
     for image in [&b""[..], b"\x7fELF", &[0xff; 200], b"BC\xc0\xde, which is bitcode"] {

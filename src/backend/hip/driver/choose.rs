@@ -31,8 +31,8 @@ pub struct Survey {
     pub devices: Result<(PathBuf, Vec<Listed>), String>,
 }
 
-/// The device that was asked for; without a wish the first that is not part of a processor, since that one is faster and has
-/// memory of its own, else the first.
+/// The device that was asked for; without a wish the first that is not part of a processor, since that one is faster
+/// and has memory of its own, else the first.
 pub(super) fn choose(asked: Option<u32>, devices: &[Listed]) -> Result<u32, Unopened> {
     let Some(index) = asked else {
         let chosen = devices.iter().find(|device| !device.integrated).or(devices.first());

@@ -128,8 +128,8 @@ pub trait Driver: Send + Sync {
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes>;
-    /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of it
-    /// has ended, where the device can do that; it then waits itself (`pdl_wait`).
+    /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
+    /// it has ended, where the device can do that; it then waits itself (`pdl_wait`).
     #[allow(clippy::missing_safety_doc)]
     unsafe fn launch(
         &self,

@@ -336,8 +336,8 @@ impl Driver for Nvidia {
         };
         let mut parameters = [args.cast_mut()];
         let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
-        // SAFETY: see above; the driver copies configuration and parameter before it returns. Every kernel of ours calls
-        // `pdl_wait` before it touches what another one writes.
+        // SAFETY: see above; the driver copies configuration and parameter before it returns. Every kernel of ours
+        // calls `pdl_wait` before it touches what another one writes.
         unsafe { call!(self.cuda, cuLaunchKernelEx(&raw const config, function, parameters, extra)) }
     }
 

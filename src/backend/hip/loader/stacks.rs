@@ -1,5 +1,5 @@
-//! How a stack of matrices lies on the device: computed before anything is uploaded, since the shapes of products follow
-//! from it.
+//! How a stack of matrices lies on the device: computed before anything is uploaded, since the shapes of products
+//! follow from it.
 
 use super::{aligned, device_type, part_bytes};
 use crate::backend::LinearPart;

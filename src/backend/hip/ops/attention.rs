@@ -72,8 +72,8 @@ impl HipBackend {
             *place = frequency.to_ne_bytes();
         }
         let bytes = &self.staging.as_slice()[..4 * spec.inv_freq.len()];
-        // SAFETY: nothing else uses the memory within a step before its results are brought, and none does after an error:
-        // the next step waits for the stream first.
+        // SAFETY: nothing else uses the memory within a step before its results are brought, and none does after an
+        // error: the next step waits for the stream first.
         unsafe { self.stream.copy_to_device(self.inv_freq.ptr(), bytes)? };
         self.stream.synchronize()?;
         self.rope = Some(spec.clone());

@@ -50,7 +50,8 @@ impl HipBackend {
         rows == 1 && self.matrix_format(matrix, rows) == Some(Format::F32)
     }
 
-    /// The segments of a matrix that are multiplied in one launch. Not in batch-invariant mode, where all rows go one way.
+    /// The segments of a matrix that are multiplied in one launch. Not in batch-invariant mode, where all rows go one
+    /// way.
     fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
         let [first, second] = &matrix.segments[..] else { return None };
         let [.., most_rows] = MATMUL_PAIR_ROWS;
@@ -128,7 +129,8 @@ impl HipBackend {
         Ok(())
     }
 
-    /// `out = matrix · rms_norm(x)`. For one row the norm is `gemv`'s; else `normed` takes the rows in the matrix' format.
+    /// `out = matrix · rms_norm(x)`. For one row the norm is `gemv`'s; else `normed` takes the rows in the matrix'
+    /// format.
     #[allow(clippy::too_many_arguments)] // the op's
     pub(in super::super) fn norm_multiply(
         &mut self,

@@ -85,8 +85,8 @@ impl HipBackend {
         Ok(())
     }
 
-    /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that it
-    /// did not compute. It is not asked again then, and `activation_format` is that of our own kernels.
+    /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that
+    /// it did not compute. It is not asked again then, and `activation_format` is that of our own kernels.
     pub(super) fn vendor_product(
         &mut self,
         segment: &Segment,

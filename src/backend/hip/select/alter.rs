@@ -1,9 +1,9 @@
 //! Bias, masks and penalties of a step's rows: the tokens whose logits change are sent with every step, so the device
 //! keeps nothing of a sequence.
 //!
-//! A list is as long as a sequence has distinct tokens, 12 bytes each: for 256 sequences of a thousand tokens 3 MB, written
-//! while the device computes the logits and copied in a tenth of a millisecond. It costs a small part of what attention
-//! reads for the same tokens, whatever their number.
+//! A list is as long as a sequence has distinct tokens, 12 bytes each: for 256 sequences of a thousand tokens 3 MB,
+//! written while the device computes the logits and copied in a tenth of a millisecond. It costs a small part of what
+//! attention reads for the same tokens, whatever their number.
 
 use crate::Result;
 use crate::backend::hip::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
@@ -89,7 +89,8 @@ impl Alterations {
     /// Queues the copy of what was added, and the kernel that alters the rows of `cols` at `logits`.
     ///
     /// # Safety
-    /// The rows that were added are rows at `logits`, and `function` is `alter_logits`. The last step's copies have run.
+    /// The rows that were added are rows at `logits`, and `function` is `alter_logits`. The last step's copies have
+    /// run.
     pub unsafe fn queue(&mut self, stream: &Stream, function: &Function, logits: DevicePtr, cols: usize) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
@@ -102,8 +103,8 @@ impl Alterations {
         let args = AlterLogitsArgs { logits, rows, tokens: self.token(0), cols: count(cols)? };
         let first = self.max_rows * ROW_BYTES;
         let host = self.host.as_slice();
-        // SAFETY: both buffers have room for the most rows and tokens, and the host's is written again only for the next
-        // step (the caller's promise). Tokens behind the row are passed over, the rows are there.
+        // SAFETY: both buffers have room for the most rows and tokens, and the host's is written again only for the
+        // next step (the caller's promise). Tokens behind the row are passed over, the rows are there.
         unsafe {
             stream.copy_to_device(rows, &host[..self.rows.len() * ROW_BYTES])?;
             if self.num_tokens > 0 {

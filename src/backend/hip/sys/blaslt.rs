@@ -1,5 +1,5 @@
-//! The calls of cuBLASLt and hipBLASLt that we use. Both libraries have the same functions with the same arguments under
-//! another prefix; numbers and the size of one opaque structure differ.
+//! The calls of cuBLASLt and hipBLASLt that we use. Both libraries have the same functions with the same arguments
+//! under another prefix; numbers and the size of one opaque structure differ.
 
 use std::ffi::{c_char, c_int, c_void};
 

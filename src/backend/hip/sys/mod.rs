@@ -11,8 +11,8 @@ pub mod cuda;
 pub mod hip;
 pub mod rtc;
 
-/// Opens a library that is never unmapped: the vendors' leave parts of themselves behind (LLVM's options, threads), which do
-/// not bear being initialised again by the next engine of the process.
+/// Opens a library that is never unmapped: the vendors' leave parts of themselves behind (LLVM's options, threads),
+/// which do not bear being initialised again by the next engine of the process.
 ///
 /// # Safety
 /// The library's initialisers may run in this process.

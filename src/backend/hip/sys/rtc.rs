@@ -1,5 +1,5 @@
-//! hipRTC and NVRTC: two libraries with the same functions under two prefixes. Each program lives in a process that ends with it, so
-//! none is destroyed.
+//! hipRTC and NVRTC: two libraries with the same functions under two prefixes. Each program lives in a process that
+//! ends with it, so none is destroyed.
 
 use std::ffi::{c_char, c_int};
 

@@ -8,8 +8,8 @@ use crate::quant::GgmlType;
 
 type Opened = (Device, HipOptions);
 
-/// Every op on every tensor type, odd shapes first, against f64, in memory that is poisoned and guarded; nothing stays on
-/// the device.
+/// Every op on every tensor type, odd shapes first, against f64, in memory that is poisoned and guarded; nothing stays
+/// on the device.
 fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     // Where they have to be compiled: several at once, and not by two tests.
@@ -18,8 +18,8 @@ fn check(device: Option<Opened>) {
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
-/// The same in AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device: their
-/// products would execute the code of F16 once more for each.
+/// The same in AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device:
+/// their products would execute the code of F16 once more for each.
 fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
     let Some(device) = devices::open(target) else { return };
     let types = |ty| KernelType::of(ty).is_some() && types(ty);

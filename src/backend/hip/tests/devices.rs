@@ -10,7 +10,8 @@ pub(crate) use crate::backend::hip::driver::faults::{Call, Faults, Faulty, Live}
 use crate::backend::hip::{Device, HipLoader, trial};
 use crate::config::{EngineArgs, HipOptions, Platform};
 
-/// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine code.
+/// The stand-in's devices: kernels compiled for the CPU, in both sizes of a wave and both orders, then AMD's machine
+/// code.
 pub(crate) const CPU_TARGETS: [&str; 4] = ["cpu-wave32:up", "cpu-wave32:down", "cpu-wave64:up", "cpu-wave64:down"];
 pub(crate) const AMD_TARGETS: [&str; 5] = ["gfx1100", "gfx942", "gfx90a", "gfx1030", "gfx1201"];
 /// Targets whose code differs little from one of those.

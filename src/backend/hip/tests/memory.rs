@@ -8,8 +8,8 @@ use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
-/// G24: what does not fit is refused before any of it is allocated or copied, by an error that says how much is there and
-/// what helps.
+/// G24: what does not fit is refused before any of it is allocated or copied, by an error that says how much is there
+/// and what helps.
 #[test]
 fn what_does_not_fit_is_refused_first() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };

@@ -1,5 +1,5 @@
-//! The backend over a driver's library: the stand-in (tests/hipsim), whose devices are AMD machine code in a simulator and
-//! kernels on the CPU; or the GPU of this machine.
+//! The backend over a driver's library: the stand-in (tests/hipsim), whose devices are AMD machine code in a simulator
+//! and kernels on the CPU; or the GPU of this machine.
 
 mod args;
 mod barriers;

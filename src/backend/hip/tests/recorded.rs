@@ -148,8 +148,8 @@ fn a_repeated_step_checks_its_batch() {
     }
 }
 
-/// Steps that are recorded once and repeated with other sequences in other orders, on a device that never invalidates its
-/// scalar cache for the kernels of a graph: each gives what it gives op by op.
+/// Steps that are recorded once and repeated with other sequences in other orders, on a device that never invalidates
+/// its scalar cache for the kernels of a graph: each gives what it gives op by op.
 fn check_repetitions(target: &str) {
     let Some((device, options)) = devices::open(target) else { return };
     let outputs = [Some(false), Some(true)].map(|graphs| {
@@ -224,7 +224,8 @@ fn two_steps(rig: &mut AttentionRig<HipLoader>) -> (Plan, Vec<f32>) {
     step(rig, &batch).unwrap()
 }
 
-/// A driver whose graphs read old numbers is found at the load: steps then run op by op and are right, and it is said why.
+/// A driver whose graphs read old numbers is found at the load: steps then run op by op and are right, and it is said
+/// why.
 #[test]
 fn graphs_that_read_old_numbers_are_not_used() {
     let Some((device, options)) = devices::open(FAULTY_TARGETS[3]) else { return };
@@ -259,7 +260,8 @@ fn graphs_with_an_old_scalar_cache_are_not_used() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// Whatever call fails, of the test or of the recordings, the load goes on without graphs; a device that is lost ends it.
+/// Whatever call fails, of the test or of the recordings, the load goes on without graphs; a device that is lost ends
+/// it.
 #[test]
 fn a_test_of_graphs_that_fails_fails_no_load() {
     const NOT_SUPPORTED: i32 = 801;

@@ -5,8 +5,8 @@ use crate::backend::conformance::{Random, fill, matrix};
 use crate::backend::{Backend, Loader};
 use crate::selection::{Alteration, AlteredToken, Penalties, Selected, Wanted, Wish};
 
-/// The sum of a row has the same bits whichever of its blocks arrives last: the stand-in runs them in both orders, and as
-/// often as it is asked to.
+/// The sum of a row has the same bits whichever of its blocks arrives last: the stand-in runs them in both orders, and
+/// as often as it is asked to.
 #[test]
 fn the_order_of_blocks_leaves_no_trace() {
     let cols = 33_000;

@@ -166,8 +166,8 @@ fn close(what: &str, got: &[f32], expected: &[f64], most: f64) {
     }
 }
 
-/// The library serves when every shape was right in a process of its own, and also where the algorithm that it names first
-/// is refused when it is to run.
+/// The library serves when every shape was right in a process of its own, and also where the algorithm that it names
+/// first is refused when it is to run.
 #[test]
 fn a_library_that_is_right_serves() {
     let _alone = alone();
@@ -186,8 +186,8 @@ fn a_library_that_is_right_serves() {
     }
 }
 
-/// Each way in which hipBLASLt has failed, met at the load: the process that tries it is the one that suffers, our kernels
-/// serve, the reason is said, and the verdict is remembered.
+/// Each way in which hipBLASLt has failed, met at the load: the process that tries it is the one that suffers, our
+/// kernels serve, the reason is said, and the verdict is remembered.
 #[test]
 fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     let _alone = alone();
@@ -216,7 +216,8 @@ fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     }
 }
 
-/// What is refused after it was tried costs no request: our kernels compute what is missing, and from then on everything.
+/// What is refused after it was tried costs no request: our kernels compute what is missing, and from then on
+/// everything.
 #[test]
 fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
     let _alone = alone();
@@ -288,8 +289,8 @@ fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
     assert!(matches!(refused, Err(Error::Internal { .. })), "{refused:?}");
 }
 
-/// The survey of `doctor --test`: each shape has its own verdict, whatever is remembered, and a library that is not used
-/// says why.
+/// The survey of `doctor --test`: each shape has its own verdict, whatever is remembered, and a library that is not
+/// used says why.
 #[test]
 fn a_survey_tries_every_shape_by_itself() {
     let _alone = alone();

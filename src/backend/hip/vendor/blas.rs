@@ -1,5 +1,5 @@
-//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts and
-//! large batches use it, over weights that `ops::vendor` dequantises.
+//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts
+//! and large batches use it, over weights that `ops::vendor` dequantises.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -219,9 +219,9 @@ impl VendorBlas {
         let mut refusal = Ok(());
         for algorithm in plan.algorithms.clone() {
             let algorithm_at = plan.results.as_ptr().cast::<u8>().wrapping_add(algorithm * dialect.result_bytes);
-            // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was given
-            // by the library for these layouts within the workspace's size, and lies in the results with its whole size.
-            // alpha and beta are read before the call returns.
+            // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was
+            // given by the library for these layouts within the workspace's size, and lies in the results with its
+            // whole size. alpha and beta are read before the call returns.
             let status = unsafe {
                 (api.matmul)(
                     self.handle,

@@ -1,5 +1,6 @@
-//! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether it is right, and its calls. `ops::vendor`
-//! is what the backend does with it. Nothing needs it: whatever is wrong with it leads to our own kernels.
+//! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether it is right, and its calls.
+//! `ops::vendor` is what the backend does with it. Nothing needs it: whatever is wrong with it leads to our own
+//! kernels.
 
 mod allowed;
 pub mod blas;
@@ -12,8 +13,8 @@ pub use shapes::products;
 use crate::backend::hip::DeviceProperties;
 use crate::config::HipOptions;
 
-/// Whether the library is wanted at all, or why not. Batch invariance needs one order of summation; a driver that was given
-/// by its path comes without the vendor's other libraries unless they are asked for.
+/// Whether the library is wanted at all, or why not. Batch invariance needs one order of summation; a driver that was
+/// given by its path comes without the vendor's other libraries unless they are asked for.
 ///
 /// # Errors
 /// What to say of it.

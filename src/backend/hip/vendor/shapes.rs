@@ -11,8 +11,8 @@ use crate::backend::hip::{KernelType, tuning};
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
 
-/// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of the
-/// largest step. Whether a product is added to its output, only the model knows: both are tried.
+/// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
+/// the largest step. Whether a product is added to its output, only the model knows: both are tried.
 pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone, tokens: usize) -> Vec<Product> {
     let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
     let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));

@@ -1,5 +1,5 @@
-//! The vendor's matrix library tried with the shapes of common models, one process a matrix: for `doctor --test`, where a
-//! shape that it cannot do shall not hide what it does with the others.
+//! The vendor's matrix library tried with the shapes of common models, one process a matrix: for `doctor --test`, where
+//! a shape that it cannot do shall not hide what it does with the others.
 
 use std::path::PathBuf;
 
@@ -45,8 +45,8 @@ pub struct LibrarySurvey {
     pub tried: Vec<Tried>,
 }
 
-/// Tries the library that is used on this device; else says why none is. `watch` is told of each shape, and says whether
-/// to go on.
+/// Tries the library that is used on this device; else says why none is. `watch` is told of each shape, and says
+/// whether to go on.
 ///
 /// # Errors
 /// `Interrupted`.

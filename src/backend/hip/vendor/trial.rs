@@ -1,9 +1,10 @@
 //! The vendor's matrix library is tried before it serves: every shape of the model, in a process of its own, since the
 //! library may not only refuse or be wrong but crash. The verdict is kept beside the compiled kernels.
 //!
-//! The numbers are integers small enough that every order of summation gives the same f32 (or f16), so a right result is
-//! right to the last bit. All of it is checked, not samples: the outputs of a row, weighted by random 64-bit numbers, are
-//! compared with what the same weighting of the matrix gives for that row. A wrong row passes once in 2^64 or so.
+//! The numbers are integers small enough that every order of summation gives the same f32 (or f16), so a right result
+//! is right to the last bit. All of it is checked, not samples: the outputs of a row, weighted by random 64-bit
+//! numbers, are compared with what the same weighting of the matrix gives for that row. A wrong row passes once in 2^64
+//! or so.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,8 +64,8 @@ pub fn verdict(
     judged(&tried(&job(properties, library, products), options)?)
 }
 
-/// The verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be otherwise
-/// next time.
+/// The verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be
+/// otherwise next time.
 fn tried(job: &Value, options: &HipOptions) -> std::result::Result<Vec<u8>, String> {
     let Some(command) = &options.helper else {
         return Err("it was not tried, since no program to try it in was named".to_owned());

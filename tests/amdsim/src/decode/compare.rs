@@ -132,8 +132,8 @@ pub fn pack(bits: &[u32; GROUP]) -> u64 {
     bits.iter().enumerate().fold(0, |mask, (lane, bit)| mask | u64::from(*bit) << lane)
 }
 
-/// `v_cmp_class`: the bits of the second source name the classes that count. `parts` gives the value, the smallest normal
-/// number and whether a NaN is quiet.
+/// `v_cmp_class`: the bits of the second source name the classes that count. `parts` gives the value, the smallest
+/// normal number and whether a NaN is quiet.
 fn class<T: Lane>(d: &Decoder<'_>, outputs: Outputs, parts: fn(T) -> (f64, f64, bool)) -> Decoded<Step> {
     let (value, classes) = (source::<T>(d, outputs, 0)?, source::<u32>(d, outputs, 1)?);
     Ok(step(move |wave| {

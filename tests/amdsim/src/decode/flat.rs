@@ -49,7 +49,8 @@ enum Base {
 }
 
 impl Address {
-    /// `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2` with `off` for what is absent. Flat addresses have one operand.
+    /// `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2` with `off` for what is absent. Flat addresses have one
+    /// operand.
     pub fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
         let scalar_text = d.text.operands.get(scalar).map_or("off", String::as_str);

@@ -1,7 +1,7 @@
 //! Vector arithmetic on 32- and 64-bit floats.
 //!
-//! The approximations (`exp`, `log`, `rcp`, `rsq`, `sin`, `cos`) are rounded correctly here; the hardware's are within an
-//! ulp or so of that. Subnormals are kept.
+//! The approximations (`exp`, `log`, `rcp`, `rsq`, `sin`, `cos`) are rounded correctly here; the hardware's are within
+//! an ulp or so of that. Subnormals are kept.
 
 use super::{Decoded, Decoder, Step, step};
 use crate::operand::Source;

@@ -1,8 +1,8 @@
 //! The matrix units: WMMA of GFX11 and GFX12, MFMA of CDNA.
 //!
-//! D = A * B + C, with the elements of a matrix spread over the lanes. The layouts are those of AMD's matrix instruction
-//! calculator. Sums are exact in f64 and rounded once; the hardware's order of roundings is not documented. EXEC is
-//! ignored, as by the hardware.
+//! D = A * B + C, with the elements of a matrix spread over the lanes. The layouts are those of AMD's matrix
+//! instruction calculator. Sums are exact in f64 and rounded once; the hardware's order of roundings is not documented.
+//! EXEC is ignored, as by the hardware.
 #![allow(unsafe_code)]
 
 use super::dot::signs;

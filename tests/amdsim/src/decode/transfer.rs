@@ -254,8 +254,8 @@ fn load_sized<const BYTES: usize, const WORDS: usize>(
     Ok(())
 }
 
-/// Reads the lanes of `active` whose data lies in `memory`, which begins at `start`, up to the first for which that is not
-/// so. Returns the lanes that are left.
+/// Reads the lanes of `active` whose data lies in `memory`, which begins at `start`, up to the first for which that is
+/// not so. Returns the lanes that are left.
 fn gather<const BYTES: usize, const WORDS: usize>(
     memory: &[u8],
     start: u64,

@@ -1,5 +1,5 @@
-//! hipBLASLt: products of 16-bit matrices with f32 sums, as the engine asks for them, and the ways in which the real library
-//! has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
+//! hipBLASLt: products of 16-bit matrices with f32 sums, as the engine asks for them, and the ways in which the real
+//! library has failed (`HIPSIM_BLASLT`, `hipsim_blaslt`).
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};

@@ -100,7 +100,8 @@ pub extern "C" fn hipsim_revive(device: c_int) -> Status {
 }
 
 /// Makes calls of one kind (1 `hipStreamSynchronize`, 2 `hipEventSynchronize`, 3 `hipStreamWaitEvent`) succeed without
-/// waiting, or (0) all of them wait again: a program that needs them must then end in a fault that names what is in no order.
+/// waiting, or (0) all of them wait again: a program that needs them must then end in a fault that names what is in no
+/// order.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
     let set = || {
@@ -114,8 +115,8 @@ pub extern "C" fn hipsim_without(device: c_int, wait: c_uint) -> Status {
     set().into()
 }
 
-/// Lets the first operation of each graph run behind the others, or (0) where it belongs: what they read of it is what the
-/// graph's last repetition has left.
+/// Lets the first operation of each graph run behind the others, or (0) where it belongs: what they read of it is what
+/// the graph's last repetition has left.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipsim_late_graphs(device: c_int, late: c_uint) -> Status {
     device_of(device).map(|device| device.lock().late_graphs = late != 0).into()

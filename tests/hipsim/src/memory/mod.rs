@@ -170,8 +170,8 @@ impl amdsim::Memory for View<'_> {
         let (start, end) = self.recent;
         let pointer = std::ptr::with_exposed_provenance_mut(start as usize);
         // SAFETY: all of a live mapping, which nothing unmaps while this view borrows the memory; nobody else has a
-        // reference into it, and whoever copies to or from it does so with the memory borrowed. Of page-locked memory the
-        // program promised that it stays as it is until the kernel has run.
+        // reference into it, and whoever copies to or from it does so with the memory borrowed. Of page-locked memory
+        // the program promised that it stays as it is until the kernel has run.
         let bytes = unsafe { std::slice::from_raw_parts_mut(pointer, (end - start) as usize) };
         Some((start, bytes))
     }

@@ -1,8 +1,8 @@
 //! The micro-kernel of all block formats: 16 outputs (the lanes) times up to 16 activation rows.
 //!
 //! Per block of 32 along `k`, in this order for every output whatever the rows and the instruction set:
-//! `acc = fma(scale * x.scale, (float)(Σ code·x - offset·Σ x), acc)`, then, with minimums, `acc = fma(min, x.sum, acc)`.
-//! The sums of products are exact in i32 (at most 32 · 255 · 127).
+//! `acc = fma(scale * x.scale, (float)(Σ code·x - offset·Σ x), acc)`, then, with minimums, `acc = fma(min, x.sum,
+//! acc)`. The sums of products are exact in i32 (at most 32 · 255 · 127).
 
 use super::super::formats::Format;
 use super::super::q8::{BLOCK, Q8Block};
