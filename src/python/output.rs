@@ -117,7 +117,11 @@ pub(super) struct Update {
 }
 
 /// The fields of `rocmforge.RequestMetrics`.
-type Metrics = (f64, Option<f64>, Option<f64>, Option<f64>, usize, usize);
+pub(super) type Metrics = (f64, Option<f64>, Option<f64>, Option<f64>, usize, usize);
+
+pub(super) fn metrics_fields(m: &RequestMetrics) -> Metrics {
+    (m.arrival_time, m.time_in_queue, m.time_to_first_token, m.total_time, m.num_cached_tokens, m.num_preemptions)
+}
 
 /// `(sequences, finished, prompt_logprobs, metrics)`, as `rocmforge/outputs.py` reads them.
 type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metrics);
@@ -159,16 +163,7 @@ impl Update {
             ))?;
         }
         let prompt = self.prompt_logprobs.map(|p| positions(py, p.into_iter(), tokenizer)).transpose()?;
-        let m = self.metrics;
-        let metrics = (
-            m.arrival_time,
-            m.time_in_queue,
-            m.time_to_first_token,
-            m.total_time,
-            m.num_cached_tokens,
-            m.num_preemptions,
-        );
-        Ok((sequences, self.finished, prompt, metrics))
+        Ok((sequences, self.finished, prompt, metrics_fields(&self.metrics)))
     }
 }
 

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::output::reason_name;
+use super::output::{Metrics, metrics_fields, reason_name};
 use crate::engine::{RequestRecord, Stats};
 use crate::kv_cache::Histogram;
 
@@ -47,13 +47,15 @@ fn histogram(durations: &Histogram) -> (Vec<f64>, Vec<u64>, f64) {
 }
 
 /// Finish reason, error, tokens of prompt and output, and the fields of `rocmforge.RequestMetrics`.
-pub(super) type RecordFields = (&'static str, Option<String>, usize, usize, MetricsFields);
-type MetricsFields = (f64, Option<f64>, Option<f64>, Option<f64>, usize, usize);
+pub(super) type RecordFields = (&'static str, Option<String>, usize, usize, Metrics);
 
 pub(super) fn record_fields(record: &RequestRecord) -> RecordFields {
-    let m = &record.metrics;
-    let metrics =
-        (m.arrival_time, m.time_in_queue, m.time_to_first_token, m.total_time, m.num_cached_tokens, m.num_preemptions);
     let error = record.error.as_ref().map(ToString::to_string);
-    (reason_name(record.finish_reason), error, record.prompt_tokens, record.generated_tokens, metrics)
+    (
+        reason_name(record.finish_reason),
+        error,
+        record.prompt_tokens,
+        record.generated_tokens,
+        metrics_fields(&record.metrics),
+    )
 }
