@@ -256,7 +256,6 @@ def children_of(pid):
         (["--quick"], "--test"),
         (["--part", "speed"], "--test"),
         (["--test", "--part", "nonsense"], "no part nonsense: there are devices, kernels"),
-        (["--test", "--device", "tpu"], "'tpu' is no device"),
         (["--test", "--threads", "2"], "--threads"),
     ],
 )
@@ -264,6 +263,15 @@ def test_wrong_usage(arguments, problem):
     done = doctor(*arguments, COLUMNS="200")
     assert done.returncode == 2
     assert problem in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--test"], ["--test", "--json"], ["--json"]])
+def test_names_that_are_no_device(arguments):
+    """An error for any of its forms, by the argument and by the environment."""
+    for more, settings in ((["--device", "hip:x"], {}), ([], {"ROCMFORGE_DEVICE": "hip:x"})):
+        done = doctor(*arguments, *more, **settings)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "got hip:x, expected auto, cpu, hip, gpu, rocm or cuda" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 from rocmforge import _rocmforge
+from rocmforge.cli.device_test import machine
+from rocmforge.cli.device_test.outcome import Job
 
 STAND_IN = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
 pytestmark = pytest.mark.skipif(
@@ -29,8 +31,8 @@ def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def doctor(**settings: str):
-    done = run("-m", "rocmforge", "doctor", "--json", **settings)
+def doctor(*options: str, **settings: str):
+    done = run("-m", "rocmforge", "doctor", "--json", *options, **settings)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -81,9 +83,50 @@ def test_a_card_is_preferred_to_a_part_of_the_processor() -> None:
     drivers = {driver["platform"]: driver for driver in report["gpu_drivers"]}
     assert drivers["amd"] == {"platform": "amd", "library": str(STAND_IN), "problem": None}
     shown = run("-m", "rocmforge", "doctor", ROCMFORGE_HIP_LIBRARY=str(STAND_IN)).stdout
-    assert 'GPU hip:1 of amd: hipsim gfx1100 (gfx1100), which device="hip" takes\n' in shown
+    assert 'GPU hip:1 of amd: hipsim gfx1100 (gfx1100), which device="auto" takes\n' in shown
     assert "GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated)\n" in shown
     assert f"driver for amd: {STAND_IN}\n" in shown
+
+
+def test_doctor_shows_the_device_that_is_named() -> None:
+    """`--device` goes before `ROCMFORGE_DEVICE`, and neither is passed over."""
+    library = {"ROCMFORGE_HIP_LIBRARY": str(STAND_IN), "ROCMFORGE_HIP_PLATFORM": "amd"}
+    shown = run("-m", "rocmforge", "doctor", "--device", "hip:0", ROCMFORGE_DEVICE="hip:1", **library).stdout
+    assert "device hip: hipsim gfx1102 (gfx1102, " in shown
+    assert 'GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated), which device="hip:0" takes\n' in shown
+    assert "GPU hip:1 of amd: hipsim gfx1100 (gfx1100)\n" in shown
+    assert 'device="hip:0" takes: hip\n' in shown
+    for options, more in ((["--device", "hip:2"], {}), ([], {"ROCMFORGE_DEVICE": "hip:2"})):
+        report = doctor(*options, **library | more)
+        assert LISTED in report["devices"][1]["detail"]
+        assert (report["device"], report["takes"]) == (["auto", *options][-1], "none")
+        assert not any(gpu["taken"] for gpu in report["gpus"])
+
+
+def test_doctor_of_the_cpu_opens_no_driver() -> None:
+    """One that ends its process could not be passed by otherwise."""
+    report = doctor("--device", "cpu", ROCMFORGE_HIP_LIBRARY=str(STAND_IN))
+    assert (report["gpus"], report["gpu_drivers"], report["takes"]) == ([], [], "cpu")
+    assert report["devices"][1] == {"name": "hip", "detail": "not looked for: the CPU is asked for"}
+    assert report["kernels"]
+
+
+def test_the_part_of_devices_tests_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And leaves the environment of its process as it was."""
+    for name, value in (TWO | {"HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "hip:1"}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ROCMFORGE_HIP_LIBRARY", str(STAND_IN))
+    monkeypatch.setenv("ROCMFORGE_HIP_PLATFORM", "amd")
+    monkeypatch.setattr(machine, "amd_nodes", list)
+    before = dict(os.environ)
+    found = machine.devices(Job("hip:0", True, True, tmp_path, lambda _: None, {}))
+    assert found.summary.startswith("hipsim gfx1102 (gfx1102, ")
+    assert found.details[:3] == [
+        f"driver for amd: {STAND_IN}",
+        "GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated), tested",
+        "GPU hip:1 of amd: hipsim gfx1100 (gfx1100)",
+    ]
+    assert dict(os.environ) == before
 
 
 @pytest.mark.parametrize(

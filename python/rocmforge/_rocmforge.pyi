@@ -19,6 +19,7 @@ __all__ = [
     "SamplingParams",
     "Tokenizer",
     "__version__",
+    "check_device",
     "check_gguf",
     "device_bandwidth",
     "device_cases",
@@ -319,11 +320,24 @@ def check_gguf(
 def run_helper() -> None:
     """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""
 
-def doctor(progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+def check_device(device: str) -> None:
+    """Whether that is the name of a device, be there one or not.
+
+    Raises:
+        InvalidRequestError: It is none; the message lists the names.
+    """
+
+def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
     """What this machine offers.
 
-    Loads every kernel onto the GPU, if there is one, and compiles those without code. `progress` is called with the
-    units of kernels that are done, and all.
+    Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code.
+
+    Args:
+        device: As for `LLM`. With the CPU no driver is opened.
+        progress: Called with the units of kernels that are done, and all.
+
+    Raises:
+        InvalidRequestError: There can be no such device, or a variable of the environment cannot be read.
     """
 
 def device_cases(

@@ -46,7 +46,7 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }
 
-/// The GPU that `device="hip"` would use.
+/// The GPU that is asked for, or that `device="hip"` would use.
 pub struct Gpu {
     pub platform: Platform,
     /// Among the platform's devices.
@@ -101,13 +101,13 @@ pub fn embedded_kernels() -> impl Iterator<Item = &'static str> {
     embedded_targets()
 }
 
-/// What `device="auto"` takes, in view of the environment; "none" where that is an error.
-pub fn auto_device(gpu_is_usable: bool) -> &'static str {
-    match EngineArgs::new("").with_env().map(|args| args.device) {
-        Ok(DeviceKind::Cpu) => "cpu",
-        Ok(DeviceKind::Auto | DeviceKind::Hip) if gpu_is_usable => "hip",
-        Ok(DeviceKind::Auto) => "cpu",
-        Ok(DeviceKind::Hip) | Err(_) => "none",
+/// What a device that was asked for, by an argument or by the environment, comes to; "none" where that is an error.
+pub fn taken_device(asked: DeviceKind, gpu_is_usable: bool) -> &'static str {
+    match asked {
+        DeviceKind::Cpu => "cpu",
+        DeviceKind::Auto | DeviceKind::Hip if gpu_is_usable => "hip",
+        DeviceKind::Auto => "cpu",
+        DeviceKind::Hip => "none",
     }
 }
 

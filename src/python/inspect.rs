@@ -10,9 +10,9 @@ use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::hip::{KernelRow, Listed, Origin, Survey};
-use crate::config::Platform;
+use crate::config::{DeviceKind, Platform};
 use crate::engine::check::check_file;
-use crate::engine::doctor::{auto_device, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus};
+use crate::engine::doctor::{cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// `(name, shape, type, bytes)`.
@@ -57,29 +57,43 @@ pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyA
     stages.collect()
 }
 
-/// What this machine offers, as `rocmforge doctor --json` prints it. `progress(done, total)` counts the units of
-/// kernels that were loaded, or compiled, for the GPU.
+/// Whether there may be a device of that name: `InvalidRequestError` listing the names, where it is none.
 #[pyfunction]
-#[pyo3(signature = (progress=None))]
-pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bound<'_, PyDict>> {
+pub(super) fn check_device(py: Python<'_>, device: &str) -> PyResult<()> {
+    Ok(engine_args(py, PathBuf::new())?.choose_device("device", device)?)
+}
+
+/// What this machine offers, as `rocmforge doctor --json` prints it, with the GPU that `device` names. With the CPU no
+/// driver is opened. `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
+#[pyfunction]
+#[pyo3(signature = (device="auto", progress=None))]
+pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+    prepare(py)?;
+    let mut args = engine_args(py, PathBuf::new())?;
+    args.choose_device("device", device)?;
+    let args = args.with_env()?;
     let features = PyDict::new(py);
     cpu_features().into_iter().try_for_each(|feature| features.set_item(feature.name, feature.available))?;
-    let device = PyDict::new(py);
-    device.set_item("name", "cpu")?;
-    device.set_item("detail", format!("instruction set in use: {}", Isa::detect().name()))?;
+    let cpu = PyDict::new(py);
+    cpu.set_item("name", "cpu")?;
+    cpu.set_item("detail", format!("instruction set in use: {}", Isa::detect().name()))?;
     let report = PyDict::new(py);
     report.set_item("architecture", std::env::consts::ARCH)?;
     report.set_item("embedded_targets", embedded_targets())?;
     report.set_item("num_cpus", std::thread::available_parallelism().map_or(1, usize::from))?;
     let hip = PyDict::new(py);
     hip.set_item("name", "hip")?;
-    prepare(py)?;
-    let args = engine_args(py, PathBuf::new())?;
-    let (drivers, gpu) = with_progress(py, progress, |report| Ok((gpus(&args), gpu(&args, report))))?;
+    let (drivers, gpu) = match args.device {
+        DeviceKind::Cpu => (Vec::new(), Err("not looked for: the CPU is asked for".to_owned())),
+        DeviceKind::Auto | DeviceKind::Hip => {
+            let (drivers, gpu) = with_progress(py, progress, |report| Ok((gpus(&args)?, gpu(&args, report))))?;
+            (drivers, gpu.map_err(|error| format!("not usable: {error}")))
+        }
+    };
     flush(py);
-    report.set_item("auto", auto_device(gpu.is_ok()))?;
+    report.set_item("device", device)?;
+    report.set_item("takes", taken_device(args.device, gpu.is_ok()))?;
     let taken = gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index));
-    let drivers = drivers.unwrap_or_default();
     report.set_item("gpu_drivers", drivers.iter().map(|d| gpu_driver(py, d)).collect::<PyResult<Vec<_>>>()?)?;
     let listed = drivers.iter().filter_map(|driver| Some((driver.platform, &driver.devices.as_ref().ok()?.1)));
     let listed = listed.flat_map(|(platform, devices)| devices.iter().map(move |device| (platform, device)));
@@ -93,9 +107,9 @@ pub(super) fn doctor(py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<Bo
             hip.set_item("matrix_library", gpu.matrix_library)?;
             hip.set_item("decode_steps", gpu.decode_steps)?;
         }
-        Err(error) => hip.set_item("detail", format!("not usable: {error}"))?,
+        Err(detail) => hip.set_item("detail", detail)?,
     }
-    report.set_item("devices", [device, hip])?;
+    report.set_item("devices", [cpu, hip])?;
     report.set_item("cpu_features", features)?;
     let kernels = cpu_kernels()?.into_iter().map(|k| (k.tensor_type, k.op, k.kernel));
     report.set_item("kernels", kernels.collect::<Vec<_>>())?;

@@ -27,7 +27,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::host::run_helper;
     #[pymodule_export]
-    use super::inspect::{check_gguf, doctor, embedded_targets, inspect_gguf};
+    use super::inspect::{check_device, check_gguf, doctor, embedded_targets, inspect_gguf};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]

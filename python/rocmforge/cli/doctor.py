@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from rocmforge import LLM, __version__, _rocmforge
 from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsOption, print_json, print_table
+from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
 from rocmforge.progress import bar
 
@@ -42,7 +42,7 @@ def doctor(
     if quick or part:
         raise typer.BadParameter("--quick and --part are of --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
-        report = {"version": __version__} | _rocmforge.doctor(lambda done, total: draw(done, total, ""))
+        report = {"version": __version__} | _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
     if model is not None:
         with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
             report["model"] = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
@@ -52,13 +52,9 @@ def doctor(
     typer.echo(f"{version_line()}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
     for device_report in report["devices"]:
         typer.echo(f"device {device_report['name']}: {device_report['detail']}")
-    for gpu in report["gpus"]:
-        kind = ", integrated" if gpu["integrated"] else ""
-        taken = ', which device="hip" takes' if gpu["taken"] else ""
-        typer.echo(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){taken}")
-    for driver in report["gpu_drivers"]:
-        typer.echo(f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}")
-    typer.echo(f'device="auto" takes: {report["auto"]}\n')
+    for line in gpu_lines(report, taken=f'which device="{device}" takes'):
+        typer.echo(line)
+    typer.echo(f'device="{device}" takes: {report["takes"]}\n')
     for device_report in report["devices"]:
         if "kernels" in device_report:
             _print_gpu(device_report)
@@ -78,10 +74,7 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
 
     if device == "auto":
         device = os.environ.get("ROCMFORGE_DEVICE") or device
-    if not re.fullmatch(r"auto|cpu|(hip|gpu|rocm|cuda)(:\d+)?", device):
-        raise typer.BadParameter(
-            f"{device!r} is no device: auto, cpu, hip, gpu, rocm or cuda, the last four also hip:1"
-        )
+    _rocmforge.check_device(device)
     if unknown := set(only) - set(PARTS):
         raise typer.BadParameter(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     with bar("Testing", unit="parts") as draw:

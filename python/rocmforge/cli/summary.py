@@ -94,6 +94,19 @@ def machine_line() -> str:
     return ", ".join([*parts, f"{platform.system()} {platform.release()}", f"rocmforge {__version__}"])
 
 
+def gpu_lines(report: dict[str, Any], *, taken: str) -> list[str]:
+    """Drivers and GPUs in what `_rocmforge.doctor` gives, a line each; `taken` is said of the GPU that is used."""
+    lines = [
+        f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}"
+        for driver in report["gpu_drivers"]
+    ]
+    for gpu in report["gpus"]:
+        kind = ", integrated" if gpu["integrated"] else ""
+        note = f", {taken}" if gpu["taken"] else ""
+        lines.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){note}")
+    return lines
+
+
 def _first(file: Path, pattern: str) -> str | None:
     found = re.search(pattern, file.read_text(encoding="utf-8")) if file.exists() else None
     return None if found is None else found[1]

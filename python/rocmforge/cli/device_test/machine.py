@@ -10,7 +10,7 @@ from typing import Any
 
 from rocmforge import _rocmforge
 from rocmforge.cli.device_test.outcome import FAILED, OK, Job, Outcome
-from rocmforge.cli.summary import machine_line
+from rocmforge.cli.summary import gpu_lines, machine_line
 
 # Where the kernel says which driver it has; either may be missing.
 DRIVER_FILES = (Path("/sys/module/amdgpu/version"), Path("/proc/driver/nvidia/version"))
@@ -42,18 +42,9 @@ def amd_nodes(folder: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> list[
 
 def devices(job: Job) -> Outcome:
     """Every GPU that there is, and every kernel loaded onto the one that is tested."""
-    os.environ["ROCMFORGE_DEVICE"] = job.device
-    report = _rocmforge.doctor(lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
+    report = _rocmforge.doctor(job.device, lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
     hip = report["devices"][1]
-    details = [
-        f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}"
-        for driver in report["gpu_drivers"]
-    ]
-    for gpu in report["gpus"]:
-        kind = ", integrated" if gpu["integrated"] else ""
-        taken = ", tested" if gpu["taken"] else ""
-        details.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){taken}")
-    details += amd_nodes()
+    details = gpu_lines(report, taken="tested") + amd_nodes()
     rows = hip.get("kernels")
     figures: dict[str, Any] = {
         "usable": rows is not None,
