@@ -166,11 +166,22 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
     def run(job, seconds, tell):
         if job["part"] == "devices":
             return outcome.Outcome("ok", "a GPU", figures={"usable": True, "decode_steps": faulty})
-        return outcome.Outcome("FAILED", "3 of 48 runs differ")
+        return found
 
+    found = outcome.Outcome("FAILED", "3 of 48 runs differ", figures={"runs": 48, "differ": 3})
     (_, part) = examine("hip", quick=True, only=["graphs"], run=run)["parts"]
     assert part["verdict"] == "left out"
     assert part["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
+    # What died, or whose steps failed, has compared nothing.
+    for summary, figures in {
+        "its process was killed by SIGABRT, during: steps op by op": {"exit_code": -6, "during": "steps op by op"},
+        "its process did not end in its time and was ended": {"exit_code": -9, "during": None},
+        "DeviceError: hipMemcpy failed": {},
+    }.items():
+        found = outcome.Outcome("FAILED", summary, figures=figures)
+        report = examine("hip", quick=True, only=["graphs"], run=run)
+        assert report["failed"] == ["graphs"]
+        assert report["parts"][1]["summary"] == summary
 
 
 def test_steps_that_cannot_be_recorded_say_why(monkeypatch, tmp_path):

@@ -24,6 +24,7 @@ from rocmforge.cli.common import (
     JsonOption,
     ModelOption,
     ThreadsOption,
+    completed,
     model_path,
     print_json,
     print_table,
@@ -159,7 +160,7 @@ def prompt_speed(llm: LLM, length: int) -> float:
     """Tokens per second of a prompt, in a request for one token."""
     prompt = _prompt(length)
     started = time.perf_counter()
-    llm.generate(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True), progress=False)
+    completed(llm.generate(prompt, SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True), progress=False))
     return length / (time.perf_counter() - started)
 
 
@@ -171,7 +172,7 @@ def decode_speed(llm: LLM, num_sequences: int, steps: int) -> float:
     """
     params = SamplingParams(max_tokens=steps + 1, temperature=0.0, ignore_eos=True)
     prompts = [_prompt(CONTEXT)] * num_sequences
-    metrics = [output.metrics for output in llm.generate(prompts, params, progress=False)]
+    metrics = [output.metrics for output in completed(llm.generate(prompts, params, progress=False))]
     first = [m.arrival_time + (m.time_to_first_token or 0.0) for m in metrics]
     last = [m.arrival_time + (m.total_time or 0.0) for m in metrics]
     start, end = max(first), max(last)

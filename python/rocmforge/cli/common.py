@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from rocmforge import RocmForgeError
+from rocmforge import RequestOutput, RocmForgeError
 from rocmforge.progress import is_terminal
 
 P = ParamSpec("P")
@@ -157,6 +157,19 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]
     for row in rows:
         table.add_row(*(escape(str(cell)) for cell in row))
     Console().print(table)
+
+
+def completed(outputs: list[RequestOutput]) -> list[RequestOutput]:
+    """What `LLM.generate` gives, where a request that failed has spoilt the whole.
+
+    Raises:
+        RocmForgeError: A request ended with an error: what `generate` tells its caller of that request alone.
+    """
+    for output in outputs:
+        for one in output.outputs:
+            if one.finish_reason == "error":
+                raise RocmForgeError(one.error)
+    return outputs
 
 
 def write(text: str) -> None:

@@ -12,6 +12,7 @@ from rocmforge.cli.common import (
     JsonOption,
     ModelOption,
     ThreadsOption,
+    completed,
     fail,
     model_path,
     print_json,
@@ -52,7 +53,7 @@ def perplexity(
         if not windows:
             fail(f"{file}: {len(ids)} tokens are too few: the first one has no probability")
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
-        outputs = llm.generate(windows, params)
+        outputs = completed(llm.generate(windows, params))
     logprobs = [logprob for output in outputs for logprob in _prompt_logprobs(output)]
     nll = -math.fsum(logprobs) / len(logprobs)
     if json_output:

@@ -5,6 +5,7 @@ import os
 from typing import TypeAlias
 
 from rocmforge import LLM, SamplingParams
+from rocmforge.cli.common import completed
 from rocmforge.cli.device_test import made_up
 from rocmforge.cli.device_test.outcome import LEFT_OUT, NOT_RECORDED, Job, Outcome
 
@@ -66,7 +67,7 @@ def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs:
 def _answers(llm: LLM, size: int, length: int, steps: int) -> Answers:
     """Sequences of one prompt: they start together, so that each run has the same steps."""
     params = SamplingParams(n=size, temperature=1.0, seed=7, max_tokens=steps, ignore_eos=True, logprobs=0)
-    (output,) = llm.generate([(5 * i) % 251 for i in range(length)], params, progress=False)
+    (output,) = completed(llm.generate([(5 * i) % 251 for i in range(length)], params, progress=False))
     return [
         (
             sequence.token_ids,

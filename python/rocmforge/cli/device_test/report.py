@@ -84,9 +84,12 @@ def examine(
 
 
 def _judge_graphs(outcome: Outcome, figures: dict[str, dict[str, Any]]) -> None:
-    """Where steps are not recorded by default, it is news and no failure that recorded ones differ."""
+    """Where steps are not recorded by default, it is news and no failure that recorded ones differ.
+
+    A part that died, or whose steps failed, has compared nothing, and stays a failure.
+    """
     by_default = str(figures.get("devices", {}).get("decode_steps") or "")
-    if by_default.startswith(NOT_RECORDED) and outcome.verdict == FAILED:
+    if by_default.startswith(NOT_RECORDED) and outcome.figures.get("differ"):
         outcome.verdict = LEFT_OUT
         outcome.summary = f"{by_default}; recorded all the same: {outcome.summary}"
 

@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 from rocmforge import LLM, AsyncLLM, SamplingParams
+from rocmforge.cli.common import completed
 from rocmforge.cli.device_test import made_up
 from rocmforge.cli.device_test.outcome import Job, Outcome
 
@@ -55,7 +56,7 @@ def sequences(job: Job) -> Outcome:
     job.watch("each request alone")
     with LLM(model, device=job.device, max_model_len=MAX_MODEL_LEN, max_num_seqs=1, enable_prefix_caching=False) as llm:
         alone = [
-            llm.generate(request.prompt, request.params(), progress=False)[0].outputs[0].token_ids
+            completed(llm.generate(request.prompt, request.params(), progress=False))[0].outputs[0].token_ids
             for request in requests
         ]
     job.watch("all requests together")
