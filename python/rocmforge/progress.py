@@ -73,6 +73,13 @@ def _new(description: str, unit: str, total: int) -> Any:
     # Only who waits that long needs it.
     from tqdm.auto import tqdm  # noqa: PLC0415
 
-    # Without the thread that would look after bars that are not updated: it would outlive them.
-    tqdm.monitor_interval = 0
-    return tqdm(desc=description, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True)
+    class Bar(tqdm):  # type: ignore[misc]
+        """Without the thread that would look after bars that are not updated: it would outlive them.
+
+        A class of its own, since the program's other bars keep theirs.
+        """
+
+        monitor_interval = 0
+
+    # No least step (`miniters`): a note is news where the count stands still.
+    return Bar(desc=description, total=total, unit=unit, file=sys.stderr, leave=False, dynamic_ncols=True, miniters=0)
