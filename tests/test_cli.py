@@ -14,6 +14,7 @@ from conftest import ON_GPU
 from rocmforge import LLM, SamplingParams, __version__, _rocmforge
 from rocmforge.cli import common
 from rocmforge.cli.app import app
+from tiny_models import rewritten
 from typer.testing import CliRunner
 
 import gguf
@@ -146,6 +147,24 @@ def test_closed_standard_streams_are_no_traceback(model, closed):
     command = f"{sys.executable} -m rocmforge generate {prompt} -m {model} -n 2 {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_generate_takes_the_text_in_one_piece_or_what_is_new(model, monkeypatch):
+    """With --json one output; without, none that repeats what was printed."""
+    stream, texts = LLM.stream, []
+
+    def counting(*arguments):
+        for output in stream(*arguments):
+            texts.append(output.outputs[0].text)
+            yield output
+
+    monkeypatch.setattr(LLM, "stream", counting)
+    arguments = ("generate", "ab", "-m", model, "-n", 12, "--ignore-eos", "--temperature", 0)
+    whole = json.loads(run(*arguments, "--json").stdout)["text"]
+    assert texts == [whole]
+    texts.clear()
+    assert run(*arguments).stdout == f"{whole}\n"
+    assert "".join(texts) == whole
 
 
 def test_generate_json(model):
@@ -291,6 +310,35 @@ def test_check_finds_values_that_are_not_finite(model, tmp_path):
     done = run("check", damaged)
     assert done.exit_code == 1
     assert "output_norm.weight" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tokenizer.ggml.tokens": 5},
+        {"llama.block_count": "many", "llama.context_length": "long"},
+        {"general.name": 7},
+    ],
+    ids=lambda damage: next(iter(damage)),
+)
+def test_inspect_shows_what_no_engine_takes(model, tmp_path, damage):
+    """It is what one looks at such a file with: as it is, and without what it does not say."""
+    damaged = rewritten(Path(model), tmp_path / "damaged.gguf", drop=damage, extra=damage)
+    done = run("inspect", damaged, "--json")
+    assert done.exit_code == 0, done.exception
+    metadata = json.loads(done.stdout)["metadata"]
+    assert {key: metadata[key] for key in damage} == damage
+    done = run("inspect", damaged)
+    assert done.exit_code == 0, done.exception
+    summary, _, _ = done.stdout.partition("\n\n")
+    shown = {line.split("\t")[0] for line in summary.splitlines()}
+    assert {"parameters", "weights", "tensor types"} <= shown
+    rows = {
+        "tokenizer.ggml.tokens": "vocabulary",
+        "llama.block_count": "layers",
+        "llama.context_length": "context length",
+    }
+    assert not shown & {rows[key] for key in damage if key in rows}
 
 
 def test_doctor_lists_a_kernel_for_every_type():

@@ -1,13 +1,16 @@
 """How requests are sampled that do not say so: as the file recommends, and on the command line never in a loop."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from rocmforge import LLM, SamplingParams
+from rocmforge.cli.app import app
 from rocmforge.cli.sampling import DEFAULTS
 from tiny_models import rewritten, tiny_model
+from typer.main import get_command
 
 # As llama.cpp's converter writes Qwen's `generation_config.json`.
 QWEN = {"temp": 0.6, "top_p": 0.95, "top_k": 20}
@@ -64,6 +67,19 @@ def test_the_command_line_takes_the_files_advice_whole(recommending):
     assert (sampling["min_p"], sampling["repetition_penalty"]) == (0.0, 1.0)
     sampling = generated("ab", "-m", recommending, "-n", 2, "--top-k", 5, "--seed", 9)["sampling"]
     assert (sampling["temperature"], sampling["top_k"], sampling["seed"]) == (0.6, 5, 9)
+
+
+def test_help_says_what_unset_options_come_to(tmp_path):
+    """Of a file that recommends nothing, and of one that recommends something else."""
+    bare = tiny_model("qwen3", tmp_path)
+    other = rewritten(bare, tmp_path / "other.gguf", extra={"general.sampling.top_k": 20})
+    of_bare, of_other = (generated("ab", "-m", model, "-n", 1)["sampling"] for model in (bare, other))
+    options = {option.name: option.help for option in get_command(app).commands["generate"].params}
+    unset = re.compile(r"Unset: (?:(\S+) if the file recommends nothing, else )?the file's or (\S+)\.$")
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty"):
+        nothing, neutral = unset.search(options[name]).groups()
+        assert of_bare[name] == float(nothing or neutral), name
+        assert of_other[name] == (20 if name == "top_k" else float(neutral)), name
 
 
 def test_temperature_0_is_greedy_whatever_the_file_says(recommending):

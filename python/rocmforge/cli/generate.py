@@ -72,7 +72,7 @@ def generate(
         max_tokens=max_tokens,
         stop=[utf8(text, "stop") for text in stop or ()],
         ignore_eos=ignore_eos,
-        output_kind="cumulative" if json_output else "delta",
+        output_kind="final_only" if json_output else "delta",
         **sampling.given(),
     )
     path = model_path(model)
@@ -90,10 +90,10 @@ def generate(
         num_tokens, started = 0, time.monotonic()
         for output in outputs:
             num_tokens += len(output.outputs[0].token_ids)
-            if not json_output:
-                write(output.outputs[0].text)
-            elif output.finished:
+            if json_output:
                 print_json({"model": str(path)} | as_dict(output, params))
+            else:
+                write(output.outputs[0].text)
         if not json_output:
             typer.echo()
             print_speed(num_tokens, time.monotonic() - started)

@@ -22,12 +22,12 @@ def inspect(
 ) -> None:
     """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
     version, metadata, entries = inspect_gguf(model)
-    summary = summarise(model, metadata, entries)
     if json_output:
         keys = ("name", "shape", "type", "bytes")
         items = [] if tensors is False else [dict(zip(keys, entry, strict=True)) for entry in entries]
         print_json({"version": version, "metadata": metadata, "tensors": items})
         return
+    summary = summarise(model, metadata, entries)
     print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(entries)))])
     typer.echo()
     rows = [("GGUF version", version), *((key, _short(value)) for key, value in metadata.items())]

@@ -8,44 +8,51 @@ import typer
 
 from rocmforge import LLM, SamplingParams
 
+# For files that recommend nothing. On SmolLM2-135M, over everyday questions, these repeat next to nothing, where the
+# most likely token always, or a low temperature without a penalty, ends half of the answers in a loop.
+DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
+
+
+def _unset(name: str) -> str:
+    """What `Sampling.resolve` takes where the user does not say."""
+    neutral = getattr(SamplingParams(), name)
+    if name in DEFAULTS:
+        return f"Unset: {DEFAULTS[name]} if the file recommends nothing, else the file's or {neutral:g}."
+    return f"Unset: the file's or {neutral:g}."
+
+
 TemperatureOption = Annotated[
     float | None,
     typer.Option(
         "--temperature",
         "--temp",
-        help="0 takes the most likely token, always. Unset: the file's, else 0.7.",
+        help=f"0 takes the most likely token, always. {_unset('temperature')}",
         show_default=False,
     ),
 ]
 TopPOption = Annotated[
     float | None,
     typer.Option(
-        help="Keep the most likely tokens that sum up to this probability. Unset: the file's, else 0.95.",
-        show_default=False,
+        help=f"Keep the most likely tokens that sum up to this probability. {_unset('top_p')}", show_default=False
     ),
 ]
 TopKOption = Annotated[
     int | None,
-    typer.Option(help="Keep so many of the most likely tokens; 0 keeps all. Unset: the file's.", show_default=False),
+    typer.Option(help=f"Keep so many of the most likely tokens; 0 keeps all. {_unset('top_k')}", show_default=False),
 ]
 MinPOption = Annotated[
     float | None,
     typer.Option(
-        help="Keep tokens at least so likely, relative to the likeliest. Unset: the file's, else 0.05.",
-        show_default=False,
+        help=f"Keep tokens at least so likely, relative to the likeliest. {_unset('min_p')}", show_default=False
     ),
 ]
 RepetitionPenaltyOption = Annotated[
     float | None,
     typer.Option(
-        help="Above 1 makes tokens that occurred less likely. Unset: the file's, else 1.1.", show_default=False
+        help=f"Above 1 makes tokens that occurred less likely. {_unset('repetition_penalty')}", show_default=False
     ),
 ]
 SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the same text.", show_default=False)]
-
-# For files that recommend nothing. On SmolLM2-135M, over everyday questions, these repeat next to nothing, where the
-# most likely token always, or a low temperature without a penalty, ends half of the answers in a loop.
-DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
 
 
 @dataclass(frozen=True, slots=True)

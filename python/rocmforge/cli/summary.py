@@ -64,16 +64,22 @@ def summarise(file: Path, metadata: dict[str, Any], tensors: list[tuple[str, lis
     rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     tokens = metadata.get("tokenizer.ggml.tokens")
+
+    def count(key: str) -> int | None:
+        """A file that is damaged may have anything under its keys."""
+        value = metadata.get(f"{architecture}.{key}")
+        return value if isinstance(value, int) else None
+
     return ModelSummary(
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
         parameters=sum(math.prod(shape) for _, shape, _, _ in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),
-        layers=metadata.get(f"{architecture}.block_count"),
-        context_length=metadata.get(f"{architecture}.context_length"),
-        embedding_length=metadata.get(f"{architecture}.embedding_length"),
-        vocab_size=None if tokens is None else len(tokens),
+        layers=count("block_count"),
+        context_length=count("context_length"),
+        embedding_length=count("embedding_length"),
+        vocab_size=len(tokens) if isinstance(tokens, list) else None,
         bytes_per_token=None if has_experts else total - rows_only,
     )
 
