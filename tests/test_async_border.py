@@ -84,7 +84,16 @@ async def test_every_position_is_converted_once(engine, kind, monkeypatch, asser
     )
     outputs = await collect(engine, [5] * 30, params)
     assert len(converted) == 29 + 2 * 100
-    assert [len(one.logprobs) for one in outputs[-1].outputs] != []
+    held = {0: [], 1: []}
+    for output in outputs:
+        for one in output.outputs:
+            held[one.index].append(len(one.logprobs))
+    if kind == "delta":
+        assert {index: sum(lengths) for index, lengths in held.items()} == {0: 100, 1: 100}
+    elif kind == "final_only":
+        assert held == {0: [100], 1: [100]}
+    else:
+        assert all(lengths == sorted(lengths) and lengths[-1] == 100 for lengths in held.values())
     if kind == "cumulative":
         assert len(outputs) > 2
         last = outputs[-1].outputs[0]
