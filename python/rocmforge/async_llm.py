@@ -29,7 +29,8 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
     async def load(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Loads a model as the constructor does, on a thread of its own: the event loop goes on meanwhile.
 
-        Cancelling the task stops the load within a moment.
+        Cancelling the task stops the load while weights are read; what comes before and after that (the file's
+        metadata, compiling kernels, the self-test) ends first, and then what was loaded is closed.
         """
         left = threading.Event()
         loaded: list[T] = []

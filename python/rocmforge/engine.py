@@ -194,7 +194,10 @@ class LoadedModel:
         return stats_from(self._engine.stats())
 
     def record(self, request_id: str) -> RequestRecord | None:
-        """How the last finished request of that id ended; `None` while it runs, and after `retention` seconds."""
+        """How the last request of that id that has finished ended, also while another one of that id runs.
+
+        `None` where none has finished, and `retention` seconds after it did.
+        """
         fields = self._engine.record(request_id)
         return None if fields is None else RequestRecord(request_id, *fields[:4], RequestMetrics(*fields[4]))
 

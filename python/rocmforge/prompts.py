@@ -80,10 +80,8 @@ def priority_list(priority: int | Sequence[int], count: int) -> list[int]:
     return items
 
 
-def params_list(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
     """One `SamplingParams` for all of `count` prompts, or one for each."""
-    if params is None:
-        return [SamplingParams()] * count
     if isinstance(params, SamplingParams):
         return [params] * count
     if isinstance(params, str | Mapping) or not isinstance(params, Iterable):
