@@ -3,9 +3,8 @@
 //! Prompts under way and those that wait stand in one order: by priority, then arrival. Each in turn gets what is left
 //! of the step's tokens, with these exceptions:
 //! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves short ones behind it, of its
-//! own
-//!   priority, up to half of that. So short prompts do not wait for long ones, and the long prompt that is first in the
-//!   order still gets at least half of every step's prompt tokens.
+//!   own priority, up to half of that. So short prompts do not wait for long ones, and the long prompt that is first in
+//!   the order still gets at least half of every step's prompt tokens.
 //! - A step leaves at most `max_num_partial_prefills` prompts half-way, of them `max_long_partial_prefills` long ones.
 //!   Others that it could not compute to their end let those behind them pass.
 //! - A waiting sequence whose prompt is being computed right now by another lets those behind it pass, and finds it in
