@@ -35,7 +35,7 @@ demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model
 	@$(BIN)/rocmforge generate --chat "$$PROMPT"
 	@$(SAY_KERNELS)
 
-# Ahead of everything that builds: what was built without the tools carries no code for AMD GPUs.
+# Ahead of everything that builds: what is built without the tools carries no code for AMD GPUs.
 gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to be missing
 	@scripts/gpu_tools.sh
 
@@ -149,9 +149,10 @@ $(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	@$(PIP) install "$$(grep '^maturin==' requirements-dev.txt)"
 	@touch $@
 
-# What was built for other targets is built again.
+# What was built for other targets, or with other compilers or none, is built again.
 $(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
-	@[ "$$(cat $@ 2>/dev/null)" = 'targets: $(HIP_TARGETS)' ] || echo 'targets: $(HIP_TARGETS)' >$@
+	@now="targets: $(HIP_TARGETS); $$(scripts/gpu_tools.sh --found)"; \
+	[ "$$(cat $@ 2>/dev/null)" = "$$now" ] || echo "$$now" >$@
 
 FORCE:
 

@@ -1,14 +1,45 @@
 #!/usr/bin/env bash
 # What compiles and executes AMD kernels without an AMD GPU: clang (AMDGPU back end), lld and llvm-objdump, version 22
 # or newer. Installs them from apt when root; otherwise says what is missing. Exits 0 when they are there.
+#
+# What is there is written to target/kernels/compilers. When that changes, cargo builds anew: what was built without a
+# compiler carries no code for AMD GPUs, and cargo sees no difference. With --found it does this alone, and prints it.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 version=22
+
+# The programs that build/clang.rs looks for, and the linkers that they call; `clang` may be of any version.
+found() {
+    local tool
+    echo "ROCMFORGE_HIP_CLANG=${ROCMFORGE_HIP_CLANG:-}"
+    for tool in clang-{22..31} lld-{22..31} clang lld ld.lld; do
+        command -v "$tool" || true
+    done
+    if command -v clang >/dev/null; then clang --version; fi
+}
+
+record() {
+    local file=target/kernels/compilers now
+    now=$(found)
+    if [ "$(cat "$file" 2>/dev/null)" != "$now" ]; then
+        mkdir -p "$(dirname "$file")"
+        printf '%s\n' "$now" >"$file"
+        touch build.rs
+    fi
+}
+
+if [ "${1:-}" = --found ]; then
+    record
+    found
+    exit 0
+fi
 missing=()
 for tool in clang lld llvm-objdump llvm-readelf; do
     command -v "$tool-$version" >/dev/null || missing+=("$tool-$version")
 done
 if [ ${#missing[@]} -eq 0 ]; then
+    record
     exit 0
 fi
 echo "AMD kernels need ${missing[*]}"
@@ -17,10 +48,10 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         "clang-$version" "lld-$version" "llvm-$version" >/dev/null
-    # What was built without them is built again.
-    touch "$(dirname "$0")/../build.rs"
+    record
     exit 0
 fi
+record
 echo "SKIPPED: AMD kernels are neither compiled nor executed; install clang-$version lld-$version llvm-$version" >&2
 # In CI nothing may be missing.
 [ "${CI:-}" != true ]

@@ -48,12 +48,57 @@ def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: l
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{targets}\n", "")
 
 
+def write_tree(folder: Path) -> Path:
+    """What `make` needs for the stamp of the targets; gives the stamp."""
+    for name in ("Makefile", "build.rs", "scripts/gpu_tools.sh"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "venv.stamp").touch()
+    return folder / ".venv" / "targets.stamp"
+
+
+# Whichever way somebody goes on after the compiler was installed: `make wheel` begins with the stamp, `make test` and
+# the like with the script.
+@pytest.mark.parametrize("way", [["make", "--silent", ".venv/targets.stamp"], ["scripts/gpu_tools.sh"]])
+def test_what_was_built_without_a_compiler_is_built_again(tmp_path: Path, way: list[str]) -> None:
+    """Somebody without root builds, is told of the missing compiler, and has it installed by somebody else."""
+    stamp = write_tree(tmp_path)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for tool in ("make", "bash", "sh", "cat", "dirname", "find", "mkdir", "touch"):
+        (programs / tool).symlink_to(shutil.which(tool) or tool)
+    # Nobody's root, so that nothing is installed here.
+    (programs / "id").write_text("#!/bin/sh\necho 1000\n")
+    (programs / "id").chmod(0o755)
+    environment = {"PATH": str(programs)}
+
+    def is_built_again() -> bool:
+        files = [tmp_path / "build.rs", *([stamp] if way[0] == "make" and stamp.exists() else [])]
+        for file in files:
+            os.utime(file, (1, 1))
+        done = subprocess.run(way, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        (changed,) = {file.stat().st_mtime != 1 for file in files}
+        return changed
+
+    is_built_again()
+    assert not is_built_again()
+    for tool in ("clang-22", "lld-22", "llvm-objdump-22", "llvm-readelf-22"):
+        (programs / tool).write_text("#!/bin/sh\necho 'clang version 22.1.0'\n")
+        (programs / tool).chmod(0o755)
+    assert is_built_again()
+    assert not is_built_again()
+    # Another version by the same name.
+    for version, is_new in (("18.1.3", True), ("18.1.3", False), ("23.1.0", True)):
+        (programs / "clang").write_text(f"#!/bin/sh\necho 'clang version {version}'\n")
+        (programs / "clang").chmod(0o755)
+        assert is_built_again() == is_new
+
+
 def test_what_was_built_for_other_targets_is_built_again(tmp_path: Path) -> None:
     """A wheel of `make demo`, for one GPU, is not taken for that of `make wheel`."""
-    shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / ".venv").mkdir()
-    (tmp_path / ".venv" / "venv.stamp").touch()
-    stamp = tmp_path / ".venv" / "targets.stamp"
+    stamp = write_tree(tmp_path)
     ages = []
     for targets in ("", "", "gfx1100", ""):
         if stamp.exists():
