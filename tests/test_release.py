@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from rust_source import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -111,6 +112,22 @@ def test_a_wrong_source_distribution_is_refused(
     write_source(tmp_path, without=without, beside=beside)
     assert check_wheels.main(tmp_path) == 1
     assert capsys.readouterr().err == f"rocmforge-1.0.tar.gz: {fault}\n"
+
+
+def test_a_command_that_fails_ahead_of_a_pipe_fails_its_job() -> None:
+    """GitHub runs a step with `bash -e`, and with `-o pipefail` only where a workflow names bash."""
+    jobs = {
+        name: job
+        for file in sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+        for name, job in yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].items()
+    }
+    piped = [
+        (name, step.get("shell", job.get("defaults", {}).get("run", {}).get("shell")))
+        for name, job in jobs.items()
+        for step in job["steps"]
+        if re.search(r"[^|]\|[^|]", step.get("run", ""))
+    ]
+    assert piped == [("try-wheel", "bash")]
 
 
 def test_the_workflow_runs_what_is_there_and_keeps_no_secret() -> None:
