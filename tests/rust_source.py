@@ -1,11 +1,19 @@
 """Reads Rust sources well enough to check the architecture: comments and literals out, crate paths resolved."""
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
+
+
+def tracked_files() -> list[Path]:
+    """What a clone holds."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+
 
 _COMMENT_OR_LITERAL = re.compile(
     r"""

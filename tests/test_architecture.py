@@ -2,12 +2,20 @@
 long a file may be. Each rule is a function from a file to its violations, and is itself tested on a bad sample."""
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rust_source import ROOT, code_only, crate_imports, is_test_file, product_files, rust_files, without_inline_tests
+from rust_source import (
+    ROOT,
+    code_only,
+    crate_imports,
+    is_test_file,
+    product_files,
+    rust_files,
+    tracked_files,
+    without_inline_tests,
+)
 
 # python -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant}, gguf, config
 SHARED = {"batch", "error", "interrupt", "selection", "sync"}
@@ -268,12 +276,6 @@ def test_every_public_function_is_used() -> None:
 def test_unused_function_is_found() -> None:
     files = [("a.rs", "pub fn used() {} pub const fn forgotten() {}"), ("b.rs", "fn f() { used() }")]
     assert unused_functions(files) == ["a.rs: forgotten"]
-
-
-def tracked_files() -> list[Path]:
-    """What a clone holds."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 def is_source(path: Path) -> bool:

