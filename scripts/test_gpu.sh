@@ -57,7 +57,8 @@ fi
 # The tests' own data, and pytest's settings.
 cd "$here" || exit 1
 echo '==> the GPU and its kernels'
-doctor=$("$python" -m rocmforge doctor) || die 'rocmforge doctor (above)'
+# Whatever ROCMFORGE_DEVICE says.
+doctor=$("$python" -m rocmforge doctor --device hip) || die 'rocmforge doctor (above)'
 printf '%s\n' "$doctor"
 device=$(grep '^device hip: ' <<<"$doctor")
 if grep -q '^device hip: not usable' <<<"$device"; then

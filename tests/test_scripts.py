@@ -215,7 +215,7 @@ TOOLS = (
 # Stands for an interpreter with rocmforge and pytest in it.
 PYTHON = """#!/bin/sh
 case "$*" in
-"-m rocmforge doctor") printf '%b\\n' "$DOCTOR" ;;
+"-m rocmforge doctor --device hip") printf '%b\\n' "$DOCTOR" ;;
 *" pytest "*) echo "$PYTEST" && exit "$PYTEST_STATUS" ;;
 -) cat >/dev/null ;;
 esac
