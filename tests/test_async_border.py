@@ -68,6 +68,19 @@ async def test_a_name_is_free_once_its_request_is_left(engine, leave, assert_not
     await asyncio.to_thread(assert_nothing_left, engine)
 
 
+async def test_a_record_outlives_the_reuse_of_its_name(engine, assert_nothing_left):
+    """Until the next request of that name has finished, it is that of the one before."""
+    await collect(engine, [3] * 5, SHORT, request_id="again")
+    outputs = engine.generate([6] * 30, SLOW, request_id="again")
+    await anext(outputs)
+    record = engine.record("again")
+    assert (record.num_prompt_tokens, record.num_generated_tokens, record.finish_reason) == (5, 12, "length")
+    await outputs.aclose()
+    await asyncio.to_thread(assert_nothing_left, engine)
+    record = engine.record("again")
+    assert (record.num_prompt_tokens, record.finish_reason) == (30, "abort")
+
+
 @pytest.mark.parametrize("kind", ["cumulative", "delta", "final_only"])
 async def test_every_position_is_converted_once(engine, kind, monkeypatch, assert_nothing_left):
     """A12: however many outputs there are. Cumulative outputs share what was built; their lists are their own."""
