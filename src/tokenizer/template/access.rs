@@ -2,11 +2,13 @@
 
 use std::rc::Rc;
 
-use super::ast::Name;
 use super::callable::Callable;
 use super::fault::{Fault, Res};
 use super::value::Value;
 use super::{loops, methods};
+
+/// Characters of a name in the error of who uses what is not there: a template can make names of many megabytes.
+const SHOWN: usize = 64;
 
 const DICT: &[&str] = &["copy", "get", "items", "keys", "values"];
 const LIST: &[&str] = &["copy", "count", "index"];
@@ -14,19 +16,15 @@ const TUPLE: &[&str] = &["count", "index"];
 const CYCLER: &[&str] = &["next", "reset"];
 
 /// `value.name`: what the type has comes before what the value holds, as in Jinja.
-pub(super) fn attribute(value: &Value, name: &Name) -> Res<Value> {
-    if has_method(value, name) {
-        return Ok(Value::Callable(Rc::new(Callable::Method { receiver: value.clone(), name: Name::clone(name) })));
+pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
+    if let Some(name) = method(value, name) {
+        return Ok(Value::Callable(Rc::new(Callable::Method { receiver: value.clone(), name })));
     }
     let held = match value {
         Value::Dict(dict) => dict.get_str(name)?.cloned(),
-        Value::Namespace(namespace) => {
-            let attributes = namespace.0.borrow();
-            super::meter::spend(attributes.len() / 32)?;
-            attributes.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone())
-        }
-        Value::Loop(state) => state.attribute(name),
-        Value::Callable(callable) => match (&**callable, &**name) {
+        Value::Namespace(namespace) => namespace.get(name)?,
+        Value::Loop(state) => state.attribute(name)?,
+        Value::Callable(callable) => match (&**callable, name) {
             (Callable::Macro { definition, .. }, "name") => Some(Value::made(&definition.name)?),
             (Callable::Cycler { items, at }, "current") => items.items().get(at.get()).cloned(),
             _ => None,
@@ -34,10 +32,17 @@ pub(super) fn attribute(value: &Value, name: &Name) -> Res<Value> {
         Value::Undefined(what) => return Err(Fault::new(format!("{what} is undefined"))),
         _ => None,
     };
-    Ok(held.unwrap_or_else(|| Value::undefined(format!("attribute '{name}' of a {}", value.kind()))))
+    match held {
+        Some(held) => Ok(held),
+        None => {
+            let shown = name.char_indices().nth(SHOWN).map_or(name, |(end, _)| &name[..end]);
+            Value::undefined(&format!("attribute '{shown}' of a {}", value.kind()))
+        }
+    }
 }
 
-fn has_method(value: &Value, name: &str) -> bool {
+/// The name as the list of the type's methods has it.
+fn method(value: &Value, name: &str) -> Option<&'static str> {
     let methods = match value {
         Value::Str(_) => methods::STR,
         Value::Dict(_) => DICT,
@@ -45,9 +50,9 @@ fn has_method(value: &Value, name: &str) -> bool {
         Value::Tuple(_) => TUPLE,
         Value::Loop(_) => loops::METHODS,
         Value::Callable(callable) if matches!(**callable, Callable::Cycler { .. }) => CYCLER,
-        _ => return false,
+        _ => return None,
     };
-    methods.contains(&name)
+    methods.iter().find(|method| **method == name).copied()
 }
 
 /// `value[key]`: what the value holds comes before what its type has.
@@ -68,8 +73,8 @@ pub(super) fn item(value: &Value, key: &Value) -> Res<Value> {
     };
     match (held, key) {
         (Some(value), _) => Ok(value),
-        (None, Value::Str(name)) => attribute(value, &name.as_str().into()),
-        (None, _) => Ok(Value::undefined(format!("an item of a {}", value.kind()))),
+        (None, Value::Str(name)) => attribute(value, name.as_str()),
+        (None, _) => Value::undefined(&format!("an item of a {}", value.kind())),
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Callable {
     Function(&'static str),
     Method {
         receiver: Value,
-        name: Name,
+        name: &'static str,
     },
     /// Sees the scopes around its definition: the outermost `scopes`.
     Macro {
@@ -43,9 +43,39 @@ pub(super) enum Callable {
 pub(super) struct Args {
     pub positional: Vec<Value>,
     pub named: Vec<(Name, Value)>,
+    charge: Charge,
 }
 
 impl Args {
+    /// What a call writes out: few, because the source is short.
+    pub(super) fn written(positional: Vec<Value>) -> Self {
+        Self { positional, ..Self::default() }
+    }
+
+    /// Adds the items of `*values`.
+    pub(super) fn unpack(&mut self, values: &[Value]) -> Res<()> {
+        self.charge.add(size_of_val(values))?;
+        self.positional.extend_from_slice(values);
+        Ok(())
+    }
+
+    /// Adds the entries of `**mapping`.
+    pub(super) fn unpack_named(&mut self, entries: &[(Value, Value)]) -> Res<()> {
+        self.charge.add(entries.len() * size_of::<(Name, Value)>())?;
+        for (key, value) in entries {
+            let Value::Str(key) = key else { return Err(wrong("**", key, "names")) };
+            self.charge.add(key.as_str().len())?;
+            self.named.push((key.as_str().into(), value.clone()));
+        }
+        Ok(())
+    }
+
+    /// The same arguments for another call.
+    pub(super) fn copy(&self) -> Res<Self> {
+        let charge = Charge::new(size_of_val(&*self.positional) + size_of_val(&*self.named))?;
+        Ok(Self { positional: self.positional.clone(), named: self.named.clone(), charge })
+    }
+
     /// The arguments in the order of `names`; `None` for those that the call leaves out.
     pub(super) fn bind<const N: usize>(self, what: &str, names: [&str; N]) -> Res<[Option<Value>; N]> {
         let given = self.positional.len();

@@ -80,7 +80,7 @@ impl Run {
                 }
                 match otherwise {
                     Some(otherwise) => self.eval(otherwise),
-                    None => Ok(Value::undefined("the inline if without else")),
+                    None => Value::undefined("the inline if without else"),
                 }
             }
         }
@@ -102,10 +102,10 @@ impl Run {
         if let Some(value) = self.lookup(name)? {
             return Ok(value.clone());
         }
-        Ok(match functions::NAMES.iter().find(|known| **known == name) {
-            Some(function) => Value::Callable(Callable::Function(function).into()),
-            None => Value::undefined(format!("'{name}'")),
-        })
+        match functions::NAMES.iter().find(|known| **known == name) {
+            Some(function) => Ok(Value::Callable(Callable::Function(function).into())),
+            None => Value::undefined(&format!("'{name}'")),
+        }
     }
 
     pub(super) fn postfix(&mut self, base: Value, posts: &[Post]) -> Res<Value> {
@@ -146,9 +146,9 @@ impl Run {
     }
 
     pub(super) fn arguments(&mut self, arguments: &Arguments) -> Res<Args> {
-        let mut args = Args { positional: self.all(&arguments.positional)?, named: Vec::new() };
+        let mut args = Args::written(self.all(&arguments.positional)?);
         if let Some(values) = &arguments.unpacked {
-            args.positional.extend_from_slice(self.eval(values)?.iterate()?.items());
+            args.unpack(self.eval(values)?.iterate()?.items())?;
         }
         for (name, value) in &arguments.named {
             let value = self.eval(value)?;
@@ -156,10 +156,7 @@ impl Run {
         }
         if let Some(mapping) = &arguments.unpacked_named {
             let Value::Dict(dict) = self.eval(mapping)? else { return Err(Fault::new("** needs a mapping")) };
-            for (key, value) in dict.entries() {
-                let Value::Str(key) = key else { return Err(wrong("**", key, "names")) };
-                args.named.push((key.as_str().into(), value.clone()));
-            }
+            args.unpack_named(dict.entries())?;
         }
         Ok(args)
     }

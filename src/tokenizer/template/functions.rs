@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::callable::{Args, Callable, int_or, optional_text, required, text};
 use super::fault::{Fault, Res};
+use super::meter::Charge;
 use super::methods;
 use super::text::{Origin, Text};
 use super::value::{List, Namespace, Value};
@@ -29,10 +30,10 @@ pub(super) fn call(name: &str, args: Args) -> Res<Value> {
         "range" => range(args),
         "dict" => Value::dict(entries(args, name)?),
         "namespace" => {
-            let namespace = Namespace::default();
+            let namespace = Namespace::new()?;
             for (key, value) in entries(args, name)? {
                 if let Value::Str(key) = key {
-                    namespace.set(&key.as_str().into(), value);
+                    namespace.set(&key.as_str().into(), value)?;
                 }
             }
             Ok(Value::Namespace(Rc::new(namespace)))
@@ -56,10 +57,13 @@ pub(super) fn call(name: &str, args: Args) -> Res<Value> {
 
 /// As Python's `dict(mapping, **named)`.
 fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
-    let Args { positional, named } = args;
+    let Args { positional, named, .. } = args;
     let mut entries = match positional.as_slice() {
         [] => Vec::new(),
-        [Value::Dict(dict)] => dict.entries().to_vec(),
+        [Value::Dict(dict)] => {
+            drop(Charge::new(size_of_val(dict.entries()))?);
+            dict.entries().to_vec()
+        }
         [other, ..] => return Err(super::callable::wrong(what, other, "a mapping, or named arguments")),
     };
     for (name, value) in named {
@@ -101,7 +105,7 @@ pub(super) fn method(receiver: &Value, name: &str, args: Args) -> Res<Value> {
         Value::Str(text) => methods::call(text, name, args),
         Value::Dict(dict) => {
             let entries = dict.entries();
-            drop(super::meter::Charge::new(size_of_val(entries))?);
+            drop(Charge::new(size_of_val(entries))?);
             match name {
                 "get" => {
                     let [key, default] = args.bind(name, ["key", "default"])?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::ast::For;
 use super::fault::{Fault, Res};
+use super::meter::Charge;
 use super::value::{List, Value};
 
 #[derive(Debug)]
@@ -15,22 +16,24 @@ pub(super) struct Loop {
     pub index: Cell<usize>,
     /// From 0; more in a recursive loop.
     pub depth: usize,
-    changed: RefCell<Option<Vec<Value>>>,
+    changed: RefCell<Option<List>>,
+    _charge: Charge,
 }
 
 pub(super) const METHODS: &[&str] = &["cycle", "changed"];
 
 impl Loop {
-    pub(super) fn new(definition: Arc<For>, items: List, depth: usize) -> Self {
-        Self { definition, items, index: Cell::new(0), depth, changed: RefCell::new(None) }
+    pub(super) fn new(definition: Arc<For>, items: List, depth: usize) -> Res<Self> {
+        let _charge = Charge::new(size_of::<Self>())?;
+        Ok(Self { definition, items, index: Cell::new(0), depth, changed: RefCell::new(None), _charge })
     }
 
-    pub(super) fn attribute(&self, name: &str) -> Option<Value> {
+    pub(super) fn attribute(&self, name: &str) -> Res<Option<Value>> {
         let (index, length) = (self.index.get(), self.items.items().len());
         let item = |at: Option<usize>, what: &str| {
-            at.and_then(|at| self.items.items().get(at)).cloned().unwrap_or_else(|| Value::undefined(what))
+            at.and_then(|at| self.items.items().get(at)).map_or_else(|| Value::undefined(what), |item| Ok(item.clone()))
         };
-        Some(match name {
+        Ok(Some(match name {
             "index" => Value::Int(index as i128 + 1),
             "index0" => Value::Int(index as i128),
             "revindex" => Value::Int((length - index) as i128),
@@ -40,10 +43,10 @@ impl Loop {
             "length" => Value::Int(length as i128),
             "depth" => Value::Int(self.depth as i128 + 1),
             "depth0" => Value::Int(self.depth as i128),
-            "previtem" => item(index.checked_sub(1), "loop.previtem"),
-            "nextitem" => item(index.checked_add(1), "loop.nextitem"),
-            _ => return None,
-        })
+            "previtem" => item(index.checked_sub(1), "loop.previtem")?,
+            "nextitem" => item(index.checked_add(1), "loop.nextitem")?,
+            _ => return Ok(None),
+        }))
     }
 
     /// One of the values, each in its turn.
@@ -55,9 +58,10 @@ impl Loop {
     /// Whether the values differ from those of the last call.
     pub(super) fn changed(&self, values: Vec<Value>) -> Res<Value> {
         let mut same = false;
+        let values = List::new(values)?;
         if let Some(last) = &*self.changed.borrow() {
-            same = last.len() == values.len();
-            for (last, now) in last.iter().zip(&values) {
+            same = last.items().len() == values.items().len();
+            for (last, now) in last.items().iter().zip(values.items()) {
                 same = same && last.equals(now)?;
             }
         }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use hashbrown::HashSet;
+
 use super::callable::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
 use super::fault::{Fault, Res};
 use super::lexer::is_space;
@@ -51,6 +53,11 @@ pub(super) const STR: &[&str] = &[
     "upper",
     "zfill",
 ];
+
+/// What comparing the end of a string takes beside its bytes, in bytes that could be compared instead.
+const AFFIX_WORK: usize = 16;
+/// What a byte of a set of characters takes, in bytes that could be copied instead.
+const SET_WORK: usize = 16;
 
 /// Calls one of `STR`.
 pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
@@ -200,6 +207,7 @@ fn window(text: &Text, start: Option<&Value>, end: Option<&Value>, what: &str) -
 fn search(text: &Text, name: &str, args: Args, find: impl Fn(&str, &str) -> Option<usize>) -> Res<Value> {
     let [part, start, end] = args.bind(name, ["sub", "start", "end"])?;
     let part = text_argument(part.as_ref(), name)?;
+    meter::work(part.as_str().len())?;
     let range = window(text, start.as_ref(), end.as_ref(), name)?;
     let before = if name == "count" { 0 } else { text.as_str()[..range.start].chars().count() };
     match find(&text.as_str()[range], part.as_str()) {
@@ -217,7 +225,10 @@ fn affix(text: &Text, name: &str, args: Args, test: impl Fn(&str, &str) -> bool)
     let mut found = false;
     for affix in affixes {
         match affix {
-            Value::Str(affix) => found = found || test(s, affix.as_str()),
+            Value::Str(affix) => {
+                meter::work(AFFIX_WORK + affix.as_str().len().min(s.len()))?;
+                found = found || test(s, affix.as_str());
+            }
             other => return Err(wrong(name, other, "a string or a tuple of strings")),
         }
     }
@@ -239,7 +250,15 @@ pub(super) fn join(separator: &Text, items: &[Value]) -> Res<Value> {
 }
 
 pub(super) fn strip(text: &Text, chars: Option<&Text>, left: bool, right: bool) -> Res<Value> {
-    let stripped = |c: char| chars.map_or_else(|| is_space(c), |chars| chars.as_str().contains(c));
+    // A set, because both strings may be long; it has no more characters than Unicode.
+    let chars: Option<HashSet<char>> = match chars.map(Text::as_str) {
+        None => None,
+        Some(chars) => {
+            meter::work(chars.len().saturating_mul(SET_WORK))?;
+            Some(chars.chars().collect())
+        }
+    };
+    let stripped = |c: char| chars.as_ref().map_or_else(|| is_space(c), |chars| chars.contains(&c));
     let mut s = text.as_str();
     s = if left { s.trim_start_matches(stripped) } else { s };
     s = if right { s.trim_end_matches(stripped) } else { s };
@@ -253,6 +272,7 @@ fn partition(text: &Text, name: &str, args: Args) -> Res<Value> {
     if separator.is_empty() {
         return Err(Fault::new(format!("{name}: empty separator")));
     }
+    meter::work(separator.len())?;
     let backwards = name == "rpartition";
     let found = if backwards { s.rfind(separator) } else { s.find(separator) };
     let (start, end) = match found {
@@ -269,6 +289,7 @@ pub(super) fn replace(text: &Text, old: &Text, new: &Text, count: i128) -> Res<V
     let limit = usize::try_from(count).unwrap_or(usize::MAX);
     let mut out = Builder::new();
     let mut done = 0;
+    meter::work(old.as_str().len())?;
     for (at, found) in text.as_str().match_indices(old.as_str()).take(limit) {
         out.push_slice(text, done..at)?;
         out.push_text(new)?;
@@ -289,6 +310,7 @@ fn split(text: &Text, separator: Option<&Text>, limit: usize, backwards: bool) -
     if separator.is_empty() {
         return Err(Fault::new("split: empty separator"));
     }
+    meter::work(separator.len())?;
     if backwards {
         let mut found: Vec<&str> = s.rsplitn(limit.saturating_add(1), separator).collect();
         found.reverse();

@@ -159,7 +159,7 @@ pub(super) fn order(left: &Value, right: &Value) -> Res<Option<Ordering>> {
 fn contains(container: &Value, item: &Value) -> Res<bool> {
     match (container, item) {
         (Value::Str(text), Value::Str(part)) => {
-            meter::work(text.as_str().len())?;
+            meter::work(text.as_str().len().saturating_add(part.as_str().len()))?;
             Ok(text.as_str().contains(part.as_str()))
         }
         (Value::Str(_), other) => Err(Fault::new(format!("'in <string>' needs a string, got a {}", other.kind()))),

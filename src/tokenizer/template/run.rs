@@ -155,7 +155,7 @@ impl Run {
         if items.items().is_empty() {
             return self.scoped(|run| run.body(&definition.otherwise));
         }
-        let state = Rc::new(Loop::new(Arc::clone(definition), items, depth));
+        let state = Rc::new(Loop::new(Arc::clone(definition), items, depth)?);
         for (index, item) in state.items.items().iter().enumerate() {
             state.index.set(index);
             let round = |run: &mut Self| {
@@ -223,10 +223,7 @@ impl Run {
         match target {
             Target::Name(name) => self.set(name, value),
             Target::Attribute(name, attribute) => match self.lookup(name)? {
-                Some(Value::Namespace(namespace)) => {
-                    namespace.set(attribute, value);
-                    Ok(())
-                }
+                Some(Value::Namespace(namespace)) => namespace.set(attribute, value),
                 _ => Err(Fault::new(format!("'{name}' is no namespace: its attributes cannot be set"))),
             },
             Target::Tuple(targets) => {
@@ -275,13 +272,14 @@ impl Run {
         let mut positional = args.positional.into_iter();
         let mut named = args.named;
         for (parameter, default) in &definition.parameters {
+            meter::spend(named.len() / 16)?;
             let by_name = named.iter().position(|(other, _)| other == parameter);
             let value = match (positional.next(), by_name) {
                 (Some(value), None) => value,
                 (None, Some(at)) => named.swap_remove(at).1,
                 (None, None) => match default {
                     Some(default) => self.eval(default)?,
-                    None => Value::undefined(format!("parameter '{parameter}'")),
+                    None => Value::undefined(&format!("parameter '{parameter}'"))?,
                 },
                 (Some(_), Some(_)) => return Err(Fault::new(format!("{name}: '{parameter}' is given twice"))),
             };
@@ -291,7 +289,7 @@ impl Run {
             let caller = named.swap_remove(at).1;
             self.set(&"caller".into(), caller)?;
         } else {
-            self.set(&"caller".into(), Value::undefined("'caller'"))?;
+            self.set(&"caller".into(), Value::undefined("'caller'")?)?;
         }
         let rest: Vec<Value> = positional.collect();
         if !rest.is_empty() && !definition.takes_varargs {

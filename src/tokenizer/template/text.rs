@@ -105,6 +105,12 @@ impl Text {
     }
 }
 
+impl std::fmt::Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// A string being made; what does not fit the budget is refused before it is allocated.
 #[derive(Debug, Default)]
 pub(super) struct Builder {

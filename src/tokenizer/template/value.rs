@@ -23,7 +23,7 @@ const ROLES: [&str; 9] =
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     /// With what is not defined, for the error of who uses it.
-    Undefined(Rc<str>),
+    Undefined(Text),
     None,
     Bool(bool),
     Int(i128),
@@ -61,8 +61,14 @@ struct DictItems {
 }
 
 /// The one kind of value that can be changed.
-#[derive(Debug, Default)]
-pub(super) struct Namespace(pub(super) RefCell<Vec<(Name, Value)>>);
+#[derive(Debug)]
+pub(super) struct Namespace(RefCell<Attributes>);
+
+#[derive(Debug)]
+struct Attributes {
+    entries: Vec<(Name, Value)>,
+    charge: Charge,
+}
 
 impl List {
     pub(super) fn new(items: Vec<Value>) -> Res<Self> {
@@ -105,8 +111,16 @@ impl Dict {
 
     pub(super) fn get_str(&self, key: &str) -> Res<Option<&Value>> {
         meter::spend(self.0.entries.len() / 16)?;
-        let is_key = |other: &Value| matches!(other, Value::Str(text) if text.as_str() == key);
-        Ok(self.0.entries.iter().find(|(other, _)| is_key(other)).map(|(_, value)| value))
+        for (other, value) in &self.0.entries {
+            let Value::Str(text) = other else { continue };
+            if text.as_str().len() == key.len() {
+                meter::work(key.len())?;
+                if text.as_str() == key {
+                    return Ok(Some(value));
+                }
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -140,8 +154,8 @@ fn depth_above<'a>(mut items: impl Iterator<Item = &'a Value>) -> Res<usize> {
 }
 
 impl Value {
-    pub(super) fn undefined(what: impl Into<Rc<str>>) -> Self {
-        Self::Undefined(what.into())
+    pub(super) fn undefined(what: &str) -> Res<Self> {
+        Text::new(what, Origin::Client).map(Self::Undefined)
     }
 
     /// Text that the language makes up.
@@ -316,22 +330,37 @@ fn number_of(digits: &str) -> Res<Value> {
 }
 
 impl Namespace {
-    pub(super) fn set(&self, name: &Name, value: Value) {
+    pub(super) fn new() -> Res<Self> {
+        let charge = Charge::new(OVERHEAD)?;
+        Ok(Self(RefCell::new(Attributes { entries: Vec::new(), charge })))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
+        let attributes = self.0.borrow();
+        meter::spend(attributes.entries.len() / 32)?;
+        Ok(attributes.entries.iter().find(|(other, _)| **other == *name).map(|(_, value)| value.clone()))
+    }
+
+    pub(super) fn set(&self, name: &Name, value: Value) -> Res<()> {
         let mut attributes = self.0.borrow_mut();
-        let place = attributes.iter_mut().find(|(other, _)| other == name);
+        meter::spend(attributes.entries.len() / 16)?;
+        let place = attributes.entries.iter_mut().find(|(other, _)| other == name);
         // What was there is dropped when nothing is borrowed any more: it may hold this namespace.
         let replaced = match place {
             Some((_, place)) => Some(std::mem::replace(place, value)),
             None => {
-                attributes.push((Name::clone(name), value));
+                attributes.charge.add(size_of::<(Name, Value)>() + name.len())?;
+                attributes.entries.push((Name::clone(name), value));
                 None
             }
         };
         drop(attributes);
         drop(replaced);
+        Ok(())
     }
 
     pub(super) fn clear(&self) {
-        drop(self.0.take());
+        let entries = std::mem::take(&mut self.0.borrow_mut().entries);
+        drop(entries);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bad_files;
 mod chat;
+mod chat_limits;
 mod golden;
 mod limits;
 mod prop;

@@ -72,7 +72,7 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
         "attr" => {
             let [attribute] = args.bind(name, ["name"])?;
             let attribute = super::callable::text(attribute.as_ref(), name)?;
-            access::attribute(value, &attribute.as_str().into())
+            access::attribute(value, attribute.as_str())
         }
         "tojson" => json::tojson(value, args),
         "items" => {
@@ -114,8 +114,7 @@ fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
     }
     let Value::Str(filter) = args.positional.remove(0) else { return Err(Fault::new("map: needs a filter's name")) };
     for item in items.items() {
-        let args = Args { positional: args.positional.clone(), named: args.named.clone() };
-        mapped.push(apply(run, filter.as_str(), item, args)?);
+        mapped.push(apply(run, filter.as_str(), item, args.copy()?)?);
     }
     Value::list(mapped)
 }
@@ -135,10 +134,9 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
     for item in value.iterate()?.items() {
         super::meter::spend(1)?;
         let tested = path.as_ref().map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
-        let args = Args { positional: args.positional.clone(), named: args.named.clone() };
         let passes = match &test {
             None => tested.is_true(),
-            Some(test) => checks::check(test, &tested, args)?,
+            Some(test) => checks::check(test, &tested, args.copy()?)?,
         };
         if passes == wanted {
             selected.push(item.clone());

@@ -100,7 +100,7 @@ fn extreme(name: &str, value: &Value, args: Args) -> Res<Value> {
             best = Some((key, item.clone()));
         }
     }
-    Ok(best.map_or_else(|| Value::undefined("an item of an empty sequence"), |(_, item)| item))
+    best.map_or_else(|| Value::undefined("an item of an empty sequence"), |(_, item)| Ok(item))
 }
 
 fn sum(value: &Value, args: Args) -> Res<Value> {

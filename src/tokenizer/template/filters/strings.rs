@@ -63,7 +63,7 @@ pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
 }
 
 fn format(text: &Text, args: Args) -> Res<Value> {
-    let Args { positional, named } = args;
+    let Args { positional, named, .. } = args;
     if !positional.is_empty() && !named.is_empty() {
         return Err(Fault::new("format: positional and named arguments at the same time"));
     }

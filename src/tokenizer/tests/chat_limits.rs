@@ -1,0 +1,87 @@
+//! What a chat template may take: memory and time are counted whatever operation takes them.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::ChatTemplate;
+use crate::Error;
+
+/// Each of the templates here takes milliseconds to some seconds; uncounted, the work of one takes minutes to days.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn render(source: &str, vars: Value) -> Result<String, String> {
+    let Value::Object(vars) = vars else { panic!("not an object") };
+    let template = ChatTemplate::new(source, "<s>", "</s>").unwrap();
+    let begin = Instant::now();
+    let rendered = template.render(&json!([]), &Value::Null, true, &vars);
+    assert!(begin.elapsed() < PATIENCE, "{source}: {:?}", begin.elapsed());
+    match rendered {
+        Ok(rendered) => Ok(rendered.text),
+        Err(Error::ChatTemplate { problem }) => Err(problem),
+        Err(error) => panic!("{source}: {error}"),
+    }
+}
+
+/// A string of 20 million bytes is `big`.
+const BIG: &str = "{% set s = 'a' * 1000 %}{% set big = s * 20000 %}";
+
+/// What a template keeps counts as memory, wherever it is kept: 30 times 20 or more megabytes are refused.
+#[test]
+fn everything_that_is_kept_counts_as_memory() {
+    for (start, kept) in [
+        ("", "{% set ns.l = ns.l + [namespace(**{big ~ i: 1})] %}"),
+        ("{% set many = [0] * 2000000 %}", "{% set ns.l = ns.l + [loop] %}{% set same = loop.changed(*many) %}"),
+        ("{% set many = [0] * 2000000 %}", "{% set ns.l = ns.l + [cycler(*many)] %}"),
+    ] {
+        // A loop of its own each time, so that each keeps what it was given.
+        let source = format!(
+            "{BIG}{start}{{% set ns = namespace(l=[]) %}}\
+             {{% for i in range(30) %}}{{% for j in [1] %}}{kept}{{% endfor %}}{{% endfor %}}"
+        );
+        let problem = render(&source, json!({})).unwrap_err();
+        assert!(problem.contains("bytes of memory"), "{kept}: {problem}");
+    }
+}
+
+/// What is not there keeps the beginning of its name alone, for the error of who uses it.
+#[test]
+fn a_missing_item_keeps_the_beginning_of_its_name() {
+    let source = format!(
+        "{BIG}{{% set ns = namespace(l=[]) %}}{{% for i in range(40) %}}{{% set ns.l = ns.l + [''[big]] %}}{{% endfor %}}"
+    );
+    assert_eq!(render(&(source + "{{ ns.l|length }}"), json!({})), Ok("40".into()));
+    let shown = "é".repeat(64);
+    for missing in ["''[name]", "{}[name]", "[]|attr(name)", "namespace()[name]"] {
+        let problem = render(&format!("{{{{ ({missing}).x }}}}"), json!({"name": "é".repeat(100_000)})).unwrap_err();
+        assert!(problem.contains(&format!("'{shown}'")) && problem.len() < 300, "{missing}: {} bytes", problem.len());
+    }
+}
+
+/// Work is counted by the bytes that it looks at: templates that look at too many end in an error.
+#[test]
+fn work_is_counted_by_what_it_looks_at() {
+    let many: Map<String, Value> = (0..50_000).map(|i| (format!("k{i}"), json!(0))).collect();
+    let vars = json!({"many": many});
+    for source in [
+        format!("{BIG}{{{{ big.startswith((big,) * 1000000) }}}}"),
+        format!("{BIG}{{{{ big.endswith((big,) * 1000000) }}}}"),
+        format!("{BIG}{{% for i in range(1000) %}}{{{{ 'a'.find(big) }}}}{{{{ big in 'a' }}}}{{% endfor %}}"),
+        format!("{BIG}{{% for i in range(1000) %}}{{{{ 'a'.strip(big) }}}}{{% endfor %}}"),
+        "{% set ns = namespace(**many) %}".into(),
+        "{{ range(100)|map('default', *([0] * 2000000))|list|length }}".into(),
+    ] {
+        let problem = render(&source, vars.clone()).unwrap_err();
+        assert!(problem.contains("steps"), "{source}: {problem}");
+    }
+}
+
+/// Stripping takes as long as both strings, not as long as their product.
+#[test]
+fn long_sets_of_characters_are_stripped_at_once() {
+    let both = "{% set a = 'a' * 4000000 %}{% set set = 'b' * 4000000 ~ 'a' %}";
+    for strip in ["a.strip(set)", "a|trim(set)", "(a ~ 'c').lstrip(set)", "('c' ~ a).rstrip(set)"] {
+        let expected = usize::from(strip.contains('c')).to_string();
+        assert_eq!(render(&format!("{both}{{{{ ({strip})|length }}}}"), json!({})), Ok(expected), "{strip}");
+    }
+}
