@@ -1,33 +1,64 @@
 //! Whether a template goes through the parts of a message's `content`, or takes it as one string.
 
-use super::ast::{Arguments, Body, Expr, Macro, Name, Post, Statement, Target};
+use std::collections::{HashMap, HashSet};
+
+use super::ast::{Arguments, Body, Expr, Macro, Post, Statement, Target};
 
 /// Whether a loop of the template goes through `message.content`, under that name, a variable's, or a macro's
 /// parameter.
 pub(super) fn loops_over_content(body: &Body) -> bool {
-    let mut search = Search { names: Vec::new(), macros: Vec::new(), found: false };
-    // A name may be given content after the loop that goes through it, in a macro above its call for one.
-    let mut known = usize::MAX;
-    while !search.found && known != search.names.len() {
-        known = search.names.len();
-        search.body(body);
-    }
-    search.found
+    let mut search = Search::default();
+    search.body(body);
+    search.calls();
+    search.content_is_looped_over()
 }
 
+/// What an expression takes its value from, as far as it matters here.
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    /// `x.content`, `x['content']`
+    Content,
+    Name(&'a str),
+    Other,
+}
+
+/// Goes through the template once, so that its time is that of the template's length, and then from name to name.
+#[derive(Default)]
 struct Search<'a> {
-    /// Variables that hold a message's content.
-    names: Vec<&'a Name>,
-    macros: Vec<&'a Macro>,
-    found: bool,
+    /// Names that are given a message's content.
+    content: Vec<&'a str>,
+    /// For each name, those that are given its value.
+    gives: HashMap<&'a str, Vec<&'a str>>,
+    /// Names that loops go through.
+    looped: HashSet<&'a str>,
+    loops_over_content: bool,
+    macros: HashMap<&'a str, &'a Macro>,
+    calls: Vec<(&'a str, &'a Arguments)>,
 }
 
 impl<'a> Search<'a> {
+    fn content_is_looped_over(&self) -> bool {
+        let mut waiting = self.content.clone();
+        let mut seen: HashSet<&str> = waiting.iter().copied().collect();
+        while let Some(name) = waiting.pop() {
+            if self.looped.contains(name) {
+                return true;
+            }
+            let given = self.gives.get(name).into_iter().flatten();
+            waiting.extend(given.copied().filter(|name| seen.insert(name)));
+        }
+        self.loops_over_content
+    }
+
     fn body(&mut self, body: &'a Body) {
         for node in body {
             match &node.statement {
                 Statement::For(definition) => {
-                    self.found = self.found || self.is_content(&definition.iterable);
+                    match source(&definition.iterable) {
+                        Source::Content => self.loops_over_content = true,
+                        Source::Name(name) => drop(self.looped.insert(name)),
+                        Source::Other => {}
+                    }
                     self.body(&definition.body);
                     self.body(&definition.otherwise);
                 }
@@ -40,15 +71,12 @@ impl<'a> Search<'a> {
                 }
                 Statement::Set { target, value } => {
                     self.expr(value);
-                    match target {
-                        Target::Name(name) | Target::Attribute(_, name) if self.is_content(value) => self.know(name),
-                        _ => {}
+                    if let Target::Name(name) | Target::Attribute(_, name) = target {
+                        self.given(name, value);
                     }
                 }
                 Statement::Macro(definition) => {
-                    if !self.macros.iter().any(|known| std::ptr::eq(*known, &**definition)) {
-                        self.macros.push(definition);
-                    }
+                    self.macros.entry(&definition.name).or_insert(definition);
                     self.body(&definition.body);
                 }
                 Statement::CallBlock { call, caller } => {
@@ -60,9 +88,8 @@ impl<'a> Search<'a> {
                 }
                 Statement::With { variables, body } => {
                     for (target, value) in variables {
-                        match target {
-                            Target::Name(name) if self.is_content(value) => self.know(name),
-                            _ => {}
+                        if let Target::Name(name) = target {
+                            self.given(name, value);
                         }
                     }
                     self.body(body);
@@ -73,35 +100,20 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn know(&mut self, name: &'a Name) {
-        if !self.names.contains(&name) {
-            self.names.push(name);
+    fn given(&mut self, name: &'a str, value: &'a Expr) {
+        match source(value) {
+            Source::Content => self.content.push(name),
+            Source::Name(other) => self.gives.entry(other).or_default().push(name),
+            Source::Other => {}
         }
     }
 
-    /// `x.content`, `x['content']`, a name for it, or one of these through filters and slices.
-    fn is_content(&self, expr: &Expr) -> bool {
-        let Expr::Postfix(base, posts) = expr else {
-            return matches!(expr, Expr::Name(name) if self.names.contains(&name));
-        };
-        let mut posts = posts.as_slice();
-        while let [before @ .., Post::Filter(..) | Post::Slice { .. }] = posts {
-            posts = before;
-        }
-        match posts.last() {
-            Some(Post::Attribute(name)) => &**name == "content" || self.names.contains(&name),
-            Some(Post::Item(Expr::Str(name))) => &**name == "content",
-            Some(_) => false,
-            None => self.is_content(base),
-        }
-    }
-
-    /// Looks for calls that give a macro a message's content.
+    /// Looks for calls that may give a macro a message's content.
     fn expr(&mut self, expr: &'a Expr) {
         match expr {
             Expr::Postfix(base, posts) => {
                 if let (Expr::Name(name), Some(Post::Call(arguments))) = (&**base, posts.first()) {
-                    self.call(name, arguments);
+                    self.calls.push((name, arguments));
                 }
                 self.expr(base);
             }
@@ -126,17 +138,36 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn call(&mut self, name: &Name, arguments: &'a Arguments) {
-        let Some(callee) = self.macros.iter().copied().find(|known| known.name == *name) else { return };
-        for (argument, (parameter, _)) in arguments.positional.iter().zip(&callee.parameters) {
-            if self.is_content(argument) {
-                self.know(parameter);
+    /// What calls give to parameters; a macro may stand below its call, so all of them have to be known.
+    fn calls(&mut self) {
+        for (name, arguments) in std::mem::take(&mut self.calls) {
+            let Some(callee) = self.macros.get(name).copied() else { continue };
+            for (argument, (parameter, _)) in arguments.positional.iter().zip(&callee.parameters) {
+                self.given(parameter, argument);
+            }
+            for (argument, value) in &arguments.named {
+                self.given(argument, value);
             }
         }
-        for (argument, value) in &arguments.named {
-            if self.is_content(value) {
-                self.know(argument);
-            }
-        }
+    }
+}
+
+/// Filters and slices leave content what it is.
+fn source(expr: &Expr) -> Source<'_> {
+    let (base, posts) = match expr {
+        Expr::Name(name) => return Source::Name(name),
+        Expr::Postfix(base, posts) => (base, posts),
+        _ => return Source::Other,
+    };
+    let mut posts = posts.as_slice();
+    while let [before @ .., Post::Filter(..) | Post::Slice { .. }] = posts {
+        posts = before;
+    }
+    match posts.last() {
+        Some(Post::Attribute(name)) if **name == *"content" => Source::Content,
+        Some(Post::Attribute(name)) => Source::Name(name),
+        Some(Post::Item(Expr::Str(name))) if **name == *"content" => Source::Content,
+        Some(_) => Source::Other,
+        None => source(base),
     }
 }

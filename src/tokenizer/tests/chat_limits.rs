@@ -85,3 +85,18 @@ fn long_sets_of_characters_are_stripped_at_once() {
         assert_eq!(render(&format!("{both}{{{{ ({strip})|length }}}}"), json!({})), Ok(expected), "{strip}");
     }
 }
+
+/// The question at every load, whether loops go through content, is answered in one pass: a file's template
+/// cannot make its model's load a matter of minutes.
+#[test]
+fn content_is_followed_through_thousands_of_names_at_once() {
+    let names = 5_500;
+    let sets: String = (0..names).map(|i| format!("{{%set a{i}=a{}%}}", i + 1)).collect();
+    let begin = Instant::now();
+    for (last, expected) in [("m.content", true), ("m.role", false)] {
+        let source = format!("{sets}{{%set a{names}={last}%}}{{%for p in a0%}}{{%endfor%}}");
+        let template = ChatTemplate::new(&source, "", "").unwrap();
+        assert_eq!(template.loops_over_content(), expected, "{last}");
+    }
+    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
+}
