@@ -43,10 +43,7 @@ impl PyTokenizer {
     /// `chat_template` replaces the file's.
     fn template(&self, chat_template: Option<String>) -> Result<Arc<ChatTemplate>> {
         let Some(source) = chat_template else { return self.template.clone() };
-        let spelled = |id: Option<u32>| id.map_or(Ok(""), |id| self.tokenizer.token_text(id));
-        let bos = spelled(self.tokenizer.bos_token_id())?;
-        let eos = spelled(self.tokenizer.eos_token_ids().first().copied())?;
-        Ok(Arc::new(ChatTemplate::new(&source, bos, eos)?))
+        Ok(Arc::new(ChatTemplate::for_tokenizer(&source, &self.tokenizer)?))
     }
 }
 

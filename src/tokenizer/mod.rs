@@ -201,6 +201,11 @@ impl Tokenizer {
         self.bos
     }
 
+    /// The one end-of-generation token that the file calls EOS, which templates write.
+    pub fn eos_token_id(&self) -> Option<u32> {
+        self.eos
+    }
+
     /// Whether the token steers the model or stands for the unknown: no text of a user's.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(Kind::Control | Kind::Unknown))

@@ -36,7 +36,7 @@ use self::fault::{Fault, Res};
 use self::run::{Run, Scope};
 use self::text::{Origin, Text};
 use self::value::Value;
-use super::special;
+use super::{Tokenizer, special};
 use crate::gguf::Metadata;
 use crate::{Error, Result};
 
@@ -91,6 +91,15 @@ impl ChatTemplate {
     /// `ChatTemplate` where the source is too long or is not understood.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
         Ok(Self::of(Ok(compile(source).map_err(failed)?), bos_token, eos_token))
+    }
+
+    /// A template in place of a file's, with the BOS and EOS tokens that the file's would get.
+    ///
+    /// # Errors
+    /// Those of `new`.
+    pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+        let spelled = |id: Option<u32>| id.map_or(Ok(""), |id| tokenizer.token_text(id));
+        Self::new(source, spelled(tokenizer.bos_token_id())?, spelled(tokenizer.eos_token_id())?)
     }
 
     fn of(body: Result<ast::Body>, bos_token: &str, eos_token: &str) -> Self {

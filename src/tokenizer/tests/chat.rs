@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{ChatTemplate, Metadata, Path, entries, set, strings};
+use super::{ChatTemplate, Metadata, Path, Tokenizer, byte_level_entries, entries, set, strings};
 use crate::{Error, gguf, testdata};
 
 fn render(source: &str, vars: Value) -> crate::Result<String> {
@@ -128,6 +128,25 @@ fn the_template_comes_from_the_file_and_a_default_is_not_invented() {
     assert_eq!(template.render(&messages, &Value::Null, false, &Map::new()).unwrap().text, "<s>hi</s>");
     set(&mut metadata, "bos_token_id", gguf::Value::U32(2));
     assert!(matches!(read(&metadata), Err(Error::ModelFile { location, .. }) if location.ends_with("bos_token_id")));
+}
+
+/// A template that replaces the file's writes the same BOS and EOS: of several tokens that end a generation the
+/// one that the file calls EOS, not the one that comes first in the vocabulary.
+#[test]
+fn a_template_in_place_of_the_files_gets_the_same_tokens() {
+    let source = "{{ bos_token }}|{{ eos_token }}";
+    let mut entries = byte_level_entries(&[("<|endoftext|>", 3), ("<|im_start|>", 3), ("<|im_end|>", 3)], &[], "gpt-2");
+    set(&mut entries, "bos_token_id", gguf::Value::U32(257));
+    set(&mut entries, "eos_token_id", gguf::Value::U32(258));
+    entries.push(("tokenizer.chat_template".into(), gguf::Value::String(source.into())));
+    let metadata = Metadata::new(Path::new("m"), entries).unwrap();
+    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+    assert_eq!(tokenizer.eos_token_ids(), [256, 258]);
+    let of_file = ChatTemplate::from_metadata(&metadata).unwrap().unwrap();
+    for template in [of_file, ChatTemplate::for_tokenizer(source, &tokenizer).unwrap()] {
+        let rendered = template.render(&json!([]), &Value::Null, false, &Map::new()).unwrap();
+        assert_eq!(rendered.text, "<|im_start|>|<|im_end|>");
+    }
 }
 
 /// Every one of these must end in an error: not in a hang, an overflow of the stack, or terabytes.
