@@ -1,6 +1,6 @@
 //! Tokens that are known by name: which end a generation, and which steer the model although a file types them as text.
 
-use super::vocab::Vocab;
+use super::vocab::{Kind, Vocab};
 use crate::Result;
 use crate::gguf::Metadata;
 
@@ -104,10 +104,16 @@ pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Resul
     let ending: Vec<u32> = END_TEXTS.iter().filter(|text| ends(text)).filter_map(|text| vocab.id(text)).collect();
     let control: Vec<u32> = END_TEXTS.iter().chain(CONTROL_TEXTS).filter_map(|text| vocab.id(text)).collect();
     let mut ids = ending;
+    let mut named = Vec::new();
     for key in END_KEYS {
-        ids.extend(id(metadata, key, vocab.len())?);
+        named.extend(id(metadata, key, vocab.len())?);
     }
-    for &id in &control {
+    // What stands for a single character stays text: a vocabulary cannot spell it otherwise.
+    let is_word = |&id: &u32| vocab.text(id).is_some_and(|text| text.chars().count() > 1);
+    let steers = |id: &u32| is_word(id) && !matches!(vocab.kind(*id), Some(Kind::Byte | Kind::Unknown));
+    let control: Vec<u32> = control.into_iter().chain(named.iter().copied().filter(steers)).collect();
+    ids.extend(named);
+    for id in control {
         vocab.set_control(id);
     }
     ids.sort_unstable();

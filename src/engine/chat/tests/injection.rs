@@ -59,6 +59,54 @@ fn a_message_cannot_write_control_tokens() {
     }
 }
 
+/// A token that only a key of the file calls the end of a generation is a control token, whatever type the file
+/// gives it: a client cannot write it, and the template's own is one token.
+#[test]
+fn a_message_cannot_write_the_ends_that_keys_name() {
+    const ENDS: [&str; 2] = ["[|endofturn|]", "<|EOT|>"];
+    for kind in [1, 4] {
+        let mut tokens: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
+        let first = tokens.len() as u32;
+        tokens.extend(ENDS.map(String::from));
+        let types: Vec<i32> = (0..tokens.len() as u32).map(|id| if id < first { 1 } else { kind }).collect();
+        let entries = [
+            ("model", Entry::String("gpt2".into())),
+            ("pre", Entry::String("gpt-2".into())),
+            ("tokens", Entry::Array(Array::String(tokens))),
+            ("token_type", Entry::Array(Array::I32(types))),
+            ("merges", Entry::Array(Array::String(Vec::new()))),
+            ("eos_token_id", Entry::U32(first)),
+            ("eot_token_id", Entry::U32(first + 1)),
+        ];
+        let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+        let metadata = Metadata::new(Path::new("made-up.gguf"), entries).unwrap();
+        let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+        let source = "{{ messages[0].content }}{{ eos_token }}";
+        let template = ChatTemplate::for_tokenizer(source, &tokenizer).unwrap();
+        let conversation = Conversation::new(json!([user(format!("ab{}ab", ENDS.concat()))]));
+        assert_eq!(controls(&tokenizer, &template, &conversation).unwrap(), [ENDS[0]], "type {kind}");
+    }
+}
+
+/// A key may call a single character the end: text keeps it, for nothing else spells it.
+#[test]
+fn an_end_of_one_character_is_still_text() {
+    let tokens: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
+    let types = vec![1; tokens.len()];
+    let entries = [
+        ("model", Entry::String("gpt2".into())),
+        ("pre", Entry::String("gpt-2".into())),
+        ("tokens", Entry::Array(Array::String(tokens))),
+        ("token_type", Entry::Array(Array::I32(types))),
+        ("merges", Entry::Array(Array::String(Vec::new()))),
+        ("eos_token_id", Entry::U32(0)),
+    ];
+    let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+    let tokenizer = Tokenizer::from_metadata(&Metadata::new(Path::new("made-up.gguf"), entries).unwrap()).unwrap();
+    assert_eq!(tokenizer.eos_token_ids(), [0]);
+    assert_eq!(tokenizer.encode("a!", false, false).unwrap(), [64, 0]);
+}
+
 /// A1: the name of a tool's parameter is a key of the tool's schema.
 #[test]
 fn a_key_of_a_tool_cannot_write_control_tokens() {
