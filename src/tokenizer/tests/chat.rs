@@ -232,6 +232,28 @@ fn long_chains_are_survived() {
     assert_eq!(render(&parentheses, json!({})).unwrap(), "1");
 }
 
+/// NaN is in no order with anything; sorting what holds it ends and loses nothing.
+#[test]
+fn lists_that_hold_nan_are_sorted() {
+    for length in [21, 50, 173, 500] {
+        // Some permutation, with NaN in every seventh place.
+        let numbers = (0..length).map(|i| if i % 7 == 3 { Value::Null } else { json!(i * 389 % 503) });
+        let vars = json!({"numbers": numbers.collect::<Vec<_>>()});
+        for sorted in ["l|sort", "l|sort(reverse=true)"] {
+            let source = "{% set l = numbers|map('float', 'nan'|float)|list %}";
+            let rendered = render(&format!("{source}{{{{ ({sorted})|length }}}}"), vars.clone());
+            assert_eq!(rendered.unwrap(), length.to_string(), "{sorted}");
+        }
+    }
+}
+
+/// A comparison that fails is the error of the sort, not a panic of it.
+#[test]
+fn sorting_what_has_no_order_is_an_error() {
+    let items: Vec<Value> = (0..100).map(|i| if i % 3 == 0 { json!({"k": i}) } else { json!(i) }).collect();
+    assert!(problem(render("{{ items|sort }}", json!({"items": items}))).contains("no order"));
+}
+
 /// A namespace that holds itself is freed with the rendering.
 #[test]
 fn a_namespace_may_hold_itself() {

@@ -1,5 +1,6 @@
 //! The filters of `|`.
 
+mod order;
 mod sequences;
 mod strings;
 
@@ -8,7 +9,7 @@ use super::callable::{Args, bool_or, int_or, required};
 use super::checks;
 use super::fault::{Fault, Res};
 use super::run::Run;
-use super::value::{List, Value};
+use super::value::Value;
 use super::{access, functions, json};
 
 pub(super) const NAMES: &[&str] = &[
@@ -248,33 +249,9 @@ impl Path {
     }
 }
 
-/// Python's key for sorting without regard to case, of an item or of an attribute of it.
-fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) -> Res<Value> {
-    let key = path.map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
-    match &key {
-        Value::Str(text) if !case_sensitive => super::methods::lower(text),
-        _ => Ok(key),
-    }
-}
-
 fn optional_path(attribute: Option<&Value>) -> Res<Option<Path>> {
     match attribute {
         None | Some(Value::None) => Ok(None),
         Some(attribute) => Path::new(attribute).map(Some),
     }
-}
-
-/// The items in the order of their keys; equal ones stay as they were.
-fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Value>) -> Res<Vec<(Value, Value)>> {
-    let mut keyed = items.items().iter().map(|item| Ok((key(item)?, item.clone()))).collect::<Res<Vec<_>>>()?;
-    let mut failure = None;
-    keyed.sort_by(|(a, _), (b, _)| {
-        let order = super::operators::order(a, b).unwrap_or_else(|fault| {
-            failure.get_or_insert(fault);
-            None
-        });
-        let order = order.unwrap_or(std::cmp::Ordering::Equal);
-        if reverse { order.reverse() } else { order }
-    });
-    failure.map_or(Ok(keyed), Err)
 }

@@ -6,7 +6,8 @@ use super::super::meter::{self, Charge};
 use super::super::operators::{arithmetic, order};
 use super::super::value::{List, Value};
 use super::super::{access, ast::Operator};
-use super::{Path, optional_path, sort_key, sorted, strings};
+use super::order::{sort_key, sorted};
+use super::{Path, optional_path, strings};
 
 pub(super) const NAMES: &[&str] = &[
     "batch", "count", "dictsort", "first", "groupby", "join", "last", "length", "list", "max", "min", "reverse",

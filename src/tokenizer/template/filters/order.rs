@@ -1,0 +1,57 @@
+//! Sorting, for the filters that do it.
+
+use super::super::fault::Res;
+use super::super::meter::Charge;
+use super::super::methods;
+use super::super::operators;
+use super::super::value::{List, Value};
+use super::Path;
+
+/// Python's key for sorting without regard to case, of an item or of an attribute of it.
+pub(super) fn sort_key(item: &Value, path: Option<&Path>, case_sensitive: bool) -> Res<Value> {
+    let key = path.map_or_else(|| Ok(item.clone()), |path| path.get(item, None))?;
+    match &key {
+        Value::Str(text) if !case_sensitive => methods::lower(text),
+        _ => Ok(key),
+    }
+}
+
+/// The items in the order of their keys; equal ones stay as they were.
+///
+/// By a merge sort of our own, because a comparison may fail, and because NaN is neither less nor more than any number,
+/// which the standard library's sort may answer with a panic.
+pub(super) fn sorted(items: &List, reverse: bool, key: impl Fn(&Value) -> Res<Value>) -> Res<Vec<(Value, Value)>> {
+    let items = items.items();
+    let _charge = Charge::new(items.len() * (size_of::<(Value, Value)>() + 2 * size_of::<usize>()))?;
+    let keyed = items.iter().map(|item| Ok((key(item)?, item.clone()))).collect::<Res<Vec<_>>>()?;
+    let less = |a: usize, b: usize| {
+        let (a, b) = if reverse { (b, a) } else { (a, b) };
+        Ok(operators::order(&keyed[a].0, &keyed[b].0)?.is_some_and(std::cmp::Ordering::is_lt))
+    };
+    Ok(merge_sorted(keyed.len(), less)?.into_iter().map(|at| keyed[at].clone()).collect())
+}
+
+/// The places `0..count` in order; it ends for any `less`, whether that is an order or not.
+fn merge_sorted(count: usize, less: impl Fn(usize, usize) -> Res<bool>) -> Res<Vec<usize>> {
+    let mut places: Vec<usize> = (0..count).collect();
+    let mut width = 1;
+    while width < count {
+        let mut merged = Vec::with_capacity(count);
+        for pair in places.chunks(2 * width) {
+            let (mut left, mut right) = pair.split_at(width.min(pair.len()));
+            while let ([first, left_rest @ ..], [second, right_rest @ ..]) = (left, right) {
+                if less(*second, *first)? {
+                    merged.push(*second);
+                    right = right_rest;
+                } else {
+                    merged.push(*first);
+                    left = left_rest;
+                }
+            }
+            merged.extend(left.iter().chain(right));
+        }
+        places = merged;
+        width *= 2;
+    }
+    Ok(places)
+}
