@@ -1,6 +1,28 @@
 """More templates on which rocmforge and Jinja agree: operators and their errors, arguments, filters, methods."""
 
 MORE_CASES = [
+    "{% macro h(cb) %}{% set v='H' %}{{ cb() }}{% endmacro %}{% macro f() %}{% set v='F' %}"
+    "{% macro g() %}{{ v }}{% endmacro %}{{ h(g) }}{% endmacro %}{{ f() }}",
+    "{% macro f() %}{% macro g() %}{{ v }}{% endmacro %}{% set v='late' %}{{ g() }}{% endmacro %}{{ f() }}",
+    "{% set ns=namespace() %}{% macro f(x) %}{% macro g() %}{{ x }}{% endmacro %}{% set ns.g = g %}{% endmacro %}"
+    "{{ f(1) }}{% set first = ns.g %}{{ f(2) }}{{ first() }}{{ ns.g() }}",
+    "{% macro outer(cb) %}{% set w='o' %}{{ cb() }}{{ caller() }}{% endmacro %}{% macro f() %}{% set w='f' %}"
+    "{% macro g() %}[{{ w }}]{% endmacro %}{% call outer(g) %}{{ w }}{% endcall %}{% endmacro %}{{ f() }}",
+    "{% macro f(n) %}{% macro g() %}{{ n }}{% endmacro %}{% if n %}{{ f(n-1) }}{% endif %}{{ g() }}{% endmacro %}"
+    "{{ f(3) }}",
+    "{% for i in [1,2] %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}",
+    "{% with v=1 %}{% macro m() %}{{ v }}{% endmacro %}{{ m() }}{% for i in [1] %}{% set v=2 %}{{ m() }}{{ v }}"
+    "{% endfor %}{% endwith %}",
+    "{% for i in [1,2,3] %}{% set x %}{% break %}{% endset %}{{ i }}{% endfor %}",
+    "{% for i in [1,2,3] %}{% set x %}a{% if i == 2 %}{% continue %}{% endif %}b{% endset %}{{ i }}{{ x }}{% endfor %}",
+    "{% for i in [1,2] %}{% filter upper %}a{% if i == 1 %}{% continue %}{% endif %}b{% endfilter %}{{ i }}{% endfor %}",
+    "{% for i in [1,2] %}x{% for j in [] %}{% else %}{% break %}{% endfor %}{{ i }}{% endfor %}|",
+    "{% for i in [1,2] %}x{% for j in [] %}{% else %}{% continue %}{% endfor %}{{ i }}{% endfor %}|",
+    "{% for g in [{'a':1},{'a':2},{'a':1}]|groupby('a') %}{{ g.grouper }}={{ g.list|length }}:{{ g['list'] }}:"
+    "{{ g[0] }};{{ g }}{{ g.nope }}{% endfor %}",
+    "{{ [3,1,2]|sort(reverse=true) }}{{ [[2,'a'],[1,'b'],[2,'b'],[1,'a']]|sort(attribute=0, reverse=true) }}",
+    "{{ [[2,'a'],[1,'b'],[2,'b'],[1,'a'],[0,'c']]|sort(attribute=0) }}{{ ['b','B','a','A']|sort }}",
+    "{{ 'xayx'.strip('xy') }}{{ 'éaé'.strip('é') }}{{ 'aXb'|trim('ab') }}{{ 'aa'.strip('') }}{{ 'ab'.rstrip('b') }}",
     "{{ [1,2,1].count(1) }}{{ (1,2,1).count(1) }}{{ [1,2].index(2) }}{{ 'aXbX'.count('X') }}",
     "{{ [1].index(5) }}",
     "{{ {'a':1}.keys()|list }}{{ {'a':1}.values()|list }}{{ {'a':1}.copy() }}",

@@ -23,6 +23,7 @@ pub(super) fn attribute(value: &Value, name: &str) -> Res<Value> {
     let held = match value {
         Value::Dict(dict) => dict.get_str(name)?.cloned(),
         Value::Namespace(namespace) => namespace.get(name)?,
+        Value::Tuple(list) => list.attribute(name).cloned(),
         Value::Loop(state) => state.attribute(name)?,
         Value::Callable(callable) => match (&**callable, name) {
             (Callable::Macro { definition, .. }, "name") => Some(Value::made(&definition.name)?),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ast::{Macro, Name};
 use super::fault::{Fault, Res};
 use super::meter::Charge;
-use super::run::Scope;
+use super::scope::Scope;
 use super::text::Text;
 use super::value::{List, Value};
 
@@ -18,13 +18,8 @@ pub(super) enum Callable {
         receiver: Value,
         name: &'static str,
     },
-    /// Sees the scopes around its definition: the outermost `scopes`.
+    /// Sees the scopes around its definition, whoever calls it; the body of `{% call %}` is one as well.
     Macro {
-        definition: Arc<Macro>,
-        scopes: usize,
-    },
-    /// The body of `{% call %}`, which sees the scopes of the call.
-    Caller {
         definition: Arc<Macro>,
         scopes: Vec<Scope>,
         _charge: Charge,

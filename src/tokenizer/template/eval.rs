@@ -100,7 +100,7 @@ impl Run {
 
     fn named(&self, name: &str) -> Res<Value> {
         if let Some(value) = self.lookup(name)? {
-            return Ok(value.clone());
+            return Ok(value);
         }
         match functions::NAMES.iter().find(|known| **known == name) {
             Some(function) => Ok(Value::Callable(Callable::Function(function).into())),
@@ -177,8 +177,7 @@ impl Run {
                 Ok(value)
             }
             Callable::Method { receiver, name } => functions::method(receiver, name, args),
-            Callable::Macro { definition, scopes } => self.call_macro(definition, *scopes, args),
-            Callable::Caller { definition, scopes, .. } => self.call_caller(definition, scopes, args),
+            Callable::Macro { definition, scopes, .. } => self.call_macro(definition, scopes, args),
             Callable::Joiner { separator, used } => {
                 args.none("joiner")?;
                 let text = if used.replace(true) { separator.clone() } else { separator.slice(0..0)? };

@@ -26,6 +26,7 @@ mod operators;
 mod parser;
 mod percent;
 mod run;
+mod scope;
 mod show;
 mod text;
 mod value;
@@ -33,7 +34,8 @@ mod value;
 use std::ops::Range;
 
 use self::fault::{Fault, Res};
-use self::run::{Run, Scope};
+use self::run::Run;
+use self::scope::Scope;
 use self::text::{Origin, Text};
 use self::value::Value;
 use super::{Tokenizer, special};
@@ -135,16 +137,18 @@ impl ChatTemplate {
         on_deep_stack(|| {
             meter::start();
             let own = |text: &str| Text::new(text, Origin::Template).map(Value::Str);
-            let mut context: Scope = vec![
-                ("bos_token".into(), own(&self.bos_token)?),
-                ("eos_token".into(), own(&self.eos_token)?),
-                ("tools".into(), Value::from_client(tools)?),
-                ("messages".into(), Value::from_messages(messages)?),
-                ("add_generation_prompt".into(), Value::Bool(add_generation_prompt)),
-            ];
+            let context = Scope::default();
+            for (name, value) in [
+                ("bos_token", own(&self.bos_token)?),
+                ("eos_token", own(&self.eos_token)?),
+                ("tools", Value::from_client(tools)?),
+                ("messages", Value::from_messages(messages)?),
+                ("add_generation_prompt", Value::Bool(add_generation_prompt)),
+            ] {
+                context.set(&name.into(), value)?;
+            }
             for (name, value) in vars {
-                context.retain(|(other, _)| **other != **name);
-                context.push((name.as_str().into(), Value::from_client(value)?));
+                context.set(&name.as_str().into(), Value::from_client(value)?)?;
             }
             let (text, template) = Run::new(context).render(body, MAX_OUTPUT)?;
             Ok(Rendered { text, template })

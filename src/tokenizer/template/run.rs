@@ -8,21 +8,22 @@ use super::callable::{Args, Callable};
 use super::fault::{Fault, Res};
 use super::loops::Loop;
 use super::meter::{self, Charge};
+use super::scope::Scope;
 use super::text::{Builder, Origin, Text};
 use super::value::{List, Namespace, Value};
 
 /// Trees and macros in each other. With the stack that a rendering gets it holds the deepest.
 const MAX_DEPTH: usize = 5_000;
 
-/// Variables, the latest last.
-pub(super) type Scope = Vec<(Name, Value)>;
-
 pub(super) struct Run {
-    pub(super) scopes: Vec<Scope>,
+    /// From the outermost in.
+    scopes: Vec<Scope>,
     out: Builder,
     depth: usize,
-    /// Only these can come to hold themselves; they are emptied at the end, so that nothing stays behind.
+    /// Only these, and the scopes that macros share, can come to hold themselves; they are emptied at the end, so that
+    /// nothing stays behind.
     namespaces: Vec<Rc<Namespace>>,
+    shared: Vec<Scope>,
 }
 
 #[derive(PartialEq, Eq)]
@@ -34,7 +35,8 @@ enum Flow {
 
 impl Run {
     pub(super) fn new(context: Scope) -> Self {
-        Self { scopes: vec![context, Scope::new()], out: Builder::new(), depth: 0, namespaces: Vec::new() }
+        let scopes = vec![context, Scope::default()];
+        Self { scopes, out: Builder::new(), depth: 0, namespaces: Vec::new(), shared: Vec::new() }
     }
 
     /// The output, and the stretches of it (bytes) that are the template's.
@@ -69,19 +71,19 @@ impl Run {
     }
 
     fn scoped<T>(&mut self, run: impl FnOnce(&mut Self) -> Res<T>) -> Res<T> {
-        self.scopes.push(Scope::new());
+        self.scopes.push(Scope::default());
         let result = run(self);
         self.scopes.pop();
         result
     }
 
-    /// What `run` writes, instead of writing it.
-    fn captured(&mut self, run: impl FnOnce(&mut Self) -> Res<Flow>) -> Res<Text> {
+    /// What `run` writes, instead of writing it, and how it ended.
+    fn captured(&mut self, run: impl FnOnce(&mut Self) -> Res<Flow>) -> Res<(Text, Flow)> {
         let outer = std::mem::take(&mut self.out);
         let result = run(self);
         let inner = std::mem::replace(&mut self.out, outer);
-        result?;
-        inner.finish()
+        let flow = result?;
+        Ok((inner.finish()?, flow))
     }
 
     fn statement(&mut self, node: &Node) -> Res<Flow> {
@@ -98,24 +100,30 @@ impl Run {
             }
             Statement::For(definition) => {
                 let items = self.eval(&definition.iterable)?.iterate()?;
-                self.run_loop(definition, items, 0)?;
+                return self.run_loop(definition, items, 0);
             }
             Statement::Set { target, value } => {
                 let value = self.eval(value)?;
                 self.assign(target, value)?;
             }
             Statement::SetBlock { target, filters, body } => {
-                let text = self.captured(|run| run.scoped(|run| run.body(body)))?;
+                let (text, flow) = self.captured(|run| run.scoped(|run| run.body(body)))?;
+                if flow != Flow::On {
+                    return Ok(flow);
+                }
                 let value = self.filtered(text, filters)?;
                 self.assign(target, value)?;
             }
             Statement::Macro(definition) => {
-                let callable = Callable::Macro { definition: Arc::clone(definition), scopes: self.scopes.len() };
-                self.set(&definition.name, Value::Callable(Rc::new(callable)))?;
+                let callable = self.macro_here(definition)?;
+                self.set(&definition.name, callable)?;
             }
             Statement::CallBlock { call, caller } => self.call_block(call, caller)?,
             Statement::FilterBlock { filters, body } => {
-                let text = self.captured(|run| run.scoped(|run| run.body(body)))?;
+                let (text, flow) = self.captured(|run| run.scoped(|run| run.body(body)))?;
+                if flow != Flow::On {
+                    return Ok(flow);
+                }
                 self.filtered(text, filters)?.write(&mut self.out)?;
             }
             Statement::With { variables, body } => {
@@ -134,7 +142,8 @@ impl Run {
         Ok(Flow::On)
     }
 
-    /// `depth`: of a recursive loop, from 0.
+    /// `depth`: of a recursive loop, from 0. What the body breaks or continues is this loop, what the `else` does an
+    /// outer one.
     fn run_loop(&mut self, definition: &Arc<For>, items: List, depth: usize) -> Res<Flow> {
         let items = match &definition.condition {
             None => items,
@@ -177,7 +186,11 @@ impl Run {
         }
         let [items] = args.bind("loop", ["items"])?;
         let items = super::callable::required(items, "loop")?.iterate()?;
-        self.captured(|run| run.run_loop(&state.definition, items, state.depth + 1)).map(Value::Str)
+        let (text, flow) = self.captured(|run| run.run_loop(&state.definition, items, state.depth + 1))?;
+        match flow {
+            Flow::On => Ok(Value::Str(text)),
+            Flow::Break | Flow::Continue => Err(Fault::new("the else of a recursive loop cannot end an outer loop")),
+        }
     }
 
     fn call_block(&mut self, call: &Expr, caller: &Arc<Macro>) -> Res<()> {
@@ -188,9 +201,7 @@ impl Run {
         let base = self.eval(base)?;
         let callee = self.postfix(base, before)?;
         let mut args = self.arguments(arguments)?;
-        let (scopes, charge) = snapshot(&self.scopes)?;
-        let caller = Callable::Caller { definition: Arc::clone(caller), scopes, _charge: charge };
-        args.named.push(("caller".into(), Value::Callable(Rc::new(caller))));
+        args.named.push(("caller".into(), self.macro_here(caller)?));
         self.call(&callee, args)?.write(&mut self.out)
     }
 
@@ -198,10 +209,9 @@ impl Run {
         self.postfix(Value::Str(text), filters)
     }
 
-    pub(super) fn lookup(&self, name: &str) -> Res<Option<&Value>> {
+    pub(super) fn lookup(&self, name: &str) -> Res<Option<Value>> {
         for scope in self.scopes.iter().rev() {
-            meter::spend(scope.len() / 32)?;
-            if let Some((_, value)) = scope.iter().find(|(other, _)| **other == *name) {
+            if let Some(value) = scope.get(name)? {
                 return Ok(Some(value));
             }
         }
@@ -209,14 +219,7 @@ impl Run {
     }
 
     fn set(&mut self, name: &Name, value: Value) -> Res<()> {
-        if let Some(scope) = self.scopes.last_mut() {
-            meter::spend(1 + scope.len() / 16)?;
-            match scope.iter_mut().find(|(other, _)| other == name) {
-                Some((_, place)) => *place = value,
-                None => scope.push((Name::clone(name), value)),
-            }
-        }
-        Ok(())
+        self.scopes.last().map_or(Ok(()), |scope| scope.set(name, value))
     }
 
     fn assign(&mut self, target: &Target, value: Value) -> Res<()> {
@@ -242,19 +245,18 @@ impl Run {
         self.namespaces.push(Rc::clone(namespace));
     }
 
-    /// Runs a macro over the scopes of its definition.
-    pub(super) fn call_macro(&mut self, definition: &Macro, scopes: usize, args: Args) -> Res<Value> {
-        let hidden = self.scopes.split_off(scopes.min(self.scopes.len()));
-        let result = self.macro_body(definition, args);
-        self.scopes.truncate(scopes);
-        self.scopes.extend(hidden);
-        result
+    /// A macro that sees the scopes of this place.
+    fn macro_here(&mut self, definition: &Arc<Macro>) -> Res<Value> {
+        let charge = Charge::new(size_of_val(&*self.scopes))?;
+        self.shared.extend(self.scopes.iter().filter(|scope| scope.share()).cloned());
+        let definition = Arc::clone(definition);
+        Ok(Value::Callable(Rc::new(Callable::Macro { definition, scopes: self.scopes.clone(), _charge: charge })))
     }
 
-    /// Runs the body of a call block, called by the macro.
-    pub(super) fn call_caller(&mut self, definition: &Macro, scopes: &[Scope], args: Args) -> Res<Value> {
-        let (scopes, _charge) = snapshot(scopes)?;
-        let hidden = std::mem::replace(&mut self.scopes, scopes);
+    /// Runs a macro over the scopes of its definition.
+    pub(super) fn call_macro(&mut self, definition: &Macro, scopes: &[Scope], args: Args) -> Res<Value> {
+        let _charge = Charge::new(size_of_val(scopes))?;
+        let hidden = std::mem::replace(&mut self.scopes, scopes.to_vec());
         let result = self.macro_body(definition, args);
         self.scopes = hidden;
         result
@@ -263,7 +265,9 @@ impl Run {
     fn macro_body(&mut self, definition: &Macro, args: Args) -> Res<Value> {
         self.scoped(|run| {
             run.bind_parameters(definition, args)?;
-            run.captured(|run| run.body(&definition.body)).map(Value::Str)
+            // The parser lets a `break` reach the loops of its own macro alone.
+            let (text, _) = run.captured(|run| run.body(&definition.body))?;
+            Ok(Value::Str(text))
         })
     }
 
@@ -306,18 +310,9 @@ impl Run {
     }
 }
 
-/// A copy of `scopes`, with the charge for it.
-fn snapshot(scopes: &[Scope]) -> Res<(Vec<Scope>, Charge)> {
-    let variables: usize = scopes.iter().map(Vec::len).sum();
-    meter::spend(variables / 16)?;
-    let charge = Charge::new(variables * size_of::<(Name, Value)>())?;
-    Ok((scopes.to_vec(), charge))
-}
-
 impl Drop for Run {
     fn drop(&mut self) {
-        for namespace in &self.namespaces {
-            namespace.clear();
-        }
+        self.namespaces.iter().for_each(|namespace| namespace.clear());
+        self.shared.iter().for_each(Scope::clear);
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct List(Rc<ListItems>);
 #[derive(Debug)]
 struct ListItems {
     items: Vec<Value>,
+    /// Of a tuple whose items are attributes as well.
+    names: &'static [&'static str],
     depth: usize,
     _charge: Charge,
 }
@@ -72,13 +74,23 @@ struct Attributes {
 
 impl List {
     pub(super) fn new(items: Vec<Value>) -> Res<Self> {
+        Self::named(items, &[])
+    }
+
+    /// With names for the first items.
+    pub(super) fn named(items: Vec<Value>, names: &'static [&'static str]) -> Res<Self> {
         let depth = depth_above(items.iter())?;
         let charge = Charge::new(OVERHEAD + items.len() * size_of::<Value>())?;
-        Ok(Self(Rc::new(ListItems { items, depth, _charge: charge })))
+        Ok(Self(Rc::new(ListItems { items, names, depth, _charge: charge })))
     }
 
     pub(super) fn items(&self) -> &[Value] {
         &self.0.items
+    }
+
+    pub(super) fn attribute(&self, name: &str) -> Option<&Value> {
+        let at = self.0.names.iter().position(|known| *known == name)?;
+        self.0.items.get(at)
     }
 }
 

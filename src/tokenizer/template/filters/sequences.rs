@@ -153,7 +153,7 @@ fn dictsort(value: &Value, args: Args) -> Res<Value> {
     Value::list(pairs.into_iter().map(|(_, pair)| pair).collect())
 }
 
-/// Pairs of a value and the items that have it; `pair.grouper` and `pair.list` are not known by name.
+/// Pairs of a value and the items that have it, `pair.grouper` and `pair.list`.
 fn groupby(value: &Value, args: Args) -> Res<Value> {
     let [attribute, default, case_sensitive] = args.bind("groupby", ["attribute", "default", "case_sensitive"])?;
     let path = Path::new(&required(attribute, "groupby")?)?;
@@ -168,7 +168,7 @@ fn groupby(value: &Value, args: Args) -> Res<Value> {
     }
     let group = |(_, items): (Value, Vec<Value>)| {
         let grouper = items.first().map_or(Ok(Value::None), grouper)?;
-        Value::tuple(vec![grouper, Value::list(items)?])
+        List::named(vec![grouper, Value::list(items)?], &["grouper", "list"]).map(Value::Tuple)
     };
     Value::list(groups.into_iter().map(group).collect::<Res<Vec<_>>>()?)
 }
