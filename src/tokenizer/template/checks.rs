@@ -4,6 +4,7 @@ use super::ast::{Comparison, Operator};
 use super::callable::{Args, required};
 use super::fault::{Fault, Res};
 use super::filters;
+use super::methods;
 use super::operators::{arithmetic, compare};
 use super::value::Value;
 
@@ -71,12 +72,6 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
         return Ok(single && value.kind() == other.kind() && value.equals(&other)?);
     }
     args.none(name)?;
-    let cased = |text: &Value, lower: bool| {
-        let Value::Str(text) = text else { return false };
-        let (lowers, uppers) =
-            (text.as_str().chars().any(char::is_lowercase), text.as_str().chars().any(char::is_uppercase));
-        if lower { lowers && !uppers } else { uppers && !lowers }
-    };
     Ok(match name {
         "boolean" => matches!(value, Value::Bool(_)),
         // What is undefined can be called in Jinja, which is an error then.
@@ -97,9 +92,9 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
         }
         "mapping" => matches!(value, Value::Dict(_)),
         "string" => matches!(value, Value::Str(_)),
-        "lower" => cased(value, true),
-        "upper" => cased(value, false),
-        "filter" => matches!(value, Value::Str(name) if filters::NAMES.contains(&name.as_str())),
+        "lower" => matches!(value, Value::Str(text) if methods::is_lower(text.as_str())),
+        "upper" => matches!(value, Value::Str(text) if methods::is_upper(text.as_str())),
+        "filter" => matches!(value, Value::Str(name) if filters::is_known(name.as_str())),
         "test" => matches!(value, Value::Str(name) if NAMES.contains(&name.as_str())),
         _ => return Err(Fault::new(format!("no test named '{name}'"))),
     })

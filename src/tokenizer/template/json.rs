@@ -1,7 +1,7 @@
 //! The `tojson` filter as chat templates mean it: Python's `json.dumps(value, ensure_ascii=False)`, not the variant
 //! for HTML that template engines have.
 
-use super::callable::{Args, bool_or, count_or, text};
+use super::callable::{Args, bool_or, text};
 use super::fault::{Fault, Res};
 use super::show;
 use super::text::{Builder, Text};
@@ -13,16 +13,7 @@ pub(super) fn tojson(value: &Value, args: Args) -> Res<Value> {
         args.bind("tojson", ["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match &indent {
         None | Some(Value::None) => None,
-        // Any string may indent in Python.
-        Some(Value::Str(unit)) => Some(unit.clone()),
-        given => {
-            let mut unit = Builder::new();
-            unit.push_repeated(
-                &Text::new(" ", super::text::Origin::Client)?,
-                count_or(given.as_ref(), "tojson: indent", 0)?,
-            )?;
-            Some(unit.finish()?)
-        }
+        given => Some(super::methods::indent_unit(given.as_ref(), "tojson: indent", 0)?),
     };
     let (item, key) = match &separators {
         None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),

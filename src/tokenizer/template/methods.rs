@@ -86,8 +86,8 @@ pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
         "isascii" => Ok(Value::Bool(s.is_ascii())),
         "isdecimal" | "isdigit" | "isnumeric" => all(char::is_numeric),
         "isspace" => all(is_space),
-        "islower" => Ok(Value::Bool(s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase))),
-        "isupper" => Ok(Value::Bool(s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase))),
+        "islower" => Ok(Value::Bool(is_lower(s))),
+        "isupper" => Ok(Value::Bool(is_upper(s))),
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
             join(text, required(items, name)?.iterate()?.items())
@@ -121,6 +121,14 @@ pub(super) fn call(text: &Text, name: &str, args: Args) -> Res<Value> {
         }
         _ => Err(Fault::new(format!("a str has no method '{name}'"))),
     }
+}
+
+pub(super) fn is_lower(text: &str) -> bool {
+    text.chars().any(char::is_lowercase) && !text.chars().any(char::is_uppercase)
+}
+
+pub(super) fn is_upper(text: &str) -> bool {
+    text.chars().any(char::is_uppercase) && !text.chars().any(char::is_lowercase)
 }
 
 pub(super) fn lower(text: &Text) -> Res<Value> {
@@ -347,6 +355,21 @@ fn split_at_spaces(text: &Text, limit: usize, backwards: bool) -> Res<Value> {
     parts(text, found.into_iter())
 }
 
+/// One unit of an indent, which may be given as a string or as a number of spaces.
+pub(super) fn indent_unit(given: Option<&Value>, what: &str, default: usize) -> Res<Text> {
+    if let Some(Value::Str(unit)) = given {
+        return Ok(unit.clone());
+    }
+    let mut unit = Builder::new();
+    unit.push_repeated(&Text::new(" ", Origin::Client)?, count_or(given, what, default)?)?;
+    unit.finish()
+}
+
+/// What ends a line for Python's `splitlines`.
+pub(super) fn is_line_end(c: char) -> bool {
+    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
+}
+
 /// Lines as Python's `splitlines` ends them.
 pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
     let mut rest = text;
@@ -354,9 +377,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
         if rest.is_empty() {
             return None;
         }
-        let ends =
-            |c| matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}');
-        let at = rest.find(ends).unwrap_or(rest.len());
+        let at = rest.find(is_line_end).unwrap_or(rest.len());
         let width =
             if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(0, char::len_utf8) };
         let line = &rest[..if keep_ends { at + width } else { at }];

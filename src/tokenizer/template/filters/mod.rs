@@ -12,55 +12,29 @@ use super::run::Run;
 use super::value::Value;
 use super::{access, functions, json};
 
-pub(super) const NAMES: &[&str] = &[
+/// Those that `apply` knows beside the filters of strings and of sequences.
+const NAMES: &[&str] = &[
     "abs",
     "attr",
-    "batch",
-    "capitalize",
-    "center",
-    "count",
     "d",
     "default",
-    "dictsort",
-    "e",
-    "escape",
-    "first",
     "float",
-    "forceescape",
-    "format",
-    "groupby",
-    "indent",
     "int",
     "items",
-    "join",
-    "last",
-    "length",
-    "list",
-    "lower",
     "map",
-    "max",
-    "min",
     "reject",
     "rejectattr",
-    "replace",
-    "reverse",
     "round",
     "safe",
     "select",
     "selectattr",
-    "slice",
-    "sort",
     "string",
-    "sum",
-    "title",
     "tojson",
-    "trim",
-    "truncate",
-    "unique",
-    "upper",
-    "urlencode",
-    "wordcount",
 ];
+
+pub(super) fn is_known(name: &str) -> bool {
+    [NAMES, strings::NAMES, sequences::NAMES].iter().any(|names| names.contains(&name))
+}
 
 pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
     run.nested(|run| match name {

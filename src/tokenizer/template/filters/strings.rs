@@ -76,19 +76,13 @@ fn format(text: &Text, args: Args) -> Res<Value> {
 
 fn indent(text: &Text, args: Args) -> Res<Value> {
     let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
-    let unit = match &width {
-        Some(Value::Str(unit)) => unit.clone(),
-        width => {
-            let mut unit = Builder::new();
-            unit.push_repeated(&Text::new(" ", Origin::Client)?, count_or(width.as_ref(), "indent", 4)?)?;
-            unit.finish()?
-        }
-    };
+    let unit = methods::indent_unit(width.as_ref(), "indent", 4)?;
     let (first, blank) = (bool_or(first.as_ref(), false), bool_or(blank.as_ref(), false));
     let mut out = Builder::new();
     // A text that ends a line has an empty one behind it.
     let s = text.as_str();
-    let ends_line = s.is_empty() || methods::lines(s, true).last().is_some_and(|line| line.ends_with(is_line_end));
+    let ends_line =
+        s.is_empty() || methods::lines(s, true).last().is_some_and(|line| line.ends_with(methods::is_line_end));
     let lines = methods::lines(s, false).chain(ends_line.then(|| &s[s.len()..]));
     for (index, line) in lines.enumerate() {
         if index > 0 {
@@ -100,10 +94,6 @@ fn indent(text: &Text, args: Args) -> Res<Value> {
         out.push_text(&text.part(line)?)?;
     }
     out.finish().map(Value::Str)
-}
-
-fn is_line_end(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }
 
 fn truncate(text: &Text, args: Args) -> Res<Value> {
