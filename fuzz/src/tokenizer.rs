@@ -2,6 +2,7 @@
 //! single tokens is the text of all of them, and a vocabulary that has every byte gives back the text that it encoded.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -78,6 +79,9 @@ pub fn check(bytes: &[u8]) {
             assert_eq!(decoded.replace('▁', " "), input.text.replace('▁', " "));
         }
     }
+    if !input.lacks_a_byte {
+        only_trusted_text_is_special(&tokenizer, input.text, pre.is_some());
+    }
     if let Some(parsed) = allowed(tokenizer.encode(input.text, true, true)) {
         assert!(parsed.iter().all(|&id| (id as usize) < size), "{parsed:?} in a vocabulary of {size}");
     }
@@ -88,6 +92,26 @@ pub fn check(bytes: &[u8]) {
         let mut text: String = pieces.map(|piece| piece.unwrap_or_else(|e| panic!("{e}"))).collect();
         text.push_str(&stream.finish());
         assert_eq!(text, decode(&tokenizer, &ids, skip_special));
+    }
+}
+
+/// Of a text of which the middle is trusted, control tokens lie there alone; of one of which nothing is, nowhere.
+fn only_trusted_text_is_special(tokenizer: &Tokenizer, text: &str, spells_exactly: bool) {
+    let trusting = |trusted: &[Range<usize>]| {
+        allowed(tokenizer.encode_trusting(text, trusted)).unwrap_or_else(|| panic!("cannot spell {text:?}"))
+    };
+    let ids = trusting(&[]);
+    assert!(ids.iter().all(|&id| !tokenizer.is_special(id)), "{text:?} became a control token: {ids:?}");
+    let border = |at: usize| (at..=text.len()).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len());
+    let middle = border(text.len() / 4)..border(text.len() / 4 * 3);
+    let mut at = 0;
+    for id in trusting(std::slice::from_ref(&middle)) {
+        let bytes = tokenizer.token_bytes(id).unwrap_or_else(|e| panic!("{e}"));
+        let end = at + bytes.len();
+        let (special, inside) = (tokenizer.is_special(id), middle.start <= at && end <= middle.end);
+        // SentencePiece adds spaces, so that its tokens do not tell where they come from.
+        assert!(!special || inside || !spells_exactly, "{text:?}, trusted {middle:?}: {id} at {at}");
+        at = end;
     }
 }
 
