@@ -56,25 +56,40 @@ impl Cache {
         }
     }
 
-    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they
-    /// then find what was stored. `None` where files cannot be locked.
-    pub fn lock(&self, key: &Key) -> Option<File> {
-        let directory = self.directory.as_ref()?;
-        // Few files, which stay: one that is removed while somebody waits for it would lock nothing.
-        let path = directory.join(format!("{:x}.lock", key.as_bytes()[0] % 16));
+    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they then
+    /// find what was stored. `None` where files cannot be locked.
+    pub fn lock(&self, key: &Key) -> Option<Lock> {
+        let path = self.path(key)?.with_extension("lock");
         let lock = || {
-            fs::create_dir_all(directory)?;
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
             file.lock()?;
             io::Result::Ok(file)
         };
-        lock()
-            .inspect_err(|error| tracing::debug!(path = %path.display(), %error, "kernels are compiled unlocked"))
-            .ok()
+        let file = lock().inspect_err(|error| tracing::debug!(path = %path.display(), %error, "compiling unlocked"));
+        Some(Lock { _file: file.ok()?, path })
     }
 
     fn path(&self, key: &Key) -> Option<PathBuf> {
         Some(self.directory.as_ref()?.join(format!("{}.bin", key.to_hex())))
+    }
+}
+
+/// Held by whoever compiles.
+pub struct Lock {
+    _file: File,
+    path: PathBuf,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Whoever waits for the file that is removed gets it all the same; whoever comes later finds what was stored, and
+        // where nothing was, compiles beside those.
+        if let Err(error) = fs::remove_file(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::debug!(path = %self.path.display(), %error, "removing a lock");
+        }
     }
 }
 

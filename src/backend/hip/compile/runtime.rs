@@ -1,6 +1,6 @@
 //! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
 
-use std::ffi::{CString, OsString, c_char, c_int};
+use std::ffi::{CString, OsString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::backend::hip::driver::DeviceProperties;
 use crate::backend::hip::helper::{self, Failure};
 use crate::backend::hip::search::Search;
 use crate::backend::hip::sys::rtc::{Hiprtc, Nvrtc};
-use crate::backend::hip::sys::{ProgramHandle, Status, reason};
+use crate::backend::hip::sys::{ProgramHandle, Status, file_of, reason};
 use crate::config::{HipOptions, Platform};
 
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
@@ -71,9 +71,15 @@ impl RuntimeCompiler {
         library: Library,
         options: &HipOptions,
     ) -> Result<Self, String> {
-        let path = file.display();
         let kind = if properties.platform == Platform::Amd { "hipRTC" } else { "NVRTC" };
         let library = load(properties.platform, library)?;
+        // A bare name may be that of a library which the process has from somewhere else: the child is told this file.
+        let function = match &library {
+            Api::Hiprtc(api) => api.hiprtcVersion as *const c_void,
+            Api::Nvrtc(api) => api.nvrtcVersion as *const c_void,
+        };
+        let file = file_of(function).unwrap_or_else(|| file.to_path_buf());
+        let path = file.display();
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both numbers outlive the call.
         let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
@@ -87,7 +93,7 @@ impl RuntimeCompiler {
         };
         Ok(Self {
             library,
-            file: file.to_path_buf(),
+            file,
             platform: properties.platform,
             helper: options.helper.clone(),
             name,
