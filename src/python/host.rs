@@ -22,10 +22,14 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.run_helper()";
 
-/// The interpreter in a process of its own, which does what may crash. `None` where a program that is no interpreter
-/// has Python in it, or this module is no file.
+/// The interpreter in a process of its own, which does what may crash. `None` where there is no interpreter to start: in
+/// an application that was frozen into one file (`sys.frozen`), or a program that has Python in it and says so by an
+/// empty `sys.executable`; and where this module is no file.
 fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
     let text = |module: &str, name: &str| py.import(module).ok()?.getattr(name).ok()?.extract::<OsString>().ok();
+    if py.import("sys").ok()?.hasattr("frozen").ok()? {
+        return None;
+    }
     let executable = text("sys", "executable").filter(|path| !path.is_empty())?;
     let file = text("rocmforge._rocmforge", "__file__")?;
     // Isolated, and without the packages' own start-up code: nothing of either is needed.

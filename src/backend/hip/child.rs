@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 /// Text from the child that is worth showing, at most.
 const SHOWN_BYTES: usize = 4000;
 const POLL: Duration = Duration::from_millis(2);
+/// Set in the environment of a program that `spawn` started.
+const INSIDE: &str = "ROCMFORGE_INSIDE_HELPER";
 
 /// Runs `work` in a child process and gives its result. What the child prints is part of the error if it dies.
 pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
@@ -43,9 +45,9 @@ pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) ->
 /// Why a program gave no result.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It was killed by a signal, or did not end in time: what it did is to blame.
+    /// It crashed, or did not end in time: what it did is to blame.
     Died(String),
-    /// It could not be started, or said why it could not do its work.
+    /// It could not be started, was killed by somebody else, or said why it could not do its work.
     NotRun(String),
 }
 
@@ -58,8 +60,12 @@ pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration)
     let (mut output, mut printed) = (anonymous_file().map_err(not_run)?, anonymous_file().map_err(not_run)?);
     let io = |error: io::Error| Failure::NotRun(format!("{}: {error}", program.display()));
     input.write_all(job).and_then(|()| input.seek(SeekFrom::Start(0))).map_err(io)?;
+    // A program that is not what it was taken for, and starts an engine in place of an answer, must not start the next.
+    if std::env::var_os(INSIDE).is_some() {
+        return Err(not_run(format!("this process was itself started for such work ({INSIDE} is set)")));
+    }
     let mut command = Command::new(program);
-    command.args(arguments).stdin(input);
+    command.args(arguments).env(INSIDE, "1").stdin(input);
     command.stdout(output.try_clone().map_err(io)?).stderr(printed.try_clone().map_err(io)?);
     let child = command.spawn().map_err(io)?;
     let pid = libc::pid_t::try_from(child.id()).map_err(|error| not_run(error.to_string()))?;
@@ -72,7 +78,7 @@ pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration)
         None => {
             let text = tail(&mut printed);
             let how = format!("{}{}{text}", ended.text, if text.is_empty() { "" } else { ": " });
-            Err(if ended.by_signal { Failure::Died(how) } else { Failure::NotRun(format!("its process {how}")) })
+            Err(if ended.crashed { Failure::Died(how) } else { Failure::NotRun(format!("its process {how}")) })
         }
     }
 }
@@ -153,8 +159,13 @@ fn result_in(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
 /// How a child ended.
 struct Ended {
     text: String,
-    by_signal: bool,
+    /// By a signal for what it did itself, not one that somebody sent: a server that is being stopped, or a system that
+    /// is short of memory.
+    crashed: bool,
 }
+
+const CRASHES: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGABRT, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS];
 
 /// Waits for the child to end; an error if it has to be ended.
 fn wait(pid: libc::pid_t, timeout: Duration) -> Result<Ended, String> {
@@ -174,13 +185,15 @@ fn wait(pid: libc::pid_t, timeout: Duration) -> Result<Ended, String> {
             }
             -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
             // The host program ignores SIGCHLD or reaped the child: its result tells the rest.
-            -1 => return Ok(Ended { text: "ended".into(), by_signal: false }),
+            -1 => return Ok(Ended { text: "ended".into(), crashed: false }),
             _ if libc::WIFSIGNALED(status) => {
-                return Ok(Ended { text: format!("was killed by signal {}", libc::WTERMSIG(status)), by_signal: true });
+                let signal = libc::WTERMSIG(status);
+                let text = format!("was killed by signal {signal}");
+                return Ok(Ended { text, crashed: CRASHES.contains(&signal) });
             }
             _ => {
                 let text = format!("ended with status {}", libc::WEXITSTATUS(status));
-                return Ok(Ended { text, by_signal: false });
+                return Ok(Ended { text, crashed: false });
             }
         }
     }
@@ -239,6 +252,22 @@ mod tests {
             Ok(Vec::new())
         });
         assert!(error.unwrap_err().contains("did not end"));
+    }
+
+    /// A crash is what a program did; that somebody stopped it says nothing of it. A program knows that it was started
+    /// for work that may crash.
+    #[test]
+    fn a_crash_is_told_from_a_kill() {
+        let run = |script: &str| spawn(&["/bin/sh", "-c", script].map(OsString::from), b"", b"marker", SOON);
+        let inside = format!("test \"${INSIDE}\" = 1 && kill");
+        for (signal, number) in [("SEGV", 11), ("ABRT", 6), ("ILL", 4)] {
+            let expected = Failure::Died(format!("was killed by signal {number}"));
+            assert_eq!(run(&format!("{inside} -{signal} $$")), Err(expected));
+        }
+        for (signal, number) in [("TERM", 15), ("KILL", 9), ("INT", 2)] {
+            let expected = Failure::NotRun(format!("its process was killed by signal {number}"));
+            assert_eq!(run(&format!("{inside} -{signal} $$")), Err(expected));
+        }
     }
 
     /// Several threads compile at the same time.
