@@ -1,6 +1,9 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
 //! free.
 
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
@@ -13,7 +16,6 @@ use super::self_test::Sample;
 use super::step::{StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
-use super::vendor;
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
@@ -55,14 +57,15 @@ pub struct HipLoader {
     blas: Option<VendorBlas>,
     /// What is wrong with it, where it is there.
     vendor_problem: Option<String>,
-    /// Whether it may yet be opened: its memory is counted until that is known.
-    vendor_expected: bool,
+    /// Where it is, if it may serve: until it was tried, its memory is counted.
+    vendor_file: OnceLock<Option<PathBuf>>,
     /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
 
 mod budget;
 mod experts;
+mod matrix_library;
 mod stacks;
 
 pub use stacks::Layout;
@@ -88,12 +91,11 @@ impl HipLoader {
     /// # Errors
     /// `Error::Device`.
     pub fn new(device: Device, options: &HipOptions, limits: StepLimits) -> Result<Self> {
-        let vendor_expected = vendor::wanted(options, device.properties()).is_ok();
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
             blas: None,
             vendor_problem: None,
-            vendor_expected,
+            vendor_file: OnceLock::new(),
             kept_bytes: 0,
             device,
             options: options.clone(),
@@ -205,32 +207,6 @@ impl HipLoader {
             Some((&part.weight, segment.ty, segment.tiles))
         });
         self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
-    }
-
-    /// Opens the vendor's matrix library if it is to serve, and tries it with the shapes of the model, before anything
-    /// else takes the device's memory. Whatever is wrong with it is said once, and our own kernels serve.
-    fn open_vendor(&mut self, uploads: &[Upload<'_>]) {
-        self.vendor_expected = false;
-        if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
-            tracing::info!("long prompts use our own matrix kernels: {reason}");
-            return;
-        }
-        let library = match VendorBlas::locate(&self.device, &self.options) {
-            Ok(library) => library,
-            Err(problem) => {
-                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
-                return;
-            }
-        };
-        let products = vendor::products(stacks(uploads), self.limits.tokens);
-        let verdict = vendor::trial::check(self.device.properties(), &library, &products, &self.options);
-        match verdict.and_then(|()| VendorBlas::open_file(&self.device, &library)) {
-            Ok(library) => self.blas = Some(library),
-            Err(problem) => {
-                tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
-                self.vendor_problem = Some(problem);
-            }
-        }
     }
 }
 
@@ -454,7 +430,7 @@ impl Loader for HipLoader {
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
-        let vendor_bytes = self.vendor_bytes();
+        let vendor_bytes = if self.blas.is_some() { self.vendor_bytes(self.max_cols) } else { 0 };
         let vendor = match self.blas.take() {
             Some(blas) => {
                 let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;

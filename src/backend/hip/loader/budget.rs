@@ -2,8 +2,7 @@
 
 use super::{HipLoader, MARGIN, WEIGHTS_ADVICE, aligned, device_type, experts, stacks};
 use crate::backend::hip::args::Format;
-use crate::backend::hip::tuning::{NUM_COUNTERS, PARTIAL_BYTES, VENDOR_WEIGHTS_BYTES};
-use crate::backend::hip::vendor::blas;
+use crate::backend::hip::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::hip::{KernelType, graphs, rehearse, select, step};
 use crate::backend::{Loader, Upload};
 use crate::tensor::TensorView;
@@ -60,26 +59,13 @@ impl HipLoader {
         if common_format(types).is_some() { self.limits.logits_rows } else { self.limits.tokens }
     }
 
-    /// What the vendor's library needs.
-    pub(super) fn vendor_bytes(&self) -> u64 {
-        self.vendor_bytes_for(self.max_cols)
-    }
-
-    fn vendor_bytes_for(&self, max_cols: usize) -> u64 {
-        let bytes = self.vendor_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes;
-        if self.blas.is_some() || self.vendor_expected { bytes } else { 0 }
-    }
-
-    /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
-    pub(super) fn vendor_weights_bytes(&self, max_cols: usize) -> u64 {
-        aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
-    }
-
     /// What `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
         let step = step::device_bytes(&self.limits, self.options.batch_invariant) + select::device_bytes(&self.limits);
-        let workspace = self.vendor_bytes_for(max_cols) + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
+        let vendor = self.blas.is_some() || self.locate_vendor().is_some();
+        let vendor = if vendor { self.vendor_bytes(max_cols) } else { 0 };
+        let workspace = vendor + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
         conversion.saturating_add(workspace + self.graph_bytes())
     }
 

@@ -10,6 +10,8 @@ use crate::backend::hip::{KernelType, tuning};
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
+/// Outputs of a product, at most, where fewer rows do: the logits of so many rows are never asked for.
+const MANY_OUTPUTS: usize = 16 << 20;
 
 /// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
 /// the largest step. Whether a product is added to its output, only the model knows: both are tried.
@@ -23,8 +25,9 @@ pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> +
     }
     for parts in stacks {
         let Some(cols) = parts.first().map(|part| part.weight.cols.next_multiple_of(TILE_COLS)) else { continue };
-        let out_stride = parts.iter().map(|part| part.weight.rows).sum();
+        let out_stride = parts.iter().map(|part| part.weight.rows).sum::<usize>();
         let bias = parts.iter().any(|part| part.bias.is_some());
+        let many = MANY_ROWS.min(tokens).min(MANY_OUTPUTS / out_stride.max(1)).max(least);
         let layout = Layout::of(parts);
         for run in &layout.segments {
             let Some(format) = run.ty.matmul_format() else { continue };
@@ -34,7 +37,7 @@ pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> +
             let last = run.rows % piece;
             let whole = kept_bytes(parts).is_some().then_some(run.rows);
             for out_rows in [Some(piece), Some(last).filter(|&rows| rows > 0), whole].into_iter().flatten() {
-                for rows in [least, MANY_ROWS.min(tokens)] {
+                for rows in [least, many] {
                     let product =
                         Product { rows, out_rows, cols, out_stride, input, output: Element::F32, add: false, bias };
                     all.extend([product, Product { add: true, ..product }]);
@@ -109,6 +112,6 @@ mod tests {
         let rows: Vec<usize> = all.iter().map(|p| p.out_rows).collect();
         let piece = piece_rows(5120);
         assert!(rows.contains(&piece) && rows.contains(&(151_936 % piece)) && !rows.contains(&151_936), "{rows:?}");
-        assert!(all.iter().all(|p| p.out_stride == 151_936));
+        assert!(all.iter().all(|p| p.out_stride == 151_936 && [65, 110].contains(&p.rows)));
     }
 }

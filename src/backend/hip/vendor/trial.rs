@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::blas::{Element, Operands, Product, VendorBlas, WORKSPACE_BYTES};
+use crate::backend::conformance::Random;
 use crate::backend::hip::compile::Cache;
 use crate::backend::hip::helper;
 use crate::backend::hip::{Device, DeviceBuffer, DeviceProperties, DevicePtr, HostBuffer, Stream};
@@ -239,8 +240,8 @@ impl Rig {
     ) -> Result<std::result::Result<(), String>> {
         let Product { rows, out_rows, cols, out_stride, input, output, .. } = product;
         let x = self.activations(rows, cols, output);
-        let bias: Vec<i16> = (0..out_rows).map(|_| self.random.small()).collect();
-        let before: Vec<i16> = (0..rows * out_stride).map(|_| self.random.small()).collect();
+        let bias: Vec<i16> = (0..out_rows).map(|_| small(&mut self.random)).collect();
+        let before: Vec<i16> = (0..rows * out_stride).map(|_| small(&mut self.random)).collect();
         let x_buffer = self.upload(&x.iter().flat_map(|&x| input.half_bytes(x)).collect::<Vec<u8>>())?;
         let bias_buffer = self.upload(&f32_bytes(&bias))?;
         let start = |i: usize| match i % out_stride < out_rows {
@@ -249,7 +250,10 @@ impl Rig {
             true => f32::NAN,
             false => UNTOUCHED,
         };
-        let out: Vec<u8> = (0..rows * out_stride).flat_map(|i| output.bytes(start(i))).collect();
+        let mut out = vec![0; rows * out_stride * output.size()];
+        for (i, bytes) in out.chunks_exact_mut(output.size()).enumerate() {
+            output.put(start(i), bytes);
+        }
         let out_buffer = self.upload(&out)?;
         let operands = Operands {
             weights: at,
@@ -284,7 +288,7 @@ impl Rig {
     /// Whole numbers up to 127. Where the result is f16, so few of them that every sum is below 2048, and so exact.
     fn activations(&mut self, rows: usize, cols: usize, output: Element) -> Vec<i16> {
         if output == Element::F32 {
-            return (0..rows * cols).map(|_| self.random.small()).collect();
+            return (0..rows * cols).map(|_| small(&mut self.random)).collect();
         }
         let mut x = vec![0; rows * cols];
         for row in x.chunks_mut(cols) {
@@ -342,21 +346,9 @@ impl Sender<'_> {
     }
 }
 
-/// splitmix64: the same numbers everywhere.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// -127 to 127.
-    fn small(&mut self) -> i16 {
-        (self.next() % 255) as i16 - 127
-    }
+/// -127 to 127.
+fn small(random: &mut Random) -> i16 {
+    (random.next() % 255) as i16 - 127
 }
 
 fn add_product(sum: i64, a: i64, b: i64) -> i64 {
@@ -392,11 +384,12 @@ impl Element {
         }
     }
 
-    fn bytes(self, value: f32) -> Vec<u8> {
+    /// Into as many bytes as it has.
+    fn put(self, value: f32, bytes: &mut [u8]) {
         match self {
-            Self::F32 => value.to_le_bytes().to_vec(),
-            Self::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
-            Self::Bf16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+            Self::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
+            Self::F16 => bytes.copy_from_slice(&half::f16::from_f32(value).to_le_bytes()),
+            Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
         }
     }
 

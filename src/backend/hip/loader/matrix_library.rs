@@ -1,0 +1,56 @@
+//! The vendor's matrix library of a load: found, tried with the model's shapes, and its memory.
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use super::{HipLoader, aligned, stacks};
+use crate::backend::Upload;
+use crate::backend::hip::args::Format;
+use crate::backend::hip::tuning::VENDOR_WEIGHTS_BYTES;
+use crate::backend::hip::vendor;
+use crate::backend::hip::vendor::blas::{self, VendorBlas};
+
+impl HipLoader {
+    /// What the vendor's library needs.
+    pub(super) fn vendor_bytes(&self, max_cols: usize) -> u64 {
+        self.vendor_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes
+    }
+
+    /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
+    pub(super) fn vendor_weights_bytes(&self, max_cols: usize) -> u64 {
+        aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
+    }
+
+    /// The vendor's matrix library, if it is to serve and is there.
+    pub(super) fn locate_vendor(&self) -> Option<&Path> {
+        let locate = || {
+            if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
+                tracing::info!("long prompts use our own matrix kernels: {reason}");
+                return None;
+            }
+            let located = VendorBlas::locate(&self.device, &self.options);
+            located
+                .inspect_err(|problem| {
+                    tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
+                })
+                .ok()
+        };
+        self.vendor_file.get_or_init(locate).as_deref()
+    }
+
+    /// Opens the vendor's matrix library if it is to serve, and tries it with the shapes of the model, before anything
+    /// else takes the device's memory. Whatever is wrong with it is said once, and our own kernels serve.
+    pub(super) fn open_vendor(&mut self, uploads: &[Upload<'_>]) {
+        let Some(library) = self.locate_vendor().map(Path::to_path_buf) else { return };
+        self.vendor_file = OnceLock::from(None);
+        let products = vendor::products(stacks(uploads), self.limits.tokens);
+        let verdict = vendor::trial::check(self.device.properties(), &library, &products, &self.options);
+        match verdict.and_then(|()| VendorBlas::open_file(&self.device, &library)) {
+            Ok(library) => self.blas = Some(library),
+            Err(problem) => {
+                tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
+                self.vendor_problem = Some(problem);
+            }
+        }
+    }
+}
