@@ -99,7 +99,7 @@ impl HipBackend {
         let staging = HostBuffer::new(&parts.device, STAGING_BYTES)?;
         let mut ledger = parts.ledger;
         let results = Results::new(&parts.device, parts.inputs.limits())?;
-        ledger.other += inv_freq.bytes() + super::select::device_bytes(parts.inputs.limits());
+        ledger.other += inv_freq.bytes();
         if let Err(reason) = &parts.graphs {
             tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
         }

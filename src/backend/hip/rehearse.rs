@@ -45,19 +45,16 @@ pub struct Recording {
     waiting: VecDeque<Wanted>,
     begun: Instant,
     count: usize,
-    /// Memory that the graphs have taken.
+    /// Free memory when it began, and how much less there was after the last graph. Not a sum over graphs: others take
+    /// memory and give it back meanwhile, and of each graph no more than the increase would be seen.
+    free: u64,
     taken: u64,
     /// Rows of the last step that ran as it is, since the vendor's library may set up what no recording can hold when
     /// it first multiplies so many.
     warmed: usize,
-    /// How things were before the recording that is being made; `None` while a step runs as it is.
-    before: Option<Before>,
-}
-
-struct Before {
-    free: u64,
-    /// Whether the vendor's library had refused a product.
-    refused: bool,
+    /// Whether the vendor's library had refused a product before the recording that is being made; `None` while a step
+    /// runs as it is.
+    refused_before: Option<bool>,
 }
 
 /// The steps to record, the smallest first: they serve most often, should memory be short.
@@ -131,9 +128,9 @@ impl HipBackend {
                 };
                 let batch = batch(next.rows, next.context_splits[0], longest, block_size);
                 if vendor_rows.is_some_and(|least| next.rows >= least) && recording.warmed < next.rows {
-                    (recording.warmed, recording.before) = (next.rows, None);
+                    (recording.warmed, recording.refused_before) = (next.rows, None);
                 } else {
-                    recording.before = Some(Before { free: self.device.free_memory()?, refused });
+                    recording.refused_before = Some(refused);
                     self.graphs.record(next);
                 }
                 Ok(Some(batch))
@@ -160,25 +157,26 @@ impl HipBackend {
                     waiting: waiting.into(),
                     begun: Instant::now(),
                     count: 0,
+                    free: self.device.free_memory()?,
                     taken: 0,
                     warmed: 0,
-                    before: None,
+                    refused_before: None,
                 });
             }
-            (Rehearsal::Recording(Recording { before: None, .. }), outcome) => {
+            (Rehearsal::Recording(Recording { refused_before: None, .. }), outcome) => {
                 outcome?;
                 self.stream.synchronize()?;
             }
             (Rehearsal::Recording(recording), Ok(())) => {
-                let free = recording.before.take().map_or(0, |before| before.free);
-                recording.taken += free.saturating_sub(self.device.free_memory()?);
+                recording.refused_before = None;
+                recording.taken = recording.free.saturating_sub(self.device.free_memory()?);
                 recording.waiting.pop_front();
                 recording.count += 1;
             }
             (_, Err(error @ Error::EngineDead { .. })) => return Err(error),
             // A product that the library refuses ends the recording that it is part of. Our own kernels take its place,
             // in the same one, made anew.
-            (Rehearsal::Recording(Recording { before: Some(before), .. }), Err(_)) if refused && !before.refused => {
+            (Rehearsal::Recording(Recording { refused_before: Some(false), .. }), Err(_)) if refused => {
                 self.graphs.abandon(&self.stream);
             }
             (_, Err(error)) => {

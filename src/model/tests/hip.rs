@@ -133,7 +133,9 @@ fn the_budget_is_what_is_taken() {
         let loader = devices::loader(&device, MAX_TOKENS);
         // What is left for recorded steps is the driver's.
         let free = device.0.free_memory().unwrap() - loader.graph_bytes();
-        super::check_budget(loader, name, free);
+        super::check_budget(loader, name, free, |ledger| {
+            assert_eq!(ledger.total(), device.0.allocated_bytes(), "{name}: {ledger:?}");
+        });
     }
     super::check_progress(devices::loader(&device, 1));
     assert_eq!(device.0.allocated_bytes(), 0);
