@@ -417,7 +417,5 @@ DEV float rint_(float a) { return rintf(a); }
 DEV float fma_(float a, float b, float c) { return fmaf(a, b, c); }
 // Threads take turns, so nothing interrupts these.
 DEV u32  atomic_add_u32(u32* p, u32 v) { u32 old = *p; *p += v; return old; }
-DEV void atomic_add_f32(float* p, float v) { *p += v; }
-DEV u64  atomic_max_u64(u64* p, u64 v) { u64 old = *p; if (v > old) *p = v; return old; }
 DEV void release_fence() {}
 DEV void acquire_fence() {}

@@ -296,7 +296,8 @@ DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit)
   return add_rn(add_rn(repeated, -mul_rn(row.frequency, (float)(token.seen - 1))), -presence);
 }
 
-// Grid: altered rows.
+// Grid: altered rows. Which they are differs from step to step, and yet is read by plain loads: no graph holds this
+// kernel, and launches by themselves find a fresh scalar cache (`ld_step`).
 KERNEL(1024, alter_logits, AlterLogitsArgs) {
   pdl_launch(); pdl_wait();
   const AlteredRow row = a.rows[bid_x()];

@@ -128,7 +128,7 @@ impl HipOptions {
         };
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
-        self.graphs = switch("ROCMFORGE_GRAPHS")?.or(self.graphs);
+        self.graphs = self.graphs.or(switch("ROCMFORGE_GRAPHS")?);
         self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
         #[cfg(test)]
         {

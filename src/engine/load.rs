@@ -193,7 +193,7 @@ fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
-/// Above how many tokens a prompt is long: one that more than one step computes always is.
+/// Above how many tokens a prompt is long; by default one that takes more than a step always is.
 fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_tokens: usize) -> usize {
     let default = (max_model_len / 25).clamp(1, max_num_batched_tokens);
     args.long_prefill_token_threshold.unwrap_or(default)

@@ -97,7 +97,7 @@ impl<'a> Tally<'a> {
         };
         // Written so that no share at all counts as wrong.
         let is_right = share <= 1.0;
-        group.worst = if share >= group.worst || share.is_nan() { share.max(group.worst) } else { group.worst };
+        group.worst = if share.is_nan() { f64::INFINITY } else { share.max(group.worst) };
         if !is_right {
             group.wrong += 1;
             if group.texts.len() < MOST_TEXTS {

@@ -106,13 +106,14 @@ impl Probe {
 /// and back.
 ///
 /// # Errors
-/// Those of the device; `OutOfMemory` where not even a little is free.
+/// Those of the device; `Internal` where not even a little is free.
 pub fn bandwidth(device: &Device, options: &HipOptions, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
     let bytes = bytes.min(device.free_memory()? / 4) / BYTES_OF_A_PIECE * BYTES_OF_A_PIECE;
-    let probe = Probe::new(device, options, bytes)?;
-    let other = DeviceBuffer::new(device, bytes)?;
+    // Ahead of the probe, whose stream waits when it is dropped: what is copied is freed after it.
+    let other = DeviceBuffer::new(device, bytes.max(1))?;
     let host_bytes = host_bytes.min(bytes);
     let mut host = HostBuffer::new(device, usize::try_from(host_bytes).map_err(Error::internal)?)?;
+    let probe = Probe::new(device, options, bytes)?;
     let at = probe.data.range(0, host_bytes)?;
     // SAFETY: `best` waits for the stream before anything else happens to the buffers.
     let to_device = probe.best(|| unsafe { probe.stream.copy_to_device(at, host.as_slice()) })?;

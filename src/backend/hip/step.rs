@@ -113,8 +113,7 @@ pub struct StepInputs {
     device: DeviceBuffer,
     host: HostBuffer,
     host_on_device: DevicePtr,
-    /// Behind the copy that was queued last: the host's buffer may be written again. One buffer is enough, since the
-    /// copy is a step's first kernel: while it is waited for, the device has the rest of the step to do.
+    /// Behind the copy that was queued last, or the graph that it is part of: the host's buffer may be written again.
     copied: Event,
     /// Whether the step's copy is still to be queued.
     waiting: bool,
