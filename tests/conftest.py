@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import signal
 import tarfile
 import time
 from pathlib import Path
@@ -19,6 +20,12 @@ DATA = Path(__file__).parent / "data"
 SETTLE_SECONDS = 20.0
 # `make test-gpu` runs the same tests on a GPU.
 ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "hip"
+
+
+def pytest_configure():
+    """A shell that runs the tests in the background lets them ignore Ctrl-C, and with them each program they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 async def collect(engine, prompt, params, **kwargs):
