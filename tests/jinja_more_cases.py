@@ -15,7 +15,10 @@ MORE_CASES = [
     "{% endfor %}{% endwith %}",
     "{% for i in [1,2,3] %}{% set x %}{% break %}{% endset %}{{ i }}{% endfor %}",
     "{% for i in [1,2,3] %}{% set x %}a{% if i == 2 %}{% continue %}{% endif %}b{% endset %}{{ i }}{{ x }}{% endfor %}",
-    "{% for i in [1,2] %}{% filter upper %}a{% if i == 1 %}{% continue %}{% endif %}b{% endfilter %}{{ i }}{% endfor %}",
+    (
+        "{% for i in [1,2] %}{% filter upper %}a{% if i == 1 %}{% continue %}{% endif %}b{% endfilter %}"
+        "{{ i }}{% endfor %}"
+    ),
     "{% for i in [1,2] %}x{% for j in [] %}{% else %}{% break %}{% endfor %}{{ i }}{% endfor %}|",
     "{% for i in [1,2] %}x{% for j in [] %}{% else %}{% continue %}{% endfor %}{{ i }}{% endfor %}|",
     "{% for g in [{'a':1},{'a':2},{'a':1}]|groupby('a') %}{{ g.grouper }}={{ g.list|length }}:{{ g['list'] }}:"

@@ -5,6 +5,10 @@ use std::path::PathBuf;
 
 use crate::{Error, Result};
 
+/// Set for a program that was started as a helper. One that is not what it was taken for, and starts an engine in place
+/// of an answer, must not start the next: an engine there has no helper.
+pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
+
 /// The two platforms of HIP, as HIP itself names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Platform {
@@ -128,6 +132,9 @@ impl HipOptions {
         };
         self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
         self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
+        if read(INSIDE_HELPER)?.is_some() {
+            self.helper = None;
+        }
         self.graphs = self.graphs.or(switch("ROCMFORGE_GRAPHS")?);
         self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
         #[cfg(test)]
@@ -197,6 +204,16 @@ mod tests {
         assert_eq!(graphs("0").unwrap(), Some(false));
         assert_eq!(graphs("1").unwrap(), Some(true));
         assert!(graphs("no").unwrap_err().to_string().contains("ROCMFORGE_GRAPHS"));
+        let given = HipOptions { graphs: Some(false), ..HipOptions::default() };
+        assert_eq!(filled(&[("ROCMFORGE_GRAPHS", "1")], given).unwrap().graphs, Some(false));
+    }
+
+    /// Helpers do not start helpers.
+    #[test]
+    fn a_helper_has_none() {
+        let given = HipOptions { helper: Some(vec!["python".into()]), ..HipOptions::default() };
+        assert_eq!(filled(&[], given.clone()).unwrap().helper, given.helper);
+        assert_eq!(filled(&[(INSIDE_HELPER, "1")], given).unwrap().helper, None);
     }
 
     #[test]

@@ -11,5 +11,5 @@ mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
 pub use env::log_level;
-pub use hip::{HipOptions, Platform};
+pub use hip::{HipOptions, INSIDE_HELPER, Platform};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

@@ -22,8 +22,8 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 module.run_helper()";
 
-/// The interpreter in a process of its own, which does what may crash. `None` where there is no interpreter to start: in
-/// an application that was frozen into one file (`sys.frozen`), or a program that has Python in it and says so by an
+/// The interpreter in a process of its own, which does what may crash. `None` where there is no interpreter to start:
+/// in an application that was frozen into one file (`sys.frozen`), or a program that has Python in it and says so by an
 /// empty `sys.executable`; and where this module is no file.
 fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
     let text = |module: &str, name: &str| py.import(module).ok()?.getattr(name).ok()?.extract::<OsString>().ok();

@@ -13,11 +13,11 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::config::INSIDE_HELPER;
+
 /// Text from the child that is worth showing, at most.
 const SHOWN_BYTES: usize = 4000;
 const POLL: Duration = Duration::from_millis(2);
-/// Set in the environment of a program that `spawn` started.
-const INSIDE: &str = "ROCMFORGE_INSIDE_HELPER";
 
 /// Runs `work` in a child process and gives its result. What the child prints is part of the error if it dies.
 pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
@@ -60,12 +60,8 @@ pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration)
     let (mut output, mut printed) = (anonymous_file().map_err(not_run)?, anonymous_file().map_err(not_run)?);
     let io = |error: io::Error| Failure::NotRun(format!("{}: {error}", program.display()));
     input.write_all(job).and_then(|()| input.seek(SeekFrom::Start(0))).map_err(io)?;
-    // A program that is not what it was taken for, and starts an engine in place of an answer, must not start the next.
-    if std::env::var_os(INSIDE).is_some() {
-        return Err(not_run(format!("this process was itself started for such work ({INSIDE} is set)")));
-    }
     let mut command = Command::new(program);
-    command.args(arguments).env(INSIDE, "1").stdin(input);
+    command.args(arguments).env(INSIDE_HELPER, "1").stdin(input);
     command.stdout(output.try_clone().map_err(io)?).stderr(printed.try_clone().map_err(io)?);
     let child = command.spawn().map_err(io)?;
     let pid = libc::pid_t::try_from(child.id()).map_err(|error| not_run(error.to_string()))?;
@@ -259,7 +255,7 @@ mod tests {
     #[test]
     fn a_crash_is_told_from_a_kill() {
         let run = |script: &str| spawn(&["/bin/sh", "-c", script].map(OsString::from), b"", b"marker", SOON);
-        let inside = format!("test \"${INSIDE}\" = 1 && kill");
+        let inside = format!("test \"${INSIDE_HELPER}\" = 1 && kill");
         for (signal, number) in [("SEGV", 11), ("ABRT", 6), ("ILL", 4)] {
             let expected = Failure::Died(format!("was killed by signal {number}"));
             assert_eq!(run(&format!("{inside} -{signal} $$")), Err(expected));

@@ -56,8 +56,8 @@ impl Cache {
         }
     }
 
-    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they then
-    /// find what was stored. `None` where files cannot be locked.
+    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they
+    /// then find what was stored. `None` where files cannot be locked.
     pub fn lock(&self, key: &Key) -> Option<Lock> {
         let path = self.path(key)?.with_extension("lock");
         let lock = || {
@@ -83,8 +83,8 @@ pub struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Whoever waits for the file that is removed gets it all the same; whoever comes later finds what was stored, and
-        // where nothing was, compiles beside those.
+        // Whoever waits for the file that is removed gets it all the same; whoever comes later finds what was stored,
+        // and where nothing was, compiles beside those.
         if let Err(error) = fs::remove_file(&self.path)
             && error.kind() != io::ErrorKind::NotFound
         {
