@@ -210,10 +210,10 @@ impl Sim {
     /// Schedules a step; commits the oldest when as many as `depth` are in flight or nothing more can be scheduled.
     pub(crate) fn step(&mut self) {
         self.now += 1000;
-        let first = self.first_prompt();
+        let (first, preemptions) = (self.first_prompt(), self.scheduler.num_preemptions);
         let step = self.scheduler.schedule(self.now).unwrap();
         if self.in_flight.is_empty() {
-            self.check_shares(&step, first);
+            self.check_shares(&step, first, (self.scheduler.num_preemptions - preemptions) as usize);
         }
         let is_empty = step.seqs.is_empty();
         if !is_empty {
@@ -238,8 +238,9 @@ impl Sim {
     }
 
     /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that
-    /// it needs. And the limits of partial prefills hold.
-    fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>) {
+    /// it needs; the one token of a decode that is preempted for the sake of its blocks comes back after that was shared
+    /// out. And the limits of partial prefills hold.
+    fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>, preempted: usize) {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);
         let mut left = self.config.max_num_batched_tokens;
@@ -248,8 +249,8 @@ impl Sim {
             if first.is_some_and(|(id, _)| id == scheduled.id) {
                 let pending = first.map_or(0, |(_, pending)| pending);
                 assert!(
-                    scheduled.num_tokens >= pending.min(left.div_ceil(2)),
-                    "{scheduled:?} of {pending}, {left} left"
+                    scheduled.num_tokens >= pending.min(left.saturating_sub(preempted).div_ceil(2)),
+                    "{scheduled:?} of {pending}, {left} left, {preempted} preempted"
                 );
             }
             left -= scheduled.num_tokens;
