@@ -238,8 +238,8 @@ impl Sim {
     }
 
     /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that
-    /// it needs; the one token of a decode that is preempted for the sake of its blocks comes back after that was shared
-    /// out. And the limits of partial prefills hold.
+    /// it needs; the one token of a decode that is preempted for the sake of its blocks comes back after that was
+    /// shared out. And the limits of partial prefills hold.
     fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>, preempted: usize) {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);
