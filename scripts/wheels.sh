@@ -19,5 +19,5 @@ for machine in x86_64 aarch64; do
     maturin build --quiet --release --locked --zig --compatibility manylinux_2_28 --target "$target" --out wheelhouse
 done
 echo '==> source distribution'
-maturin sdist --quiet --out wheelhouse
+maturin sdist --out wheelhouse
 "$bin/python" scripts/check_wheels.py wheelhouse
