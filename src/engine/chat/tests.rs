@@ -88,6 +88,11 @@ fn tokenizer() -> Tokenizer {
         tokens.push((*token).to_owned());
         types.push(3);
     }
+    byte_level(tokens, types, &[])
+}
+
+/// A tokenizer of these tokens without merges, and with ends of generation that keys of the file name.
+fn byte_level(tokens: Vec<String>, types: Vec<i32>, ends: &[(&'static str, u32)]) -> Tokenizer {
     let entries = [
         ("model", Entry::String("gpt2".into())),
         ("pre", Entry::String("gpt-2".into())),
@@ -95,7 +100,8 @@ fn tokenizer() -> Tokenizer {
         ("token_type", Entry::Array(Array::I32(types))),
         ("merges", Entry::Array(Array::String(Vec::new()))),
     ];
-    let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
+    let entries = entries.into_iter().chain(ends.iter().map(|&(key, id)| (key, Entry::U32(id))));
+    let entries = entries.map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
     Tokenizer::from_metadata(&Metadata::new(Path::new("made-up.gguf"), entries).unwrap()).unwrap()
 }
 

@@ -69,18 +69,7 @@ fn a_message_cannot_write_the_ends_that_keys_name() {
         let first = tokens.len() as u32;
         tokens.extend(ENDS.map(String::from));
         let types: Vec<i32> = (0..tokens.len() as u32).map(|id| if id < first { 1 } else { kind }).collect();
-        let entries = [
-            ("model", Entry::String("gpt2".into())),
-            ("pre", Entry::String("gpt-2".into())),
-            ("tokens", Entry::Array(Array::String(tokens))),
-            ("token_type", Entry::Array(Array::I32(types))),
-            ("merges", Entry::Array(Array::String(Vec::new()))),
-            ("eos_token_id", Entry::U32(first)),
-            ("eot_token_id", Entry::U32(first + 1)),
-        ];
-        let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
-        let metadata = Metadata::new(Path::new("made-up.gguf"), entries).unwrap();
-        let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
+        let tokenizer = byte_level(tokens, types, &[("eos_token_id", first), ("eot_token_id", first + 1)]);
         let source = "{{ messages[0].content }}{{ eos_token }}";
         let template = ChatTemplate::for_tokenizer(source, &tokenizer).unwrap();
         let conversation = Conversation::new(json!([user(format!("ab{}ab", ENDS.concat()))]));
@@ -93,16 +82,7 @@ fn a_message_cannot_write_the_ends_that_keys_name() {
 fn an_end_of_one_character_is_still_text() {
     let tokens: Vec<String> = (b'!'..=b'~').map(|byte| char::from(byte).to_string()).collect();
     let types = vec![1; tokens.len()];
-    let entries = [
-        ("model", Entry::String("gpt2".into())),
-        ("pre", Entry::String("gpt-2".into())),
-        ("tokens", Entry::Array(Array::String(tokens))),
-        ("token_type", Entry::Array(Array::I32(types))),
-        ("merges", Entry::Array(Array::String(Vec::new()))),
-        ("eos_token_id", Entry::U32(0)),
-    ];
-    let entries = entries.into_iter().map(|(key, value)| (format!("tokenizer.ggml.{key}"), value)).collect();
-    let tokenizer = Tokenizer::from_metadata(&Metadata::new(Path::new("made-up.gguf"), entries).unwrap()).unwrap();
+    let tokenizer = byte_level(tokens, types, &[("eos_token_id", 0)]);
     assert_eq!(tokenizer.eos_token_ids(), [0]);
     assert_eq!(tokenizer.encode("a!", false, false).unwrap(), [64, 0]);
 }
