@@ -110,7 +110,7 @@ impl Probe {
 pub fn bandwidth(device: &Device, options: &HipOptions, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
     let bytes = bytes.min(device.free_memory()? / 4) / BYTES_OF_A_PIECE * BYTES_OF_A_PIECE;
     // Ahead of the probe, whose stream waits when it is dropped: what is copied is freed after it.
-    let other = DeviceBuffer::new(device, bytes.max(1))?;
+    let other = DeviceBuffer::new(device, bytes)?;
     let host_bytes = host_bytes.min(bytes);
     let mut host = HostBuffer::new(device, usize::try_from(host_bytes).map_err(Error::internal)?)?;
     let probe = Probe::new(device, options, bytes)?;
