@@ -38,18 +38,19 @@ pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 pub trait Loader: Sized {
     type Backend: Backend;
 
-    /// Bytes that are left for activations and KV pool once all of that is uploaded and `finish` has taken its own:
-    /// asked before anything is. Counted by what allocates.
+    /// Bytes that are left for activations and KV pool once all of that is uploaded and `finish` has taken its own,
+    /// less what only makes steps faster: asked before anything is uploaded. Counted by what allocates.
     ///
     /// # Errors
     /// `OutOfMemory` when the weights alone do not fit.
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64>;
 
     /// What will be uploaded, told before the first of it: a device may take the memory of all weights at once.
+    /// What only makes steps faster may take `spare` bytes beside them; where it needs more, it is left out.
     ///
     /// # Errors
-    /// `OutOfMemory` when it does not fit.
-    fn reserve_weights(&mut self, _uploads: &[Upload<'_>]) -> Result<()> {
+    /// `OutOfMemory` when the weights do not fit.
+    fn reserve_weights(&mut self, _uploads: &[Upload<'_>], _spare: u64) -> Result<()> {
         Ok(())
     }
 
@@ -97,8 +98,9 @@ pub trait Loader: Sized {
         specs.iter().map(|&spec| self.alloc_kv_layer(spec)).collect()
     }
 
-    /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin).
-    fn available_memory(&self) -> Result<u64>;
+    /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin). What only
+    /// the uploads needed is given back first.
+    fn available_memory(&mut self) -> Result<u64>;
 
     fn finish(self) -> Result<Self::Backend>;
 }

@@ -136,12 +136,19 @@ where
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
     // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it
     // memory.
-    wish.check(room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?)?;
+    let room = room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?;
+    wish.check(room)?;
     let total = gguf.tensor_bytes();
-    let weights = tensors.upload(gguf, &mut loader, &mut |done| match progress(LoadProgress { done, total }) {
-        true => Ok(()),
-        false => Err(Error::Interrupted),
-    })?;
+    let weights =
+        tensors.upload(
+            gguf,
+            &mut loader,
+            wish.spare(room),
+            &mut |done| match progress(LoadProgress { done, total }) {
+                true => Ok(()),
+                false => Err(Error::Interrupted),
+            },
+        )?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
     let pool = wish.resolve(args, available, default_pool(available))?;
     let config = EngineConfig {
@@ -257,6 +264,15 @@ impl PoolWish {
         let useful = longest.saturating_mul(args.max_num_seqs as u64);
         let needed = if args.max_model_len.is_some() { longest } else { 1 };
         Ok(Self { layer, block_bytes, max_model_len, useful, needed, memory: args.kv_cache_memory })
+    }
+
+    /// What may go to things that only make steps faster: half of what a pool leaves whose size the user named (some
+    /// of the rest is the driver's, for their code), else a quarter of what the least pool leaves.
+    fn spare(&self, available: u64) -> u64 {
+        match self.memory {
+            Some(bytes) => available.saturating_sub(bytes) / 2,
+            None => available.saturating_sub(self.needed.saturating_mul(self.block_bytes)) / 4,
+        }
     }
 
     /// # Errors

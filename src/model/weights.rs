@@ -121,15 +121,16 @@ impl<'a> ModelTensors<'a> {
         all
     }
 
-    /// Uploads everything; `progress` is told the file bytes done, every few megabytes, and may stop the load by an
-    /// error.
+    /// Uploads everything; what only makes steps faster may take `spare` bytes of the device. `progress` is told the
+    /// file bytes done, every few megabytes, and may stop the load by an error.
     pub fn upload<L: Loader>(
         &self,
         gguf: &GgufFile,
         loader: &mut L,
+        spare: u64,
         progress: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Weights<L::Backend>> {
-        loader.reserve_weights(&self.uploads())?;
+        loader.reserve_weights(&self.uploads(), spare)?;
         let mut up = Uploader { gguf, loader, progress, done: 0 };
         let token_embd = up.matrix(&[Linear { weight: self.token_embd, bias: None }])?;
         let output = self.output.map(|weight| up.matrix(&[Linear { weight, bias: None }])).transpose()?;

@@ -241,7 +241,7 @@ impl Loader for CpuLoader {
         Ok(KvLayer { spec, pool })
     }
 
-    fn available_memory(&self) -> Result<u64> {
+    fn available_memory(&mut self) -> Result<u64> {
         Ok(self.unclaimed_memory()?.saturating_sub(self.linear_scratch_bytes(self.max_inputs)))
     }
 

@@ -1,9 +1,6 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
 //! free.
 
-use std::path::PathBuf;
-use std::sync::OnceLock;
-
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{HipBackend, Parts};
@@ -26,8 +23,6 @@ use crate::{Error, Result};
 
 /// Left free on the device, beside everything that is planned: the driver's own needs, and other programs.
 const MARGIN: u64 = 256 << 20;
-/// Dequantised weights are kept for the vendor's library where they take no more than this part of the free memory.
-const KEPT_SHARE: u64 = 4;
 const WEIGHTS_ADVICE: &str = "use a smaller model, or a GPU with more memory";
 /// Tokens of a KV block are a multiple of this.
 const KV_BLOCK: usize = 16;
@@ -57,8 +52,6 @@ pub struct HipLoader {
     blas: Option<VendorBlas>,
     /// What is wrong with it, where it is there.
     vendor_problem: Option<String>,
-    /// Where it is, if it may serve: until it was tried, its memory is counted.
-    vendor_file: OnceLock<Option<PathBuf>>,
     /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
@@ -95,7 +88,6 @@ impl HipLoader {
             kernels: Kernels::new(&device, options)?,
             blas: None,
             vendor_problem: None,
-            vendor_file: OnceLock::new(),
             kept_bytes: 0,
             device,
             options: options.clone(),
@@ -149,6 +141,11 @@ impl HipLoader {
             slot => *slot = Some(Uploader::new(&self.device, largest, largest_tile_row)?),
         }
         self.uploader.as_mut().ok_or_else(|| Error::internal("an uploader that was just made is not there"))
+    }
+
+    /// Waits for what is on its way, and gives back the uploader's areas.
+    fn finish_uploads(&mut self) -> Result<()> {
+        self.uploader.take().map_or(Ok(()), |mut uploader| uploader.finish())
     }
 
     /// Queues one matrix into `tiles`, which has room for it. How it lies there.
@@ -240,14 +237,11 @@ impl Loader for HipLoader {
         self.room_for_buffers(uploads)
     }
 
-    fn reserve_weights(&mut self, uploads: &[Upload<'_>]) -> Result<()> {
-        self.open_vendor(uploads);
+    fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
+        self.open_vendor(uploads, spare);
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
         self.weights = Arena::new(start, bytes);
-        let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
-        let affordable = self.device.free_memory()? / KEPT_SHARE;
-        self.kept_bytes = if self.blas.is_some() && kept <= affordable { kept } else { 0 };
         // Kernels that have to be compiled on this machine are compiled now, several at once.
         let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         types.extend(experts::types(uploads));
@@ -398,17 +392,15 @@ impl Loader for HipLoader {
             .collect())
     }
 
-    fn available_memory(&self) -> Result<u64> {
+    fn available_memory(&mut self) -> Result<u64> {
+        self.finish_uploads()?;
         let free = self.device.free_memory()?;
-        // The uploader's areas are given back by `finish`.
         let workspace = self.workspace_bytes(self.uploaded_types(), self.max_cols);
         Ok(free.saturating_sub(MARGIN).saturating_sub(workspace))
     }
 
     fn finish(mut self) -> Result<HipBackend> {
-        if let Some(mut uploader) = self.uploader.take() {
-            uploader.finish()?;
-        }
+        self.finish_uploads()?;
         let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
         if self.has_experts {
             types.push(KernelType::F32); // routers

@@ -45,7 +45,7 @@ fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Res
     let spec = DecoderSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(()))?;
+    let weights = tensors.upload(&gguf, &mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv = KvLayerSpec {
         num_blocks: 512,
         block_size: BLOCK,
@@ -104,7 +104,7 @@ fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let room = loader.room_beside(&tensors.uploads()).unwrap();
     let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits);
-    let weights = tensors.upload(&gguf, &mut loader, &mut |_| Ok(())).unwrap();
+    let weights = tensors.upload(&gguf, &mut loader, 0, &mut |_| Ok(())).unwrap();
     let (num_kv_heads, head_dim) = (spec.qkv.num_kv_heads, spec.qkv.head_dim);
     let kv = KvLayerSpec { num_blocks: 4, block_size: BLOCK, num_kv_heads, head_dim, dtype: KvCacheDtype::F16 };
     let decoder = Decoder::new(spec, weights, &mut loader, limits, kv).unwrap();

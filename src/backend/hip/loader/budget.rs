@@ -26,7 +26,7 @@ pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
 }
 
 impl HipLoader {
-    /// What is left beside the uploads and the workspace.
+    /// What is left beside the uploads and the workspace, without a matrix library that is not yet open.
     ///
     /// # Errors
     /// `OutOfMemory` when the weights alone do not fit.
@@ -43,8 +43,7 @@ impl HipLoader {
         }
         let types = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type));
         let types = types.chain(experts::matrix_types(uploads));
-        let cols = stacks(uploads).flatten().map(|part| part.weight.cols).chain(experts::inputs(uploads));
-        let workspace = self.workspace_bytes(types, cols.max().unwrap_or(1));
+        let workspace = self.workspace_bytes(types, most_cols(uploads));
         Ok((available - weights).saturating_sub(workspace))
     }
 
@@ -63,8 +62,7 @@ impl HipLoader {
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
         let step = step::device_bytes(&self.limits, self.options.batch_invariant) + select::device_bytes(&self.limits);
-        let vendor = self.blas.is_some() || self.locate_vendor().is_some();
-        let vendor = if vendor { self.vendor_bytes(max_cols) } else { 0 };
+        let vendor = if self.blas.is_some() { self.vendor_bytes(max_cols) } else { 0 };
         let workspace = vendor + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
         conversion.saturating_add(workspace + self.graph_bytes())
     }
@@ -76,6 +74,12 @@ impl HipLoader {
             Err(_) => 0,
         }
     }
+}
+
+/// Inputs of the widest matrix.
+pub(super) fn most_cols(uploads: &[Upload<'_>]) -> usize {
+    let cols = stacks(uploads).flatten().map(|part| part.weight.cols).chain(experts::inputs(uploads));
+    cols.max().unwrap_or(1)
 }
 
 /// The format that the matrix kernels of all types take; `None` where they differ, or where there is none.

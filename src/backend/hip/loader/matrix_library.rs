@@ -1,11 +1,12 @@
 //! The vendor's matrix library of a load: found, tried with the model's shapes, and its memory.
 
-use std::path::Path;
-use std::sync::OnceLock;
+use std::path::PathBuf;
 
+use super::budget::most_cols;
 use super::{HipLoader, aligned, stacks};
 use crate::backend::Upload;
 use crate::backend::hip::args::Format;
+use crate::backend::hip::ops::kept_bytes;
 use crate::backend::hip::tuning::VENDOR_WEIGHTS_BYTES;
 use crate::backend::hip::vendor;
 use crate::backend::hip::vendor::blas::{self, VendorBlas};
@@ -22,35 +23,43 @@ impl HipLoader {
     }
 
     /// The vendor's matrix library, if it is to serve and is there.
-    pub(super) fn locate_vendor(&self) -> Option<&Path> {
-        let locate = || {
-            if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
-                tracing::info!("long prompts use our own matrix kernels: {reason}");
-                return None;
-            }
-            let located = VendorBlas::locate(&self.device, &self.options);
-            located
-                .inspect_err(|problem| {
-                    tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
-                })
-                .ok()
-        };
-        self.vendor_file.get_or_init(locate).as_deref()
+    fn locate_vendor(&self) -> Option<PathBuf> {
+        if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
+            tracing::info!("long prompts use our own matrix kernels: {reason}");
+            return None;
+        }
+        let located = VendorBlas::locate(&self.device, &self.options);
+        located
+            .inspect_err(|problem| {
+                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
+            })
+            .ok()
     }
 
-    /// Opens the vendor's matrix library if it is to serve, and tries it with the shapes of the model, before anything
-    /// else takes the device's memory. Whatever is wrong with it is said once, and our own kernels serve.
-    pub(super) fn open_vendor(&mut self, uploads: &[Upload<'_>]) {
-        let Some(library) = self.locate_vendor().map(Path::to_path_buf) else { return };
-        self.vendor_file = OnceLock::from(None);
-        let products = vendor::products(stacks(uploads), self.limits.tokens);
-        let verdict = vendor::trial::check(self.device.properties(), &library, &products, &self.options);
-        match verdict.and_then(|()| VendorBlas::open_file(&self.device, &library)) {
+    /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
+    /// shapes of the model, before anything else takes the device's memory. Whatever is wrong with it is said once, and
+    /// our own kernels serve. Weights are kept dequantised for it where `spare` has room for them too.
+    pub(super) fn open_vendor(&mut self, uploads: &[Upload<'_>], spare: u64) {
+        let Some(library) = self.locate_vendor() else { return };
+        let needed = self.vendor_bytes(most_cols(uploads));
+        let open = || {
+            if needed > spare {
+                let [needed, spare] = [needed, spare].map(|bytes| bytes.div_ceil(1 << 20));
+                return Err(format!("it needs {needed} MiB of the device, and {spare} MiB are to spare"));
+            }
+            let products = vendor::products(stacks(uploads), self.limits.tokens);
+            vendor::trial::check(self.device.properties(), &library, &products, &self.options)?;
+            VendorBlas::open_file(&self.device, &library)
+        };
+        match open() {
             Ok(library) => self.blas = Some(library),
             Err(problem) => {
                 tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
                 self.vendor_problem = Some(problem);
+                return;
             }
         }
+        let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
+        self.kept_bytes = if needed + kept <= spare { kept } else { 0 };
     }
 }

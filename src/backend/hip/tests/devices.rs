@@ -23,9 +23,8 @@ pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "
 pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up@order", "cpu-wave64:up@late"];
 
 /// For tests that fail calls or look at the free memory: one each, so that none sees the faults and allocations of
-/// another. `open` takes what is behind the `@` for
-/// a name of the device.
-const OWN_DEVICES: [&str; 10] = [
+/// another. `open` takes what is behind the `@` for a name of the device.
+const OWN_DEVICES: [&str; 11] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
     "cpu-wave32:up@load",
@@ -36,6 +35,7 @@ const OWN_DEVICES: [&str; 10] = [
     "cpu-wave32:up@lost",
     "cpu-wave32:up@end",
     "cpu-wave32:up@budget",
+    "cpu-wave32:up@room",
 ];
 
 /// `cargo build -p hipsim` puts it beside the test binary's folder.

@@ -30,7 +30,7 @@ fn announced_experts_take_no_allocation() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     with_tensors(spec(5, 2, 33, 17), |tensors| {
         let mut loader = devices::loader(&device, 4);
-        loader.reserve_weights(&[Upload::Experts(Box::new(*tensors)), Upload::Experts(Box::new(*tensors))]).unwrap();
+        loader.reserve_weights(&[Upload::Experts(Box::new(*tensors)), Upload::Experts(Box::new(*tensors))], 0).unwrap();
         let before = device.0.allocations();
         loader.upload_experts(tensors, &mut |_| Ok(())).unwrap();
         loader.upload_experts(tensors, &mut |_| Ok(())).unwrap();

@@ -19,7 +19,7 @@ fn what_does_not_fit_is_refused_first() {
 
     // The size follows from the shape: nothing is read.
     let view = TensorView { name: "huge", ggml_type: GgmlType::F16, rows: 1 << 20, cols: 1 << 12, data: &[] };
-    let weights = loader.reserve_weights(&[Upload::Matrix(vec![LinearPart { weight: view, bias: None }])]);
+    let weights = loader.reserve_weights(&[Upload::Matrix(vec![LinearPart { weight: view, bias: None }])], 0);
     let spec =
         KvLayerSpec { num_blocks: 1 << 20, block_size: 16, num_kv_heads: 8, head_dim: 128, dtype: KvCacheDtype::F16 };
     let cache = loader.alloc_kv_layers(&[spec]).map(|_| ());

@@ -92,8 +92,16 @@ struct Rig {
 
 const OUT: usize = 50;
 
+/// Bytes of `matrix` and `gate_up` as the library takes them: 16-bit numbers, 64 and twice 128 outputs of 512 inputs.
+const KEPT: u64 = 2 * (64 + 2 * 128) * 512;
+
 impl Rig {
     fn load(device: &Device, options: &HipOptions) -> Self {
+        Self::load_within(device, options, 1 << 40)
+    }
+
+    /// With so many bytes for the library and what is kept for it.
+    fn load_within(device: &Device, options: &HipOptions, spare: u64) -> Self {
         let (_, table) = halves(1, ROWS * COLS);
         let (_, weights) = halves(2, OUT * COLS);
         let (_, gate) = halves(3, FFN * COLS);
@@ -105,7 +113,7 @@ impl Rig {
             [("gate", &gate), ("up", &up)].map(|(name, data)| LinearPart { weight: view(name, FFN, data), bias: None })
         };
         let mut loader = devices::loader(&(device.clone(), options.clone()), ROWS);
-        loader.reserve_weights(&[Upload::Matrix(matrix()), Upload::Matrix(gate_up().to_vec())]).unwrap();
+        loader.reserve_weights(&[Upload::Matrix(matrix()), Upload::Matrix(gate_up().to_vec())], spare).unwrap();
         let table = loader
             .upload_matrix(&[LinearPart { weight: view("table", ROWS, &table), bias: None }], &mut |_| Ok(()))
             .unwrap();
@@ -255,6 +263,28 @@ fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     devices::misbehave("");
     assert!(backend.describe().contains("long prompts: matmul ("));
     rig.check();
+}
+
+/// What only makes prompts faster comes after what must be there: the library takes no more than there is to spare.
+#[test]
+fn a_library_that_does_not_fit_is_left_out() {
+    let _alone = alone();
+    let Some((device, options, _cache)) = open(helper("")) else { return };
+    let without = HipOptions { vendor_blas: Some(false), ..options.clone() };
+    let without = Rig::load(&device, &without).backend.memory().scratch;
+    // Weights on their way, 256 MiB, and the library's workspace.
+    let needed = 320 << 20;
+    for (spare, taken) in [(0, 0), (needed - 1, 0), (needed, needed), (needed + (2 << 20), needed + KEPT)] {
+        let mut rig = Rig::load_within(&device, &options, spare);
+        rig.check();
+        assert_eq!(rig.backend.memory().scratch - without, taken, "{spare}");
+        let described = rig.backend.describe();
+        let left_out =
+            format!("it needs 320 MiB of the device, and {} MiB are to spare", u64::div_ceil(spare, 1 << 20));
+        assert_eq!(described.contains(&left_out), taken == 0, "{described}");
+        assert_eq!(described.contains("long prompts: matmul"), taken == 0, "{described}");
+    }
+    assert_eq!(device.allocated_bytes(), 0);
 }
 
 /// Without a process of its own there is no verdict, and none is remembered.
