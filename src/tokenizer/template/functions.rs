@@ -8,8 +8,9 @@ use super::callable::{Args, Callable, int_or, optional_text, required, text};
 use super::fault::{Fault, Res};
 use super::meter::Charge;
 use super::methods;
+use super::names::Names;
 use super::text::{Origin, Text};
-use super::value::{List, Namespace, Value};
+use super::value::{List, Value};
 
 /// Longest `range`, as in Jinja's sandbox.
 const MAX_RANGE: i128 = 100_000;
@@ -30,7 +31,7 @@ pub(super) fn call(name: &str, args: Args) -> Res<Value> {
         "range" => range(args),
         "dict" => Value::dict(entries(args, name)?),
         "namespace" => {
-            let namespace = Namespace::new()?;
+            let namespace = Names::new()?;
             for (key, value) in entries(args, name)? {
                 if let Value::Str(key) = key {
                     namespace.set(&key.as_str().into(), value)?;

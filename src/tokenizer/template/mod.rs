@@ -22,6 +22,7 @@ mod literals;
 mod loops;
 mod meter;
 mod methods;
+mod names;
 mod operators;
 mod parser;
 mod percent;
@@ -145,10 +146,10 @@ impl ChatTemplate {
                 ("messages", Value::from_messages(messages)?),
                 ("add_generation_prompt", Value::Bool(add_generation_prompt)),
             ] {
-                context.set(&name.into(), value)?;
+                context.variables().set(&name.into(), value)?;
             }
             for (name, value) in vars {
-                context.set(&name.as_str().into(), Value::from_client(value)?)?;
+                context.variables().set(&name.as_str().into(), Value::from_client(value)?)?;
             }
             let (text, template) = Run::new(context).render(body, MAX_OUTPUT)?;
             Ok(Rendered { text, template })

@@ -8,9 +8,10 @@ use super::callable::{Args, Callable};
 use super::fault::{Fault, Res};
 use super::loops::Loop;
 use super::meter::{self, Charge};
+use super::names::Names;
 use super::scope::Scope;
 use super::text::{Builder, Origin, Text};
-use super::value::{List, Namespace, Value};
+use super::value::{List, Value};
 
 /// Trees and macros in each other. With the stack that a rendering gets it holds the deepest.
 const MAX_DEPTH: usize = 5_000;
@@ -22,7 +23,7 @@ pub(super) struct Run {
     depth: usize,
     /// Only these, and the scopes that macros share, can come to hold themselves; they are emptied at the end, so that
     /// nothing stays behind.
-    namespaces: Vec<Rc<Namespace>>,
+    namespaces: Vec<Rc<Names>>,
     shared: Vec<Scope>,
 }
 
@@ -211,7 +212,7 @@ impl Run {
 
     pub(super) fn lookup(&self, name: &str) -> Res<Option<Value>> {
         for scope in self.scopes.iter().rev() {
-            if let Some(value) = scope.get(name)? {
+            if let Some(value) = scope.variables().get(name)? {
                 return Ok(Some(value));
             }
         }
@@ -219,7 +220,7 @@ impl Run {
     }
 
     fn set(&mut self, name: &Name, value: Value) -> Res<()> {
-        self.scopes.last().map_or(Ok(()), |scope| scope.set(name, value))
+        self.scopes.last().map_or(Ok(()), |scope| scope.variables().set(name, value))
     }
 
     fn assign(&mut self, target: &Target, value: Value) -> Res<()> {
@@ -241,7 +242,7 @@ impl Run {
         }
     }
 
-    pub(super) fn keep(&mut self, namespace: &Rc<Namespace>) {
+    pub(super) fn keep(&mut self, namespace: &Rc<Names>) {
         self.namespaces.push(Rc::clone(namespace));
     }
 
@@ -313,6 +314,6 @@ impl Run {
 impl Drop for Run {
     fn drop(&mut self) {
         self.namespaces.iter().for_each(|namespace| namespace.clear());
-        self.shared.iter().for_each(Scope::clear);
+        self.shared.iter().for_each(|scope| scope.variables().clear());
     }
 }

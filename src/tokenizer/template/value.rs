@@ -1,19 +1,18 @@
 //! Values of a running template: Python's, as far as chat templates see them.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
-use super::ast::Name;
 use super::callable::Callable;
 use super::fault::{Fault, Res};
 use super::loops::Loop;
 use super::meter::{self, Charge};
+use super::names::Names;
 use super::text::{Origin, Text};
 
 /// Lists in lists; deeper ones are refused, so that walking and freeing them needs a bounded stack.
 const MAX_DEPTH: usize = 500;
 /// Bytes of a list or mapping beside its items.
-const OVERHEAD: usize = 96;
+pub(super) const OVERHEAD: usize = 96;
 
 /// Roles that may become part of a control token although the client names them: there are templates that write
 /// `'<|' + message.role + '|>'`, and that a client chooses among these words is what the role is for.
@@ -34,7 +33,8 @@ pub(super) enum Value {
     List(List),
     Tuple(List),
     Dict(Dict),
-    Namespace(Rc<Namespace>),
+    /// The one kind of value that can be changed.
+    Namespace(Rc<Names>),
     Loop(Rc<Loop>),
     Callable(Rc<Callable>),
 }
@@ -60,16 +60,6 @@ struct DictItems {
     entries: Vec<(Value, Value)>,
     depth: usize,
     _charge: Charge,
-}
-
-/// The one kind of value that can be changed.
-#[derive(Debug)]
-pub(super) struct Namespace(RefCell<Attributes>);
-
-#[derive(Debug)]
-struct Attributes {
-    entries: Vec<(Name, Value)>,
-    charge: Charge,
 }
 
 impl List {
@@ -339,40 +329,4 @@ fn number_of(digits: &str) -> Res<Value> {
         return digits.parse().map(Value::Float).map_err(bad);
     }
     Ok(digits.parse().map_or_else(|_| Value::BigInt(digits.into()), Value::Int))
-}
-
-impl Namespace {
-    pub(super) fn new() -> Res<Self> {
-        let charge = Charge::new(OVERHEAD)?;
-        Ok(Self(RefCell::new(Attributes { entries: Vec::new(), charge })))
-    }
-
-    pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
-        let attributes = self.0.borrow();
-        meter::spend(attributes.entries.len() / 32)?;
-        Ok(attributes.entries.iter().find(|(other, _)| **other == *name).map(|(_, value)| value.clone()))
-    }
-
-    pub(super) fn set(&self, name: &Name, value: Value) -> Res<()> {
-        let mut attributes = self.0.borrow_mut();
-        meter::spend(attributes.entries.len() / 16)?;
-        let place = attributes.entries.iter_mut().find(|(other, _)| other == name);
-        // What was there is dropped when nothing is borrowed any more: it may hold this namespace.
-        let replaced = match place {
-            Some((_, place)) => Some(std::mem::replace(place, value)),
-            None => {
-                attributes.charge.add(size_of::<(Name, Value)>() + name.len())?;
-                attributes.entries.push((Name::clone(name), value));
-                None
-            }
-        };
-        drop(attributes);
-        drop(replaced);
-        Ok(())
-    }
-
-    pub(super) fn clear(&self) {
-        let entries = std::mem::take(&mut self.0.borrow_mut().entries);
-        drop(entries);
-    }
 }

@@ -1,0 +1,56 @@
+//! Names with values, which can be changed: the variables of a block, the attributes of a namespace.
+
+use std::cell::RefCell;
+
+use super::ast::Name;
+use super::fault::Res;
+use super::meter::{self, Charge};
+use super::value::{OVERHEAD, Value};
+
+#[derive(Debug, Default)]
+pub(super) struct Names(RefCell<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    entries: Vec<(Name, Value)>,
+    charge: Charge,
+}
+
+impl Names {
+    /// None yet, and charged all the same: a template may make any number of namespaces.
+    pub(super) fn new() -> Res<Self> {
+        let charge = Charge::new(OVERHEAD)?;
+        Ok(Self(RefCell::new(Entries { entries: Vec::new(), charge })))
+    }
+
+    pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
+        let Entries { entries, .. } = &*self.0.borrow();
+        meter::spend(entries.len() / 32)?;
+        Ok(entries.iter().find(|(other, _)| **other == *name).map(|(_, value)| value.clone()))
+    }
+
+    pub(super) fn set(&self, name: &Name, value: Value) -> Res<()> {
+        let mut borrowed = self.0.borrow_mut();
+        let Entries { entries, charge } = &mut *borrowed;
+        meter::spend(1 + entries.len() / 16)?;
+        let replaced = match entries.iter_mut().find(|(other, _)| other == name) {
+            Some((_, place)) => Some(std::mem::replace(place, value)),
+            None => {
+                let first = if entries.is_empty() { OVERHEAD } else { 0 };
+                charge.add(first + size_of::<(Name, Value)>() + name.len())?;
+                entries.push((Name::clone(name), value));
+                None
+            }
+        };
+        // What was there is dropped when nothing is borrowed any more: it may hold these names.
+        drop(borrowed);
+        drop(replaced);
+        Ok(())
+    }
+
+    /// Frees the values, which may hold these names.
+    pub(super) fn clear(&self) {
+        let entries = std::mem::take(&mut self.0.borrow_mut().entries);
+        drop(entries);
+    }
+}
