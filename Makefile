@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 # For which AMD GPUs the installed wheel carries kernels.
-SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (make gpu-tools)/'
+SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
 
 # What the wheel is built from.
 SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
@@ -28,7 +28,7 @@ PY_DIRS := $(wildcard python tests benches examples scripts)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The GPU of this machine needs the kernels of its own target alone.
+# The GPU of this machine needs the kernels of its own target alone, and a machine without one needs none.
 demo: HIP_TARGETS = $(or $(ROCMFORGE_HIP_TARGETS),$(shell scripts/local_targets.py))
 demo: $(VENV)/wheel.stamp $(VENV)/model.stamp ## build, fetch a small real model and stream an answer
 	$(SAY) "asking SmolLM2-135M: $$PROMPT"

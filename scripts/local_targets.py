@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Prints the targets of this machine's AMD GPUs, for ROCMFORGE_HIP_TARGETS; an empty line where a full build is needed.
+"""Prints the targets of this machine's AMD GPUs, for ROCMFORGE_HIP_TARGETS: "none" where there is no such GPU, an empty
+line where a full build is needed.
 
-Usage: local_targets.py [TOPOLOGY]
+Usage: local_targets.py [TOPOLOGY WSL]
   TOPOLOGY  by default /sys/class/kfd/kfd/topology/nodes, where AMD's driver says what there is
+  WSL       by default /dev/dxg: where it is there, a GPU may be there that TOPOLOGY does not have
 """
 
 import re
@@ -11,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+WSL = Path("/dev/dxg")
 
 
 def target(version: int) -> str:
@@ -35,9 +38,13 @@ def built_targets() -> list[str]:
 
 
 def main() -> None:
-    targets = local_targets(Path(sys.argv[1]) if len(sys.argv) > 1 else TOPOLOGY)
-    # Another GPU may be served by its family's code, which a full build has.
-    print(",".join(targets) if set(targets) <= set(built_targets()) else "")
+    topology, wsl = map(Path, sys.argv[1:3]) if len(sys.argv) > 2 else (TOPOLOGY, WSL)
+    targets = local_targets(topology)
+    if not targets:
+        print("" if wsl.exists() else "none")
+    else:
+        # Another GPU may be served by its family's code, which a full build has.
+        print(",".join(targets) if set(targets) <= set(built_targets()) else "")
 
 
 if __name__ == "__main__":
