@@ -55,7 +55,7 @@ test-rust: gpu-tools ## Rust tests, AMD machine code and barrier mutations among
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
-	@RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom cargo test --quiet --locked --lib loom_
+	@cargo test --quiet --locked -p rocmforge-loom
 
 test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
 	$(SAY) 'Python tests: on the installed wheel, with the real model'

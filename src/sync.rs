@@ -1,5 +1,5 @@
-//! Synchronisation primitives: `std`'s, or loom's when the crate is built with `--cfg loom`, so that the
-//! protocols written by hand (the thread pool) can be model-checked.
+//! Synchronisation primitives: `std`'s, or loom's where `tests/loom` compiles the protocols written by hand (the thread
+//! pool), to model-check them.
 
 #[cfg(not(loom))]
 pub use std::{

@@ -1,4 +1,4 @@
-//! Model checks of the protocol: `RUSTFLAGS="--cfg loom" cargo test --lib loom_`.
+//! Model checks of the protocol: `make test-loom`.
 
 use super::ThreadPool;
 use crate::sync::atomic::{AtomicUsize, Ordering};
