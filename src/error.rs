@@ -73,7 +73,7 @@ impl Error {
 }
 
 /// `141 GB, 23.1 GB are available`; to the byte where that would show one number twice.
-fn shortage(requested: u64, available: u64) -> String {
+pub fn shortage(requested: u64, available: u64) -> String {
     let (needs, has) = (readable(requested), readable(available));
     if needs == has {
         return format!("{requested} bytes, {available} are available");

@@ -22,7 +22,7 @@ fn the_pool_comes_before_the_matrix_library() {
     let LoadedModel { executor, .. } = load(available).unwrap();
     assert!(available - executor.memory().kv_cache < tiny::BLOCK_BYTES);
     let described = executor.describe();
-    assert!(described.contains("it needs 320 MiB of the device, and 0 MiB are to spare"), "{described}");
+    assert!(described.contains("beside weights and KV cache it needs 335 MB, 0 bytes are available"), "{described}");
     drop(executor);
     assert_eq!(device.allocated_bytes(), 0);
 }

@@ -10,6 +10,7 @@ use crate::backend::hip::ops::kept_bytes;
 use crate::backend::hip::tuning::VENDOR_WEIGHTS_BYTES;
 use crate::backend::hip::vendor;
 use crate::backend::hip::vendor::blas::{self, VendorBlas};
+use crate::error::shortage;
 
 impl HipLoader {
     /// What the vendor's library needs.
@@ -44,8 +45,7 @@ impl HipLoader {
         let needed = self.vendor_bytes(most_cols(uploads));
         let open = || {
             if needed > spare {
-                let [needed, spare] = [needed, spare].map(|bytes| bytes.div_ceil(1 << 20));
-                return Err(format!("it needs {needed} MiB of the device, and {spare} MiB are to spare"));
+                return Err(format!("beside weights and KV cache it needs {}", shortage(needed, spare)));
             }
             let products = vendor::products(stacks(uploads), self.limits.tokens);
             vendor::trial::check(self.device.properties(), &library, &products, &self.options)?;
