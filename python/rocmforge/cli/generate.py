@@ -81,21 +81,27 @@ def generate(
         if is_terminal():
             typer.echo(llm.describe(), err=True)
         params = params.replace(**sampling.resolve(llm))
-        if chat or system is not None or template is not None:
+        by_template = chat or system is not None or template is not None
+        if by_template:
             messages = [{"role": "system", "content": system}] if system is not None else []
             messages.append({"role": "user", "content": prompt})
             outputs = llm.stream_chat(messages, params, chat_template=template)
         else:
             outputs = llm.stream(prompt, params)
-        num_tokens, started = 0, time.monotonic()
+        num_tokens, length, started = 0, 0, time.monotonic()
         for output in outputs:
-            num_tokens += len(output.outputs[0].token_ids)
+            completion = output.outputs[0]
+            num_tokens += len(completion.token_ids)
+            length += len(completion.text)
             if json_output:
                 print_json({"model": str(path)} | as_dict(output, params))
             else:
-                write(output.outputs[0].text)
+                write(completion.text)
         if not json_output:
             typer.echo()
+            if length == 0 and completion.finish_reason == "stop" and completion.stop_reason is None:
+                hint = "" if by_template or not llm.tokenizer.has_chat_template else "; --chat asks it as a chat would"
+                typer.echo(f"the model ended its text at once{hint}", err=True)
             print_speed(num_tokens, time.monotonic() - started)
 
 
