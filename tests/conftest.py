@@ -64,10 +64,16 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def long_model(tiny_model, tmp_path_factory):
+def model(tiny_model):
+    """The path of the tiny model that a test takes if it does not matter which."""
+    return tiny_model("quant_models/Q4_0")
+
+
+@pytest.fixture(scope="session")
+def long_model(model, tmp_path_factory):
     """The path of a tiny model with room for requests that end in no test by themselves."""
     file = tmp_path_factory.mktemp("long") / "long.gguf"
-    return rewritten(tiny_model("quant_models/Q4_0"), file, replace={"llama.context_length": 65536})
+    return rewritten(model, file, replace={"llama.context_length": 65536})
 
 
 @pytest.fixture(scope="session")

@@ -18,11 +18,6 @@ SLOW = SamplingParams(max_tokens=200, n=32, ignore_eos=True, seed=1)
 
 
 @pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model("quant_models/Q4_0")
-
-
-@pytest.fixture(scope="module")
 def engine(model):
     with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
         yield engine

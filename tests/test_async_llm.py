@@ -16,11 +16,6 @@ SHORT = SamplingParams(max_tokens=12, ignore_eos=True, seed=1)
 
 
 @pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model("quant_models/Q4_0")
-
-
-@pytest.fixture(scope="module")
 def engine(model):
     with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
         yield engine

@@ -13,11 +13,6 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
-def model(tiny_model):
-    return tiny_model("quant_models/Q4_0")
-
-
-@pytest.fixture(scope="module")
 def llm(model):
     with LLM(model, max_model_len=256, max_num_seqs=4, max_queue_size=2, num_threads=1) as engine:
         yield engine
