@@ -8,24 +8,10 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use rocmforge::gguf::{Array, Metadata, Value};
-use rocmforge::tokenizer::{StreamDecoder, Tokenizer};
+use rocmforge::tokenizer::{StreamDecoder, Tokenizer, pre_tokenizers};
 
 use crate::allowed;
 
-const PRE_TOKENIZERS: [&str; 12] = [
-    "default",
-    "gpt-2",
-    "starcoder",
-    "llama-bpe",
-    "qwen2",
-    "qwen35",
-    "gpt-4o",
-    "tekken",
-    "deepseek-llm",
-    "deepseek-coder",
-    "deepseek-v3",
-    "falcon",
-];
 /// `tokenizer.ggml.token_type`.
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -56,7 +42,8 @@ struct Vocabulary {
 
 pub fn check(bytes: &[u8]) {
     let Ok(input) = Input::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
-    let pre = PRE_TOKENIZERS.get(input.pre as usize % (PRE_TOKENIZERS.len() * 2)).copied();
+    let pre =
+        pre_tokenizers().filter_map(<[_]>::first).nth(input.pre as usize % (2 * pre_tokenizers().count())).copied();
     let vocabulary = Vocabulary::new(&input, pre.is_some());
     let has_user_defined = vocabulary.types.contains(&USER_DEFINED);
     let metadata = vocabulary.metadata(pre, input.add_space);

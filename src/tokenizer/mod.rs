@@ -15,6 +15,7 @@ use std::ops::Range;
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
+pub use pretokenizer::pre_tokenizers;
 pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Rendered};
 

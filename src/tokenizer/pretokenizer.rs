@@ -144,6 +144,11 @@ const CLASSES: &[(Class, &[&str])] = &[
     (FALCON, &["falcon"]),
 ];
 
+/// The known values of `tokenizer.ggml.pre`, those that split alike side by side.
+pub fn pre_tokenizers() -> impl Iterator<Item = &'static [&'static str]> {
+    CLASSES.iter().map(|(_, names)| *names)
+}
+
 impl Class {
     pub(super) fn named(name: &str) -> Option<Self> {
         CLASSES.iter().find(|(_, names)| names.contains(&name)).map(|(class, _)| *class)
@@ -151,7 +156,7 @@ impl Class {
 
     /// All known names, for messages.
     pub(super) fn names() -> String {
-        CLASSES.iter().flat_map(|(_, names)| names.iter().copied()).collect::<Vec<_>>().join(", ")
+        pre_tokenizers().flatten().copied().collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn compile(self) -> Result<PreTokenizer, String> {
