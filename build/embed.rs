@@ -84,14 +84,15 @@ pub fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, String>
     Ok(all)
 }
 
-/// The Rust code that `compile/embedded.rs` includes.
+/// The Rust code that `compile/embedded.rs` includes. Of a `const`, each codegen unit that names it would hold megabytes
+/// of its own.
 pub fn generate(sources: &Sources, packed: &[Packed], compiler: Option<&str>) -> String {
-    let mut code = String::from("pub const SOURCES: &[(&str, &str)] = &[\n");
+    let mut code = String::from("pub static SOURCES: &[(&str, &str)] = &[\n");
     for name in sources.files.keys() {
         let _ = writeln!(code, "    ({name:?}, include_str!({:?})),", sources.path(name));
     }
     let _ = writeln!(code, "];\npub const COMPILER: Option<&str> = {compiler:?};");
-    code.push_str("pub const TARGETS: &[Target] = &[\n");
+    code.push_str("pub static TARGETS: &[Target] = &[\n");
     for Packed { target, path, objects } in packed {
         let _ =
             writeln!(code, "    Target {{ name: {target:?}, xz: include_bytes!({path:?}), objects: &{objects:?} }},");
