@@ -1,8 +1,11 @@
-"""Importing rocmforge is cheap: what only some programs need is imported by those."""
+"""Importing rocmforge is cheap: what only some programs need is imported by those; nothing is in the wheel twice."""
 
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+from rocmforge import _rocmforge
 
 HEAVY = [
     "numpy",
@@ -92,3 +95,9 @@ def test_everything_public_is_documented():
         "    assert isinstance(thing, str) or thing.__doc__, name\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_code_of_each_target_is_there_once():
+    """Each is an xz stream of up to half a megabyte; the decoder has the format's first bytes once more."""
+    streams = Path(_rocmforge.__file__).read_bytes().count(b"\xfd7zXZ\0")
+    assert len(_rocmforge.embedded_targets()) <= streams <= len(_rocmforge.embedded_targets()) + 1
