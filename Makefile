@@ -62,7 +62,7 @@ test-python: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-test-deep: fuzz test-soak coverage test-aarch64 test-release ## what takes too long for every commit: about an hour on two cores
+test-deep: fuzz test-soak coverage test-aarch64 test-release ## what takes too long for every commit: about 35 minutes on two cores
 test-deep: T = 120
 
 test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call of the AMD driver fails once
