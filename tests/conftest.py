@@ -70,10 +70,10 @@ def model(tiny_model):
 
 
 @pytest.fixture(scope="session")
-def long_model(model, tmp_path_factory):
+def long_model(tiny_model, tmp_path_factory):
     """The path of a tiny model with room for requests that end in no test by themselves."""
     file = tmp_path_factory.mktemp("long") / "long.gguf"
-    return rewritten(model, file, replace={"llama.context_length": 65536})
+    return rewritten(tiny_model("quant_models/Q4_0"), file, replace={"llama.context_length": 65536})
 
 
 @pytest.fixture(scope="session")
