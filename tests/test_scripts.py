@@ -327,4 +327,4 @@ def test_each_fuzz_target_has_its_parts() -> None:
     assert {path.stem for path in fuzz.glob("*.dict")} == targets
     inputs = [path for path in (fuzz / "corpus").rglob("*") if path.is_file()]
     assert {path.parent.name for path in inputs} == targets
-    assert sum(path.stat().st_size for path in inputs) < 600_000
+    assert sum(path.stat().st_size for path in inputs) < 300_000
