@@ -139,16 +139,11 @@ where
     let room = room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?;
     wish.check(room)?;
     let total = gguf.tensor_bytes();
-    let weights =
-        tensors.upload(
-            gguf,
-            &mut loader,
-            wish.spare(room),
-            &mut |done| match progress(LoadProgress { done, total }) {
-                true => Ok(()),
-                false => Err(Error::Interrupted),
-            },
-        )?;
+    let mut tell = |done| match progress(LoadProgress { done, total }) {
+        true => Ok(()),
+        false => Err(Error::Interrupted),
+    };
+    let weights = tensors.upload(gguf, &mut loader, wish.spare(room), &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
     let pool = wish.resolve(args, available, default_pool(available))?;
     let config = EngineConfig {
@@ -271,8 +266,13 @@ impl PoolWish {
     fn spare(&self, available: u64) -> u64 {
         match self.memory {
             Some(bytes) => available.saturating_sub(bytes) / 2,
-            None => available.saturating_sub(self.needed.saturating_mul(self.block_bytes)) / 4,
+            None => available.saturating_sub(self.least_bytes()) / 4,
         }
+    }
+
+    /// Bytes of the pool without which nothing can be served.
+    fn least_bytes(&self) -> u64 {
+        self.needed.saturating_mul(self.block_bytes)
     }
 
     /// # Errors
@@ -293,7 +293,7 @@ impl PoolWish {
     }
 
     fn check_least(&self, available: u64, advice: &'static str) -> Result<()> {
-        let requested = self.needed.saturating_mul(self.block_bytes);
+        let requested = self.least_bytes();
         if requested <= available {
             return Ok(());
         }
