@@ -16,7 +16,7 @@ mod clang;
 mod embed;
 #[path = "build/objects.rs"]
 mod objects;
-#[path = "src/backend/hip/compile/plan.rs"]
+#[path = "src/backend/gpu/compile/plan.rs"]
 mod plan;
 
 use clang::Clang;
@@ -31,7 +31,7 @@ const EXACT_TARGETS: [&str; 12] = [
 const DEBUG_TARGETS: [&str; 8] = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
 
 fn main() {
-    for path in ["build.rs", "build", "kernels", "src/backend/hip/compile/plan.rs"] {
+    for path in ["build.rs", "build", "kernels", "src/backend/gpu/compile/plan.rs"] {
         println!("cargo:rerun-if-changed={path}");
     }
     for variable in ["ROCMFORGE_HIP_CLANG", "ROCMFORGE_HIP_TARGETS"] {

@@ -1,4 +1,4 @@
-// The arguments of every kernel: one struct each, passed by value. `src/backend/hip/args.rs` mirrors this file field by
+// The arguments of every kernel: one struct each, passed by value. `src/backend/gpu/args.rs` mirrors this file field by
 // field (a test compares sizes and offsets). Pointers are device pointers; counts are 32-bit, offsets are computed in
 // 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols` its inputs.
 #pragma once

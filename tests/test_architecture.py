@@ -40,7 +40,7 @@ MAY_IMPORT["engine"] = set(MAY_IMPORT)
 MAY_IMPORT["python"] = set(MAY_IMPORT)
 
 # The CPU's kernels and thread pool with the memory that they share, the GPU driver, and the mapping of a model file.
-UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/hip/|gguf/map\b"
+UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/gpu/|gguf/map\b"
 MAX_LINES = 500
 MAX_COLUMNS = 120
 MAX_TEST_DATA = 25_000_000
@@ -83,8 +83,8 @@ RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
         "engine/mod.rs",
         "use pyo3::prelude::*;",
     ),
-    "foreign functions only in backend/hip/sys": (
-        pattern_outside(r'\bextern\s+""', "backend/hip/sys"),
+    "foreign functions only in backend/gpu/sys": (
+        pattern_outside(r'\bextern\s+""', "backend/gpu/sys"),
         "backend/cpu/pool/mod.rs",
         code_only('extern "C" { fn sched_yield() -> i32; }'),
     ),
@@ -100,16 +100,16 @@ RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
     ),
     "no wait for the whole device": (
         pattern_outside(r"\b\w*(DeviceSynchronize|CtxSynchronize)\b"),
-        "backend/hip/sys/hip.rs",
+        "backend/gpu/sys/hip.rs",
         "fn hipDeviceSynchronize() -> Status;",
     ),
-    # `HipLoader::allocate` checks what it takes; the others take little, for which the loader's margin is.
+    # `GpuLoader::allocate` checks what it takes; the others take little, for which the loader's margin is.
     "device memory only in these places": (
         pattern_outside(
             r"\bDeviceBuffer\s*::\s*new\b",
-            r"backend/hip/(loader|measure|vendor/trial|upload|select/alter|select|backend|self_test|replay|step|tests/.*|\w+_tests)\.rs$",
+            r"backend/gpu/(loader|measure|vendor/trial|upload|select/alter|select|backend|self_test|replay|step|tests/.*|\w+_tests)\.rs$",
         ),
-        "backend/hip/ops/linear.rs",
+        "backend/gpu/ops/linear.rs",
         "let buffer = DeviceBuffer::new(&device, bytes)?;",
     ),
     "nothing is printed": (

@@ -7,7 +7,7 @@ pub mod args;
 pub mod conformance;
 pub mod cpu;
 mod experts;
-pub mod hip;
+pub mod gpu;
 mod host_memory;
 
 pub use args::{

@@ -24,14 +24,14 @@ impl EngineArgs {
         let (device, platform) = match kind {
             "auto" if index.is_none() => (DeviceKind::Auto, None),
             "cpu" if index.is_none() => (DeviceKind::Cpu, None),
-            "hip" | "gpu" => (DeviceKind::Hip, None),
-            "rocm" => (DeviceKind::Hip, Some(Platform::Amd)),
-            "cuda" => (DeviceKind::Hip, Some(Platform::Nvidia)),
+            "hip" | "gpu" => (DeviceKind::Gpu, None),
+            "rocm" => (DeviceKind::Gpu, Some(Platform::Amd)),
+            "cuda" => (DeviceKind::Gpu, Some(Platform::Nvidia)),
             _ => return Err(Error::invalid(what, name, EXPECTED)),
         };
         self.device = device;
-        self.hip.device_index = index.or(self.hip.device_index);
-        self.hip.platform = platform.or(self.hip.platform);
+        self.gpu.device_index = index.or(self.gpu.device_index);
+        self.gpu.platform = platform.or(self.gpu.platform);
         Ok(())
     }
 }
@@ -43,7 +43,7 @@ mod tests {
     fn chosen(name: &str) -> Result<(DeviceKind, Option<Platform>, Option<u32>)> {
         let mut args = EngineArgs::new("m");
         args.choose_device("device", name)?;
-        Ok((args.device, args.hip.platform, args.hip.device_index))
+        Ok((args.device, args.gpu.platform, args.gpu.device_index))
     }
 
     #[test]
@@ -51,15 +51,15 @@ mod tests {
         let names = [
             ("auto", (DeviceKind::Auto, None, None)),
             ("cpu", (DeviceKind::Cpu, None, None)),
-            ("hip", (DeviceKind::Hip, None, None)),
-            ("hip:0", (DeviceKind::Hip, None, Some(0))),
-            ("hip:12", (DeviceKind::Hip, None, Some(12))),
-            ("gpu", (DeviceKind::Hip, None, None)),
-            ("gpu:1", (DeviceKind::Hip, None, Some(1))),
-            ("rocm", (DeviceKind::Hip, Some(Platform::Amd), None)),
-            ("rocm:3", (DeviceKind::Hip, Some(Platform::Amd), Some(3))),
-            ("cuda", (DeviceKind::Hip, Some(Platform::Nvidia), None)),
-            ("cuda:1", (DeviceKind::Hip, Some(Platform::Nvidia), Some(1))),
+            ("hip", (DeviceKind::Gpu, None, None)),
+            ("hip:0", (DeviceKind::Gpu, None, Some(0))),
+            ("hip:12", (DeviceKind::Gpu, None, Some(12))),
+            ("gpu", (DeviceKind::Gpu, None, None)),
+            ("gpu:1", (DeviceKind::Gpu, None, Some(1))),
+            ("rocm", (DeviceKind::Gpu, Some(Platform::Amd), None)),
+            ("rocm:3", (DeviceKind::Gpu, Some(Platform::Amd), Some(3))),
+            ("cuda", (DeviceKind::Gpu, Some(Platform::Nvidia), None)),
+            ("cuda:1", (DeviceKind::Gpu, Some(Platform::Nvidia), Some(1))),
         ];
         for (name, expected) in names {
             assert_eq!(chosen(name).unwrap(), expected, "{name}");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::sampling::within;
-use super::{HipOptions, SamplingDefaults};
+use super::{GpuOptions, SamplingDefaults};
 use crate::{Error, Result};
 
 /// More threads than any machine has.
@@ -20,7 +20,7 @@ pub enum DeviceKind {
     #[default]
     Auto,
     Cpu,
-    Hip,
+    Gpu,
 }
 
 /// Element type of the KV cache.
@@ -41,7 +41,7 @@ pub struct EngineArgs {
     /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. Only the
     /// environment sets it (`ROCMFORGE_CPU_ISA`): it serves to find out whether a kernel is to blame.
     pub cpu_isa: Option<String>,
-    pub hip: HipOptions,
+    pub gpu: GpuOptions,
     pub max_model_len: Option<usize>,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: Option<usize>,
@@ -71,7 +71,7 @@ impl EngineArgs {
             device: DeviceKind::Auto,
             num_threads: None,
             cpu_isa: None,
-            hip: HipOptions::default(),
+            gpu: GpuOptions::default(),
             max_model_len: None,
             max_num_seqs: 64,
             max_num_batched_tokens: None,

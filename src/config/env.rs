@@ -8,7 +8,7 @@ use crate::{Error, Result};
 
 impl EngineArgs {
     /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA`
-    /// and what `HipOptions` names. `ROCMFORGE_LOG` is checked.
+    /// and what `GpuOptions` names. `ROCMFORGE_LOG` is checked.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -32,7 +32,7 @@ impl EngineArgs {
             self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
         log_level_of(&read)?;
-        self.hip.fill_in(|name| text(&read, name))?;
+        self.gpu.fill_in(|name| text(&read, name))?;
         Ok(self)
     }
 }
@@ -78,13 +78,13 @@ mod tests {
         let args = with(&set, EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Cpu, Some(3)));
         assert_eq!(args.cpu_isa.as_deref(), Some("scalar"));
-        let given = EngineArgs { device: DeviceKind::Hip, num_threads: Some(8), ..EngineArgs::new("m") };
+        let given = EngineArgs { device: DeviceKind::Gpu, num_threads: Some(8), ..EngineArgs::new("m") };
         let args = with(&set, given).unwrap();
-        assert_eq!((args.device, args.num_threads), (DeviceKind::Hip, Some(8)));
+        assert_eq!((args.device, args.num_threads), (DeviceKind::Gpu, Some(8)));
         let args = with(&[("ROCMFORGE_DEVICE", "")], EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Auto, None));
         let args = with(&[("ROCMFORGE_DEVICE", "hip:1")], EngineArgs::new("m")).unwrap();
-        assert_eq!((args.device, args.hip.device_index), (DeviceKind::Hip, Some(1)));
+        assert_eq!((args.device, args.gpu.device_index), (DeviceKind::Gpu, Some(1)));
     }
 
     #[test]

@@ -4,12 +4,12 @@
 mod device;
 mod engine;
 mod env;
-mod hip;
+mod gpu;
 mod sampling;
 #[cfg(test)]
 mod tests;
 
 pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
 pub use env::log_level;
-pub use hip::{HipOptions, INSIDE_HELPER, Platform};
+pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

@@ -4,9 +4,9 @@
 use super::load::{open_gpu, resolve_threads};
 use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
 use crate::backend::cpu::{CpuLoader, Isa};
-use crate::backend::hip::measure::{self, Bandwidth, Launches};
-use crate::backend::hip::{Device, HipLoader, LibrarySurvey, survey_library, trial};
-use crate::config::{EngineArgs, HipOptions};
+use crate::backend::gpu::measure::{self, Bandwidth, Launches};
+use crate::backend::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
+use crate::config::{EngineArgs, GpuOptions};
 use crate::{Error, Result};
 
 /// Told of what is about to run; says whether to go on.
@@ -22,9 +22,9 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
     let mut tally = Tally::new(extent, watch);
     match open_gpu(&args)? {
         Some(device) => {
-            let loader = |rows| trial::case_loader(&device, &args.hip, rows);
+            let loader = |rows| trial::case_loader(&device, &args.gpu, rows);
             conformance::check_all(loader, Accuracy::GPU, &mut tally)?;
-            let options = HipOptions { batch_invariant: true, ..args.hip.clone() };
+            let options = GpuOptions { batch_invariant: true, ..args.gpu.clone() };
             conformance::check_invariance(|rows| trial::case_loader(&device, &options, rows), &mut tally)?;
         }
         None => {
@@ -44,7 +44,7 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
 /// As `cases`; `Device` where there is no GPU.
 pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Watch<'_>) -> Result<Vec<Group>> {
     let (device, options) = gpu(args)?;
-    let loader = |rows| -> Result<HipLoader> { trial::case_loader(&device, &options, rows) };
+    let loader = |rows| -> Result<GpuLoader> { trial::case_loader(&device, &options, rows) };
     let mut tally = Tally::new(extent, watch);
     splits::check(loader, Accuracy::GPU, repetitions, &mut tally)?;
     Ok(tally.into_groups())
@@ -81,10 +81,10 @@ pub fn launches(args: &EngineArgs, count: usize) -> Result<Launches> {
     measure::launches(&device, &options, count.max(1))
 }
 
-fn gpu(args: &EngineArgs) -> Result<(Device, HipOptions)> {
+fn gpu(args: &EngineArgs) -> Result<(Device, GpuOptions)> {
     let args = args.clone().with_env()?;
     match open_gpu(&args)? {
-        Some(device) => Ok((device, args.hip)),
+        Some(device) => Ok((device, args.gpu)),
         None => Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() }),
     }
 }
@@ -92,18 +92,18 @@ fn gpu(args: &EngineArgs) -> Result<(Device, HipOptions)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::hip::tests::devices::{self, CPU_TARGETS};
+    use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
     use crate::config::DeviceKind;
 
-    fn on(device: DeviceKind, hip: HipOptions) -> EngineArgs {
-        EngineArgs { device, hip, num_threads: Some(1), ..EngineArgs::new("") }
+    fn on(device: DeviceKind, gpu: GpuOptions) -> EngineArgs {
+        EngineArgs { device, gpu, num_threads: Some(1), ..EngineArgs::new("") }
     }
 
     /// On the stand-in: what is repeated stays the same, and nothing stays on the device.
     #[test]
     fn a_gpu_is_tested() {
         let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
-        let args = on(DeviceKind::Hip, options);
+        let args = on(DeviceKind::Gpu, options);
         let groups = repeats(&args, Extent::Quick, 3, &mut |_| true).unwrap();
         assert_eq!(groups.len(), 3);
         assert!(groups.iter().all(|group| group.wrong == 0 && group.cases > 0), "{groups:?}");
@@ -122,14 +122,14 @@ mod tests {
             seen.push(what.to_owned());
             seen.len() < 3
         };
-        let ended = cases(&on(DeviceKind::Cpu, HipOptions::default()), Extent::Quick, &mut watch);
+        let ended = cases(&on(DeviceKind::Cpu, GpuOptions::default()), Extent::Quick, &mut watch);
         assert!(matches!(ended, Err(Error::Interrupted)));
         assert_eq!(seen.len(), 3);
     }
 
     #[test]
     fn what_needs_a_gpu_says_so() {
-        let args = on(DeviceKind::Cpu, HipOptions::default());
+        let args = on(DeviceKind::Cpu, GpuOptions::default());
         let error = launches(&args, 1).unwrap_err().to_string();
         assert!(error.contains("there is no GPU to test"), "{error}");
         assert!(matches!(repeats(&args, Extent::Quick, 2, &mut |_| true), Err(Error::Device { .. })));

@@ -6,7 +6,7 @@ use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
+use crate::backend::gpu::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
@@ -66,7 +66,7 @@ pub struct Gpu {
 /// # Errors
 /// `Device` saying what was tried, where there is none; those of the environment variables; `Interrupted`.
 pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Gpu> {
-    let options = args.clone().with_env()?.hip;
+    let options = args.clone().with_env()?.gpu;
     let device = Device::open(&options)?;
     let properties = device.properties();
     let memory = device.memory_info()?;
@@ -93,7 +93,7 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
 /// # Errors
 /// Those of the environment variables.
 pub fn gpus(args: &EngineArgs) -> Result<Vec<Survey>> {
-    Ok(Device::survey(&args.clone().with_env()?.hip))
+    Ok(Device::survey(&args.clone().with_env()?.gpu))
 }
 
 /// The targets of AMD GPUs that this build carries code for; on others the kernels are compiled when they are needed.
@@ -105,9 +105,9 @@ pub fn embedded_kernels() -> impl Iterator<Item = &'static str> {
 pub fn taken_device(asked: DeviceKind, gpu_is_usable: bool) -> &'static str {
     match asked {
         DeviceKind::Cpu => "cpu",
-        DeviceKind::Auto | DeviceKind::Hip if gpu_is_usable => "hip",
+        DeviceKind::Auto | DeviceKind::Gpu if gpu_is_usable => "hip",
         DeviceKind::Auto => "cpu",
-        DeviceKind::Hip => "none",
+        DeviceKind::Gpu => "none",
     }
 }
 

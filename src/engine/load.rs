@@ -7,7 +7,7 @@ use super::handle::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::cpu::{CpuLoader, Isa};
-use crate::backend::hip::{Device, HipLoader, StepLimits};
+use crate::backend::gpu::{Device, GpuLoader, StepLimits};
 use crate::backend::{KvLayerSpec, Loader};
 use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
@@ -84,9 +84,9 @@ pub(super) fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
     if args.device == DeviceKind::Cpu {
         return Ok(None);
     }
-    match Device::open(&args.hip) {
+    match Device::open(&args.gpu) {
         Ok(device) => Ok(Some(device)),
-        Err(error) if args.device == DeviceKind::Hip => Err(error),
+        Err(error) if args.device == DeviceKind::Gpu => Err(error),
         Err(reason) => {
             tracing::info!("running on the CPU: {reason}");
             Ok(None)
@@ -113,7 +113,7 @@ fn load_onto_gpu(device: Device, model: &Model<'_>, progress: &mut dyn FnMut(Loa
         logits_rows: limits.max_logits_rows,
         table_entries: seqs.saturating_mul(longest.div_ceil(model.args.block_size)),
     };
-    let loader = HipLoader::new(device, &model.args.hip, step)?;
+    let loader = GpuLoader::new(device, &model.args.gpu, step)?;
     // What an integrated GPU takes, the rest of the machine cannot have.
     let share = if loader.device().properties().integrated { 75 } else { 90 };
     load_onto(loader, model, limits, |available| available / 100 * share, progress)

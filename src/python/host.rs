@@ -10,8 +10,8 @@ use crate::config::EngineArgs;
 /// Arguments for an engine in this interpreter, everything else by default.
 pub(super) fn engine_args(py: Python<'_>, model: PathBuf) -> PyResult<EngineArgs> {
     let mut args = EngineArgs::new(model);
-    args.hip.python_path = package_folders(py)?;
-    args.hip.helper = helper(py);
+    args.gpu.python_path = package_folders(py)?;
+    args.gpu.helper = helper(py);
     Ok(args)
 }
 
@@ -40,7 +40,7 @@ fn helper(py: Python<'_>) -> Option<Vec<OsString>> {
 /// Does the job on the standard input and ends the process: what the interpreter that was started for it calls.
 #[pyfunction]
 pub(super) fn run_helper() {
-    crate::backend::hip::helper::main()
+    crate::backend::gpu::helper::main()
 }
 
 /// Where packages are installed. Other folders of the path, the current one for instance, may hold anybody's files: no

@@ -9,7 +9,7 @@ use super::engine::with_progress;
 use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::backend::cpu::simd::Isa;
-use crate::backend::hip::{KernelRow, Listed, Origin, Survey};
+use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, Platform};
 use crate::engine::check::check_file;
 use crate::engine::doctor::{cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
@@ -85,7 +85,7 @@ pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyA
     hip.set_item("name", "hip")?;
     let (drivers, gpu) = match args.device {
         DeviceKind::Cpu => (Vec::new(), Err("not looked for: the CPU is asked for".to_owned())),
-        DeviceKind::Auto | DeviceKind::Hip => {
+        DeviceKind::Auto | DeviceKind::Gpu => {
             let (drivers, gpu) = with_progress(py, progress, |report| Ok((gpus(&args)?, gpu(&args, report))))?;
             (drivers, gpu.map_err(|error| format!("not usable: {error}")))
         }

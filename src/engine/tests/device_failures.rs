@@ -15,8 +15,8 @@ use proptest::test_runner::Config;
 use super::support::*;
 use super::tiny;
 use crate::backend::MemoryLedger;
-use crate::backend::hip::Device;
-use crate::backend::hip::tests::devices::{self, Call, Faults, Live};
+use crate::backend::gpu::Device;
+use crate::backend::gpu::tests::devices::{self, Call, Faults, Live};
 use crate::batch::Batch;
 use crate::config::{DeviceKind, EngineArgs, SamplingParams};
 use crate::engine::load::load_on;
@@ -65,12 +65,12 @@ impl Rig {
 
     /// `None` where the stand-in was not built.
     fn round(&self) -> Option<Round> {
-        let (device, mut hip, faults) = devices::open_faulty(self.target)?;
-        hip.self_test = self.extra == Extra::SelfTest;
-        hip.graphs = Some(self.extra == Extra::Recordings);
+        let (device, mut gpu, faults) = devices::open_faulty(self.target)?;
+        gpu.self_test = self.extra == Extra::SelfTest;
+        gpu.graphs = Some(self.extra == Extra::Recordings);
         let args = EngineArgs {
-            device: DeviceKind::Hip,
-            hip,
+            device: DeviceKind::Gpu,
+            gpu,
             max_model_len: Some(48),
             max_num_seqs: MAX_SEQS,
             max_num_batched_tokens: Some(40),

@@ -2,20 +2,20 @@
 
 use super::tiny;
 use crate::Error;
-use crate::backend::hip::tests::devices;
-use crate::config::{DeviceKind, EngineArgs, HipOptions};
+use crate::backend::gpu::tests::devices;
+use crate::config::{DeviceKind, EngineArgs, GpuOptions};
 use crate::engine::LoadedModel;
 use crate::engine::load::load_on;
 
 /// A pool of just the size that is there is served, without the matrix library, whose memory it takes.
 #[test]
 fn the_pool_comes_before_the_matrix_library() {
-    let Some((device, hip)) = devices::open("cpu-wave32:up@room") else { return };
+    let Some((device, gpu)) = devices::open("cpu-wave32:up@room") else { return };
     let file = tiny::model();
     let load = |bytes| {
-        let hip = HipOptions { vendor_blas: Some(true), ..hip.clone() };
+        let gpu = GpuOptions { vendor_blas: Some(true), ..gpu.clone() };
         let args =
-            EngineArgs { device: DeviceKind::Hip, hip, kv_cache_memory: Some(bytes), ..EngineArgs::new(&file.0) };
+            EngineArgs { device: DeviceKind::Gpu, gpu, kv_cache_memory: Some(bytes), ..EngineArgs::new(&file.0) };
         load_on(&args, || Ok(Some(device.clone())), &mut |_| true)
     };
     let Err(Error::OutOfMemory { available, .. }) = load(1 << 50) else { panic!("1 PiB is there") };

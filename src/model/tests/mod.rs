@@ -1,6 +1,6 @@
 //! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
 
-mod hip;
+mod gpu;
 mod instruction_sets;
 
 use std::path::PathBuf;

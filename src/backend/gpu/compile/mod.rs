@@ -1,0 +1,155 @@
+//! From kernel sources to code that the device loads: what was compiled with this library, for the GPU or for its
+//! family, else what the platform's run-time compiler makes of the embedded sources, kept on disk.
+
+mod cache;
+mod embedded;
+mod matrix_unit;
+pub mod plan;
+mod runtime;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+pub use cache::Cache;
+pub use embedded::embedded_targets;
+#[cfg(test)]
+pub use embedded::target_for;
+use embedded::{Target, Unpacked};
+pub use matrix_unit::MatrixUnit;
+use plan::Unit;
+use runtime::RuntimeCompiler;
+pub use runtime::run;
+
+use super::driver::DeviceProperties;
+use crate::config::{GpuOptions, Platform};
+use crate::{Error, Result};
+
+/// How the code of a unit came about.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Origin {
+    /// Compiled with this library, for exactly this GPU.
+    Embedded { target: &'static str },
+    /// Compiled with this library, for the GPU's family.
+    Generic { target: &'static str },
+    /// Compiled on this machine just now.
+    Compiled { compiler: String, seconds: f64 },
+    /// Compiled on this machine earlier.
+    Cached { compiler: String },
+}
+
+impl Origin {
+    pub fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded { .. } | Self::Generic { .. })
+    }
+}
+
+/// Without the time that it took, so that units that came about in the same way read the same.
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Embedded { target } => write!(f, "embedded for {target}"),
+            Self::Generic { target } => write!(f, "embedded for the family {target}"),
+            Self::Compiled { compiler, .. } => write!(f, "compiled now by {compiler}"),
+            Self::Cached { compiler } => write!(f, "from the disk cache, compiled by {compiler}"),
+        }
+    }
+}
+
+/// Code for the device, and where it came from.
+pub struct CodeObject {
+    pub image: Vec<u8>,
+    pub origin: Origin,
+}
+
+/// Where the code of kernels comes from for one device.
+pub struct Compiler {
+    properties: DeviceProperties,
+    options: GpuOptions,
+    embedded: Option<&'static Target>,
+    cache: Cache,
+    // Each is needed only on one of the ways, and then for many units.
+    unpacked: OnceLock<Result<Arc<Unpacked>>>,
+    runtime: OnceLock<std::result::Result<RuntimeCompiler, String>>,
+}
+
+impl Compiler {
+    pub fn new(properties: &DeviceProperties, options: &GpuOptions) -> Self {
+        let use_embedded = options.embedded_kernels && properties.platform == Platform::Amd;
+        Self {
+            properties: properties.clone(),
+            options: options.clone(),
+            embedded: if use_embedded { embedded::target_for(&properties.arch) } else { None },
+            cache: Cache::new(options.cache_dir.as_deref()),
+            unpacked: OnceLock::new(),
+            runtime: OnceLock::new(),
+        }
+    }
+
+    /// # Errors
+    /// `Error::Device` saying which ways were tried, or with the compiler's own messages.
+    pub fn code_object(&self, unit: Unit) -> Result<CodeObject> {
+        match self.embedded.filter(|target| target.has(unit)) {
+            Some(target) => self.unpack(target, unit),
+            None => self.compile(unit),
+        }
+    }
+
+    fn unpack(&self, target: &'static Target, unit: Unit) -> Result<CodeObject> {
+        let unpacked = self.unpacked.get_or_init(|| target.unpack()).as_ref().map_err(Error::clone)?;
+        let image = unpacked
+            .object(unit)
+            .ok_or_else(|| Error::internal(format!("the code objects for {} are incomplete", target.name)))?;
+        let exact = target.name == self.properties.arch;
+        let target = target.name;
+        let origin = if exact { Origin::Embedded { target } } else { Origin::Generic { target } };
+        Ok(CodeObject { image: image.to_vec(), origin })
+    }
+
+    /// What the machine's compiler makes of a unit, or made of it before.
+    ///
+    /// # Errors
+    /// As `code_object`.
+    pub fn compile(&self, unit: Unit) -> Result<CodeObject> {
+        let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
+        let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;
+        let job = runtime.job(unit);
+        let cached = || {
+            let image = self.cache.load(&job.key)?;
+            Some(CodeObject { image, origin: Origin::Cached { compiler: runtime.name().to_string() } })
+        };
+        if let Some(code) = cached() {
+            return Ok(code);
+        }
+        let lock = self.cache.lock(&job.key);
+        // Whoever had the lock before may have compiled just this.
+        if lock.is_some()
+            && let Some(code) = cached()
+        {
+            return Ok(code);
+        }
+        let start = Instant::now();
+        let image = runtime
+            .compile(&job)
+            .map_err(|problem| self.error(format!("{} does not compile {}: {problem}", runtime.name(), unit.name())))?;
+        let seconds = start.elapsed().as_secs_f64();
+        tracing::info!(unit = unit.name(), arch = self.properties.arch, seconds, "compiled kernels");
+        self.cache.store(&job.key, &image);
+        Ok(CodeObject { image, origin: Origin::Compiled { compiler: runtime.name().to_string(), seconds } })
+    }
+
+    fn no_code(&self, problem: &str) -> String {
+        let embedded: Vec<_> = embedded::TARGETS.iter().map(|target| target.name).collect();
+        let embedded = match (self.properties.platform, embedded::COMPILER) {
+            (Platform::Nvidia, _) => String::new(),
+            (Platform::Amd, None) => "it was built without a compiler for AMD GPUs, so it carries no code; ".into(),
+            (Platform::Amd, Some(_)) => format!("it carries code for {}; ", embedded.join(", ")),
+        };
+        format!("this build of rocmforge has no code for it ({embedded}and no run-time compiler was found: {problem})")
+    }
+
+    fn error(&self, problem: String) -> Error {
+        Error::Device { device: self.properties.label(), problem }
+    }
+}

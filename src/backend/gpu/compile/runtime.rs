@@ -1,0 +1,296 @@
+//! The platform's compiler at run time: hipRTC or NVRTC, whichever library is on the machine.
+
+use std::ffi::{CString, OsString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use libloading::Library;
+use serde_json::{Value, json};
+
+use super::cache::Key;
+use super::embedded::SOURCES;
+use super::plan::Unit;
+use crate::backend::gpu::child;
+use crate::backend::gpu::driver::DeviceProperties;
+use crate::backend::gpu::helper::{self, Failure};
+use crate::backend::gpu::search::Search;
+use crate::backend::gpu::sys::rtc::{Hiprtc, Nvrtc};
+use crate::backend::gpu::sys::{ProgramHandle, Status, file_of, reason};
+use crate::config::{GpuOptions, Platform};
+
+/// A unit takes seconds; a compiler that hangs must not hang the engine.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+pub struct RuntimeCompiler {
+    library: Api,
+    file: PathBuf,
+    platform: Platform,
+    helper: Option<Vec<OsString>>,
+    name: String,
+    target: Vec<String>,
+    #[cfg(test)]
+    without_barrier: Option<(String, u32)>,
+}
+
+/// One unit, ready to be compiled.
+pub struct Job {
+    pub key: Key,
+    unit: Unit,
+    options: Vec<String>,
+}
+
+enum Api {
+    Hiprtc(Hiprtc),
+    Nvrtc(Nvrtc),
+}
+
+/// Calls the function of either library by its common name.
+macro_rules! rtc {
+    ($api:expr, $hip:ident | $nv:ident ($($argument:expr),*)) => {
+        match $api {
+            Api::Hiprtc(api) => (api.$hip)($($argument),*),
+            Api::Nvrtc(api) => (api.$nv)($($argument),*),
+        }
+    };
+}
+
+impl RuntimeCompiler {
+    /// The first compiler found that fits the driver.
+    pub fn open(properties: &DeviceProperties, options: &GpuOptions) -> Result<Self, String> {
+        search(properties, options).find(|library, file| {
+            let compiler = Self::load(properties, file, library, options)?;
+            #[cfg(test)]
+            let compiler = Self { without_barrier: options.without_barrier.clone(), ..compiler };
+            Ok(compiler)
+        })
+    }
+
+    fn load(
+        properties: &DeviceProperties,
+        file: &Path,
+        library: Library,
+        options: &GpuOptions,
+    ) -> Result<Self, String> {
+        let kind = if properties.platform == Platform::Amd { "hipRTC" } else { "NVRTC" };
+        let library = load(properties.platform, library)?;
+        // A bare name may be that of a library which the process has from somewhere else: the child is told this file.
+        let function = match &library {
+            Api::Hiprtc(api) => api.hiprtcVersion as *const c_void,
+            Api::Nvrtc(api) => api.nvrtcVersion as *const c_void,
+        };
+        let file = file_of(function).unwrap_or_else(|| file.to_path_buf());
+        let path = file.display();
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both numbers outlive the call.
+        let status = unsafe { rtc!(&library, hiprtcVersion | nvrtcVersion(&raw mut major, &raw mut minor)) };
+        if status != Status(0) {
+            return Err(format!("asked for its version, it answers {}", status.0));
+        }
+        // hipRTC's own number stays the same over releases that compile differently: the driver's tells them apart.
+        let name = match properties.platform {
+            Platform::Amd => format!("{kind} {major}.{minor} ({path}) of {}", properties.driver),
+            Platform::Nvidia => format!("{kind} {major}.{minor} ({path})"),
+        };
+        Ok(Self {
+            library,
+            file,
+            platform: properties.platform,
+            helper: options.helper.clone(),
+            name,
+            target: target_options(properties),
+            #[cfg(test)]
+            without_barrier: None,
+        })
+    }
+
+    /// Library, version and, on AMD, the driver's.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn job(&self, unit: Unit) -> Job {
+        let options = self.target.iter().cloned().chain(unit.defines());
+        #[cfg(test)]
+        let options = options.chain(match &self.without_barrier {
+            Some((file, barrier)) if file == unit.file => vec![format!("-DGPU_DROP_BARRIER={barrier}")],
+            _ => Vec::new(),
+        });
+        let options: Vec<String> = options.collect();
+        let mut hash = blake3::Hasher::new();
+        let mut add = |text: &str| {
+            // With its length: else two texts could be cut differently and be the same.
+            hash.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
+        };
+        add(&self.name);
+        add(unit.file);
+        options.iter().for_each(|option| add(option));
+        for (name, text) in sources_of(unit) {
+            add(name);
+            add(text);
+        }
+        Job { key: hash.finalize(), unit, options }
+    }
+
+    /// In a process of its own: hipRTC ends its process when it is asked for a GPU that it does not know.
+    ///
+    /// # Errors
+    /// The compiler's messages, or how its process ended.
+    pub fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
+        let Some(command) = &self.helper else {
+            return child::run(TIMEOUT, || compile_unit(&self.library, job.unit, &job.options));
+        };
+        let request = json!({
+            "kind": helper::COMPILE,
+            "platform": self.platform.name(),
+            "library": self.file.display().to_string(),
+            "unit": job.unit.name(),
+            "options": job.options,
+        });
+        helper::run(command, &request, TIMEOUT).map_err(|failure| match failure {
+            Failure::Died(how) => format!("the compiler's process {how}"),
+            Failure::NotRun(problem) => problem,
+        })
+    }
+}
+
+/// A job of `RuntimeCompiler::compile`, in the process of its own.
+///
+/// # Errors
+/// The compiler's messages.
+pub fn run(job: &Value) -> Result<Vec<u8>, String> {
+    let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
+    let name = text("unit")?;
+    let unit = Unit::all().into_iter().find(|unit| unit.name() == name).ok_or_else(|| format!("no unit {name}"))?;
+    let options = job["options"].as_array().into_iter().flatten().filter_map(|option| option.as_str());
+    let options: Vec<String> = options.map(str::to_owned).collect();
+    let platform = if text("platform")? == Platform::Amd.name() { Platform::Amd } else { Platform::Nvidia };
+    let library = Search::file(Path::new(text("library")?)).find(|library, _| load(platform, library))?;
+    compile_unit(&library, unit, &options)
+}
+
+fn load(platform: Platform, library: Library) -> Result<Api, String> {
+    // SAFETY: a library with all of these functions is of the kind whose headers they are from.
+    unsafe {
+        match platform {
+            Platform::Amd => Ok(Api::Hiprtc(Hiprtc::load(library).map_err(|e| reason(&e))?)),
+            Platform::Nvidia => Ok(Api::Nvrtc(Nvrtc::load(library).map_err(|e| reason(&e))?)),
+        }
+    }
+}
+
+fn compile_unit(api: &Api, unit: Unit, options: &[String]) -> Result<Vec<u8>, String> {
+    let text = |name: &str| CString::new(name).map_err(|e| e.to_string());
+    let mut headers = Vec::new();
+    let mut main = None;
+    for (name, source) in sources_of(unit) {
+        match name == unit.file {
+            true => main = Some((text(name)?, text(source)?)),
+            false => headers.push((text(name)?, text(source)?)),
+        }
+    }
+    let (name, source) = main.ok_or_else(|| format!("this build has no {}", unit.file))?;
+    let options = options.iter().map(|option| text(option)).collect::<Result<Vec<_>, _>>()?;
+    compile_here(api, &name, &source, &headers, &options)
+}
+
+fn compile_here(
+    api: &Api,
+    name: &CString,
+    source: &CString,
+    headers: &[(CString, CString)],
+    options: &[CString],
+) -> Result<Vec<u8>, String> {
+    let pointers =
+        |texts: &mut dyn Iterator<Item = &CString>| -> Vec<*const c_char> { texts.map(|text| text.as_ptr()).collect() };
+    let header_names = pointers(&mut headers.iter().map(|(name, _)| name));
+    let header_texts = pointers(&mut headers.iter().map(|(_, text)| text));
+    let options = pointers(&mut options.iter());
+    let mut program = ProgramHandle::NULL;
+    // SAFETY: every array has the length that is passed, every text ends with a zero byte, and all of them outlive
+    // the program. The program is not destroyed: the process that it lives in ends with it.
+    unsafe {
+        ok(
+            "creating the program",
+            rtc!(
+                api,
+                hiprtcCreateProgram
+                    | nvrtcCreateProgram(
+                        &raw mut program,
+                        source.as_ptr(),
+                        name.as_ptr(),
+                        headers.len() as c_int,
+                        header_texts.as_ptr(),
+                        header_names.as_ptr()
+                    )
+            ),
+        )?;
+        let count = options.len() as c_int;
+        let status = rtc!(api, hiprtcCompileProgram | nvrtcCompileProgram(program, count, options.as_ptr()));
+        if status != Status(0) {
+            let log = read(
+                |size| rtc!(api, hiprtcGetProgramLogSize | nvrtcGetProgramLogSize(program, size)),
+                |bytes| rtc!(api, hiprtcGetProgramLog | nvrtcGetProgramLog(program, bytes)),
+            )?;
+            let log = String::from_utf8_lossy(&log);
+            return Err(format!("status {}, {}", status.0, log.trim_end_matches('\0').trim()));
+        }
+        read(
+            |size| rtc!(api, hiprtcGetCodeSize | nvrtcGetCUBINSize(program, size)),
+            |bytes| rtc!(api, hiprtcGetCode | nvrtcGetCUBIN(program, bytes)),
+        )
+    }
+}
+
+/// Reads what is asked for in two calls: its size, then its bytes.
+fn read(size: impl FnOnce(*mut usize) -> Status, fill: impl FnOnce(*mut u8) -> Status) -> Result<Vec<u8>, String> {
+    let mut bytes = 0;
+    ok("asking for a size", size(&raw mut bytes))?;
+    let mut buffer = vec![0; bytes];
+    ok("asking for the result", fill(buffer.as_mut_ptr()))?;
+    Ok(buffer)
+}
+
+fn ok(what: &str, status: Status) -> Result<(), String> {
+    if status == Status(0) { Ok(()) } else { Err(format!("{what} failed with status {}", status.0)) }
+}
+
+/// The unit's file and all headers.
+fn sources_of(unit: Unit) -> impl Iterator<Item = (&'static str, &'static str)> {
+    SOURCES.iter().copied().filter(move |(name, _)| *name == unit.file || name.ends_with(".h"))
+}
+
+fn target_options(properties: &DeviceProperties) -> Vec<String> {
+    let arch = &properties.arch;
+    match properties.platform {
+        Platform::Amd => {
+            vec![format!("--offload-arch={arch}"), "-O3".into(), "-std=c++17".into(), "-ffp-contract=on".into()]
+        }
+        Platform::Nvidia => {
+            vec![format!("--gpu-architecture={arch}"), "--std=c++17".into(), "-default-device".into()]
+        }
+    }
+}
+
+/// Where to look. The driver's own generation comes first: code of a newer compiler may not load.
+fn search(properties: &DeviceProperties, options: &GpuOptions) -> Search {
+    let major = properties.driver_version.0;
+    let majors = |newest: u32, oldest: u32| {
+        let mut all: Vec<u32> = (oldest..=newest).rev().collect();
+        all.sort_by_key(|&version| (version > major, version.abs_diff(major)));
+        all
+    };
+    let names: Vec<String> = match properties.platform {
+        // Up to ROCm 5 hipRTC was a part of libamdhip64.
+        Platform::Amd => {
+            let own = majors(8, 6).into_iter().map(|version| format!("libhiprtc.so.{version}"));
+            let part = majors(8, 5).into_iter().map(|version| format!("libamdhip64.so.{version}"));
+            let own = own.chain(["libhiprtc.so".to_owned()]);
+            own.chain(part).chain(["libamdhip64.so".to_owned()]).collect()
+        }
+        Platform::Nvidia => {
+            let names = majors(13, 11).into_iter().map(|version| format!("libnvrtc.so.{version}"));
+            names.chain(["libnvrtc.so".to_owned()]).collect()
+        }
+    };
+    Search::new(options, properties.platform, names, Some(&properties.library))
+}

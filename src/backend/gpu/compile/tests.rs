@@ -1,0 +1,214 @@
+//! What the build script embedded, and what a run-time compiler makes of the same sources.
+
+use std::collections::BTreeMap;
+
+use super::embedded::{SOURCES, TARGETS, Target, target_for};
+use super::plan::{KernelType, PLAIN_FILES, TYPED_FILES, Unit};
+use super::*;
+use crate::backend::gpu::driver::fake;
+use crate::backend::gpu::kernels::{KernelId, Kernels};
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+use crate::config::EngineArgs;
+
+/// Kernels of a code object with the block size that each was compiled for: the metadata of its ELF note is a
+/// MessagePack map, whose sorted keys put `.max_flat_workgroup_size` right before the kernel's `.name`.
+fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
+    let after = |from: usize, key: &[u8]| {
+        let at = image[from..].windows(key.len()).position(|window| window == key);
+        at.map(|at| from + at + key.len())
+    };
+    let (mut kernels, mut from) = (BTreeMap::new(), 0);
+    while let Some(at) = after(from, b"\xb8.max_flat_workgroup_size") {
+        let threads = match image[at] {
+            small @ 0..0x80 => small.into(),
+            0xcc => image[at + 1].into(),
+            0xcd => u16::from_be_bytes([image[at + 1], image[at + 2]]).into(),
+            other => panic!("a block size of MessagePack type {other:#x}"),
+        };
+        let at = after(at, b"\xa5.name").unwrap();
+        let (length, at) = match image[at] {
+            short @ 0xa0..0xc0 => (usize::from(short - 0xa0), at + 1),
+            0xd9 => (image[at + 1].into(), at + 2),
+            other => panic!("a name of MessagePack type {other:#x}"),
+        };
+        kernels.insert(String::from_utf8(image[at..at + length].to_vec()).unwrap(), threads);
+        from = at;
+    }
+    kernels
+}
+
+/// G17, G18: every embedded code object has exactly the kernels that the host asks for, in the same block sizes.
+#[test]
+fn embedded_kernels_are_those_that_are_asked_for() {
+    let mut wanted: BTreeMap<String, BTreeMap<String, u32>> = BTreeMap::new();
+    for kernel in KernelId::all() {
+        wanted.entry(kernel.unit.name()).or_default().insert(kernel.name, kernel.threads);
+    }
+    for target in TARGETS {
+        let unpacked = target.unpack().unwrap();
+        for unit in Unit::all().into_iter().filter(|unit| target.has(*unit)) {
+            let found = kernels_in(unpacked.object(unit).unwrap());
+            assert_eq!(found, wanted[&unit.name()], "{} for {}", unit.name(), target.name);
+        }
+    }
+}
+
+/// Several engines of a process share what is unpacked; another target's is another, whatever its name.
+#[test]
+fn code_objects_are_unpacked_once() {
+    let [one, other] = [b"one", b"two"].map(|code| Target::of("gfx11-generic", &[("rows", code)]));
+    let (first, second, third) = (one.unpack().unwrap(), one.unpack().unwrap(), other.unpack().unwrap());
+    assert!(Arc::ptr_eq(&first, &second) && !Arc::ptr_eq(&first, &third));
+    let last = Arc::downgrade(&first);
+    drop((first, second));
+    assert!(last.upgrade().is_none(), "kept for nobody");
+}
+
+/// Every file of kernels is in the plan, and every unit of the plan has kernels.
+#[test]
+fn the_plan_names_every_file() {
+    for (name, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".hip")) {
+        assert!(TYPED_FILES.contains(name) || PLAIN_FILES.contains(name), "{name} is not in compile/plan.rs");
+    }
+    let units: Vec<Unit> = KernelId::all().iter().map(|kernel| kernel.unit).collect();
+    for unit in Unit::all() {
+        assert!(units.contains(&unit), "{} has no kernel", unit.name());
+    }
+    assert!(units.iter().all(|unit| Unit::all().contains(unit)));
+}
+
+/// A GPU takes its own code, else its family's, else none.
+#[test]
+fn targets_are_chosen_by_architecture() {
+    let name = |arch| target_for(arch).map(|target| target.name);
+    let has = |name| TARGETS.iter().any(|target| target.name == name);
+    for target in TARGETS {
+        assert_eq!(name(target.name), Some(target.name));
+    }
+    assert_eq!(name("gfx1036"), has("gfx10-3-generic").then_some("gfx10-3-generic"));
+    assert_eq!(name("gfx1150"), has("gfx11-generic").then_some("gfx11-generic"));
+    for arch in ["gfx803", "gfx1250", "sm_90", ""] {
+        assert_eq!(name(arch), None, "{arch}");
+    }
+}
+
+/// A GPU without code and without a compiler is an error that says what is there and what was looked for.
+#[test]
+fn no_code_and_no_compiler_is_an_error() {
+    let properties = DeviceProperties { arch: "gfx803".into(), ..fake::properties() };
+    let options = GpuOptions { library: Some("libnone.so".into()), ..GpuOptions::default() };
+    let unit = Unit::plain("rows.hip");
+    let error = Compiler::new(&properties, &options).code_object(unit).err().unwrap().to_string();
+    assert!(error.contains("gfx803") && error.contains("libnone.so"), "{error}");
+}
+
+/// Code of a family of GPUs that the driver does not load is compiled here instead; where that cannot be, the error
+/// says what was wrong with both.
+#[test]
+fn embedded_code_that_does_not_load_is_compiled() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let unit = Unit::plain("rows.hip");
+    // The header of code for AMD, and nothing after it.
+    let mut object = b"\x7fELF".to_vec();
+    object.resize(64, 0);
+    object[18] = 224;
+    let embedded = Target::of("gfx11-generic", &[("rows", &object)]);
+    let kernels = |options: &GpuOptions| {
+        let compiler = Compiler { embedded: Some(embedded), ..Compiler::new(device.properties(), options) };
+        Kernels::with_compiler(&device, compiler)
+    };
+    let compiled = kernels(&options);
+    compiled.function(&KernelId::prepare()).unwrap();
+    let origin = compiled.origin(unit).unwrap();
+    assert!(matches!(origin, Origin::Compiled { .. } | Origin::Cached { .. }), "{origin}");
+
+    let without = GpuOptions { library: Some("libnone.so".into()), ..options };
+    let error = kernels(&without).function(&KernelId::prepare()).err().unwrap().to_string();
+    for part in ["embedded for the family gfx11-generic does not load", "hipModuleLoadData", "libnone.so"] {
+        assert!(error.contains(part), "{part} is not in {error}");
+    }
+}
+
+/// Engines that start at once, in one process or in several, compile a unit once.
+#[test]
+fn what_others_compile_is_waited_for() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let options = GpuOptions { cache_dir: Some(directory.path().into()), ..options };
+    let start = std::sync::Barrier::new(4);
+    let origin = || {
+        let compiler = Compiler::new(device.properties(), &options);
+        start.wait();
+        compiler.code_object(Unit::plain("probe.hip")).unwrap().origin
+    };
+    let origins = std::thread::scope(|scope| {
+        let engines: Vec<_> = (0..4).map(|_| scope.spawn(origin)).collect();
+        engines.into_iter().map(|engine| engine.join().unwrap()).collect::<Vec<_>>()
+    });
+    let compiled = origins.iter().filter(|origin| matches!(origin, Origin::Compiled { .. })).count();
+    assert_eq!(compiled, 1, "{origins:?}");
+    let files = std::fs::read_dir(directory.path().join("kernels")).unwrap().count();
+    assert_eq!(files, 1, "locks were left");
+}
+
+/// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested
+/// with what `doctor` prints.
+#[test]
+fn matrix_unit_of_damaged_code_is_unknown() {
+    for image in [&b""[..], b"\x7fELF", &[0xff; 200], b"BC\xc0\xde, which is bitcode"] {
+        assert_eq!(MatrixUnit::of(image), MatrixUnit::Unknown);
+    }
+    let Some(target) = TARGETS.first() else { return };
+    let unpacked = target.unpack().unwrap();
+    let image = unpacked.object(Unit::plain("rows.hip")).unwrap();
+    for length in 0..image.len() {
+        assert_eq!(MatrixUnit::of(&image[..length]), MatrixUnit::Unknown, "{length} bytes");
+    }
+    for at in 0..0x40 {
+        // Wherever its tables are said to be: no panic.
+        let mut bad = image.to_vec();
+        bad[at] ^= 0xff;
+        MatrixUnit::of(&bad);
+    }
+}
+
+/// NVRTC compiles for a GPU that need not be there, the result is kept, and a damaged file is made anew.
+#[test]
+fn nvrtc_compiles_and_keeps() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = EngineArgs::new("none").with_env().unwrap().gpu;
+    options.cache_dir = Some(directory.path().into());
+    let properties = DeviceProperties {
+        platform: Platform::Nvidia,
+        arch: "sm_90".into(),
+        driver_version: (13, 0),
+        ..fake::properties()
+    };
+    if let Err(problem) = RuntimeCompiler::open(&properties, &options) {
+        println!("SKIPPED nvrtc_compiles_and_keeps: {problem}; set CUDA_HOME");
+        return;
+    }
+    let compiler = Compiler::new(&properties, &options);
+    // One type stands for all: the sixteen take minutes.
+    let there = |unit: &Unit| SOURCES.iter().any(|(name, _)| *name == unit.file);
+    let one_type = |unit: &Unit| unit.ty.is_none_or(|ty| ty == KernelType::Q4K);
+    for unit in Unit::all().into_iter().filter(|unit| there(unit) && one_type(unit)) {
+        let made = compiler.code_object(unit).unwrap();
+        assert!(matches!(made.origin, Origin::Compiled { .. }), "{}: {:?}", unit.name(), made.origin);
+        assert!(made.image.starts_with(b"\x7fELF"), "{}", unit.name());
+        let products = ["matmul.hip", "matmul_experts.hip", "attention_prefill.hip"].contains(&unit.file);
+        let expected = if products { MatrixUnit::MmaSync } else { MatrixUnit::Unused };
+        assert_eq!(MatrixUnit::of(&made.image), expected, "{}", unit.name());
+        let kept = compiler.code_object(unit).unwrap();
+        assert!(matches!(kept.origin, Origin::Cached { .. }), "{}: {:?}", unit.name(), kept.origin);
+        assert_eq!(made.image, kept.image);
+    }
+    for entry in std::fs::read_dir(directory.path().join("kernels")).unwrap() {
+        std::fs::write(entry.unwrap().path(), b"damaged").unwrap();
+    }
+    let unit = Unit::plain("rows.hip");
+    assert!(matches!(compiler.code_object(unit).unwrap().origin, Origin::Compiled { .. }));
+    let other = DeviceProperties { arch: "sm_1".into(), ..properties };
+    let error = Compiler::new(&other, &options).code_object(unit).err().unwrap().to_string();
+    assert!(error.contains("rows") && error.contains("NVRTC"), "{error}");
+}

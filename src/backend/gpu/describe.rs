@@ -1,0 +1,61 @@
+//! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
+
+use super::graphs::{Graphs, Usable};
+use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
+use crate::config::GpuOptions;
+use crate::quant::GgmlType;
+
+/// One sentence per matter, in a line.
+pub fn describe(
+    properties: &DeviceProperties,
+    kernels: &Kernels,
+    types: &[(KernelType, GgmlType)],
+    options: &GpuOptions,
+    long_prompts: &str,
+    graphs: &Graphs,
+) -> String {
+    let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
+    let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
+    format!(
+        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
+        properties.name,
+        properties.arch,
+        properties.driver,
+        properties.multiprocessors,
+        types.join(", "),
+        decode_steps(graphs.usable()),
+        match graphs.left_out {
+            0 => String::new(),
+            some => format!(", but the {some} largest op by op: graphs take more memory than is left for them"),
+        },
+        if options.batch_invariant { "; batch-invariant" } else { "" },
+    )
+}
+
+/// How decode steps are launched.
+pub fn decode_steps(recorded: &Usable) -> String {
+    match recorded {
+        Ok(()) => "decode steps: recorded and repeated".to_owned(),
+        Err(reason) => format!("decode steps: op by op, slower ({reason})"),
+    }
+}
+
+fn of_type(kernels: &Kernels, ty: KernelType, file_type: GgmlType) -> String {
+    let unit = |file| kernels.origin(Unit::typed(file, ty)).map_or_else(String::new, |o| origin(&o));
+    let as_what = match KernelType::of(file_type) {
+        Some(_) => String::new(),
+        None => format!(" dequantised to {} at load, slower", ty.name()),
+    };
+    let matmul = match ty.matmul_format() {
+        Some(_) => format!("matmul {}", unit("matmul.hip")),
+        None => "gemv for any rows, slow".to_owned(),
+    };
+    format!("{}{as_what} (gemv {}, {matmul})", file_type.name(), unit("gemv.hip"))
+}
+
+fn origin(origin: &Origin) -> String {
+    match origin {
+        Origin::Compiled { seconds, .. } => format!("{origin} in {seconds:.1} s"),
+        _ => origin.to_string(),
+    }
+}

@@ -1,0 +1,122 @@
+//! The layer on the device that is there: a GPU, or what the environment names, else the stand-in's. If a platform or a
+//! library was named, it has to work.
+
+use super::args::{Format, GatherArgs};
+use super::tests::devices::{self, AMD_TARGETS};
+use super::*;
+use crate::config::{EngineArgs, GpuOptions};
+
+fn device() -> Option<(Device, GpuOptions)> {
+    let options = EngineArgs::new("none").with_env().unwrap().gpu;
+    match Device::open(&options) {
+        Ok(device) => Some((device, options)),
+        Err(_) if options.platform.is_none() && options.library.is_none() => devices::open(AMD_TARGETS[0]),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// G14: what the device says of itself is plausible, whichever way it was asked.
+#[test]
+fn properties_are_plausible() {
+    let Some((device, _)) = device() else { return };
+    let properties = device.properties();
+    println!("{properties:?}");
+    assert!([32, 64].contains(&properties.warp_size));
+    assert!((1..4096).contains(&properties.multiprocessors));
+    assert!(properties.max_threads_per_block >= 1024);
+    assert!(properties.max_grid.iter().all(|&side| side >= 65535));
+    assert!(properties.max_shared_per_block >= 48 << 10);
+    let memory = device.memory_info().unwrap();
+    assert!(memory.total > 1 << 20);
+    // Where the memory is the host's, drivers call more of it free than they call the total.
+    assert!(properties.integrated || memory.free <= memory.total);
+    assert!(device.free_memory().unwrap() <= memory.total);
+}
+
+/// G13, G22: from a thread that never saw the device, copies at odd offsets go there, across and back, ordered by
+/// events over two streams.
+#[test]
+fn copies_arrive() {
+    let Some((device, _)) = device() else { return };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (copies, compute) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+            let (first, second) =
+                (DeviceBuffer::new(&device, 4099).unwrap(), DeviceBuffer::new(&device, 4099).unwrap());
+            let (mut there, mut back) =
+                (HostBuffer::new(&device, 4001).unwrap(), HostBuffer::new(&device, 4099).unwrap());
+            let event = Event::new(&device).unwrap();
+            for (at, byte) in there.as_mut_slice().iter_mut().enumerate() {
+                *byte = (at * 7 % 251) as u8;
+            }
+            // SAFETY: everything lives until the streams were waited for, and events order what shares memory.
+            unsafe {
+                copies.copy_to_device(first.range(13, 4001).unwrap(), there.as_slice()).unwrap();
+                event.record(&copies).unwrap();
+                compute.wait(&event).unwrap();
+                compute.fill(second.ptr(), 0xa5, 4099).unwrap();
+                compute.copy_on_device(second.range(17, 4001).unwrap(), first.range(13, 4001).unwrap(), 4001).unwrap();
+                compute.copy_to_host(back.as_mut_slice(), second.ptr()).unwrap();
+            }
+            event.record(&compute).unwrap();
+            event.synchronize().unwrap();
+            let expected = [vec![0xa5; 17], there.as_slice().to_vec(), vec![0xa5; 81]].concat();
+            assert_eq!(back.as_slice(), expected);
+        });
+    });
+    assert_eq!(device.allocated_bytes(), 0);
+    device.check().unwrap();
+}
+
+/// A kernel is compiled or unpacked, launched as it is and as a graph, and reads its arguments as they are written
+/// here.
+#[test]
+fn a_kernel_runs_alone_and_in_a_graph() {
+    let Some((device, options)) = device() else { return };
+    let (rows, cols, indices) = (3u32, 5u32, [4u32, 0, 2]);
+    let bytes = |values: &[u32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let floats = |row: u32| (0..cols).map(move |col| ((100 * row + col) as f32).to_bits());
+    let mut host = HostBuffer::new(&device, 4 * (25 + 3)).unwrap();
+    let input: Vec<u32> = (0..5).flat_map(floats).chain(indices).collect();
+    host.as_mut_slice().copy_from_slice(&bytes(&input));
+    let memory = DeviceBuffer::new(&device, 4 * (25 + 3 + 15)).unwrap();
+    let mut back = HostBuffer::new(&device, 4 * 15).unwrap();
+
+    let kernels = Kernels::new(&device, &options).unwrap();
+    let kernel = KernelId::gather_rows();
+    kernels.prepare(&[kernel.unit]).unwrap();
+    println!("{}", kernels.origin(kernel.unit).unwrap());
+    let function = kernels.function(&kernel).unwrap();
+    let out = memory.range(4 * 28, 4 * 15).unwrap();
+    let args = GatherArgs {
+        x: memory.ptr(),
+        indices: memory.range(100, 12).unwrap(),
+        out,
+        rows,
+        cols,
+        format_in: Format::F32,
+    };
+    let expected = bytes(&indices.into_iter().flat_map(floats).collect::<Vec<_>>());
+    let stream = Stream::new(&device).unwrap();
+    // SAFETY: the arguments describe `memory`, and everything lives until the stream was waited for.
+    unsafe {
+        stream.copy_to_device(memory.range(0, 4 * 28).unwrap(), host.as_slice()).unwrap();
+        stream.launch(&function, [rows, 1, 1], &args).unwrap();
+        stream.copy_to_host(back.as_mut_slice(), out).unwrap();
+        stream.synchronize().unwrap();
+        assert_eq!(back.as_slice(), expected);
+
+        stream.begin_capture().unwrap();
+        stream.launch(&function, [rows, 1, 1], &args).unwrap();
+        let graph = stream.end_capture().unwrap();
+        for _ in 0..3 {
+            back.as_mut_slice().fill(0);
+            stream.fill(out, 0xff, 4 * 15).unwrap();
+            graph.launch(&stream).unwrap();
+            stream.copy_to_host(back.as_mut_slice(), out).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(back.as_slice(), expected);
+        }
+    }
+    device.check().unwrap();
+}

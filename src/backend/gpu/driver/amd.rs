@@ -1,0 +1,400 @@
+//! HIP on AMD GPUs: libamdhip64 of ROCm 6, 7 or 10, whose names end in .6, .7 and .8.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use super::choose::choose;
+use super::error::SUCCESS;
+use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{Listed, Opening, Unopened, version_of};
+use crate::backend::gpu::search::Search;
+use crate::backend::gpu::sys::hip::{self, Hip};
+use crate::backend::gpu::sys::{
+    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of, reason,
+};
+use crate::config::{GpuOptions, Platform};
+
+/// Of ROCm 10, 7 and 6; Python packages have it without a number. ROCm 5's is named to be told that it is too old.
+const LIBRARIES: [&str; 5] =
+    ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "libamdhip64.so.5"];
+
+pub(super) struct Amd {
+    hip: Hip,
+    device: c_int,
+    properties: DeviceProperties,
+}
+
+/// Calls a function of the table and turns a non-zero status into an error that names it.
+macro_rules! call {
+    ($hip:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let status = ($hip.$function)($($argument),*);
+        check(&$hip, stringify!($function), status)
+    }};
+}
+
+/// The library, with the file that it is.
+fn load(options: &GpuOptions) -> Result<(Hip, PathBuf), String> {
+    Search::driver(options, Platform::Amd, &LIBRARIES).find(|library, file| {
+        // SAFETY: a library of this name has the functions of hip_runtime_api.h.
+        let hip = unsafe { Hip::load(library) }.map_err(|e| format!("older than ROCm 6 or not HIP: {}", reason(&e)))?;
+        let loaded = file_of(hip.hipInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
+        Ok((hip, loaded))
+    })
+}
+
+/// Any failure of hipInit counts as "no AMD device": without one the library fails in several ways.
+fn count_devices(hip: &Hip) -> Result<c_int, String> {
+    let mut count = 0;
+    // SAFETY: `count` outlives the call.
+    unsafe {
+        call!(*hip, hipInit(0)).map_err(|e| format!("it finds no device: {e}"))?;
+        call!(*hip, hipGetDeviceCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
+    }
+    Ok(count)
+}
+
+fn list_devices(hip: &Hip) -> Result<Vec<Listed>, String> {
+    let list = |device: c_int| {
+        let number = |number| attribute(hip, device, number);
+        let arch = number(hip::ATTRIBUTE_WARP_SIZE)
+            .and_then(|warp| read_arch(hip, device, warp, number(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?));
+        Ok(Listed {
+            index: device.unsigned_abs(),
+            name: name(hip, device)?,
+            // What is wrong with a device that nobody asks for is nobody's problem.
+            arch: arch.unwrap_or_else(|problem| format!("unknown: {problem}")),
+            integrated: is_integrated(hip, device),
+        })
+    };
+    (0..count_devices(hip)?).map(list).collect()
+}
+
+pub(super) fn list(options: &GpuOptions) -> Result<(PathBuf, Vec<Listed>), String> {
+    let (hip, library) = load(options)?;
+    let devices = list_devices(&hip).map_err(|problem| format!("{}: {problem}", library.display()))?;
+    Ok((library, devices))
+}
+
+pub(super) fn open(options: &GpuOptions) -> Opening<Amd> {
+    let (hip, library) = load(options)?;
+    let named = |problem: String| format!("{}: {problem}", library.display());
+    let index = match choose(options.device_index, &list_devices(&hip).map_err(named)?) {
+        Err(Unopened::Unusable(problem)) => return Err(named(problem).into()),
+        chosen => chosen?,
+    };
+    let device = c_int::try_from(index).map_err(|e| e.to_string())?;
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    unsafe {
+        call!(hip, hipRuntimeGetVersion(&raw mut version)).map_err(|e| e.to_string())?;
+        call!(hip, hipSetDevice(device)).map_err(|e| e.to_string())?;
+    }
+    let driver_version = version_of(version, 10_000_000, 100_000);
+    let properties = read_properties(&hip, device, library, driver_version)?;
+    Ok(Amd { hip, device, properties })
+}
+
+fn attribute(hip: &Hip, device: c_int, attribute: c_int) -> Result<u32, String> {
+    let mut value = 0;
+    // SAFETY: `value` outlives the call.
+    unsafe { call!(*hip, hipDeviceGetAttribute(&raw mut value, attribute, device)) }.map_err(|e| e.to_string())?;
+    u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
+}
+
+/// A library that does not know the question has no such device that we could tell.
+fn is_integrated(hip: &Hip, device: c_int) -> bool {
+    attribute(hip, device, hip::ATTRIBUTE_INTEGRATED).is_ok_and(|value| value != 0)
+}
+
+fn name(hip: &Hip, device: c_int) -> Result<String, String> {
+    let mut name = [0; 256];
+    // SAFETY: the name is 256 bytes, as said.
+    unsafe { call!(*hip, hipDeviceGetName(name.as_mut_ptr(), 256, device)) }.map_err(|e| e.to_string())?;
+    Ok(text(&name.map(|c| c as u8)))
+}
+
+fn read_properties(
+    hip: &Hip,
+    device: c_int,
+    library: PathBuf,
+    driver_version: (u32, u32),
+) -> Result<DeviceProperties, String> {
+    let attribute = |number| attribute(hip, device, number);
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: hipMemGetInfo writes two sizes of the current device.
+    unsafe { call!(*hip, hipMemGetInfo(&raw mut free, &raw mut total)) }.map_err(|e| e.to_string())?;
+    let warp_size = attribute(hip::ATTRIBUTE_WARP_SIZE)?;
+    let multiprocessors = attribute(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    Ok(DeviceProperties {
+        platform: Platform::Amd,
+        index: device.unsigned_abs(),
+        name: name(hip, device)?,
+        arch: read_arch(hip, device, warp_size, multiprocessors)?,
+        driver: format!("{}, HIP {}.{}", library.display(), driver_version.0, driver_version.1),
+        library,
+        driver_version,
+        warp_size,
+        multiprocessors,
+        max_threads_per_block: attribute(hip::ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        max_grid: [
+            attribute(hip::ATTRIBUTE_MAX_GRID_DIM_X)?,
+            attribute(hip::ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            attribute(hip::ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ],
+        max_shared_per_block: attribute(hip::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        l2_bytes: attribute(hip::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        total_memory: total as u64,
+        integrated: is_integrated(hip, device),
+    })
+}
+
+/// The architecture's name is in no attribute, only in a structure whose layout is the library's affair. It is read
+/// from where ROCm 6 and 7 have it, if two fields on the way lie where they should.
+fn read_arch(hip: &Hip, device: c_int, warp_size: u32, multiprocessors: u32) -> Result<String, String> {
+    // Larger than the structure, should a later library write more of it.
+    let mut bytes = vec![0u8; 4 * hip::PROPERTIES_BYTES];
+    // SAFETY: the buffer has several times the structure's size.
+    unsafe { call!(*hip, hipGetDevicePropertiesR0600(bytes.as_mut_ptr(), device)) }.map_err(|e| e.to_string())?;
+    let number = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let found = (number(hip::PROPERTIES_WARP_SIZE), number(hip::PROPERTIES_MULTIPROCESSOR_COUNT));
+    if found != (warp_size, multiprocessors) {
+        return Err(format!(
+            "hipDeviceProp_t has another layout than ROCm 6's: wave size and compute units read as {found:?}, their \
+             attributes are {:?}; this library is not supported yet",
+            (warp_size, multiprocessors)
+        ));
+    }
+    let name = text(&bytes[hip::PROPERTIES_GCN_ARCH_NAME..][..hip::PROPERTIES_GCN_ARCH_NAME_BYTES]);
+    // "gfx90a:sramecc+:xnack-": our code objects leave both features open.
+    match name.split(':').next() {
+        Some(arch) if !arch.is_empty() => Ok(arch.to_string()),
+        _ => Err(format!("the device's architecture is {name:?}, expected a name like gfx1100")),
+    }
+}
+
+/// The text before the first zero byte.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes.split(|&byte| byte == 0).next().unwrap_or_default()).into_owned()
+}
+
+fn check(hip: &Hip, call: &'static str, status: Status) -> Outcome<()> {
+    if status == SUCCESS {
+        return Ok(());
+    }
+    let text = |pointer: *const std::ffi::c_char| match pointer.is_null() {
+        true => "?".into(),
+        // SAFETY: both functions return a static text that ends with a zero byte.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy(),
+    };
+    // SAFETY: plain look-ups, valid for every code.
+    let (name, explanation) = unsafe { ((hip.hipGetErrorName)(status), (hip.hipGetErrorString)(status)) };
+    Err(DriverError { call, code: status.0, text: format!("{}: {}", text(name), text(explanation)) })
+}
+
+// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
+// sizes are what the caller vouches for (see `Driver`).
+impl Driver for Amd {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn make_current(&self) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipSetDevice(self.device)) }
+    }
+
+    fn memory_info(&self) -> Outcome<MemoryInfo> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMemGetInfo(&raw mut free, &raw mut total)) }?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        let mut address = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMalloc(&raw mut address, bytes as usize)) }?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipFree(address)) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
+        let mut address = std::ptr::null_mut();
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipHostMalloc(&raw mut address, bytes, hip::HOST_MAPPED)) }?;
+        NonNull::new(address.cast()).ok_or_else(|| null("hipHostMalloc"))
+    }
+
+    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipHostFree(address.as_ptr().cast())) }
+    }
+
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        let mut there = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipHostGetDevicePointer(&raw mut there, address.as_ptr().cast(), 0)) }?;
+        Ok(there)
+    }
+
+    fn create_stream(&self) -> Outcome<StreamHandle> {
+        let mut stream = StreamHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamCreateWithFlags(&raw mut stream, hip::STREAM_NON_BLOCKING)) }?;
+        Ok(stream)
+    }
+
+    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamDestroy(stream)) }
+    }
+
+    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamSynchronize(stream)) }
+    }
+
+    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamWaitEvent(stream, event, 0)) }
+    }
+
+    fn create_event(&self) -> Outcome<EventHandle> {
+        let mut event = EventHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipEventCreateWithFlags(&raw mut event, hip::EVENT_DISABLE_TIMING)) }?;
+        Ok(event)
+    }
+
+    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipEventDestroy(event)) }
+    }
+
+    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipEventRecord(event, stream)) }
+    }
+
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipEventSynchronize(event)) }
+    }
+
+    unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        let (to, kind) = (to as *mut c_void, hip::COPY_HOST_TO_DEVICE);
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMemcpyAsync(to, from.cast(), bytes, kind, stream)) }
+    }
+
+    unsafe fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        let (from, kind) = (from as *const c_void, hip::COPY_DEVICE_TO_HOST);
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMemcpyAsync(to.cast(), from, bytes, kind, stream)) }
+    }
+
+    unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        let (to, from, kind) = (to as *mut c_void, from as *const c_void, hip::COPY_DEVICE_TO_DEVICE);
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMemcpyAsync(to, from, bytes as usize, kind, stream)) }
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipMemsetAsync(to as *mut c_void, byte.into(), bytes as usize, stream)) }
+    }
+
+    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
+        let mut module = ModuleHandle::NULL;
+        // SAFETY: see above; the library reads the image's size from its ELF header.
+        unsafe { call!(self.hip, hipModuleLoadData(&raw mut module, image.as_ptr().cast())) }?;
+        Ok(module)
+    }
+
+    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipModuleUnload(module)) }
+    }
+
+    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle> {
+        let mut function = FunctionHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipModuleGetFunction(&raw mut function, module, name.as_ptr())) }?;
+        Ok(function)
+    }
+
+    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: see above.
+            unsafe { call!(self.hip, hipFuncGetAttribute(&raw mut value, attribute, function)) }?;
+            Ok(value.max(0).unsigned_abs())
+        };
+        Ok(FunctionAttributes {
+            max_threads: attribute(hip::FUNCTION_MAX_THREADS_PER_BLOCK)?,
+            registers: attribute(hip::FUNCTION_NUM_REGISTERS)?,
+        })
+    }
+
+    unsafe fn launch(
+        &self,
+        function: FunctionHandle,
+        [x, y, z]: [u32; 3],
+        threads: u32,
+        args: *const c_void,
+        _overlaps: bool,
+        stream: StreamHandle,
+    ) -> Outcome<()> {
+        let mut parameters = [args.cast_mut()];
+        let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: see above; the driver copies the parameter before it returns.
+        unsafe {
+            call!(self.hip, hipModuleLaunchKernel(function, x, y, z, threads, 1, 1, 0, stream, parameters, extra))
+        }
+    }
+
+    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamBeginCapture(stream, hip::CAPTURE_THREAD_LOCAL)) }
+    }
+
+    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle> {
+        let mut graph = GraphHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipStreamEndCapture(stream, &raw mut graph)) }?;
+        Ok(graph)
+    }
+
+    unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle> {
+        let mut exec = GraphExecHandle::NULL;
+        let (node, log) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: see above; neither the node that failed nor a log is asked for.
+        unsafe { call!(self.hip, hipGraphInstantiate(&raw mut exec, graph, node, log, 0)) }?;
+        Ok(exec)
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipGraphDestroy(graph)) }
+    }
+
+    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipGraphExecDestroy(graph)) }
+    }
+
+    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.hip, hipGraphLaunch(graph, stream)) }
+    }
+}
+
+/// Success that brought nothing.
+fn null(call: &'static str) -> DriverError {
+    DriverError { call, code: 0, text: "success, but a null pointer".into() }
+}

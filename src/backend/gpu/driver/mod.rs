@@ -1,0 +1,218 @@
+//! The calls of HIP that the backend makes, behind one trait: `amd` makes them in libamdhip64, `nvidia` in libcuda, and
+//! tests put a driver in memory or one that fails on purpose in their place. Nothing here owns anything; the types
+//! beside this module do.
+
+use std::ffi::{CStr, c_void};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
+use crate::config::{GpuOptions, Platform};
+use crate::{Error, Result};
+
+mod amd;
+mod choose;
+mod error;
+#[cfg(test)]
+pub(super) mod fake;
+#[cfg(test)]
+pub(super) mod faults;
+mod nvidia;
+
+pub use choose::{Listed, Survey};
+pub use error::{DriverError, Failure};
+
+pub type Outcome<T> = std::result::Result<T, DriverError>;
+
+/// What the device says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceProperties {
+    pub platform: Platform,
+    pub index: u32,
+    /// The product's name.
+    pub name: String,
+    /// What its kernels are compiled for, without feature suffixes: `gfx1100`, `sm_90`.
+    pub arch: String,
+    /// The driver's library and its version.
+    pub driver: String,
+    /// The file that the library was loaded from.
+    pub library: PathBuf,
+    /// Major and minor version of HIP or CUDA that the driver is of.
+    pub driver_version: (u32, u32),
+    pub warp_size: u32,
+    pub multiprocessors: u32,
+    pub max_threads_per_block: u32,
+    pub max_grid: [u32; 3],
+    pub max_shared_per_block: u32,
+    pub l2_bytes: u64,
+    pub total_memory: u64,
+    /// Whether it is part of a processor, and its memory the machine's.
+    pub integrated: bool,
+}
+
+impl DeviceProperties {
+    /// How messages call the device.
+    pub fn label(&self) -> String {
+        format!("hip:{} ({}, {})", self.index, self.name, self.arch)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryInfo {
+    pub free: u64,
+    pub total: u64,
+}
+
+/// What the loaded code says of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FunctionAttributes {
+    pub max_threads: u32,
+    pub registers: u32,
+}
+
+/// One opened device. Every method but `make_current` needs the device to be current on the calling thread.
+///
+/// # Safety
+/// The `unsafe` methods take handles and addresses on trust: the handle was made by this driver and not destroyed
+/// since, the memory is as large as said and not freed, and what an asynchronous call reads or writes stays untouched
+/// until the stream has passed it.
+pub trait Driver: Send + Sync {
+    fn properties(&self) -> &DeviceProperties;
+    fn make_current(&self) -> Outcome<()>;
+    fn memory_info(&self) -> Outcome<MemoryInfo>;
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64>;
+    #[allow(clippy::missing_safety_doc)] // the trait's
+    unsafe fn free(&self, address: u64) -> Outcome<()>;
+    /// Page-locked host memory, which kernels may use too.
+    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()>;
+    /// Where kernels find page-locked memory: each driver promises this call, and equal addresses only some devices.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64>;
+
+    /// A stream that does not wait for the default stream.
+    fn create_stream(&self) -> Outcome<StreamHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()>;
+
+    /// An event without timing.
+    fn create_event(&self) -> Outcome<EventHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()>;
+
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()>;
+
+    /// Loads a code object (AMD) or cubin (NVIDIA).
+    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()>;
+    /// A null handle with success is possible: the caller checks.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes>;
+    /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
+    /// it has ended, where the device can do that; it then waits itself (`pdl_wait`).
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn launch(
+        &self,
+        function: FunctionHandle,
+        grid: [u32; 3],
+        threads: u32,
+        args: *const c_void,
+        overlaps: bool,
+        stream: StreamHandle,
+    ) -> Outcome<()>;
+
+    /// Captures what this thread puts on the stream; other threads go on as usual.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()>;
+    /// Takes the stream out of capture, also when it fails.
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()>;
+    #[allow(clippy::missing_safety_doc)]
+    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()>;
+}
+
+/// Opens the device that the options name: AMD's where it has one, else NVIDIA's, unless a platform is named.
+///
+/// # Errors
+/// `Error::Device` with everything that was tried.
+pub fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
+    let mut tried = Vec::new();
+    for platform in platforms(options) {
+        let opened: Opening<Box<dyn Driver>> = match platform {
+            Platform::Amd => amd::open(options).map(|driver| Box::new(driver) as _),
+            Platform::Nvidia => nvidia::open(options).map(|driver| Box::new(driver) as _),
+        };
+        match opened {
+            Ok(driver) => return Ok(driver),
+            // There are devices, but not the one that was asked for: another platform's is not it either.
+            Err(Unopened::NoSuchIndex(problem)) => return Err(Error::Device { device: "hip".into(), problem }),
+            Err(Unopened::Unusable(problem)) => tried.push(format!("{}: {problem}", platform.name())),
+        }
+    }
+    Err(Error::Device { device: "hip".into(), problem: choose::no_device(options, &tried.join("; ")) })
+}
+
+/// Every device that the drivers of the options' platforms have.
+pub fn survey(options: &GpuOptions) -> Vec<Survey> {
+    let list = |platform| Survey {
+        platform,
+        devices: match platform {
+            Platform::Amd => amd::list(options),
+            Platform::Nvidia => nvidia::list(options),
+        },
+    };
+    platforms(options).into_iter().map(list).collect()
+}
+
+/// In the order in which they are tried.
+fn platforms(options: &GpuOptions) -> Vec<Platform> {
+    options.platform.map_or_else(|| vec![Platform::Amd, Platform::Nvidia], |platform| vec![platform])
+}
+
+type Opening<T> = std::result::Result<T, Unopened>;
+
+/// Why a platform gives no device.
+enum Unopened {
+    /// There is none, or something about it does not work.
+    Unusable(String),
+    /// There are devices, but none of the number that was asked for.
+    NoSuchIndex(String),
+}
+
+impl From<String> for Unopened {
+    fn from(problem: String) -> Self {
+        Self::Unusable(problem)
+    }
+}
+
+/// Major and minor from the driver's one number.
+fn version_of(number: i32, major: u32, minor: u32) -> (u32, u32) {
+    let number = number.unsigned_abs();
+    (number / major, number % major / minor)
+}

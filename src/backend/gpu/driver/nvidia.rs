@@ -1,0 +1,382 @@
+//! HIP on NVIDIA GPUs: each call is the CUDA driver's that HIP itself maps it to.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+
+use super::choose::choose;
+use super::error::SUCCESS;
+use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{Listed, Opening, Unopened, version_of};
+use crate::backend::gpu::search::Search;
+use crate::backend::gpu::sys::cuda::{self, Cuda};
+use crate::backend::gpu::sys::{
+    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
+    file_of, reason,
+};
+use crate::config::{GpuOptions, Platform};
+
+const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+pub(super) struct Nvidia {
+    cuda: Cuda,
+    device: c_int,
+    /// The device's primary context, shared with whatever else in the process uses CUDA.
+    context: ContextHandle,
+    properties: DeviceProperties,
+    /// Whether kernels may start before their predecessor has ended (compute capability 9 and later).
+    dependent_launch: bool,
+}
+
+/// Calls a function of the table and turns a non-zero status into an error that names it.
+macro_rules! call {
+    ($cuda:expr, $function:ident($($argument:expr),* $(,)?)) => {{
+        let status = ($cuda.$function)($($argument),*);
+        check(&$cuda, stringify!($function), status)
+    }};
+}
+
+/// The library, with the file that it is.
+fn load(options: &GpuOptions) -> Result<(Cuda, PathBuf), String> {
+    Search::driver(options, Platform::Nvidia, &LIBRARIES).find(|library, file| {
+        // SAFETY: a library of this name has the functions of cuda.h.
+        let cuda =
+            unsafe { Cuda::load(library) }.map_err(|e| format!("older than CUDA 11.8 or not CUDA: {}", reason(&e)))?;
+        let loaded = file_of(cuda.cuInit as *const c_void).unwrap_or_else(|| file.to_path_buf());
+        Ok((cuda, loaded))
+    })
+}
+
+fn list_devices(cuda: &Cuda) -> Result<Vec<Listed>, String> {
+    let mut count = 0;
+    // SAFETY: `count` outlives the call.
+    unsafe {
+        call!(*cuda, cuInit(0)).map_err(|e| format!("it finds no device: {e}"))?;
+        call!(*cuda, cuDeviceGetCount(&raw mut count)).map_err(|e| format!("it finds no device: {e}"))?;
+    }
+    let list = |index: c_int| {
+        let DeviceProperties { name, arch, integrated, .. } = read_properties(cuda, device_of(cuda, index)?)?;
+        Ok(Listed { index: index.unsigned_abs(), name, arch, integrated })
+    };
+    (0..count).map(list).collect()
+}
+
+fn device_of(cuda: &Cuda, index: c_int) -> Result<c_int, String> {
+    let mut device = 0;
+    // SAFETY: `device` outlives the call.
+    unsafe { call!(*cuda, cuDeviceGet(&raw mut device, index)) }.map_err(|e| e.to_string())?;
+    Ok(device)
+}
+
+pub(super) fn list(options: &GpuOptions) -> Result<(PathBuf, Vec<Listed>), String> {
+    let (cuda, library) = load(options)?;
+    let devices = list_devices(&cuda).map_err(|problem| format!("{}: {problem}", library.display()))?;
+    Ok((library, devices))
+}
+
+pub(super) fn open(options: &GpuOptions) -> Opening<Nvidia> {
+    let (cuda, library) = load(options)?;
+    let named = |problem: String| format!("{}: {problem}", library.display());
+    let index = match choose(options.device_index, &list_devices(&cuda).map_err(named)?) {
+        Err(Unopened::Unusable(problem)) => return Err(named(problem).into()),
+        chosen => chosen?,
+    };
+    let device = device_of(&cuda, c_int::try_from(index).map_err(|e| e.to_string())?)?;
+    let mut version = 0;
+    // SAFETY: `version` outlives the call.
+    unsafe { call!(cuda, cuDriverGetVersion(&raw mut version)) }.map_err(|e| e.to_string())?;
+    let driver_version = version_of(version, 1000, 10);
+    let driver = format!("{}, CUDA {}.{}", library.display(), driver_version.0, driver_version.1);
+    let properties = DeviceProperties { index, driver, library, driver_version, ..read_properties(&cuda, device)? };
+    let mut context = ContextHandle::NULL;
+    // SAFETY: `context` outlives the call.
+    unsafe { call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context, device)) }.map_err(|e| e.to_string())?;
+    // From here on `Drop` releases the context.
+    let dependent_launch =
+        properties.arch.trim_start_matches("sm_").parse().is_ok_and(|capability: u32| capability >= 90);
+    let mut opened = Nvidia { cuda, device, context, properties, dependent_launch };
+    opened.make_current().map_err(|e| e.to_string())?;
+    opened.properties.total_memory = opened.memory_info().map_err(|e| e.to_string())?.total;
+    Ok(opened)
+}
+
+/// What attributes say. The rest is left empty: the size of the memory needs a context.
+fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, String> {
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: `value` outlives the call.
+        unsafe { call!(*cuda, cuDeviceGetAttribute(&raw mut value, attribute, device)) }.map_err(|e| e.to_string())?;
+        u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
+    };
+    let mut name: [c_char; 256] = [0; 256];
+    // SAFETY: the name is 256 bytes, as said, and ends with a zero byte.
+    let name = unsafe {
+        call!(*cuda, cuDeviceGetName(name.as_mut_ptr(), 256, device)).map_err(|e| e.to_string())?;
+        CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned()
+    };
+    let major = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = attribute(cuda::ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(DeviceProperties {
+        platform: Platform::Nvidia,
+        index: 0,
+        name,
+        arch: format!("sm_{major}{minor}"),
+        driver: String::new(),
+        library: PathBuf::new(),
+        driver_version: (0, 0),
+        warp_size: attribute(cuda::ATTRIBUTE_WARP_SIZE)?,
+        multiprocessors: attribute(cuda::ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        max_threads_per_block: attribute(cuda::ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+        max_grid: [
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_X)?,
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Y)?,
+            attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Z)?,
+        ],
+        max_shared_per_block: attribute(cuda::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
+        l2_bytes: attribute(cuda::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        total_memory: 0,
+        integrated: attribute(cuda::ATTRIBUTE_INTEGRATED)? != 0,
+    })
+}
+
+fn check(cuda: &Cuda, call: &'static str, status: Status) -> Outcome<()> {
+    if status == SUCCESS {
+        return Ok(());
+    }
+    let (mut name, mut explanation) = (std::ptr::null(), std::ptr::null());
+    // SAFETY: plain look-ups; for a code that is not theirs they fail and set null.
+    let known = unsafe {
+        (cuda.cuGetErrorName)(status, &raw mut name) == SUCCESS
+            && (cuda.cuGetErrorString)(status, &raw mut explanation) == SUCCESS
+    };
+    let text = |pointer: *const c_char| match pointer.is_null() || !known {
+        true => "?".into(),
+        // SAFETY: both are static texts that end with a zero byte.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy(),
+    };
+    Err(DriverError { call, code: status.0, text: format!("{}: {}", text(name), text(explanation)) })
+}
+
+impl Drop for Nvidia {
+    fn drop(&mut self) {
+        // SAFETY: retained once by `open`. Everything made in the context holds the device, and so this, alive.
+        let released = unsafe { call!(self.cuda, cuDevicePrimaryCtxRelease_v2(self.device)) };
+        if let Err(error) = released {
+            tracing::warn!(%error, "releasing the CUDA context");
+        }
+    }
+}
+
+// SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
+// sizes are what the caller vouches for (see `Driver`).
+impl Driver for Nvidia {
+    fn properties(&self) -> &DeviceProperties {
+        &self.properties
+    }
+
+    fn make_current(&self) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuCtxSetCurrent(self.context)) }
+    }
+
+    fn memory_info(&self) -> Outcome<MemoryInfo> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
+        Ok(MemoryInfo { free: free as u64, total: total as u64 })
+    }
+
+    fn allocate(&self, bytes: u64) -> Outcome<u64> {
+        let mut address = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemAlloc_v2(&raw mut address, bytes as usize)) }?;
+        Ok(address)
+    }
+
+    unsafe fn free(&self, address: u64) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemFree_v2(address)) }
+    }
+
+    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
+        let mut address = std::ptr::null_mut();
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemHostAlloc(&raw mut address, bytes, cuda::HOST_MAPPED)) }?;
+        NonNull::new(address.cast()).ok_or_else(|| null("cuMemHostAlloc"))
+    }
+
+    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemFreeHost(address.as_ptr().cast())) }
+    }
+
+    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
+        let mut there = 0;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemHostGetDevicePointer_v2(&raw mut there, address.as_ptr().cast(), 0)) }?;
+        Ok(there)
+    }
+
+    fn create_stream(&self) -> Outcome<StreamHandle> {
+        let mut stream = StreamHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamCreate(&raw mut stream, cuda::STREAM_NON_BLOCKING)) }?;
+        Ok(stream)
+    }
+
+    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamDestroy_v2(stream)) }
+    }
+
+    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamSynchronize(stream)) }
+    }
+
+    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamWaitEvent(stream, event, 0)) }
+    }
+
+    fn create_event(&self) -> Outcome<EventHandle> {
+        let mut event = EventHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventCreate(&raw mut event, cuda::EVENT_DISABLE_TIMING)) }?;
+        Ok(event)
+    }
+
+    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventDestroy_v2(event)) }
+    }
+
+    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventRecord(event, stream)) }
+    }
+
+    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuEventSynchronize(event)) }
+    }
+
+    unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, stream)) }
+    }
+
+    unsafe fn copy_to_host(&self, to: *mut u8, from: u64, bytes: usize, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, stream)) }
+    }
+
+    unsafe fn copy_on_device(&self, to: u64, from: u64, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemcpyDtoDAsync_v2(to, from, bytes as usize, stream)) }
+    }
+
+    unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuMemsetD8Async(to, byte, bytes as usize, stream)) }
+    }
+
+    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
+        let mut module = ModuleHandle::NULL;
+        // SAFETY: see above; the library reads the image's size from its ELF header.
+        unsafe { call!(self.cuda, cuModuleLoadData(&raw mut module, image.as_ptr().cast())) }?;
+        Ok(module)
+    }
+
+    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuModuleUnload(module)) }
+    }
+
+    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle> {
+        let mut function = FunctionHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }?;
+        Ok(function)
+    }
+
+    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
+        let attribute = |attribute| {
+            let mut value = 0;
+            // SAFETY: see above.
+            unsafe { call!(self.cuda, cuFuncGetAttribute(&raw mut value, attribute, function)) }?;
+            Ok(value.max(0).unsigned_abs())
+        };
+        Ok(FunctionAttributes {
+            max_threads: attribute(cuda::FUNCTION_MAX_THREADS_PER_BLOCK)?,
+            registers: attribute(cuda::FUNCTION_NUM_REGISTERS)?,
+        })
+    }
+
+    unsafe fn launch(
+        &self,
+        function: FunctionHandle,
+        [x, y, z]: [u32; 3],
+        threads: u32,
+        args: *const c_void,
+        overlaps: bool,
+        stream: StreamHandle,
+    ) -> Outcome<()> {
+        let mut value = [0; 16];
+        value[0] = 1;
+        let id = cuda::LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION;
+        let dependent = cuda::LaunchAttribute { id, padding: 0, value };
+        let config = cuda::LaunchConfig {
+            grid: [x, y, z],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            stream,
+            attributes: &raw const dependent,
+            num_attributes: u32::from(self.dependent_launch && overlaps),
+        };
+        let mut parameters = [args.cast_mut()];
+        let (parameters, extra) = (parameters.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: see above; the driver copies configuration and parameter before it returns. Every kernel of ours
+        // calls `pdl_wait` before it touches what another one writes.
+        unsafe { call!(self.cuda, cuLaunchKernelEx(&raw const config, function, parameters, extra)) }
+    }
+
+    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamBeginCapture_v2(stream, cuda::CAPTURE_THREAD_LOCAL)) }
+    }
+
+    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle> {
+        let mut graph = GraphHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuStreamEndCapture(stream, &raw mut graph)) }?;
+        Ok(graph)
+    }
+
+    unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle> {
+        let mut exec = GraphExecHandle::NULL;
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)) }?;
+        Ok(exec)
+    }
+
+    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphDestroy(graph)) }
+    }
+
+    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphExecDestroy(graph)) }
+    }
+
+    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()> {
+        // SAFETY: see above.
+        unsafe { call!(self.cuda, cuGraphLaunch(graph, stream)) }
+    }
+}
+
+/// Success that brought nothing.
+fn null(call: &'static str) -> DriverError {
+    DriverError { call, code: 0, text: "success, but a null pointer".into() }
+}

@@ -1,0 +1,174 @@
+//! Recorded decode steps: launching one costs a single call instead of some ten per layer. All that differs between
+//! steps is in device memory (`step`), so a recording serves every batch up to its size, with contexts up to any
+//! length; but there is one for each number of splits that changes how attention is launched. Whatever else an op's
+//! launch depends on must become part of `Key`. They are made at the load (`rehearse`).
+
+use std::collections::HashMap;
+
+use super::checks::Check;
+use super::rehearse::Wanted;
+use super::step::StepInputs;
+use super::tuning::bucket;
+use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
+use crate::backend::Plan;
+use crate::batch::Batch;
+use crate::config::{GpuOptions, Platform};
+use crate::{Error, Result};
+
+/// Whether steps are recorded, or why not.
+pub type Usable = std::result::Result<(), String>;
+
+/// What the settings and the driver's version say of it. With HIP 7.2 kernels of a repeated graph were seen to read
+/// integers of an earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
+pub fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
+    let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
+    match options.graphs {
+        Some(false) => Err("ROCMFORGE_GRAPHS=0".to_owned()),
+        None if faulty => {
+            Err("HIP 7.2 may repeat a step with numbers of the one before; ROCMFORGE_GRAPHS=1 records all the same"
+                .to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same, and whether a graph that is repeated on this device reads its own numbers, unless tests at load are off.
+///
+/// # Errors
+/// `Error::EngineDead`.
+pub fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Result<Usable> {
+    match wanted(options, stream.device().properties()) {
+        Ok(()) if options.self_test => replay::check(kernels, stream),
+        known => Ok(known),
+    }
+}
+
+pub struct Graphs {
+    usable: Usable,
+    /// The largest batch of single rows; 0 where no steps are recorded.
+    most: usize,
+    recorded: Vec<Recorded>,
+    /// Which of them serves.
+    places: HashMap<Key, usize>,
+    /// The next step is to be recorded as this.
+    next: Option<Wanted>,
+    state: State,
+    /// Steps that found no room.
+    pub left_out: usize,
+}
+
+struct Recorded {
+    graph: Graph,
+    /// What its ops rely on in a batch: they are not called again, so each repetition asks.
+    checks: Vec<Check>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    rows: usize,
+    context_splits: u32,
+}
+
+enum State {
+    /// Ops run as they come.
+    Idle,
+    /// Ops are recorded.
+    Recording(Wanted),
+    /// The recording of this number does the step.
+    Replaying(usize),
+}
+
+impl Graphs {
+    pub fn new(usable: Usable, most: usize) -> Self {
+        let most = if usable.is_ok() { most } else { 0 };
+        let (recorded, places) = (Vec::new(), HashMap::new());
+        Self { usable, most, recorded, places, next: None, state: State::Idle, left_out: 0 }
+    }
+
+    pub fn usable(&self) -> &Usable {
+        &self.usable
+    }
+
+    /// No step is repeated from here on.
+    pub fn give_up(&mut self, reason: String) {
+        *self = Self::new(Err(reason), 0);
+    }
+
+    /// Rows of the recording that is being made.
+    pub fn recording(&self) -> Option<usize> {
+        match &self.state {
+            State::Recording(wanted) => Some(wanted.rows),
+            _ => None,
+        }
+    }
+
+    /// Rows that a batch of `rows` single ones is padded to.
+    pub fn padded(&self, rows: usize) -> usize {
+        bucket(rows, self.most).unwrap_or(rows)
+    }
+
+    /// Lets the next step be recorded: it is a batch of these rows, with the first of these splits.
+    pub fn record(&mut self, wanted: Wanted) {
+        self.next = Some(wanted);
+    }
+
+    /// The step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where that is
+    /// what the step is for.
+    ///
+    /// # Errors
+    /// Those of the recorded ops for such a batch.
+    pub fn begin(
+        &mut self,
+        batch: &Batch,
+        inputs: &mut StepInputs,
+        stream: &Stream,
+        copy_step: &Function,
+    ) -> Result<Plan> {
+        let rows = batch.num_tokens();
+        let Some(size) = bucket(rows, self.most) else { return Ok(Plan::Run { rows }) };
+        if let Some(wanted) = self.next.take() {
+            stream.begin_capture()?;
+            self.state = State::Recording(wanted);
+            inputs.queue_copy(stream, copy_step)?;
+            return Ok(Plan::Run { rows: size });
+        }
+        let key = Key { rows: size, context_splits: inputs.shape.context_splits };
+        let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run { rows }) };
+        self.recorded[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
+        self.state = State::Replaying(place);
+        Ok(Plan::Replay)
+    }
+
+    /// The step's ops are complete: runs its recording, or keeps the one that was made.
+    pub fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Idle => Ok(()),
+            State::Recording(wanted) => {
+                let recorded = Recorded { graph: stream.end_capture()?, checks: inputs.checked().to_vec() };
+                self.recorded.push(recorded);
+                let place = self.recorded.len() - 1;
+                let keys =
+                    wanted.context_splits.iter().map(|&splits| Key { rows: wanted.rows, context_splits: splits });
+                self.places.extend(keys.map(|key| (key, place)));
+                Ok(())
+            }
+            State::Replaying(place) => {
+                let recorded =
+                    self.recorded.get(place).ok_or_else(|| Error::internal("a recorded step that is not there"))?;
+                // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on
+                // its one stream; weights and cache are given to every step by the same decoder, and `begin` checked
+                // the batch as the recorded ops did theirs.
+                unsafe { recorded.graph.launch(stream)? };
+                inputs.mark_copied(stream)
+            }
+        }
+    }
+
+    /// Ends a recording that an error cut short, so that the stream runs again.
+    pub fn abandon(&mut self, stream: &Stream) {
+        if let State::Recording(_) = std::mem::replace(&mut self.state, State::Idle) {
+            // The recording is of no use, and that it cannot be ended properly neither.
+            let _ = stream.end_capture();
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
+//! free.
+
+use super::arena::{ALIGN, Arena, aligned};
+use super::args::Format;
+use super::backend::{GpuBackend, Parts};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
+use super::functions::{self, Functions};
+use super::graphs;
+use super::ops::{Kept, Vendor, kept_bytes};
+use super::select;
+use super::self_test::Sample;
+use super::step::{StepInputs, StepLimits};
+use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
+use super::upload::Uploader;
+use super::vendor::blas::{self, VendorBlas};
+use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
+use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
+use crate::config::GpuOptions;
+use crate::quant::{self, GgmlType};
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Left free on the device, beside everything that is planned: the driver's own needs, and other programs.
+const MARGIN: u64 = 256 << 20;
+const WEIGHTS_ADVICE: &str = "use a smaller model, or a GPU with more memory";
+/// Tokens of a KV block are a multiple of this.
+const KV_BLOCK: usize = 16;
+
+/// Loads an engine onto a GPU; see [`Loader`].
+pub struct GpuLoader {
+    /// First, so that an abandoned load waits for its copies and kernels before their memory and code go.
+    uploader: Option<Uploader>,
+    device: Device,
+    options: GpuOptions,
+    kernels: Kernels,
+    limits: StepLimits,
+    /// Everything that was allocated, kept for the backend.
+    allocations: Vec<DeviceBuffer>,
+    weights: Arena,
+    ledger: MemoryLedger,
+    /// Types on the device, each with the file's types that it holds.
+    types: Vec<(KernelType, GgmlType)>,
+    samples: Vec<Sample>,
+    /// Segments that are kept dequantised where there is room, with their columns.
+    kept: Vec<(Segment, usize)>,
+    /// Inputs of the widest matrix: conversions between formats need room for them.
+    max_cols: usize,
+    cache: Option<KvLayerSpec>,
+    has_experts: bool,
+    /// The vendor's matrix library, once it is known to be right with the model's shapes.
+    blas: Option<VendorBlas>,
+    /// What is wrong with it, where it is there.
+    vendor_problem: Option<String>,
+    /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
+    kept_bytes: u64,
+}
+
+mod budget;
+mod experts;
+mod matrix_library;
+mod stacks;
+
+pub use stacks::Layout;
+
+use budget::{common_format, part_bytes, upload_bytes};
+
+/// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
+pub fn device_type(ty: GgmlType) -> KernelType {
+    KernelType::of(ty).unwrap_or(KernelType::F16)
+}
+
+/// The stacks of matrices among the uploads.
+fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
+    uploads.iter().filter_map(|upload| match upload {
+        Upload::Matrix(parts) => Some(&parts[..]),
+        Upload::Experts(_) | Upload::Vector(_) => None,
+    })
+}
+
+impl GpuLoader {
+    /// A loader on an opened device, for steps of at most `limits`.
+    ///
+    /// # Errors
+    /// `Error::Device`.
+    pub fn new(device: Device, options: &GpuOptions, limits: StepLimits) -> Result<Self> {
+        Ok(Self {
+            kernels: Kernels::new(&device, options)?,
+            blas: None,
+            vendor_problem: None,
+            kept_bytes: 0,
+            device,
+            options: options.clone(),
+            limits,
+            uploader: None,
+            allocations: Vec::new(),
+            weights: Arena::default(),
+            ledger: MemoryLedger::default(),
+            types: Vec::new(),
+            samples: Vec::new(),
+            kept: Vec::new(),
+            max_cols: 1,
+            cache: None,
+            has_experts: false,
+        })
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The one way to device memory: recorded, and checked against what is free less the margin.
+    fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DevicePtr> {
+        let available = self.device.free_memory()?.saturating_sub(MARGIN);
+        if bytes > available {
+            return Err(Error::OutOfMemory {
+                what: format!("{what} on {}", self.device.label()),
+                requested: bytes,
+                available,
+                advice,
+            });
+        }
+        let buffer = DeviceBuffer::new(&self.device, bytes.max(1))?;
+        let ptr = buffer.ptr();
+        self.allocations.push(buffer);
+        Ok(ptr)
+    }
+
+    /// Room for weights: of the arena, else (what nobody announced) an allocation of its own.
+    fn weights(&mut self, bytes: u64) -> Result<DevicePtr> {
+        self.ledger.weights += bytes;
+        match self.weights.take(bytes) {
+            Some(ptr) => Ok(ptr),
+            None => self.allocate(bytes, "weights", WEIGHTS_ADVICE),
+        }
+    }
+
+    fn uploader(&mut self, largest: usize, largest_tile_row: usize) -> Result<&mut Uploader> {
+        match &mut self.uploader {
+            Some(uploader) if uploader.fits(largest_tile_row) => {}
+            slot => *slot = Some(Uploader::new(&self.device, largest, largest_tile_row)?),
+        }
+        self.uploader.as_mut().ok_or_else(|| Error::internal("an uploader that was just made is not there"))
+    }
+
+    /// Waits for what is on its way, and gives back the uploader's areas.
+    fn finish_uploads(&mut self) -> Result<()> {
+        self.uploader.take().map_or(Ok(()), |mut uploader| uploader.finish())
+    }
+
+    /// Queues one matrix into `tiles`, which has room for it. How it lies there.
+    fn upload_tiles(
+        &mut self,
+        weight: &TensorView<'_>,
+        tiles: DevicePtr,
+        progress: &mut Progress<'_>,
+    ) -> Result<KernelType> {
+        let (ty, decoded);
+        let data = match KernelType::of(weight.ggml_type) {
+            Some(native) => {
+                ty = native;
+                weight.data
+            }
+            None => {
+                ty = KernelType::F16;
+                decoded = to_f16(weight)?;
+                &decoded[..]
+            }
+        };
+        let row_bytes = data.len() / weight.rows.max(1);
+        let repack = self.kernels.function(&KernelId::repack(ty))?;
+        let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
+        let file_row_bytes = weight.data.len() / weight.rows.max(1);
+        uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes(), &mut |rows| {
+            progress((rows * file_row_bytes) as u64)
+        })?;
+        Ok(ty)
+    }
+
+    /// The same, for a matrix whose activations are those of most.
+    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr, progress: &mut Progress<'_>) -> Result<()> {
+        let ty = self.upload_tiles(weight, tiles, progress)?;
+        if !self.types.contains(&(ty, weight.ggml_type)) {
+            self.types.push((ty, weight.ggml_type));
+            self.samples.push(Sample::new(&[(weight, ty, tiles)]));
+        }
+        Ok(())
+    }
+
+    /// Queues f32 values into `out`.
+    fn upload_floats(&mut self, values: &[f32], out: DevicePtr) -> Result<()> {
+        let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.uploader(bytes.len(), 0)?.bytes(&bytes, out)
+    }
+
+    /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
+    fn sample_pair(&mut self, parts: &[LinearPart<'_>], starts: &[DevicePtr], pair: [Segment; 2]) {
+        let types = pair.map(|segment| segment.ty);
+        if !KernelType::PAIRS.contains(&types) || self.samples.iter().any(|sample| sample.is_of(&types)) {
+            return;
+        }
+        let weights = pair.into_iter().filter_map(|segment| {
+            let part = parts.iter().zip(starts).find(|(_, start)| **start == segment.tiles)?.0;
+            Some((&part.weight, segment.ty, segment.tiles))
+        });
+        self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
+    }
+}
+
+/// A type without kernels of its own, decoded. The nearest f16 of each value.
+fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
+    let mut row = vec![0.0; weight.cols];
+    let row_bytes = weight.data.len() / weight.rows.max(1);
+    let mut out = Vec::with_capacity(2 * weight.rows * weight.cols);
+    for data in weight.data.chunks_exact(row_bytes.max(1)) {
+        quant::dequantize(weight.ggml_type, data, &mut row)?;
+        if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
+            return Err(Error::Device {
+                device: "hip".to_owned(),
+                problem: format!(
+                    "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
+                     device=\"cpu\"",
+                    weight.name,
+                    weight.ggml_type.name()
+                ),
+            });
+        }
+        out.extend(row.iter().flat_map(|&x| half::f16::from_f32(x).to_le_bytes()));
+    }
+    Ok(out)
+}
+
+impl Loader for GpuLoader {
+    type Backend = GpuBackend;
+
+    fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
+        self.room_for_buffers(uploads)
+    }
+
+    fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
+        self.open_vendor(uploads, spare);
+        let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
+        let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
+        self.weights = Arena::new(start, bytes);
+        // Kernels that have to be compiled on this machine are compiled now, several at once.
+        let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
+        types.extend(experts::types(uploads));
+        self.kernels.prepare(&functions::units(&types, experts::types(uploads).next().is_some()))?;
+        let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
+        self.uploader(largest.max().unwrap_or(0), 0)?;
+        Ok(())
+    }
+
+    fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<Matrix> {
+        let cols = parts.first().map_or(0, |part| part.weight.cols);
+        let mut rows = 0;
+        for LinearPart { weight, .. } in parts {
+            let expected = weight.ggml_type.row_bytes(cols).and_then(|bytes| bytes.checked_mul(weight.rows));
+            if weight.cols != cols || expected != Some(weight.data.len()) || weight.data.is_empty() {
+                return Err(Error::internal(format!(
+                    "matrix {}: {} bytes for {} rows of {} {}, in a stack of {cols} columns",
+                    weight.name,
+                    weight.data.len(),
+                    weight.rows,
+                    weight.cols,
+                    weight.ggml_type.name()
+                )));
+            }
+            rows += weight.rows;
+        }
+        if rows == 0 {
+            return Err(Error::internal("a stack of no matrices"));
+        }
+        self.max_cols = self.max_cols.max(cols);
+
+        let bias = if parts.iter().any(|part| part.bias.is_some()) {
+            let mut values = vec![0.0; rows];
+            let mut rest = &mut values[..];
+            for part in parts {
+                let (here, after) = rest.split_at_mut(part.weight.rows);
+                if let Some(bias) = &part.bias {
+                    quant::dequantize(bias.ggml_type, bias.data, here)?;
+                }
+                rest = after;
+            }
+            let ptr = self.weights(aligned(4 * rows as u64))?;
+            self.upload_floats(&values, ptr)?;
+            Some(ptr)
+        } else {
+            None
+        };
+
+        let layout = Layout::of(parts);
+        let start = self.weights(layout.bytes)?;
+        let starts: Vec<_> = layout.starts.iter().map(|&at| start.offset(at)).collect();
+        for (LinearPart { weight, .. }, &tiles) in parts.iter().zip(&starts) {
+            self.upload_part(weight, tiles, progress)?;
+        }
+        let segments = layout.segments.iter().map(|run| {
+            let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * run.first_row as u64));
+            Segment { ty: run.ty, first_row: run.first_row, rows: run.rows, tiles: start.offset(run.start), bias }
+        });
+        let segments: Vec<Segment> = segments.collect();
+        if let [first, second] = segments[..] {
+            self.sample_pair(parts, &starts, [first, second]);
+        }
+        let up = match (parts, &starts[..]) {
+            ([gate, up], &[_, tiles])
+                if bias.is_none()
+                    && gate.weight.rows == up.weight.rows
+                    && device_type(gate.weight.ggml_type) == device_type(up.weight.ggml_type) =>
+            {
+                Some(tiles)
+            }
+            _ => None,
+        };
+        if kept_bytes(parts).is_some() {
+            self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
+        }
+        Ok(Matrix { rows, cols, segments, up })
+    }
+
+    fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
+        self.expert_weights(tensors, progress)
+    }
+
+    fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
+        self.expert_work(spec, rows)
+    }
+
+    fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+        experts::work_bytes(spec, rows)
+    }
+
+    fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
+        let len = tensor.rows * tensor.cols;
+        let mut values = vec![0.0; len];
+        quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
+        let ptr = self.weights(aligned(4 * len as u64))?;
+        self.upload_floats(&values, ptr)?;
+        Ok(Vector { ptr, len })
+    }
+
+    fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Buffer> {
+        let bytes = Self::buffer_bytes(rows, cols);
+        let ptr = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
+        self.ledger.scratch += bytes;
+        Ok(Buffer { ptr, bytes, format: Format::F32 })
+    }
+
+    fn buffer_bytes(rows: usize, cols: usize) -> u64 {
+        // Sizes from a file: checked before they are multiplied in `most_bytes`.
+        let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
+        if fits { Format::most_bytes(rows, cols) } else { u64::MAX }
+    }
+
+    fn check_block_size(&self, block_size: usize) -> Result<()> {
+        match block_size == 0 || !block_size.is_multiple_of(KV_BLOCK) {
+            true => Err(Error::invalid("block_size", block_size, format!("a multiple of {KV_BLOCK} on the GPU"))),
+            false => Ok(()),
+        }
+    }
+
+    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
+        self.alloc_kv_layers(&[spec])?.pop().ok_or_else(|| Error::internal("no KV layer"))
+    }
+
+    fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<KvLayer>> {
+        let layer_bytes = |spec: &KvLayerSpec| {
+            spec.block_bytes()
+                .and_then(|bytes| bytes.checked_mul(spec.num_blocks as u64))
+                .map(|bytes| bytes.next_multiple_of(2 * ALIGN))
+        };
+        let mut total = Some(0u64);
+        for spec in specs {
+            self.check_block_size(spec.block_size)?;
+            functions::head_size(spec.head_dim)?;
+            self.cache = Some(*spec);
+            total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
+        }
+        let total = total.unwrap_or(u64::MAX);
+        let mut at = self.allocate(total, "the KV cache", "lower kv_cache_memory, max_model_len or max_num_seqs")?;
+        self.ledger.kv_cache += total;
+        Ok(specs
+            .iter()
+            .map(|&spec| {
+                let bytes = layer_bytes(&spec).unwrap_or(0);
+                let layer = KvLayer { spec, k: at, v: at.offset(bytes / 2) };
+                at = at.offset(bytes);
+                layer
+            })
+            .collect())
+    }
+
+    fn available_memory(&mut self) -> Result<u64> {
+        self.finish_uploads()?;
+        let free = self.device.free_memory()?;
+        let workspace = self.workspace_bytes(self.uploaded_types(), self.max_cols);
+        Ok(free.saturating_sub(MARGIN).saturating_sub(workspace))
+    }
+
+    fn finish(mut self) -> Result<GpuBackend> {
+        self.finish_uploads()?;
+        let mut types: Vec<_> = self.types.iter().map(|(ty, _)| *ty).collect();
+        if self.has_experts {
+            types.push(KernelType::F32); // routers
+        }
+        types.sort_unstable_by_key(|&ty| ty as u32);
+        types.dedup();
+        let cache = self.cache.map(|spec| (spec.dtype, spec.head_dim));
+        let functions = Functions::load(&self.kernels, &types, cache, self.has_experts)?;
+        let stream = Stream::new(&self.device)?;
+        let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
+
+        let conversion = Self::buffer_bytes(self.conversion_rows(self.uploaded_types()), self.max_cols);
+        let counters = 4 * NUM_COUNTERS as u64;
+        let advice = "lower max_num_batched_tokens or max_num_seqs";
+        let workspace = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
+        let counters_ptr = workspace.offset(PARTIAL_BYTES);
+        // SAFETY: the range was just allocated; kernels that use it come after, on the same stream.
+        unsafe { stream.fill(counters_ptr, 0, counters)? };
+        self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
+        self.ledger.scratch += select::device_bytes(&self.limits);
+
+        let vendor_bytes = if self.blas.is_some() { self.vendor_bytes(self.max_cols) } else { 0 };
+        let vendor = match self.blas.take() {
+            Some(blas) => {
+                let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
+                let weights_bytes = self.vendor_weights_bytes(self.max_cols);
+                let workspace = weights.offset(weights_bytes);
+                let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
+                let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
+                let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
+                Some(Vendor { blas, weights, weights_bytes, workspace, kept, least_rows, refusal: None })
+            }
+            None => None,
+        };
+        self.ledger.scratch += vendor_bytes;
+
+        let common = common_format(self.uploaded_types());
+        let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
+        let (samples, kept) = (self.samples, self.kept);
+        let mut backend = GpuBackend::new(Parts {
+            device: self.device,
+            options: self.options,
+            stream,
+            functions,
+            inputs,
+            partial: workspace,
+            counters: counters_ptr,
+            conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
+            vendor,
+            vendor_problem: self.vendor_problem,
+            common,
+            graphs,
+            cache: self.cache,
+            allocations: self.allocations,
+            ledger: self.ledger,
+            kernels: self.kernels,
+            types: self.types,
+        })?;
+        backend.self_test(&samples)?;
+        backend.keep_dequantized(&kept)?;
+        Ok(backend)
+    }
+}

@@ -1,0 +1,150 @@
+//! Memory of a mixture of experts: weights, and what a step needs beside its residuals.
+
+use super::{GpuLoader, aligned, device_type};
+use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
+use crate::backend::gpu::ops::most_runs;
+use crate::backend::gpu::{DevicePtr, EXPERT_RUNS, KernelType};
+use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// What the routing kernel takes; `MAX_EXPERTS` and `MAX_USED_EXPERTS` in `args.h`.
+const MAX_EXPERTS: usize = 512;
+const MAX_USED_EXPERTS: usize = 32;
+
+/// Bytes of a tensor whose rows are shared out to `num` experts: each expert's are whole tiles.
+fn tensor_bytes(tensor: &TensorView<'_>, num: usize) -> u64 {
+    aligned(num as u64 * device_type(tensor.ggml_type).matrix_bytes(tensor.rows / num.max(1), tensor.cols))
+}
+
+/// Bytes of an upload on the device.
+pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
+    let router = KernelType::F32.matrix_bytes(tensors.router.rows, tensors.router.cols);
+    let experts = [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| tensor_bytes(tensor, tensors.spec.num));
+    aligned(router) + experts.iter().sum::<u64>()
+}
+
+/// On the device, those of experts and routers among the uploads.
+pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
+    let router = experts_among(uploads).next().map(|_| KernelType::F32);
+    matrix_types(uploads).chain(router)
+}
+
+/// The same without routers.
+pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
+    experts_among(uploads)
+        .flat_map(|tensors| [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| device_type(tensor.ggml_type)))
+}
+
+/// How many inputs they have.
+pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
+    experts_among(uploads).flat_map(|tensors| [tensors.spec.hidden_size, tensors.spec.ffn_size])
+}
+
+fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a ExpertTensors<'b>> {
+    uploads.iter().filter_map(|upload| match upload {
+        Upload::Experts(tensors) => Some(&**tensors),
+        Upload::Matrix(_) | Upload::Vector(_) => None,
+    })
+}
+
+/// Rows and columns of the buffers of an `ExpertWork` (logits, values, gate and up, gated), and the words of its lists
+/// of pairs and of runs.
+fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 2]) {
+    let [short, long] = EXPERT_RUNS.map(|run| run as usize);
+    let pairs = rows.saturating_mul(spec.used);
+    let padding = pairs.min(spec.num).saturating_mul(long - 1);
+    let places = pairs.saturating_add(padding);
+    let buffers = [[rows, spec.num], [places, spec.hidden_size], [places, 2 * spec.ffn_size], [places, spec.ffn_size]];
+    (buffers, [pairs, most_runs(pairs, spec.num, short)])
+}
+
+/// Bytes of an `ExpertWork`, for budgeting.
+pub(super) fn work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+    let (buffers, [pairs, runs]) = work_sizes(spec, rows);
+    let buffers = buffers.map(|[rows, cols]| GpuLoader::buffer_bytes(rows, cols));
+    buffers.into_iter().fold(3 * list_bytes(pairs) + list_bytes(runs), u64::saturating_add)
+}
+
+fn list_bytes(words: usize) -> u64 {
+    aligned((words as u64).min(u64::from(u32::MAX)) * 4)
+}
+
+impl GpuLoader {
+    pub(super) fn expert_weights(
+        &mut self,
+        tensors: &ExpertTensors<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<Experts> {
+        tensors.validate()?;
+        let ExpertSpec { num, used, hidden_size, ffn_size, .. } = tensors.spec;
+        if num > MAX_EXPERTS || used > MAX_USED_EXPERTS {
+            return Err(Error::Device {
+                device: self.device.label().to_owned(),
+                problem: format!(
+                    "the model has {num} experts, of which {used} serve a token; the kernels take up to {MAX_EXPERTS} and \
+                     {MAX_USED_EXPERTS}; use device=\"cpu\""
+                ),
+            });
+        }
+        self.has_experts = true;
+        self.max_cols = self.max_cols.max(hidden_size).max(ffn_size);
+        let data = tensors.router_bytes()?;
+        let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
+        let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
+        // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
+        let ty = self.upload_tiles(&view, tiles, progress)?;
+        let segment = Segment { ty, first_row: 0, rows: num, tiles, bias: DevicePtr::NULL };
+        Ok(Experts {
+            spec: tensors.spec,
+            router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], up: None },
+            gate: self.expert_matrix(tensors, tensors.gate, progress)?,
+            up: self.expert_matrix(tensors, tensors.up, progress)?,
+            down: self.expert_matrix(tensors, tensors.down, progress)?,
+        })
+    }
+
+    /// One of gate, up and down of all experts.
+    fn expert_matrix(
+        &mut self,
+        tensors: &ExpertTensors<'_>,
+        tensor: TensorView<'_>,
+        progress: &mut Progress<'_>,
+    ) -> Result<ExpertMatrix> {
+        let num = tensors.spec.num;
+        let tiles = self.weights(tensor_bytes(&tensor, num))?;
+        let (ty, rows, cols) = (device_type(tensor.ggml_type), tensor.rows / num, tensor.cols);
+        let matrix = ExpertMatrix { ty, rows, cols, tiles };
+        for expert in 0..num {
+            let part = tensors.of_expert(tensor, expert);
+            self.upload_part(&part, tiles.offset(expert as u64 * matrix.expert_bytes()), progress)?;
+        }
+        Ok(matrix)
+    }
+
+    pub(super) fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
+        spec.validate()?;
+        let (sizes, [pairs, runs]) = work_sizes(spec, rows);
+        let mut buffer = |[rows, cols]: [usize; 2]| -> Result<Buffer> { self.alloc_buffer(rows, cols) };
+        let [logits, values, gate_up, gated] = sizes;
+        let (logits, values) = (buffer(logits)?, buffer(values)?);
+        let (gate_up, gated) = (buffer(gate_up)?, buffer(gated)?);
+        let bytes = 3 * list_bytes(pairs) + list_bytes(runs);
+        let lists = self.allocate(bytes, "the lists of experts", "lower max_num_batched_tokens")?;
+        self.ledger.scratch += bytes;
+        let list = |index: u64| lists.offset(index * list_bytes(pairs));
+        Ok(ExpertWork {
+            spec: *spec,
+            rows,
+            logits,
+            values,
+            gate_up,
+            gated,
+            experts: list(0),
+            weights: list(1),
+            places: list(2),
+            run_experts: list(3),
+        })
+    }
+}

@@ -1,0 +1,65 @@
+//! The vendor's matrix library of a load: found, tried with the model's shapes, and its memory.
+
+use std::path::PathBuf;
+
+use super::budget::most_cols;
+use super::{GpuLoader, aligned, stacks};
+use crate::backend::Upload;
+use crate::backend::gpu::args::Format;
+use crate::backend::gpu::ops::kept_bytes;
+use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
+use crate::backend::gpu::vendor;
+use crate::backend::gpu::vendor::blas::{self, VendorBlas};
+use crate::error::shortage;
+
+impl GpuLoader {
+    /// What the vendor's library needs.
+    pub(super) fn vendor_bytes(&self, max_cols: usize) -> u64 {
+        self.vendor_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes
+    }
+
+    /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
+    pub(super) fn vendor_weights_bytes(&self, max_cols: usize) -> u64 {
+        aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
+    }
+
+    /// The vendor's matrix library, if it is to serve and is there.
+    fn locate_vendor(&self) -> Option<PathBuf> {
+        if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
+            tracing::info!("long prompts use our own matrix kernels: {reason}");
+            return None;
+        }
+        let located = VendorBlas::locate(&self.device, &self.options);
+        located
+            .inspect_err(|problem| {
+                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
+            })
+            .ok()
+    }
+
+    /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
+    /// shapes of the model, before anything else takes the device's memory. Whatever is wrong with it is said once, and
+    /// our own kernels serve. Weights are kept dequantised for it where `spare` has room for them too.
+    pub(super) fn open_vendor(&mut self, uploads: &[Upload<'_>], spare: u64) {
+        let Some(library) = self.locate_vendor() else { return };
+        let needed = self.vendor_bytes(most_cols(uploads));
+        let open = || {
+            if needed > spare {
+                return Err(format!("beside weights and KV cache it needs {}", shortage(needed, spare)));
+            }
+            let products = vendor::products(stacks(uploads), self.limits.tokens);
+            vendor::trial::check(self.device.properties(), &library, &products, &self.options)?;
+            VendorBlas::open_file(&self.device, &library)
+        };
+        match open() {
+            Ok(library) => self.blas = Some(library),
+            Err(problem) => {
+                tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
+                self.vendor_problem = Some(problem);
+                return;
+            }
+        }
+        let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
+        self.kept_bytes = if needed + kept <= spare { kept } else { 0 };
+    }
+}

@@ -1,0 +1,48 @@
+//! How a stack of matrices lies on the device: computed before anything is uploaded, since the shapes of products
+//! follow from it.
+
+use super::{aligned, device_type, part_bytes};
+use crate::backend::LinearPart;
+use crate::backend::gpu::KernelType;
+use crate::backend::gpu::buffer::TILE_ROWS;
+
+pub struct Layout {
+    /// Where the tiles of each matrix begin, in bytes from the start.
+    pub starts: Vec<u64>,
+    pub segments: Vec<Run>,
+    pub bytes: u64,
+}
+
+/// Whole tiles of one type that follow each other, which are one matrix to the kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    pub ty: KernelType,
+    pub first_row: usize,
+    pub rows: usize,
+    /// Of its tiles, in bytes from the start.
+    pub start: u64,
+}
+
+impl Layout {
+    pub fn of(parts: &[LinearPart<'_>]) -> Self {
+        let (mut starts, mut segments): (Vec<u64>, Vec<Run>) = (Vec::new(), Vec::new());
+        let (mut start, mut first_row) = (0, 0);
+        for LinearPart { weight, .. } in parts {
+            let ty = device_type(weight.ggml_type);
+            match segments.last_mut() {
+                Some(last)
+                    if last.ty == ty
+                        && last.rows.is_multiple_of(TILE_ROWS)
+                        && last.start + ty.matrix_bytes(last.rows, weight.cols) == start =>
+                {
+                    last.rows += weight.rows;
+                }
+                _ => segments.push(Run { ty, first_row, rows: weight.rows, start }),
+            }
+            starts.push(start);
+            start += aligned(part_bytes(weight));
+            first_row += weight.rows;
+        }
+        Self { starts, segments, bytes: start }
+    }
+}

@@ -1,0 +1,59 @@
+//! The HIP backend. One half is the layer over the driver: a device with its memory, streams, events, graphs and
+//! kernels, on either platform of HIP, opened at run time. The other is the engine's: loader, ops, recorded steps.
+#![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
+
+mod arena;
+mod args;
+mod backend;
+mod buffer;
+mod checks;
+mod child;
+mod compile;
+mod describe;
+mod device;
+#[cfg(test)]
+mod device_tests;
+mod driver;
+mod functions;
+mod graph;
+mod graphs;
+pub mod helper;
+mod kernels;
+mod loader;
+pub mod measure;
+mod memory;
+mod module;
+mod ops;
+#[cfg(test)]
+mod ownership_tests;
+mod rehearse;
+mod replay;
+mod report;
+mod search;
+mod select;
+mod self_test;
+mod step;
+mod stream;
+mod sys;
+#[cfg(test)]
+pub(crate) mod tests;
+pub mod trial;
+mod tuning;
+mod upload;
+mod vendor;
+
+pub use backend::GpuBackend;
+pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
+pub use compile::plan::{KernelType, Unit};
+pub use compile::{MatrixUnit, Origin, embedded_targets};
+pub use device::Device;
+pub use driver::{DeviceProperties, Listed, MemoryInfo, Survey};
+pub use graph::Graph;
+pub use kernels::{EXPERT_RUNS, HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS};
+pub use loader::GpuLoader;
+pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
+pub use module::{Function, KernelArgs, Module};
+pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
+pub use step::StepLimits;
+pub use stream::{Event, Stream};
+pub use vendor::survey::{LibrarySurvey, survey as survey_library};

@@ -1,0 +1,282 @@
+//! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
+//! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
+
+use super::rows::norm_args;
+use crate::Result;
+use crate::backend::gpu::args::{
+    AddExpertsArgs, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
+};
+use crate::backend::gpu::backend::GpuBackend;
+use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Vector, count};
+use crate::backend::gpu::{DevicePtr, tuning};
+use crate::backend::{Activation, ExpertSpec};
+
+/// Rows of a block of `choose_experts`.
+const ROWS_PER_CHOICE: usize = 8;
+/// Columns of a block of `add_experts`; `ADD_EXPERTS_COLS` in `args.h`.
+const ADD_EXPERTS_COLS: usize = 1024;
+
+/// Inputs or outputs of `gemv` over pairs.
+#[derive(Clone, Copy)]
+struct Rows {
+    ptr: DevicePtr,
+    stride: usize,
+    /// Pairs that have one of these rows in common.
+    share: usize,
+}
+
+impl GpuBackend {
+    /// `residual += experts(n(residual))`, n being the norm.
+    #[allow(clippy::too_many_arguments)] // the op's
+    pub(in super::super) fn run_experts(
+        &mut self,
+        experts: &Experts,
+        norm: (&Vector, f32),
+        rows: usize,
+        normed: &mut Buffer,
+        work: &mut ExpertWork,
+        residual: &mut Buffer,
+    ) -> Result<()> {
+        let spec = experts.spec;
+        spec.check_room(rows, &work.spec, work.rows)?;
+        let hidden = spec.hidden_size;
+        residual.read_f32("the experts' residual", rows, hidden)?;
+        if rows == 0 {
+            return Ok(());
+        }
+        // The norm of a single row is `gemv`'s; batch-invariant, it is that of all rows.
+        let (x, norm) = if rows == 1 && !self.options.batch_invariant {
+            (&*residual, Some(norm))
+        } else {
+            self.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
+            (&*normed, None)
+        };
+        self.multiply(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
+        self.choose(&spec, rows, work)?;
+        let run = tuning::expert_run(rows * spec.used, spec.num, self.options.batch_invariant);
+        let places = match (run, experts.formats()) {
+            (Some(run), Some(formats)) => {
+                self.products_of_runs(experts, x, rows, run, formats, work)?;
+                work.places
+            }
+            _ => {
+                let (norm, eps) = norm_args(norm, hidden)?;
+                self.products_of_pairs(experts, x.ptr, norm, eps, rows, work)?;
+                DevicePtr::NULL
+            }
+        };
+        let args = AddExpertsArgs {
+            values: work.values.ptr,
+            weights: work.weights,
+            places,
+            residual: residual.ptr,
+            cols: count(hidden)?,
+            used: count(spec.used)?,
+        };
+        let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS))?, 1];
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.functions.experts()?.add, grid, &args) }
+    }
+
+    fn choose(&self, spec: &ExpertSpec, rows: usize, work: &ExpertWork) -> Result<()> {
+        let args = ChooseExpertsArgs {
+            logits: work.logits.ptr,
+            experts: work.experts,
+            weights: work.weights,
+            rows: count(rows)?,
+            num: count(spec.num)?,
+            used: count(spec.used)?,
+            normalize: u32::from(spec.normalize),
+            scale: spec.scale,
+        };
+        let blocks = count(rows.div_ceil(ROWS_PER_CHOICE))?;
+        // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
+        unsafe { self.stream.launch(&self.functions.experts()?.choose, [blocks, 1, 1], &args) }
+    }
+
+    /// Each pair by itself. The results lie in the order of the pairs.
+    fn products_of_pairs(
+        &self,
+        experts: &Experts,
+        x: DevicePtr,
+        norm: DevicePtr,
+        eps: f32,
+        rows: usize,
+        work: &mut ExpertWork,
+    ) -> Result<()> {
+        let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation: Activation::Silu, .. } = experts.spec;
+        let pairs = rows * used;
+        let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
+        let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
+        let x = Rows { ptr: x, stride: hidden, share: used };
+        let (gate, up) = (&experts.gate, &experts.up);
+        let product = |matrix: &ExpertMatrix, up: DevicePtr, x: Rows, norm: DevicePtr, out: Rows| {
+            self.gemv_of_pairs(matrix, up, x, norm, eps, pairs, work.experts, out)
+        };
+        let gated_rows = Rows { ptr: gated, stride: ffn, share: 1 };
+        if gate.ty == up.ty {
+            product(gate, up.tiles, x, norm, gated_rows)?;
+        } else {
+            let products = work.gate_up.write("the experts' products", pairs, 2 * ffn, Format::F32)?;
+            for (matrix, first) in [(gate, 0), (up, ffn)] {
+                let out = Rows { ptr: products.offset(4 * first as u64), stride: 2 * ffn, share: 1 };
+                product(matrix, DevicePtr::NULL, x, norm, out)?;
+            }
+            self.activate_rows(products, Format::F32, pairs, ffn, gated, Format::F32)?;
+        }
+        let out = Rows { ptr: values, stride: hidden, share: 1 };
+        product(&experts.down, DevicePtr::NULL, gated_rows, DevicePtr::NULL, out)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the kernel's
+    fn gemv_of_pairs(
+        &self,
+        matrix: &ExpertMatrix,
+        up: DevicePtr,
+        x: Rows,
+        norm: DevicePtr,
+        eps: f32,
+        pairs: usize,
+        experts: DevicePtr,
+        out: Rows,
+    ) -> Result<()> {
+        let grid_x = match self.options.batch_invariant {
+            true => tuning::gemv_blocks(matrix.rows, self.multiprocessors()),
+            false => tuning::expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors()),
+        };
+        let args = GemvArgs {
+            weights: matrix.tiles,
+            weights_up: up,
+            x: x.ptr,
+            norm,
+            bias: DevicePtr::NULL,
+            out: out.ptr,
+            // The kernel before this one writes numbers of experts that there are.
+            experts,
+            expert_bytes: matrix.expert_bytes(),
+            out_rows: count(matrix.rows)?,
+            cols: count(matrix.cols)?,
+            rows: count(pairs)?,
+            x_stride: count(x.stride)?,
+            out_stride: count(out.stride)?,
+            flags: 0,
+            grid_x,
+            eps,
+            share: count(x.share)?,
+        };
+        self.launch_gemv(matrix.ty, &args)
+    }
+
+    /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.
+    fn products_of_runs(
+        &self,
+        experts: &Experts,
+        x: &Buffer,
+        rows: usize,
+        run: u32,
+        [format_in, format_down]: [Format; 2],
+        work: &mut ExpertWork,
+    ) -> Result<()> {
+        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation: Activation::Silu, .. } =
+            experts.spec;
+        let (pairs, share) = (rows * used, used);
+        let runs = most_runs(pairs, num, run as usize);
+        let places = runs * run as usize;
+        let args = PlaceExpertsArgs {
+            experts: work.experts,
+            places: work.places,
+            run_experts: work.run_experts,
+            pairs: count(pairs)?,
+            runs: count(runs)?,
+            run,
+        };
+        // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
+        unsafe { self.stream.launch(&self.functions.experts()?.place, [1, 1, 1], &args)? };
+
+        let args = PrepareArgs {
+            x: x.read_f32("the experts' input", rows, hidden)?,
+            norm: DevicePtr::NULL,
+            out: work.values.write("the experts' inputs", places, hidden, format_in)?,
+            places: work.places,
+            rows: count(pairs)?,
+            cols: count(hidden)?,
+            format_in: Format::F32,
+            format_out: format_in,
+            eps: 0.0,
+            share: count(share)?,
+        };
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.functions.prepare, [count(pairs)?, 1, 1], &args)? };
+
+        let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
+        let product = |matrix: &ExpertMatrix, x: DevicePtr, out: DevicePtr, stride: usize| {
+            self.matmul_of_runs(matrix, x, out, stride, run, runs, work.run_experts)
+        };
+        for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
+            product(matrix, work.values.ptr, products.offset(4 * first as u64), 2 * ffn)?;
+        }
+        // Places that no pair has are computed too, of whatever lies there, and never read.
+        let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
+        self.activate_rows(products, Format::F32, places, ffn, gated, format_down)?;
+        let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
+        product(&experts.down, gated, values, hidden)
+    }
+
+    #[allow(clippy::too_many_arguments)] // the kernel's
+    fn matmul_of_runs(
+        &self,
+        matrix: &ExpertMatrix,
+        x: DevicePtr,
+        out: DevicePtr,
+        out_stride: usize,
+        run: u32,
+        runs: usize,
+        run_experts: DevicePtr,
+    ) -> Result<()> {
+        let rows = count(runs * run as usize)?;
+        let product = MatmulArgs {
+            weights: matrix.tiles,
+            x,
+            bias: DevicePtr::NULL,
+            out,
+            partial: self.partial,
+            counters: self.counters,
+            out_rows: count(matrix.rows)?,
+            cols: count(matrix.cols)?,
+            rows,
+            out_stride: count(out_stride)?,
+            splits: 1,
+            flags: 0,
+        };
+        let args = MatmulExpertsArgs { product, experts: run_experts, expert_bytes: matrix.expert_bytes() };
+        let plan = tuning::expert_matmul(run, rows, product.out_rows);
+        let function = self.functions.of(matrix.ty)?.matmul_experts(run)?;
+        // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
+        unsafe { self.stream.launch(function, plan.grid, &args) }
+    }
+}
+
+/// Runs that `pairs` pairs may need at most: each expert that has any fills all of its runs but the last.
+pub fn most_runs(pairs: usize, num_experts: usize, run: usize) -> usize {
+    (pairs + pairs.min(num_experts) * (run - 1)) / run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_suffice_for_every_distribution() {
+        for pairs in 1..200usize {
+            for experts in [1, 2, 7, 64] {
+                for run in [16, 64] {
+                    let most = most_runs(pairs, experts, run);
+                    // As many experts as possible have one pair more than their whole runs.
+                    let rest = pairs.saturating_sub(experts.min(pairs));
+                    let worst = experts.min(pairs) + rest / run;
+                    assert!(most >= worst && most <= pairs, "{pairs} {experts} {run}: {most}, {worst}");
+                }
+            }
+        }
+    }
+}

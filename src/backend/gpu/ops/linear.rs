@@ -1,0 +1,319 @@
+//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units. Stacks of
+//! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
+//! second matrix is so small there that its launch takes longer than its bytes.
+
+use super::rows::{Norm, norm_args};
+use crate::backend::Activation;
+use crate::backend::gpu::args::{Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs};
+use crate::backend::gpu::backend::GpuBackend;
+use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
+use crate::backend::gpu::functions::PairFunctions;
+use crate::backend::gpu::tuning::{self, MatmulPlan};
+use crate::backend::gpu::{DevicePtr, KernelType, MATMUL_PAIR_ROWS};
+use crate::{Error, Result};
+
+/// Blocks along the second dimension of a grid at most.
+const MAX_GRID_Y: u32 = 65_535;
+
+/// Where a product's rows come from and go to.
+pub(super) struct Product {
+    pub x: DevicePtr,
+    /// RMSNorm of the rows on the way, `gemv` only; null for the rows as they are.
+    norm: DevicePtr,
+    eps: f32,
+    pub rows: usize,
+    pub cols: usize,
+    /// Of the whole stack.
+    pub out: DevicePtr,
+    pub out_format: Format,
+    pub out_stride: usize,
+    pub flags: u32,
+}
+
+impl Product {
+    /// Where a segment's outputs go.
+    pub fn out_of(&self, segment: &Segment) -> DevicePtr {
+        self.out.offset(self.out_format.element_bytes() * segment.first_row as u64)
+    }
+}
+
+impl GpuBackend {
+    /// What all segments read, if they agree.
+    fn matrix_format(&self, matrix: &Matrix, rows: usize) -> Option<Format> {
+        let mut formats = matrix.segments.iter().map(|s| self.activation_format(s.ty.matmul_format(), rows));
+        let first = formats.next()?;
+        formats.all(|format| format == first).then_some(first)
+    }
+
+    /// Whether `gemv` computes all segments, for a single row.
+    fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
+        rows == 1 && self.matrix_format(matrix, rows) == Some(Format::F32)
+    }
+
+    /// The segments of a matrix that are multiplied in one launch. Not in batch-invariant mode, where all rows go one
+    /// way.
+    fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
+        let [first, second] = &matrix.segments[..] else { return None };
+        let [.., most_rows] = MATMUL_PAIR_ROWS;
+        let wanted = rows <= most_rows as usize && !self.options.batch_invariant;
+        (wanted && self.functions.of_pair([first.ty, second.ty]).is_some()).then_some([first, second])
+    }
+
+    /// Where the rows are in `format`: where they were, else where they have just been `converted` to.
+    fn rows_in(
+        &mut self,
+        format: Format,
+        x: &Buffer,
+        rows: usize,
+        cols: usize,
+        converted: &mut Option<Format>,
+    ) -> Result<DevicePtr> {
+        if x.format == format {
+            return x.read("linear's input", rows, cols);
+        }
+        // Queued again only when the segments differ: what is there was read by kernels before this one.
+        if *converted != Some(format) {
+            self.convert(x, rows, cols, format)?;
+            *converted = Some(format);
+        }
+        Ok(self.conversion.ptr)
+    }
+
+    /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
+    /// kernels have neither.
+    #[allow(clippy::too_many_arguments)] // the op's, and how its callers differ
+    pub(in super::super) fn multiply(
+        &mut self,
+        matrix: &Matrix,
+        x: &Buffer,
+        norm: Norm<'_>,
+        rows: usize,
+        out: &mut Buffer,
+        out_format: Format,
+        flags: u32,
+    ) -> Result<()> {
+        let (norm, eps) = norm_args(norm, matrix.cols)?;
+        if flags & LINEAR_ADD != 0 {
+            out.read_f32("the residual", rows, matrix.rows)?;
+        }
+        let start = out.write("linear's output", rows, matrix.rows, out_format)?;
+        let cols = matrix.cols;
+        let product = |x| Product { x, norm, eps, rows, cols, out: start, out_format, out_stride: matrix.rows, flags };
+        let mut converted = None;
+        if let Some(pair) = self.pair(matrix, rows)
+            && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
+        {
+            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
+            return if format.is_f32() { self.gemv_pair(pair, &product) } else { self.matmul_pair(pair, &product) };
+        }
+        for segment in &matrix.segments {
+            let format = self.activation_format(segment.ty.matmul_format(), rows);
+            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
+            match format {
+                Format::F16 | Format::Bf16 => {
+                    let Some(refused) = self.vendor_product(segment, format, &product)? else { continue };
+                    // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
+                    let (first, start) = match out_format {
+                        Format::F32 => (refused, start),
+                        _ => (0, out.write("linear's output", rows, matrix.rows, Format::F32)?),
+                    };
+                    let format = self.activation_format(segment.ty.matmul_format(), rows);
+                    let x = self.rows_in(format, x, rows, cols, &mut converted)?;
+                    let rest = Product { x, out: start, out_format: Format::F32, ..product };
+                    self.matmul(&segment.rows_from(first, cols), &rest)?;
+                }
+                Format::F32 => self.gemv(segment, DevicePtr::NULL, &product)?,
+                Format::F16Tiled | Format::Bf16Tiled => self.matmul(segment, &product)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// `out = matrix · rms_norm(x)`. For one row the norm is `gemv`'s; else `normed` takes the rows in the matrix'
+    /// format.
+    #[allow(clippy::too_many_arguments)] // the op's
+    pub(in super::super) fn norm_multiply(
+        &mut self,
+        x: &Buffer,
+        norm: Norm<'_>,
+        matrix: &Matrix,
+        rows: usize,
+        normed: &mut Buffer,
+        out: &mut Buffer,
+        out_format: Format,
+    ) -> Result<()> {
+        if self.is_gemv(matrix, rows) {
+            return self.multiply(matrix, x, norm, rows, out, out_format, 0);
+        }
+        let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
+        self.prepare(x, norm, rows, matrix.cols, normed, format)?;
+        self.multiply(matrix, normed, None, rows, out, out_format, 0)
+    }
+
+    /// `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
+    #[allow(clippy::too_many_arguments)] // the op's
+    pub(in super::super) fn norm_gated_multiply(
+        &mut self,
+        x: &Buffer,
+        norm: Norm<'_>,
+        gate_up: &Matrix,
+        activation: Activation,
+        rows: usize,
+        cols: usize,
+        normed: &mut Buffer,
+        products: &mut Buffer,
+        out: &mut Buffer,
+    ) -> Result<()> {
+        if let ([first, ..], Some(up)) = (&gate_up.segments[..], gate_up.up)
+            && self.is_gemv(gate_up, rows)
+        {
+            let Activation::Silu = activation; // the kernel's
+            let gate = Segment { rows: gate_up.rows / 2, ..*first };
+            let (norm, eps) = norm_args(norm, gate_up.cols)?;
+            let product = Product {
+                x: x.read_f32("norm_gated_linear's input", rows, gate_up.cols)?,
+                norm,
+                eps,
+                rows,
+                cols: gate_up.cols,
+                out: out.write("norm_gated_linear's output", rows, gate.rows, Format::F32)?,
+                out_format: Format::F32,
+                out_stride: gate.rows,
+                flags: 0,
+            };
+            return self.gemv(&gate, up, &product);
+        }
+        // The library's products half as wide where that loses nothing that the activation's own format would keep.
+        // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
+        // The library would read a bias as 16-bit numbers too.
+        let [segment] = &gate_up.segments[..] else {
+            self.norm_multiply(x, norm, gate_up, rows, normed, products, Format::F32)?;
+            return self.activate(products, activation, rows, cols, out);
+        };
+        let whole = gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias == DevicePtr::NULL;
+        let format = match self.matrix_format(gate_up, rows) {
+            Some(Format::F16) if whole => Format::F16,
+            _ => Format::F32,
+        };
+        self.norm_multiply(x, norm, gate_up, rows, normed, products, format)?;
+        self.activate(products, activation, rows, cols, out)
+    }
+
+    /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
+    fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
+        let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
+        self.launch_gemv(segment.ty, &gemv_args(segment, up, product, grid_x)?)
+    }
+
+    /// In as many launches as the rows need.
+    pub(super) fn launch_gemv(&self, ty: KernelType, args: &GemvArgs) -> Result<()> {
+        let function = &self.functions.of(ty)?.gemv;
+        // Whole rows of x.
+        let most = MAX_GRID_Y / args.share * args.share;
+        for first in (0..args.rows).step_by(most as usize) {
+            let behind = |at: DevicePtr, rows: u32, stride: u32| at.offset(4 * u64::from(rows) * u64::from(stride));
+            let here = GemvArgs {
+                x: behind(args.x, first / args.share, args.x_stride),
+                out: behind(args.out, first, args.out_stride),
+                experts: if args.experts == DevicePtr::NULL { args.experts } else { behind(args.experts, first, 1) },
+                rows: most.min(args.rows - first),
+                ..*args
+            };
+            // SAFETY: see `ops`.
+            unsafe { self.stream.launch(function, [here.grid_x, here.rows, 1], &here)? };
+        }
+        Ok(())
+    }
+
+    fn gemv_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+        let (out_rows, tile_bytes) = (pair.map(|segment| segment.rows), pair.map(|segment| segment.ty.tile_bytes()));
+        let blocks = tuning::gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
+        let args = GemvPairArgs {
+            first: gemv_args(pair[0], DevicePtr::NULL, product, blocks[0])?,
+            second: gemv_args(pair[1], DevicePtr::NULL, product, blocks[1])?,
+        };
+        let grid = [blocks[0] + blocks[1], args.first.rows, 1];
+        // SAFETY: see `ops`.
+        unsafe { self.stream.launch(&self.pair_functions(pair)?.gemv, grid, &args) }
+    }
+
+    /// A product on the matrix units.
+    fn matmul(&self, segment: &Segment, product: &Product) -> Result<()> {
+        let (rows, out_rows, cols) = (count(product.rows)?, count(segment.rows)?, count(product.cols)?);
+        let plan = match self.options.batch_invariant {
+            true => tuning::invariant_matmul(rows, out_rows),
+            false => tuning::matmul(rows, out_rows, cols, self.multiprocessors()),
+        };
+        let args = matmul_args(segment, product, plan, self.partial, self.counters)?;
+        let function = self.functions.of(segment.ty)?.matmul(plan.n)?;
+        // SAFETY: see `ops`; partial sums and counters have the room that `tuning` keeps to.
+        unsafe { self.stream.launch(function, plan.grid, &args) }
+    }
+
+    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+        let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
+        let (rows, cols) = (count(product.rows)?, count(product.cols)?);
+        let plans = tuning::matmuls(rows, out_rows, cols, self.multiprocessors());
+        let [x, y, splits] = plans[0].grid;
+        let partial = self.partial.offset(tuning::partial_bytes(plans[0]));
+        let counters = self.counters.offset(4 * u64::from(x) * u64::from(y));
+        let args = MatmulPairArgs {
+            first: matmul_args(pair[0], product, plans[0], self.partial, self.counters)?,
+            second: matmul_args(pair[1], product, plans[1], partial, counters)?,
+        };
+        let function = self.pair_functions(pair)?.matmul(plans[0].n)?;
+        // SAFETY: see `ops`; partial sums and counters of both have the room that `tuning` keeps to.
+        unsafe { self.stream.launch(function, [x + plans[1].grid[0], y, splits], &args) }
+    }
+
+    fn pair_functions(&self, pair: [&Segment; 2]) -> Result<&PairFunctions> {
+        let types = pair.map(|segment| segment.ty);
+        let found = self.functions.of_pair(types);
+        found.ok_or_else(|| Error::internal(format!("no kernels of a stack of {types:?} were loaded")))
+    }
+}
+
+fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -> Result<GemvArgs> {
+    Ok(GemvArgs {
+        weights: segment.tiles,
+        weights_up: up,
+        x: product.x,
+        norm: product.norm,
+        bias: segment.bias,
+        out: product.out_of(segment),
+        experts: DevicePtr::NULL,
+        expert_bytes: 0,
+        out_rows: count(segment.rows)?,
+        cols: count(product.cols)?,
+        rows: count(product.rows)?,
+        x_stride: count(product.cols)?,
+        out_stride: count(product.out_stride)?,
+        flags: product.flags,
+        grid_x,
+        eps: product.eps,
+        share: 1,
+    })
+}
+
+fn matmul_args(
+    segment: &Segment,
+    product: &Product,
+    plan: MatmulPlan,
+    partial: DevicePtr,
+    counters: DevicePtr,
+) -> Result<MatmulArgs> {
+    Ok(MatmulArgs {
+        weights: segment.tiles,
+        x: product.x,
+        bias: segment.bias,
+        out: product.out_of(segment),
+        partial,
+        counters,
+        out_rows: count(segment.rows)?,
+        cols: count(product.cols)?,
+        rows: count(product.rows)?,
+        out_stride: count(product.out_stride)?,
+        splits: plan.grid[2],
+        flags: product.flags,
+    })
+}

@@ -1,0 +1,247 @@
+//! Which steps are recorded, at the load, before anything is served: every size of a batch with every way in which
+//! attention would be launched for it. Nothing is recorded later: the memory that a driver takes for a graph comes out
+//! of the room that was left for it beside the KV cache, and no request waits for a recording.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::backend::GpuBackend;
+use super::tuning::{self, DecodePlan};
+use crate::backend::KvLayerSpec;
+use crate::batch::{Batch, GroupTables};
+use crate::{Error, Result};
+
+/// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
+const GRAPH_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 32 << 20;
+/// Contexts up to the longest are split into 1, 2, 4 .. 32.
+const MOST_SPLITS: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+/// A step to record: for a batch of so many rows, and for so many splits of the longest context.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub rows: usize,
+    /// Its launches are the same for each of these.
+    pub context_splits: Vec<u32>,
+}
+
+/// Heads of attention: of queries, of keys, and elements of each.
+pub type AttentionShape = [u32; 3];
+
+/// What is left for graphs, of steps of up to `most_rows` rows, beside everything else.
+pub fn room(most_rows: usize) -> u64 {
+    PIECE_BYTES + tuning::buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
+}
+
+/// How far it has come.
+pub enum Rehearsal {
+    /// A step of one row runs as it is: it brings what only the first one does, and shows attention's shapes.
+    First,
+    Recording(Recording),
+    Done,
+}
+
+pub struct Recording {
+    waiting: VecDeque<Wanted>,
+    begun: Instant,
+    count: usize,
+    /// Free memory when it began, and how much less there was after the last graph. Not a sum over graphs: others take
+    /// memory and give it back meanwhile, and of each graph no more than the increase would be seen.
+    free: u64,
+    taken: u64,
+    /// Rows of the last step that ran as it is, since the vendor's library may set up what no recording can hold when
+    /// it first multiplies so many.
+    warmed: usize,
+    /// Whether the vendor's library had refused a product before the recording that is being made; `None` while a step
+    /// runs as it is.
+    refused_before: Option<bool>,
+}
+
+/// The steps to record, the smallest first: they serve most often, should memory be short.
+fn wanted(
+    most_rows: usize,
+    longest: u32,
+    shapes: &[AttentionShape],
+    plan: impl Fn(u32, AttentionShape, u32) -> DecodePlan,
+) -> Vec<Wanted> {
+    let most_splits = tuning::context_splits(longest);
+    let splits = MOST_SPLITS.into_iter().filter(|&splits| splits <= most_splits);
+    let mut all: Vec<Wanted> = Vec::new();
+    for rows in tuning::buckets(most_rows) {
+        for splits in splits.clone() {
+            let plans = |splits| shapes.iter().map(|&shape| plan(rows as u32, shape, splits)).collect::<Vec<_>>();
+            match all.last_mut().filter(|last| last.rows == rows && plans(last.context_splits[0]) == plans(splits)) {
+                Some(last) => last.context_splits.push(splits),
+                None => all.push(Wanted { rows, context_splits: vec![splits] }),
+            }
+        }
+    }
+    all
+}
+
+/// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block.
+fn batch(rows: usize, splits: u32, longest: u32, block_size: usize) -> Batch {
+    let context = splits.saturating_mul(tuning::LEAST_SPLIT).min(longest).max(1);
+    let rows = rows as u32;
+    let contexts = std::iter::once(context).chain((1..rows).map(|_| 1));
+    let blocks = (context as usize).div_ceil(block_size) as u32;
+    let group = GroupTables {
+        slot_mapping: vec![0; rows as usize],
+        block_tables: vec![0; (blocks + rows - 1) as usize],
+        cu_blocks: std::iter::once(0).chain((0..rows).map(|row| blocks + row)).collect(),
+    };
+    Batch {
+        token_ids: vec![0; rows as usize],
+        positions: contexts.clone().map(|context| context - 1).collect(),
+        cu_seqlens_q: (0..=rows).collect(),
+        context_lens: contexts.collect(),
+        logits_indices: (0..rows).collect(),
+        groups: vec![group],
+        ..Batch::default()
+    }
+}
+
+impl GpuBackend {
+    /// Tokens of the longest context, and of a block.
+    fn contexts(&self) -> Option<(u32, usize)> {
+        let KvLayerSpec { num_blocks, block_size, .. } = self.cache?;
+        let limits = self.inputs.limits();
+        let blocks = (limits.table_entries / limits.seqs.max(1)).min(num_blocks);
+        u32::try_from(blocks * block_size).ok().filter(|&longest| longest > 0).map(|longest| (longest, block_size))
+    }
+
+    pub(super) fn rehearse_next(&mut self) -> Result<Option<Batch>> {
+        let Some((longest, block_size)) = self.contexts().filter(|_| self.graphs.usable().is_ok()) else {
+            return Ok(None);
+        };
+        let (refused, vendor_rows) = (self.vendor_refused(), self.vendor_rows());
+        match &mut self.rehearsal {
+            Rehearsal::First => Ok(Some(batch(1, 1, longest, block_size))),
+            Rehearsal::Recording(recording) => {
+                // What the next one may take: as much as those before it, on average.
+                let each = (recording.taken / recording.count.max(1) as u64).max(GRAPH_BYTES);
+                let room = room(self.inputs.most_decodes());
+                let next = recording.waiting.front().filter(|_| recording.taken + each <= room).cloned();
+                let Some(next) = next else {
+                    self.end_rehearsal();
+                    return Ok(None);
+                };
+                let batch = batch(next.rows, next.context_splits[0], longest, block_size);
+                if vendor_rows.is_some_and(|least| next.rows >= least) && recording.warmed < next.rows {
+                    (recording.warmed, recording.refused_before) = (next.rows, None);
+                } else {
+                    recording.refused_before = Some(refused);
+                    self.graphs.record(next);
+                }
+                Ok(Some(batch))
+            }
+            Rehearsal::Done => Ok(None),
+        }
+    }
+
+    fn vendor_refused(&self) -> bool {
+        self.vendor.as_ref().is_some_and(|vendor| vendor.refusal.is_some())
+    }
+
+    pub(super) fn rehearsed_one(&mut self, outcome: Result<()>) -> Result<()> {
+        let refused = self.vendor_refused();
+        match (&mut self.rehearsal, outcome) {
+            (Rehearsal::First, outcome) => {
+                outcome?;
+                self.stream.synchronize()?;
+                let longest = self.contexts().map_or(1, |(longest, _)| longest);
+                let (sms, invariant) = (self.multiprocessors(), self.options.batch_invariant);
+                let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, sms, splits, invariant);
+                let waiting = wanted(self.inputs.most_decodes(), longest, &self.attention_shapes, plan);
+                self.rehearsal = Rehearsal::Recording(Recording {
+                    waiting: waiting.into(),
+                    begun: Instant::now(),
+                    count: 0,
+                    free: self.device.free_memory()?,
+                    taken: 0,
+                    warmed: 0,
+                    refused_before: None,
+                });
+            }
+            (Rehearsal::Recording(Recording { refused_before: None, .. }), outcome) => {
+                outcome?;
+                self.stream.synchronize()?;
+            }
+            (Rehearsal::Recording(recording), Ok(())) => {
+                recording.refused_before = None;
+                recording.taken = recording.free.saturating_sub(self.device.free_memory()?);
+                recording.waiting.pop_front();
+                recording.count += 1;
+            }
+            (_, Err(error @ Error::EngineDead { .. })) => return Err(error),
+            // A product that the library refuses ends the recording that it is part of. Our own kernels take its place,
+            // in the same one, made anew.
+            (Rehearsal::Recording(Recording { refused_before: Some(false), .. }), Err(_)) if refused => {
+                self.graphs.abandon(&self.stream);
+            }
+            (_, Err(error)) => {
+                self.graphs.abandon(&self.stream);
+                let reason = format!("recording a step failed: {error}");
+                tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
+                self.graphs.give_up(reason);
+                self.rehearsal = Rehearsal::Done;
+            }
+            (Rehearsal::Done, Ok(())) => {}
+        }
+        Ok(())
+    }
+
+    fn end_rehearsal(&mut self) {
+        let Rehearsal::Recording(Recording { waiting, begun, count, taken, .. }) =
+            std::mem::replace(&mut self.rehearsal, Rehearsal::Done)
+        else {
+            return;
+        };
+        let (seconds, left_out) = (begun.elapsed().as_secs_f64(), waiting.len());
+        tracing::info!(graphs = count, bytes = taken, seconds, "recorded decode steps");
+        if left_out > 0 {
+            tracing::warn!(
+                left_out,
+                bytes = taken,
+                "the larger decode steps run op by op: graphs take more memory than is left for them"
+            );
+        }
+        self.graphs.left_out = left_out;
+        self.ledger.other += taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::args::validate_batch;
+
+    /// Of an 8B model on 132 multiprocessors: attention goes in so many ways, of 84 numbers of rows and splits.
+    #[test]
+    fn steps_that_are_launched_alike_are_recorded_once() {
+        let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, false);
+        let all = wanted(256, 1 << 17, &[[32, 8, 128]], plan);
+        assert_eq!(all.len(), 33);
+        assert_eq!(all.iter().map(|wanted| wanted.context_splits.len()).sum::<usize>(), 84);
+        assert!(all.is_sorted_by_key(|wanted| wanted.rows));
+        assert_eq!(all[0], Wanted { rows: 1, context_splits: vec![1, 2] });
+        assert_eq!(all[32], Wanted { rows: 256, context_splits: MOST_SPLITS.to_vec() });
+        // Short contexts, few sequences.
+        assert_eq!(wanted(3, 100, &[[32, 8, 128]], plan).iter().map(|w| w.rows).collect::<Vec<_>>(), [1, 2, 3]);
+        let invariant = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, true);
+        assert_eq!(wanted(256, 1 << 17, &[[32, 8, 128]], invariant).len(), 14);
+    }
+
+    #[test]
+    fn batches_are_split_as_wanted_and_stay_in_the_first_block() {
+        for (rows, splits, longest) in [(1, 1, 16), (7, 8, 1000), (256, 32, 1 << 17), (3, 16, 2000)] {
+            let batch = batch(rows, splits, longest, 16);
+            validate_batch(&batch).unwrap();
+            assert_eq!(batch.num_tokens(), rows);
+            let most = batch.context_lens.iter().copied().max().unwrap();
+            assert!(most <= longest && tuning::context_splits(most) == splits, "{most}");
+            let table = batch.block_table(0, 0);
+            assert_eq!((table.len(), table.iter().max()), ((most as usize).div_ceil(16), Some(&0)));
+        }
+    }
+}

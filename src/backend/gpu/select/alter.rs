@@ -1,0 +1,136 @@
+//! Bias, masks and penalties of a step's rows: the tokens whose logits change are sent with every step, so the device
+//! keeps nothing of a sequence.
+//!
+//! A list is as long as a sequence has distinct tokens, 12 bytes each: for 256 sequences of a thousand tokens 3 MB,
+//! written while the device computes the logits and copied in a tenth of a millisecond. It costs a small part of what
+//! attention reads for the same tokens, whatever their number.
+
+use crate::Result;
+use crate::backend::gpu::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
+use crate::backend::gpu::buffer::count;
+use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, Function, HostBuffer, KernelArgs, StepLimits, Stream};
+use crate::selection::Alteration;
+
+/// Tokens of a row for which there is room, on average of the most rows.
+const TOKENS_PER_ROW: usize = 4096;
+/// Room for these many in any case: the largest vocabularies.
+const LEAST_TOKENS: usize = 1 << 18;
+
+const ROW_BYTES: usize = size_of::<AlteredRow>();
+const TOKEN_BYTES: usize = size_of::<AlteredToken>();
+
+/// What changes the rows of one step, on both sides.
+pub struct Alterations {
+    host: HostBuffer,
+    device: DeviceBuffer,
+    max_rows: usize,
+    max_tokens: usize,
+    /// Altered rows of the step, with their tokens.
+    rows: Vec<AlteredRow>,
+    num_tokens: usize,
+}
+
+/// Rows and tokens for which there is room.
+fn room(limits: &StepLimits) -> (usize, usize) {
+    let rows = limits.seqs.min(limits.logits_rows);
+    (rows, rows.saturating_mul(TOKENS_PER_ROW).max(LEAST_TOKENS))
+}
+
+/// Bytes of both sides.
+pub fn bytes(limits: &StepLimits) -> usize {
+    let (rows, tokens) = room(limits);
+    rows.saturating_mul(ROW_BYTES).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
+}
+
+impl Alterations {
+    pub fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
+        let (max_rows, max_tokens) = room(limits);
+        Ok(Self {
+            host: HostBuffer::new(device, bytes(limits))?,
+            device: DeviceBuffer::new(device, bytes(limits) as u64)?,
+            max_rows,
+            max_tokens,
+            rows: Vec::with_capacity(max_rows),
+            num_tokens: 0,
+        })
+    }
+
+    /// The alterations of the next step are to follow.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.num_tokens = 0;
+    }
+
+    /// Adds what changes a row of the step. `false` where there is no room for it: such a row is the host's to alter.
+    pub fn add(&mut self, row: u32, alteration: &Alteration<'_>) -> bool {
+        let tokens = alteration.tokens;
+        if self.rows.len() == self.max_rows || tokens.len() > self.max_tokens - self.num_tokens {
+            return false;
+        }
+        // Behind the room for all rows.
+        let at = self.max_rows * ROW_BYTES + self.num_tokens * TOKEN_BYTES;
+        let places = self.host.as_mut_slice()[at..].as_chunks_mut::<TOKEN_BYTES>().0;
+        for (place, token) in places.iter_mut().zip(tokens) {
+            AlteredToken { id: token.id, bias: token.bias, seen: token.seen }.store(place);
+        }
+        let penalties = alteration.penalties;
+        self.rows.push(AlteredRow {
+            row,
+            first: self.num_tokens as u32,
+            count: tokens.len() as u32,
+            repetition: penalties.repetition,
+            frequency: penalties.frequency,
+            presence: penalties.presence,
+        });
+        self.num_tokens += tokens.len();
+        true
+    }
+
+    /// Queues the copy of what was added, and the kernel that alters the rows of `cols` at `logits`.
+    ///
+    /// # Safety
+    /// The rows that were added are rows at `logits`, and `function` is `alter_logits`. The last step's copies have
+    /// run.
+    pub unsafe fn queue(&mut self, stream: &Stream, function: &Function, logits: DevicePtr, cols: usize) -> Result<()> {
+        if self.rows.is_empty() {
+            return Ok(());
+        }
+        let places = self.host.as_mut_slice().as_chunks_mut::<ROW_BYTES>().0;
+        for (place, &row) in places.iter_mut().zip(&self.rows) {
+            row.store(place);
+        }
+        let rows = self.device.ptr();
+        let args = AlterLogitsArgs { logits, rows, tokens: self.token(0), cols: count(cols)? };
+        let first = self.max_rows * ROW_BYTES;
+        let host = self.host.as_slice();
+        // SAFETY: both buffers have room for the most rows and tokens, and the host's is written again only for the
+        // next step (the caller's promise). Tokens behind the row are passed over, the rows are there.
+        unsafe {
+            stream.copy_to_device(rows, &host[..self.rows.len() * ROW_BYTES])?;
+            if self.num_tokens > 0 {
+                stream.copy_to_device(args.tokens, &host[first..first + self.num_tokens * TOKEN_BYTES])?;
+            }
+            stream.launch(function, [count(self.rows.len())?, 1, 1], &args)
+        }
+    }
+
+    fn token(&self, place: u32) -> DevicePtr {
+        self.device.ptr().offset((self.max_rows * ROW_BYTES + place as usize * TOKEN_BYTES) as u64)
+    }
+
+    /// Where a row's tokens lie on the device, each now with its logit before the alteration, and their bytes.
+    pub fn tokens_of(&self, row: usize) -> Option<(DevicePtr, usize)> {
+        let found = self.rows.iter().find(|altered| altered.row as usize == row)?;
+        Some((self.token(found.first), found.count as usize * TOKEN_BYTES))
+    }
+}
+
+/// Gives the tokens of a row, as the device left them, their logits back.
+pub fn undo(tokens: &[u8], row: &mut [f32]) {
+    for token in tokens.as_chunks::<TOKEN_BYTES>().0 {
+        let [a, b, c, d, e, f, g, h, ..] = *token;
+        if let Some(logit) = row.get_mut(u32::from_ne_bytes([a, b, c, d]) as usize) {
+            *logit = f32::from_ne_bytes([e, f, g, h]);
+        }
+    }
+}

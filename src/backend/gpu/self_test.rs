@@ -1,0 +1,197 @@
+//! The load-time self-test: a slice of a real weight of each type, and of each stack of two types that has kernels of
+//! its own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that
+//! went wrong, is found here and not in a conversation.
+
+use super::args::Format;
+use super::backend::GpuBackend;
+use super::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
+use super::{DeviceBuffer, DevicePtr, HostBuffer, KernelType, MATMUL_ROWS};
+use crate::backend::Backend;
+use crate::quant::{self, GgmlType};
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Rows of activations: so many that each variant of the matrix kernels has its turn.
+const MAX_ROWS: usize = 64;
+/// Of a product's terms, as they would add up at worst. `gemv` sums exact integers and f32; the matrix units take
+/// weights rounded to f16, scales and minimums before them.
+const GEMV_ERROR: f64 = 1e-5;
+const MATMUL_ERROR: f64 = 1.0 / 1024.0;
+
+/// The first rows of a tensor, or of several in a stack, as the file and the device have them.
+pub struct Sample {
+    matrix: Matrix,
+    slices: Vec<Slice>,
+}
+
+/// What the products of the test are computed on. The backend holds it: after an error they may still run, and the
+/// backend's drop waits for them.
+pub struct TestMemory {
+    host: HostBuffer,
+    x: DeviceBuffer,
+    out: DeviceBuffer,
+}
+
+struct Slice {
+    name: String,
+    file_type: GgmlType,
+    /// In the file's blocks.
+    data: Vec<u8>,
+}
+
+impl Sample {
+    /// Each tensor with its type on the device and where it is there.
+    pub fn new(parts: &[(&TensorView<'_>, KernelType, DevicePtr)]) -> Self {
+        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new(), up: None };
+        let mut slices = Vec::new();
+        for &(weight, ty, tiles) in parts {
+            let rows = weight.rows.min(TILE_ROWS);
+            let row_bytes = weight.data.len() / weight.rows.max(1);
+            matrix.segments.push(Segment { ty, first_row: matrix.rows, rows, tiles, bias: DevicePtr::NULL });
+            matrix.rows += rows;
+            matrix.cols = weight.cols;
+            slices.push(Slice {
+                name: weight.name.to_owned(),
+                file_type: weight.ggml_type,
+                data: weight.data[..rows * row_bytes].to_vec(),
+            });
+        }
+        Self { matrix, slices }
+    }
+
+    /// Whether these are the types on the device, in this order.
+    pub fn is_of(&self, types: &[KernelType]) -> bool {
+        self.matrix.segments.iter().map(|segment| segment.ty).eq(types.iter().copied())
+    }
+
+    fn kernel_type(&self) -> KernelType {
+        self.matrix.segments.first().map_or(KernelType::F32, |segment| segment.ty)
+    }
+
+    /// Decoded by the CPU.
+    fn weights(&self) -> Result<Vec<f32>> {
+        let mut weights = vec![0.0; self.matrix.rows * self.matrix.cols];
+        let mut rest = &mut weights[..];
+        for (slice, segment) in self.slices.iter().zip(&self.matrix.segments) {
+            let (here, after) = rest.split_at_mut(segment.rows * self.matrix.cols);
+            quant::dequantize(slice.file_type, &slice.data, here)?;
+            rest = after;
+        }
+        Ok(weights)
+    }
+
+    /// The texts of the slices, for a message.
+    fn all<'a>(&'a self, text: impl Fn(&'a Slice) -> &'a str) -> String {
+        self.slices.iter().map(text).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// Whole numbers up to 127, one of them 127 in each 16: quantised to 8 bits, or rounded to f16, they stay what they
+/// are.
+fn activations(rows: usize, cols: usize) -> Vec<f32> {
+    let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { ((i * 7919 + i / 251) % 255) as f32 - 127.0 };
+    (0..rows).flat_map(|row| (0..cols).map(move |col| value(col + 16 * row * 31))).collect()
+}
+
+/// A product and the size of its terms, in f64.
+fn expected(weights: &[f32], x: &[f32]) -> (f64, f64) {
+    let mut sums = (0.0, 0.0);
+    for (weights, x) in weights.chunks(TILE_COLS).zip(x.chunks(TILE_COLS)) {
+        let largest = weights.iter().fold(0.0f32, |most, w| most.max(w.abs()));
+        for (&w, &x) in weights.iter().zip(x) {
+            sums.0 += f64::from(w) * f64::from(x);
+            sums.1 += f64::from(largest) * f64::from(x.abs());
+        }
+    }
+    sums
+}
+
+impl GpuBackend {
+    /// Multiplies a slice of each sample with 1 and up to 64 rows.
+    ///
+    /// # Errors
+    /// `Error::Device` naming tensor, type, rows and device at the first product that is wrong.
+    pub(super) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
+        let most_cols = samples.iter().map(|sample| sample.matrix.cols).max().unwrap_or(0);
+        if !self.options.self_test || most_cols == 0 {
+            return Ok(());
+        }
+        let most_outputs = samples.iter().map(|sample| sample.matrix.rows).max().unwrap_or(0);
+        let x_bytes = Format::F32.bytes(MAX_ROWS, most_cols);
+        let memory = self.test_memory.insert(TestMemory {
+            host: HostBuffer::new(&self.device, x_bytes as usize)?,
+            x: DeviceBuffer::new(&self.device, x_bytes)?,
+            out: DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?,
+        });
+        let x = Buffer { ptr: memory.x.ptr(), bytes: memory.x.bytes(), format: Format::F32 };
+        let mut out = Buffer { ptr: memory.out.ptr(), bytes: memory.out.bytes(), format: Format::F32 };
+        for sample in samples {
+            let values = activations(MAX_ROWS, sample.matrix.cols);
+            self.upload_activations(&values)?;
+            let weights = sample.weights()?;
+            for rows in [1].into_iter().chain(MATMUL_ROWS.map(|rows| rows as usize)) {
+                self.linear(&sample.matrix, &x, rows, &mut out)?;
+                let got = self.to_host(&out, rows, sample.matrix.rows)?.to_vec();
+                self.compare(sample, &weights, &values, rows, &got)?;
+            }
+        }
+        self.stream.synchronize()?;
+        self.test_memory = None;
+        Ok(())
+    }
+
+    fn upload_activations(&mut self, values: &[f32]) -> Result<()> {
+        let memory = self.test_memory.as_mut().ok_or_else(|| Error::internal("a self-test without its memory"))?;
+        for (bytes, value) in memory.host.as_mut_slice().as_chunks_mut().0.iter_mut().zip(values) {
+            *bytes = value.to_ne_bytes();
+        }
+        // SAFETY: the copy has run before the host buffer is written again: the products after it are waited for, and
+        // after an error it is not written again.
+        unsafe { self.stream.copy_to_device(memory.x.ptr(), &memory.host.as_slice()[..4 * values.len()]) }
+    }
+
+    fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {
+        let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
+        let is_gemv = self.activation_format(ty.matmul_format(), rows).is_f32();
+        // Rows that were decoded on the host are f16 for both.
+        let exact = sample.slices.iter().all(|slice| KernelType::of(slice.file_type).is_some());
+        let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };
+        for (x, got) in x.chunks(cols).zip(got.chunks(sample.matrix.rows)) {
+            for (weights, &got) in weights.chunks(cols).zip(got) {
+                let (expected, terms) = expected(weights, x);
+                let near = match expected.is_finite() {
+                    true => (f64::from(got) - expected).abs() <= error * terms,
+                    // A weight of the file is not a number, and is to stay so.
+                    false => !got.is_finite(),
+                };
+                if !near {
+                    let kernel = if is_gemv { "gemv" } else { "matmul" };
+                    return Err(Error::Device {
+                        device: self.device.label().to_owned(),
+                        problem: format!(
+                            "self-test: {kernel} of {} weights ({}, {rows} rows) gives {got}, {expected} is right; do not \
+                             serve with this device and driver (ROCMFORGE_SELF_TEST=0 skips the test)",
+                            sample.all(|slice| slice.file_type.name()),
+                            sample.all(|slice| &slice.name),
+                        ),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn activations_survive_quantisation() {
+        for cols in [16, 100, 4096] {
+            let x = activations(3, cols);
+            assert!(x.iter().all(|x| x.abs() <= 127.0 && x.fract() == 0.0));
+            assert!(x.chunks(cols).all(|row| row.chunks(16).all(|block| block[0] == 127.0)));
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The argument structs of Rust and C++ are the same bytes.
+
+use std::fmt::Write;
+use std::process::Command;
+
+use crate::backend::gpu::args::{CopyStepArgs, GemvArgs, GemvPairArgs, layouts};
+use crate::backend::gpu::{DevicePtr, KernelArgs};
+
+/// G: a field that moved in one of the two languages would be an address where a count belongs.
+#[test]
+fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
+    let mut expected = String::new();
+    let mut program = String::from(
+        "#include <cstddef>\n#include <cstdio>\nusing u8 = unsigned char;\nusing u16 = unsigned short;\n\
+         using u32 = unsigned;\nusing u64 = unsigned long long;\n#include \"args.h\"\nint main() {\n",
+    );
+    for (name, size, fields) in layouts() {
+        writeln!(expected, "{name} {size}").unwrap();
+        writeln!(program, "  std::printf(\"{name} %zu\\n\", sizeof({name}));").unwrap();
+        for (field, offset) in fields {
+            writeln!(expected, "{name}.{field} {offset}").unwrap();
+            writeln!(program, "  std::printf(\"{name}.{field} %zu\\n\", offsetof({name}, {field}));").unwrap();
+        }
+    }
+    program.push_str("}\n");
+    // Structs that Rust does not know would go unseen.
+    let header = include_str!("../../../../kernels/args.h");
+    let structs = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
+    assert_eq!(structs.collect::<Vec<_>>(), layouts().iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+
+    let folder = tempfile::tempdir().unwrap();
+    let (source, binary) = (folder.path().join("args.cpp"), folder.path().join("args"));
+    std::fs::write(&source, program).unwrap();
+    let kernels = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
+    let compiled = Command::new("c++").args(["-std=c++17", "-I", kernels, "-o"]).arg(&binary).arg(&source).output();
+    let Ok(compiled) = compiled else {
+        println!("skipped: no C++ compiler (c++)");
+        return;
+    };
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    let printed = Command::new(&binary).output().unwrap();
+    assert_eq!(String::from_utf8(printed.stdout).unwrap(), expected);
+}
+
+/// Bytes between and behind the numbers are not what the stack held there: AMD's driver is given whole structs, and the
+/// stand-in takes words of them for addresses.
+#[test]
+fn what_lies_between_the_numbers_is_zero() {
+    let mut bytes = [0; size_of::<CopyStepArgs>()];
+    CopyStepArgs { from: DevicePtr(0x0102_0304_0506_0708), out: DevicePtr(u64::MAX), least: 9 }.store(&mut bytes);
+    let expected = [&0x0102_0304_0506_0708u64.to_ne_bytes()[..], &[0xff; 8], &9u32.to_ne_bytes(), &[0; 4]];
+    assert_eq!(bytes, *expected.concat());
+
+    // Nested structs have padding in the middle too.
+    let ones = |bytes: &[u8]| bytes.iter().filter(|byte| **byte != 0).count();
+    let product = GemvArgs {
+        weights: DevicePtr(u64::MAX),
+        weights_up: DevicePtr(u64::MAX),
+        x: DevicePtr(u64::MAX),
+        norm: DevicePtr(u64::MAX),
+        bias: DevicePtr(u64::MAX),
+        out: DevicePtr(u64::MAX),
+        experts: DevicePtr(u64::MAX),
+        expert_bytes: u64::MAX,
+        out_rows: u32::MAX,
+        cols: u32::MAX,
+        rows: u32::MAX,
+        x_stride: u32::MAX,
+        out_stride: u32::MAX,
+        flags: u32::MAX,
+        grid_x: u32::MAX,
+        eps: f32::from_bits(u32::MAX),
+        share: u32::MAX,
+    };
+    let mut bytes = [0; size_of::<GemvPairArgs>()];
+    GemvPairArgs { first: product, second: product }.store(&mut bytes);
+    assert_eq!((ones(&bytes[..100]), ones(&bytes[100..104])), (100, 0));
+    assert_eq!((ones(&bytes[104..204]), ones(&bytes[204..])), (100, 0));
+}

@@ -1,0 +1,161 @@
+//! Mutation: a kernel that lacks any one of its barriers fails a case, in one of the two extreme orders of its waves.
+//!
+//! Such a kernel may do anything: write anywhere, or never end. Each runs in a process of its own, which is this test
+//! again, told what to leave out.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::panic::AssertUnwindSafe;
+use std::process::{Command, ExitStatus, Stdio};
+
+use super::devices::{self, CPU_TARGETS};
+use crate::Result;
+use crate::backend::conformance::{self, Accuracy, Extent, Tally};
+use crate::backend::gpu::compile::Compiler;
+use crate::backend::gpu::{Device, GpuLoader, KernelType, Unit};
+use crate::config::{EngineArgs, GpuOptions};
+use crate::quant::GgmlType;
+
+type Opened = (Device, GpuOptions);
+
+/// Ten times what the longest cases take, in seconds of processor time, so that a busy machine changes nothing.
+const CPU_SECONDS: libc::rlim_t = 600;
+
+/// Number, file and line of the barriers of a unit that was compiled for the CPU (gpu_cpu.h).
+fn barriers(image: &[u8]) -> Vec<(u32, String)> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("unit.so");
+    std::fs::write(&path, image).unwrap();
+    // SAFETY: the functions' types are those of gpu_cpu.h, which returns strings that live as long as the library.
+    unsafe {
+        // Never closed: other threads may be about to reach thread-local variables, which closing is no friend of.
+        let library = Box::leak(Box::new(libloading::Library::new(&path).unwrap()));
+        let count = library.get::<unsafe extern "C" fn() -> c_int>(b"cpu_barrier_sites").unwrap()();
+        let file = library.get::<unsafe extern "C" fn(c_int) -> *const c_char>(b"cpu_barrier_file").unwrap();
+        let line = library.get::<unsafe extern "C" fn(c_int) -> c_int>(b"cpu_barrier_line").unwrap();
+        // Numbers without a file stand in code that this unit does not use.
+        let compiled = (0..count).filter(|&n| !file(n).is_null());
+        let name = |n| CStr::from_ptr(file(n)).to_string_lossy().rsplit('/').next().unwrap().to_owned();
+        compiled.map(|n| (n as u32, format!("{}:{}", name(n), line(n)))).collect()
+    }
+}
+
+/// Runs a test of this module in a process of its own, without a barrier.
+fn run_without(barrier: &str, test: &str) -> ExitStatus {
+    let name = format!("{}::{test}", module_path!().split_once("::").unwrap().1);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &name]).env("ROCMFORGE_TEST_WITHOUT_BARRIER", barrier);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+}
+
+fn limit_cpu_time() {
+    let limit = libc::rlimit { rlim_cur: CPU_SECONDS, rlim_max: CPU_SECONDS };
+    // SAFETY: a plain system call on a value that outlives it.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CPU, &limit) }, 0);
+}
+
+/// Runs the cases in both orders at once, and ends the process where one of them is wrong: which order it is that shows
+/// that a barrier is missing, and how soon, is not known before.
+fn run_in_both_orders(cases: &(impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync)) {
+    let run = |target: &str| {
+        let mut go_on = |_: &str| true;
+        let mut tally = Tally::new(Extent::UntilWrong, &mut go_on);
+        cases(&devices::open(target).unwrap(), &mut tally).unwrap();
+        assert!(tally.into_groups().iter().all(|group| group.cases > 0 && group.wrong == 0));
+    };
+    std::thread::scope(|scope| {
+        for target in &CPU_TARGETS[..2] {
+            scope.spawn(move || {
+                if std::panic::catch_unwind(AssertUnwindSafe(|| run(target))).is_err() {
+                    std::process::exit(1);
+                }
+            });
+        }
+    });
+}
+
+/// Leaves out each barrier of a unit in turn. In the process that does without one: runs the cases.
+fn check(
+    test: &str,
+    file: &'static str,
+    ty: Option<KernelType>,
+    cases: impl Fn(&Opened, &mut Tally<'_>) -> Result<()> + Sync,
+) {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    if EngineArgs::new("").with_env().unwrap().gpu.without_barrier.is_some() {
+        limit_cpu_time();
+        return run_in_both_orders(&cases);
+    }
+    let unit = ty.map_or(Unit::plain(file), |ty| Unit::typed(file, ty));
+    let image = Compiler::new(device.properties(), &options).code_object(unit).unwrap().image;
+    let barriers = barriers(&image);
+    assert!(!barriers.is_empty(), "{file} has no barriers");
+    // No barrier has this number: nothing is left out, and nothing else may be what the others fail of.
+    assert!(run_without(&format!("{file}:{}", u16::MAX), test).success(), "the cases fail with all barriers");
+    let needless = barriers.iter().filter(|(barrier, place)| {
+        let status = run_without(&format!("{file}:{barrier}"), test);
+        println!("{place}: {status}");
+        status.success()
+    });
+    let needless: Vec<&str> = needless.map(|(_, place)| &**place).collect();
+    assert!(needless.is_empty(), "without one of these barriers everything passes: {needless:?}");
+}
+
+fn loader(device: &Opened) -> impl Fn(usize) -> Result<GpuLoader> + Copy {
+    |rows| devices::make_loader(device, rows)
+}
+
+#[test]
+fn barriers_of_a_step() {
+    check("barriers_of_a_step", "step.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)
+    });
+}
+
+#[test]
+fn barriers_of_rows() {
+    check("barriers_of_rows", "rows.hip", None, |device, tally| conformance::elementwise::check(loader(device), tally));
+}
+
+#[test]
+fn barriers_of_gemv() {
+    check("barriers_of_gemv", "gemv.hip", Some(KernelType::Q8_0), |device, tally| {
+        conformance::linear::check_type(loader(device), GgmlType::Q8_0, tally)?;
+        conformance::fused::check(loader(device), tally)
+    });
+}
+
+#[test]
+fn barriers_of_matmul() {
+    check("barriers_of_matmul", "matmul.hip", Some(KernelType::Q8_0), |device, tally| {
+        conformance::linear::check_type(loader(device), GgmlType::Q8_0, tally)
+    });
+}
+
+#[test]
+fn barriers_of_experts() {
+    check("barriers_of_experts", "experts.hip", None, |device, tally| {
+        conformance::experts::check(loader(device), tally)
+    });
+}
+
+#[test]
+fn barriers_of_decode_attention() {
+    check("barriers_of_decode_attention", "attention_decode.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)?;
+        conformance::rope_attention::check(loader(device), tally)
+    });
+}
+
+#[test]
+fn barriers_of_prefill_attention() {
+    check("barriers_of_prefill_attention", "attention_prefill.hip", None, |device, tally| {
+        conformance::attention::check(loader(device), Accuracy::GPU, tally)
+    });
+}
+
+#[test]
+fn barriers_of_sampling() {
+    check("barriers_of_sampling", "sampling.hip", None, |device, tally| {
+        conformance::selection::check(loader(device), tally)
+    });
+}

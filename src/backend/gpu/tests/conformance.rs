@@ -1,0 +1,145 @@
+//! The conformance cases of all backends, on every device.
+
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS, KIN_TARGETS, WEAK_TARGETS};
+use crate::backend::conformance::{self, Accuracy};
+use crate::backend::gpu::{Device, KernelType, Kernels, Unit};
+use crate::config::GpuOptions;
+use crate::quant::GgmlType;
+
+type Opened = (Device, GpuOptions);
+
+/// Every op on every tensor type, odd shapes first, against f64, in memory that is poisoned and guarded; nothing stays
+/// on the device.
+fn check(device: Option<Opened>) {
+    let Some(device) = device else { return };
+    // Where they have to be compiled: several at once, and not by two tests.
+    Kernels::new(&device.0, &device.1).unwrap().prepare(&Unit::all()).unwrap();
+    conformance::pass(|tally| conformance::check_all(|rows| devices::make_loader(&device, rows), Accuracy::GPU, tally));
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+/// The same in AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device:
+/// their products would execute the code of F16 once more for each.
+fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
+    let Some(device) = devices::open(target) else { return };
+    let types = |ty| KernelType::of(ty).is_some() && types(ty);
+    let loader = |rows| devices::make_loader(&device, rows);
+    conformance::pass(|tally| conformance::check_types(loader, Accuracy::GPU, types, tally));
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+/// Every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
+fn check_kin(target: &str) {
+    let types = [GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q6_K];
+    check_machine_code(target, |ty| types.contains(&ty));
+}
+
+/// In batch-invariant mode results have the same bits whatever was computed with them.
+fn check_invariance(device: Option<Opened>) {
+    let Some((device, options)) = device else { return };
+    let device = (device, GpuOptions { batch_invariant: true, ..options });
+    conformance::pass(|tally| conformance::check_invariance(|rows| devices::make_loader(&device, rows), tally));
+}
+
+/// G1, G5, G16, G19, G20, G21: contexts up to 4097 tokens, rows with nothing to attend to, 151,936 logits.
+#[test]
+fn cpu_wave32_up() {
+    check(devices::open(CPU_TARGETS[0]));
+}
+
+#[test]
+fn cpu_wave32_down() {
+    check(devices::open(CPU_TARGETS[1]));
+}
+
+#[test]
+fn cpu_wave64_up() {
+    check(devices::open(CPU_TARGETS[2]));
+}
+
+/// G1, G5, G16, G19, G20, G21: the other size of a wave, in the other order.
+#[test]
+fn cpu_wave64_down() {
+    check(devices::open(CPU_TARGETS[3]));
+}
+
+#[test]
+fn invariance_on_the_cpu() {
+    check_invariance(devices::open(CPU_TARGETS[1]));
+}
+
+/// G1, G5, G16, G18, G19, G20: what the compiler made of the kernels, every access checked.
+#[test]
+fn gfx1100() {
+    check_machine_code(AMD_TARGETS[0], |_| true);
+}
+
+#[test]
+fn gfx942() {
+    check_machine_code(AMD_TARGETS[1], |_| true);
+}
+
+#[test]
+fn gfx90a() {
+    check_machine_code(AMD_TARGETS[2], |_| true);
+}
+
+#[test]
+fn gfx1030() {
+    check_machine_code(AMD_TARGETS[3], |_| true);
+}
+
+#[test]
+fn gfx1201() {
+    check_machine_code(AMD_TARGETS[4], |_| true);
+}
+
+/// Products of bf16 in two halves, and accumulators in registers of their own.
+#[test]
+fn gfx908() {
+    check_kin(KIN_TARGETS[0]);
+}
+
+#[test]
+fn gfx950() {
+    check_kin(KIN_TARGETS[1]);
+}
+
+#[test]
+fn gfx1151() {
+    check_kin(KIN_TARGETS[2]);
+}
+
+/// Ops in which blocks hand each other what they have stored, where nothing but releases and acquires makes that seen.
+fn check_order(target: &str) {
+    let Some(device) = devices::open(target) else { return };
+    let loader = |rows| devices::make_loader(&device, rows);
+    conformance::pass(|tally| conformance::splits::check(loader, Accuracy::GPU, 2, tally));
+    assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
+}
+
+#[test]
+fn order_of_memory_on_gfx90a() {
+    check_order(WEAK_TARGETS[0]);
+}
+
+#[test]
+fn order_of_memory_on_gfx942() {
+    check_order(WEAK_TARGETS[1]);
+}
+
+#[test]
+fn order_of_memory_on_gfx1100() {
+    check_order(WEAK_TARGETS[2]);
+}
+
+#[test]
+fn order_of_memory_on_gfx1201() {
+    check_order(WEAK_TARGETS[3]);
+}
+
+#[test]
+fn real_device() {
+    check(devices::open_real());
+    check_invariance(devices::open_real());
+}

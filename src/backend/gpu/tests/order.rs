@@ -1,0 +1,87 @@
+//! Mutation: without any one of its waits the engine ends in a fault of the stand-in, which names both that were in no
+//! order. With them, every other test here shows that there is none.
+
+use super::devices::{self, FAULTY_TARGETS};
+use crate::backend::conformance::{Random, fill, matrix, rows_batch};
+use crate::backend::gpu::upload::Uploader;
+use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend};
+use crate::backend::{Backend, Loader};
+use crate::config::GpuOptions;
+
+/// `hipsim_without`.
+const STREAM: u32 = 1;
+const EVENT: u32 = 2;
+const NONE: u32 = 0;
+
+/// The fault, which has to contain all of some parts.
+fn expect(options: &GpuOptions, parts: &[&str]) {
+    let fault = devices::fault(options);
+    parts.iter().for_each(|part| assert!(fault.contains(part), "{part:?} is not in {fault:?}"));
+}
+
+/// Three pieces through the two slots of an upload.
+fn upload(device: &Device) -> crate::Result<()> {
+    let out = DeviceBuffer::new(device, 4096)?;
+    let mut uploader = Uploader::new(device, 1024, 1024)?;
+    for piece in 0..3u8 {
+        uploader.bytes(&[piece; 1024], out.range(1024 * u64::from(piece), 1024)?)?;
+    }
+    uploader.finish()
+}
+
+/// A slot may be written again only once its copy has been waited for.
+#[test]
+fn an_upload_needs_the_wait_for_its_slot() {
+    let Some((device, options)) = devices::open(FAULTY_TARGETS[0]) else { return };
+    upload(&device).unwrap();
+    devices::leave_out(&options, EVENT);
+    upload(&device).unwrap_err();
+    expect(&options, &["the host used", "ThreadId", "copy of 1024 bytes from the host's"]);
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// What a step leaves may be read only once its stream has been waited for.
+#[test]
+fn results_need_the_wait_for_the_stream() {
+    let Some(device) = devices::open(FAULTY_TARGETS[1]) else { return };
+    let mut loader = devices::loader(&device, 1);
+    let table = matrix(&mut loader, &Random(1).values(32), 32).unwrap();
+    let mut out = loader.alloc_buffer(1, 32).unwrap();
+    let mut backend = loader.finish().unwrap();
+    fill(&mut backend, &table, 1, &mut out).unwrap();
+    backend.to_host(&out, 1, 32).unwrap();
+    devices::leave_out(&device.1, STREAM);
+    backend.to_host(&out, 1, 32).unwrap();
+    devices::leave_out(&device.1, NONE);
+    assert!(backend.to_host(&out, 1, 32).is_err());
+    expect(&device.1, &["the host used", "ThreadId", "copy of 128 bytes from", "to the host's"]);
+    drop((backend, table, out));
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// A step's numbers may be written over only once the first kernel of the step before has read its own.
+#[test]
+fn a_step_needs_the_wait_for_the_copy_of_the_one_before() {
+    let Some(device) = devices::open(FAULTY_TARGETS[2]) else { return };
+    let mut loader = devices::loader(&device, 1);
+    let table = matrix(&mut loader, &Random(1).values(32), 32).unwrap();
+    let mut out = loader.alloc_buffer(1, 32).unwrap();
+    let mut backend = loader.finish().unwrap();
+    let batch = rows_batch(vec![0]);
+    let step = |backend: &mut GpuBackend, out: &mut Buffer| {
+        backend.begin_step(&batch).unwrap();
+        backend.begin_ops(&batch).unwrap();
+        backend.embed(&table, &batch, 1.0, out).unwrap();
+        backend.end_ops().unwrap();
+    };
+    step(&mut backend, &mut out);
+    step(&mut backend, &mut out);
+    backend.to_host(&out, 1, 32).unwrap();
+    devices::leave_out(&device.1, EVENT);
+    step(&mut backend, &mut out);
+    step(&mut backend, &mut out);
+    assert!(backend.to_host(&out, 1, 32).is_err());
+    expect(&device.1, &["the host used", "ThreadId", "launch of copy_step"]);
+    drop((backend, table, out));
+    assert_eq!(device.0.allocated_bytes(), 0);
+}

@@ -1,0 +1,284 @@
+//! Recorded steps are repeated only for batches that their ops would have taken.
+
+use super::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS};
+use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
+use crate::backend::gpu::describe::decode_steps;
+use crate::backend::gpu::{Device, DeviceProperties, GpuLoader, StepLimits, graphs, recorded_steps};
+use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
+use crate::batch::{Batch, NULL_BLOCK};
+use crate::config::{GpuOptions, KvCacheDtype, Platform};
+use crate::{Error, Result};
+
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 };
+const CACHE: KvLayerSpec =
+    KvLayerSpec { num_blocks: 8, block_size: 16, num_kv_heads: 1, head_dim: 16, dtype: KvCacheDtype::F32 };
+/// Rows of the embedding table, but for a block of NaN.
+const TOKENS: usize = 64;
+const WINDOW: Option<u32> = Some(20);
+
+/// What makes a batch a bad one.
+type Spoil = fn(&mut Batch);
+
+fn rope() -> RopeSpec {
+    RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0], magnitude: 1.0 }
+}
+
+/// A step as the decoder runs it: how it came to run, and attention's output.
+fn step(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<(Plan, Vec<f32>)> {
+    let plan = ops(rig, batch)?;
+    Ok((plan, rig.backend.to_host(&rig.out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+}
+
+/// Lets the device record the steps that it wants, as the decoder does.
+fn rehearse(rig: &mut AttentionRig<GpuLoader>) -> Result<()> {
+    while let Some(batch) = rig.backend.next_rehearsal()? {
+        let outcome = ops(rig, &batch);
+        rig.backend.rehearsed(outcome.map(drop))?;
+    }
+    Ok(())
+}
+
+fn ops(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<Plan> {
+    let rope = rope();
+    let args = AttentionArgs { scale: 1.0, softcap: None, window: WINDOW };
+    let AttentionRig { backend, table, qkv, angles, out, kv, .. } = rig;
+    backend.begin_step(batch)?;
+    let plan = backend.begin_ops(batch)?;
+    if let Plan::Run { .. } = plan {
+        backend.rope_angles(&rope, batch, angles)?;
+        backend.embed(table, batch, 1.0, qkv)?;
+        let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles };
+        backend.rope_attention(qkv, LAYOUT, rotation, args, batch, 0, kv, out)?;
+    }
+    backend.end_ops()?;
+    Ok(plan)
+}
+
+/// A recording may be forbidden: the steps then run op by op and give the same.
+#[test]
+fn without_recordings() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let outputs = [Some(true), Some(false)].map(|graphs| {
+        let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
+        let rows = Random(1).values(TOKENS * LAYOUT.cols());
+        let mut rig =
+            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+        rehearse(&mut rig).unwrap();
+        let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
+        for piece in &pieces {
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+                .unwrap();
+        }
+        let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+        batch.logits_indices = vec![0, 1, 2];
+        let (first, expected) = step(&mut rig, &batch).unwrap();
+        let (second, output) = step(&mut rig, &batch).unwrap();
+        let plan = if graphs == Some(true) { Plan::Replay } else { Plan::Run { rows: 3 } };
+        assert_eq!((first, second), (plan, plan));
+        assert_eq!(output, expected);
+        output
+    });
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+/// Steps are recorded by default but on the drivers of HIP 7.2; the user's word stands above both.
+#[test]
+fn when_steps_are_recorded() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let says = |platform, driver_version, graphs| {
+        let properties = DeviceProperties { platform, driver_version, ..device.properties().clone() };
+        decode_steps(&graphs::wanted(&GpuOptions { graphs, ..options.clone() }, &properties))
+    };
+    let recorded = "decode steps: recorded and repeated";
+    for version in [(6, 0), (7, 1), (7, 3), (7, 13), (10, 2)] {
+        assert_eq!(says(Platform::Amd, version, None), recorded, "{version:?}");
+    }
+    assert_eq!(says(Platform::Nvidia, (7, 2), None), recorded);
+    assert_eq!(says(Platform::Amd, (7, 2), Some(true)), recorded);
+    let faulty = says(Platform::Amd, (7, 2), None);
+    assert!(
+        faulty.contains("op by op") && faulty.contains("HIP 7.2") && faulty.contains("ROCMFORGE_GRAPHS=1"),
+        "{faulty}"
+    );
+    let forbidden = says(Platform::Nvidia, (13, 0), Some(false));
+    assert!(forbidden.contains("op by op") && forbidden.contains("ROCMFORGE_GRAPHS=0"), "{forbidden}");
+}
+
+/// G25: a slot, a block or a token out of range is refused by a step that repeats a recording, as by the step that made
+/// it; the next good batch is served.
+#[test]
+fn a_repeated_step_checks_its_batch() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let rows = Random(1).values(TOKENS * LAYOUT.cols());
+    let mut rig =
+        AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+    rehearse(&mut rig).unwrap();
+    let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
+    // The window has left its first block behind.
+    let long = Piece { first_row: 16, blocks: vec![6, 1, 4], cached: 40, new: 1 };
+    for piece in [&short, &long] {
+        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+            .unwrap();
+    }
+    let mut good = batch_of(&[short, long], CACHE.block_size, WINDOW);
+    good.logits_indices = vec![0, 1];
+    assert_eq!(good.groups[0].block_tables, [3, NULL_BLOCK, 1, 4]);
+
+    let (plan, expected) = step(&mut rig, &good).unwrap();
+    assert_eq!(plan, Plan::Replay);
+    assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+
+    let bad: [(&str, Spoil); 5] = [
+        ("KV slot 128", |batch| batch.groups[0].slot_mapping[1] = (CACHE.num_blocks * CACHE.block_size) as u32),
+        ("block 8 is outside", |batch| batch.groups[0].block_tables[3] = CACHE.num_blocks as u32),
+        ("null block", |batch| batch.groups[0].block_tables[2] = NULL_BLOCK),
+        ("a block table of 2", |batch| {
+            batch.groups[0].block_tables.truncate(3);
+            batch.groups[0].cu_blocks[2] = 3;
+        }),
+        ("token id", |batch| batch.token_ids[0] = (TOKENS + CACHE.block_size) as u32),
+    ];
+    for (problem, spoil) in bad {
+        let mut batch = good.clone();
+        spoil(&mut batch);
+        let error = step(&mut rig, &batch).unwrap_err();
+        assert!(matches!(error, Error::Internal { .. } | Error::InvalidRequest { .. }), "{error}");
+        assert!(error.to_string().contains(problem), "{error}");
+        assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+    }
+}
+
+/// Steps that are recorded once and repeated with other sequences in other orders, on a device that never invalidates
+/// its scalar cache for the kernels of a graph: each gives what it gives op by op.
+fn check_repetitions(target: &str) {
+    let Some((device, options)) = devices::open(target) else { return };
+    let outputs = [Some(false), Some(true)].map(|graphs| {
+        let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
+        let rows = Random(1).values(TOKENS * LAYOUT.cols());
+        let mut rig =
+            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+        rehearse(&mut rig).unwrap();
+        let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
+        let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
+        for piece in &pieces {
+            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
+                .unwrap();
+        }
+        let steps = [[0, 1, 2], [2, 0, 1], [1, 2, 0]].into_iter().enumerate();
+        let steps = steps.map(|(number, order)| {
+            let pieces = order.map(|i| Piece { cached: pieces[i].cached + number, ..pieces[i].clone() });
+            let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+            batch.logits_indices = vec![0, 1, 2];
+            step(&mut rig, &batch).unwrap()
+        });
+        let (plans, outputs): (Vec<_>, Vec<_>) = steps.unzip();
+        let repeated = plans.iter().filter(|&&plan| plan == Plan::Replay).count();
+        assert_eq!(repeated, if graphs == Some(true) { 3 } else { 0 }, "{target}");
+        outputs
+    });
+    assert_eq!(outputs[0], outputs[1], "{target}");
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_the_cpu() {
+    check_repetitions(CPU_TARGETS[0]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx90a() {
+    check_repetitions(WEAK_TARGETS[0]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx942() {
+    check_repetitions(WEAK_TARGETS[1]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx1100() {
+    check_repetitions(WEAK_TARGETS[2]);
+}
+
+#[test]
+fn repeated_steps_read_their_own_numbers_on_gfx1201() {
+    check_repetitions(WEAK_TARGETS[3]);
+}
+
+/// A rig whose load tests what it is to rely on.
+fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<GpuLoader>> {
+    let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, table_entries: 4096 };
+    let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
+    let rows = Random(1).values(TOKENS * LAYOUT.cols());
+    let mut rig = AttentionRig::with_rope(loader, LAYOUT, CACHE, &rows, rope(), None)?;
+    rehearse(&mut rig)?;
+    Ok(rig)
+}
+
+/// Two steps of three sequences: how the second came to run, and its output.
+fn two_steps(rig: &mut AttentionRig<GpuLoader>) -> (Plan, Vec<f32>) {
+    let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 0, new: 1 });
+    let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
+    batch.logits_indices = vec![0, 1, 2];
+    step(rig, &batch).unwrap();
+    step(rig, &batch).unwrap()
+}
+
+/// A driver whose graphs read old numbers is found at the load: steps then run op by op and are right, and it is said
+/// why.
+#[test]
+fn graphs_that_read_old_numbers_are_not_used() {
+    let Some((device, options)) = devices::open(FAULTY_TARGETS[3]) else { return };
+    let mut right = load_tested(&device, &options).unwrap();
+    let described = right.backend.describe();
+    assert!(described.contains("decode steps: recorded"), "{described}");
+    let (plan, expected) = two_steps(&mut right);
+    assert_eq!(plan, Plan::Replay);
+    assert_eq!(
+        recorded_steps(&device, &GpuOptions { self_test: true, ..options.clone() }),
+        "decode steps: recorded and repeated"
+    );
+
+    devices::late_graphs(&options, true);
+    let mut rig = load_tested(&device, &options).unwrap();
+    let doctor = recorded_steps(&device, &GpuOptions { self_test: true, ..options.clone() });
+    for said in [rig.backend.describe(), doctor] {
+        assert!(said.contains("op by op") && said.contains("read old numbers (kernel 1 of 300"), "{said}");
+    }
+    assert_eq!(two_steps(&mut rig), (Plan::Run { rows: 3 }, expected));
+    devices::late_graphs(&options, false);
+    drop((right, rig));
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// So is one whose scalar cache keeps old numbers through a graph: compilers read by it what is the same for all lanes.
+#[test]
+fn graphs_with_an_old_scalar_cache_are_not_used() {
+    let Some((device, options)) = devices::open(WEAK_TARGETS[1]) else { return };
+    let described = load_tested(&device, &options).unwrap().backend.describe();
+    assert!(described.contains("op by op") && described.contains("by plain loads"), "{described}");
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// Whatever call fails, of the test or of the recordings, the load goes on without graphs; a device that is lost ends
+/// it.
+#[test]
+fn a_test_of_graphs_that_fails_fails_no_load() {
+    const NOT_SUPPORTED: i32 = 801;
+    const LOST: i32 = 700;
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let calls = [Call::BeginCapture, Call::EndCapture, Call::InstantiateGraph, Call::LaunchGraph];
+    for (call, nth) in calls.into_iter().flat_map(|call| [(call, 0), (call, 2)]) {
+        faults.fail(call, nth, NOT_SUPPORTED);
+        let mut rig = load_tested(&device, &options).unwrap();
+        assert!(!faults.disarm(), "{call:?}");
+        let described = rig.backend.describe();
+        assert!(described.contains("op by op") && described.contains("failed on purpose"), "{described}");
+        assert_eq!(two_steps(&mut rig).0, Plan::Run { rows: 3 });
+        drop(rig);
+        assert_eq!(faults.live(), Live::default(), "{call:?}");
+    }
+    faults.fail(Call::LaunchGraph, 0, LOST);
+    assert!(matches!(load_tested(&device, &options), Err(Error::EngineDead { .. })));
+    assert_eq!(faults.live(), Live::default());
+}

@@ -1,0 +1,117 @@
+//! What `doctor` says of kernels is what the loaded code says.
+
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use crate::Error;
+use crate::backend::gpu::{
+    KernelId, KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library,
+};
+use crate::config::GpuOptions;
+use crate::quant::{GgmlType, can_dequantize};
+
+/// The row of a type, or of activations, and an op.
+fn row<'a>(rows: &'a [KernelRow], ty: Option<GgmlType>, op: &str) -> &'a KernelRow {
+    let mut found = rows.iter().filter(|row| row.weights.map(|(in_file, _)| in_file) == ty && row.op == op);
+    let row = found.next().unwrap_or_else(|| panic!("no row for {ty:?}, {op}"));
+    assert!(found.next().is_none(), "{ty:?}, {op}");
+    row
+}
+
+/// Every type of a file by every op, with the kernels of that type, or of F16 where it has none; all from the code
+/// objects of the device, which use the matrix unit that the target has.
+#[test]
+fn every_type_and_op_has_its_kernels() {
+    let units = [MatrixUnit::Wmma, MatrixUnit::Mfma, MatrixUnit::Mfma, MatrixUnit::Unused, MatrixUnit::Wmma];
+    for (target, matrix_unit) in AMD_TARGETS.into_iter().zip(units) {
+        let Some((device, options)) = devices::open(target) else { return };
+        let mut last = (0, 0);
+        let rows = kernel_rows(&device, &options, &mut |done, total| {
+            assert!(done > last.0 && done <= total);
+            last = (done, total);
+            true
+        })
+        .unwrap();
+        assert_eq!(last, (Unit::all().len(), Unit::all().len()));
+        for row in &rows {
+            let origin = row.origin.as_ref().unwrap();
+            assert_eq!(*origin, Origin::Embedded { target }, "{} {}", row.unit.name(), row.op);
+        }
+        for &ty in GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)) {
+            let kernels = KernelType::of(ty).unwrap_or(KernelType::F16).name().to_lowercase();
+            let many = row(&rows, Some(ty), "product of more rows");
+            let expected = match ty {
+                GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
+                _ => ([8, 16, 32, 64].map(|n| format!("matmul_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
+            };
+            assert_eq!((many.kernels.clone(), many.matrix_unit), expected, "{ty:?} on {target}");
+            let experts = row(&rows, Some(ty), "products of experts' rows");
+            let expected = match ty {
+                GgmlType::F32 => (vec!["gemv_f32".to_owned()], None),
+                _ => ([16, 64].map(|n| format!("matmul_experts_{kernels}_n{n}")).to_vec(), Some(matrix_unit)),
+            };
+            assert_eq!((experts.kernels.clone(), experts.matrix_unit), expected, "{ty:?} on {target}");
+            for (op, kernel) in
+                [("embedding rows", "embed"), ("product of 1 row", "gemv"), ("dequantise", "dequantize")]
+            {
+                let row = row(&rows, Some(ty), op);
+                assert_eq!(row.kernels, [format!("{kernel}_{kernels}")]);
+                assert_eq!((row.matrix_unit, row.unit.ty.unwrap().name().to_lowercase()), (None, kernels.clone()));
+            }
+        }
+        assert_eq!(row(&rows, None, "RMSNorm").kernels, ["prepare"]);
+        for (pair, kernels) in [("Q4_K with Q6_K", "q4_k_q6_k"), ("Q5_K with Q6_K", "q5_k_q6_k")] {
+            let one = row(&rows, None, &format!("product of 1 row, {pair}"));
+            assert_eq!((one.kernels.clone(), one.matrix_unit), (vec![format!("gemv_{kernels}")], None));
+            let few = row(&rows, None, &format!("product of few rows, {pair}"));
+            let expected = [8, 16].map(|n| format!("matmul_{kernels}_n{n}")).to_vec();
+            assert_eq!((few.kernels.clone(), few.matrix_unit), (expected, Some(matrix_unit)), "{pair} on {target}");
+        }
+        let prefill = row(&rows, None, "attention, prefill");
+        assert_eq!((prefill.kernels.len(), prefill.matrix_unit), (6, Some(matrix_unit)));
+        assert_eq!(device.allocated_bytes(), 0);
+        assert_eq!(matrix_library(&device, &options), "not used: the driver was given by its path");
+    }
+}
+
+/// In batch-invariant mode a single row goes where all rows go.
+#[test]
+fn batch_invariant_products_have_one_kernel() {
+    let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };
+    let options = GpuOptions { batch_invariant: true, library: None, ..options };
+    assert_eq!(matrix_library(&device, &options), "not used: results are batch-invariant");
+    let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
+    for op in ["product of 1 row", "product of more rows"] {
+        assert_eq!(row(&rows, Some(GgmlType::Q4_K), op).kernels, ["matmul_q4_k_n32"]);
+        assert_eq!(row(&rows, Some(GgmlType::F32), op).kernels, ["gemv_f32"]);
+    }
+    assert!(!rows.iter().any(|row| row.op.contains("Q4_K with Q6_K")));
+}
+
+/// What does not load is said in its row, with the reason, and hides nothing; who has seen enough can end it.
+#[test]
+fn a_kernel_that_does_not_load_is_told() {
+    let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };
+    let options = GpuOptions { embedded_kernels: false, library: Some("libnone.so".into()), ..options };
+    let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
+    for row in &rows {
+        let problem = row.origin.as_ref().unwrap_err().to_string();
+        assert!(problem.contains("gfx1100") && problem.contains("libnone.so"), "{}: {problem}", row.unit.name());
+    }
+    assert!(matches!(kernel_rows(&device, &options, &mut |_, _| false), Err(Error::Interrupted)));
+}
+
+/// Code that was compiled on this machine says when, and by whom.
+#[test]
+fn compiled_code_says_by_whom() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let options = GpuOptions { cache_dir: Some(cache.path().into()), ..options };
+    let kernel = KernelId::prepare();
+    for how in ["compiled now by hipRTC ", "from the disk cache, compiled by hipRTC "] {
+        let kernels = Kernels::new(&device, &options).unwrap();
+        assert_eq!((kernels.origin(kernel.unit), kernels.matrix_unit(kernel.unit)), (None, None));
+        kernels.function(&kernel).unwrap();
+        let origin = kernels.origin(kernel.unit).unwrap().to_string();
+        assert!(origin.starts_with(how), "{origin}");
+        assert_eq!(kernels.matrix_unit(kernel.unit), Some(MatrixUnit::Unknown));
+    }
+}

@@ -1,0 +1,358 @@
+//! The vendor's matrix library, by its stand-in: it serves where it is right. Whatever is wrong with it, at the load or
+//! later, leads to our own kernels and right results, and is said.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
+use crate::Error;
+use crate::backend::conformance::{Random, fill, vector};
+use crate::backend::gpu::vendor::blas::{Element, Operands, Product, VendorBlas};
+use crate::backend::gpu::{Buffer, Device, DevicePtr, GpuBackend, Matrix, Stream, Vector, helper, survey_library};
+use crate::backend::{Activation, Backend, LinearPart, Loader, Upload};
+use crate::config::{EngineArgs, GpuOptions};
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+
+const ROWS: usize = 21;
+const COLS: usize = 300;
+/// Of gate and of up: together whole tiles of columns, as 16-bit products need.
+const FFN: usize = 128;
+const EPS: f32 = 1e-5;
+
+/// How the library misbehaves belongs to the process: one test at a time.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock()
+}
+
+/// What `helper` starts: this test, told so. Else it has nothing to do.
+#[test]
+fn helper_process() {
+    if EngineArgs::new("").with_env().unwrap().gpu.is_helper {
+        helper::main()
+    }
+}
+
+/// This program in a process of its own, in which the library misbehaves so.
+pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
+    let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
+    let this = std::env::current_exe().unwrap();
+    let settings = [
+        format!("HIPSIM_TARGET={}", targets.join(",")),
+        format!("HIPSIM_BLASLT={fault}"),
+        "ROCMFORGE_TEST_HELPER=1".into(),
+    ];
+    let name = format!("{}::helper_process", module_path!().split_once("::").unwrap().1);
+    let arguments = ["--exact".to_owned(), name, "--nocapture".to_owned()];
+    let command = [OsString::from("env")].into_iter().chain(settings.map(OsString::from)).chain([this.into()]);
+    Some(command.chain(arguments.map(OsString::from)).collect())
+}
+
+/// A device with a cache of verdicts of its own; compiled kernels are those of all tests.
+pub(crate) fn open(helper: Option<Vec<OsString>>) -> Option<(Device, GpuOptions, tempfile::TempDir)> {
+    let (device, options) = devices::open(CPU_TARGETS[0])?;
+    // Compiles what is missing, into the cache of all tests.
+    drop(Rig::load(&device, &GpuOptions { vendor_blas: Some(false), ..options.clone() }));
+    let cache = tempfile::tempdir().unwrap();
+    let kernels = cache.path().join("kernels");
+    std::fs::create_dir(&kernels).unwrap();
+    for entry in std::fs::read_dir(options.cache_dir.as_ref().unwrap().join("kernels")).unwrap() {
+        let entry = entry.unwrap();
+        // One that another test is just writing goes by another name first, and may be gone.
+        let _ = std::fs::hard_link(entry.path(), kernels.join(entry.file_name()));
+    }
+    let options = GpuOptions { vendor_blas: Some(true), helper, cache_dir: Some(cache.path().into()), ..options };
+    Some((device, options, cache))
+}
+
+/// Values that are f16 exactly, and their bytes.
+fn halves(seed: u64, count: usize) -> (Vec<f64>, Vec<u8>) {
+    let values: Vec<_> = Random(seed).values(count).into_iter().map(half::f16::from_f32).collect();
+    (values.iter().map(|x| x.to_f64()).collect(), values.iter().flat_map(|x| x.to_le_bytes()).collect())
+}
+
+fn view<'a>(name: &'static str, rows: usize, data: &'a [u8]) -> TensorView<'a> {
+    TensorView { name, ggml_type: GgmlType::F16, rows, cols: COLS, data }
+}
+
+struct Rig {
+    backend: GpuBackend,
+    /// 50 outputs with a bias.
+    matrix: Matrix,
+    gate_up: Matrix,
+    norm: Vector,
+    x: Buffer,
+    normed: Buffer,
+    products: Buffer,
+    out: Buffer,
+}
+
+const OUT: usize = 50;
+
+/// Bytes of `matrix` and `gate_up` as the library takes them: 16-bit numbers, 64 and twice 128 outputs of 512 inputs.
+const KEPT: u64 = 2 * (64 + 2 * 128) * 512;
+
+impl Rig {
+    fn load(device: &Device, options: &GpuOptions) -> Self {
+        Self::load_within(device, options, 1 << 40)
+    }
+
+    /// With so many bytes for the library and what is kept for it.
+    fn load_within(device: &Device, options: &GpuOptions, spare: u64) -> Self {
+        let (_, table) = halves(1, ROWS * COLS);
+        let (_, weights) = halves(2, OUT * COLS);
+        let (_, gate) = halves(3, FFN * COLS);
+        let (_, up) = halves(4, FFN * COLS);
+        let bias: Vec<u8> = Random(5).values(OUT).iter().flat_map(|x| x.to_le_bytes()).collect();
+        let bias = TensorView { name: "bias", ggml_type: GgmlType::F32, rows: 1, cols: OUT, data: &bias };
+        let matrix = || vec![LinearPart { weight: view("matrix", OUT, &weights), bias: Some(bias) }];
+        let gate_up = || {
+            [("gate", &gate), ("up", &up)].map(|(name, data)| LinearPart { weight: view(name, FFN, data), bias: None })
+        };
+        let mut loader = devices::loader(&(device.clone(), options.clone()), ROWS);
+        loader.reserve_weights(&[Upload::Matrix(matrix()), Upload::Matrix(gate_up().to_vec())], spare).unwrap();
+        let table = loader
+            .upload_matrix(&[LinearPart { weight: view("table", ROWS, &table), bias: None }], &mut |_| Ok(()))
+            .unwrap();
+        let (matrix, gate_up) = (
+            loader.upload_matrix(&matrix(), &mut |_| Ok(())).unwrap(),
+            loader.upload_matrix(&gate_up(), &mut |_| Ok(())).unwrap(),
+        );
+        let norm = vector(&mut loader, &vec![1.0; COLS]).unwrap();
+        let mut buffer = |cols| loader.alloc_buffer(ROWS, cols).unwrap();
+        let (mut x, normed, products, out) = (buffer(COLS), buffer(COLS), buffer(2 * FFN), buffer(FFN));
+        let mut backend = loader.finish().unwrap();
+        fill(&mut backend, &table, ROWS, &mut x).unwrap();
+        Self { backend, matrix, gate_up, norm, x, normed, products, out }
+    }
+
+    /// Products new, added and gated, against f64.
+    fn check(&mut self) {
+        let (x, weights) = (halves(1, ROWS * COLS).0, halves(2, OUT * COLS).0);
+        let bias: Vec<f64> = Random(5).values(OUT).into_iter().map(f64::from).collect();
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let expected: Vec<f64> = x
+            .chunks(COLS)
+            .flat_map(|x| weights.chunks(COLS).zip(&bias).map(|(w, b)| dot(w, x) + b).collect::<Vec<_>>())
+            .collect();
+        let Self { backend, matrix, gate_up, norm, x: rows, normed, products, out } = self;
+        backend.linear(matrix, rows, ROWS, out).unwrap();
+        close("linear", backend.to_host(out, ROWS, OUT).unwrap(), &expected, 1e-4);
+        backend.linear_add(matrix, rows, ROWS, out).unwrap();
+        let twice: Vec<f64> = expected.iter().map(|x| 2.0 * x).collect();
+        close("linear_add", backend.to_host(out, ROWS, OUT).unwrap(), &twice, 1e-4);
+
+        let silu = Activation::Silu;
+        backend.norm_gated_linear(rows, norm, EPS, gate_up, silu, ROWS, FFN, normed, products, out).unwrap();
+        let (gate, up) = (halves(3, FFN * COLS).0, halves(4, FFN * COLS).0);
+        let expected: Vec<f64> = x
+            .chunks(COLS)
+            .flat_map(|x| {
+                let scale = 1.0 / (dot(x, x) / COLS as f64 + f64::from(EPS)).sqrt();
+                let x: Vec<f64> = x.iter().map(|x| x * scale).collect();
+                let gated = gate.chunks(COLS).zip(up.chunks(COLS)).map(|(gate, up)| {
+                    let (gate, up) = (dot(gate, &x), dot(up, &x));
+                    gate / (1.0 + (-gate).exp()) * up
+                });
+                gated.collect::<Vec<_>>()
+            })
+            .collect();
+        // Rows and products are rounded to f16.
+        close("norm_gated_linear", backend.to_host(out, ROWS, FFN).unwrap(), &expected, 0.5);
+        self.backend.stream.synchronize().unwrap();
+    }
+}
+
+/// Values are some ten large.
+fn close(what: &str, got: &[f32], expected: &[f64], most: f64) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (i, (&got, &expected)) in got.iter().zip(expected).enumerate() {
+        assert!((f64::from(got) - expected).abs() <= most, "{what}: element {i} is {got}, not {expected}");
+    }
+}
+
+/// The library serves when every shape was right in a process of its own, and also where the algorithm that it names
+/// first is refused when it is to run.
+#[test]
+fn a_library_that_is_right_serves() {
+    let _alone = alone();
+    for fault in ["", "first-refused"] {
+        let Some((device, options, _cache)) = open(helper(fault)) else { return };
+        devices::misbehave(fault);
+        let mut rig = Rig::load(&device, &options);
+        let before = devices::products();
+        rig.check();
+        let described = rig.backend.describe();
+        assert!(described.contains("libhipsim.so") && !described.contains("long prompts: matmul"), "{described}");
+        assert_eq!(devices::products() - before, 3, "{fault}");
+        drop(rig);
+        devices::misbehave("");
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+}
+
+/// Each way in which hipBLASLt has failed, met at the load: the process that tries it is the one that suffers, our
+/// kernels serve, the reason is said, and the verdict is remembered.
+#[test]
+fn a_library_that_fails_when_it_is_tried_is_left_alone() {
+    let _alone = alone();
+    let faults = [
+        ("create", "Create failed with status 1"),
+        ("heuristic", "MatmulAlgoGetHeuristic failed with status 3"),
+        ("no-algorithm", "no algorithm for"),
+        ("all-refused", "Matmul failed with status 6"),
+        ("wrong", "of the result is wrong"),
+        ("segfault", "was killed by signal 11"),
+        ("abort", "was killed by signal 6"),
+    ];
+    for (fault, reason) in faults {
+        let Some((device, options, _cache)) = open(helper(fault)) else { return };
+        let before = devices::products();
+        // The second time nobody has to be asked.
+        let remembered = GpuOptions { helper: None, ..options.clone() };
+        for options in [&options, &remembered] {
+            let mut rig = Rig::load(&device, options);
+            rig.check();
+            let described = rig.backend.describe();
+            assert!(described.contains("long prompts: matmul (") && described.contains(reason), "{fault}: {described}");
+        }
+        assert_eq!(devices::products(), before, "{fault}");
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+}
+
+/// What is refused after it was tried costs no request: our kernels compute what is missing, and from then on
+/// everything.
+#[test]
+fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
+    let _alone = alone();
+    let faults = [
+        ("heuristic", "status 3"),
+        ("no-algorithm", "no algorithm for"),
+        ("all-refused", "Matmul failed with status 6"),
+    ];
+    for (fault, reason) in faults {
+        let Some((device, options, _cache)) = open(helper("")) else { return };
+        let mut rig = Rig::load(&device, &options);
+        let before = devices::products();
+        devices::misbehave(fault);
+        rig.check();
+        devices::misbehave("");
+        // It would be right again, and is not asked.
+        rig.check();
+        assert_eq!(devices::products(), before, "{fault}");
+        let described = rig.backend.describe();
+        assert!(described.contains("long prompts: matmul (") && described.contains(reason), "{fault}: {described}");
+        drop(rig);
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+}
+
+/// Rows that were prepared for the library, when it refuses the very product that they were for.
+#[test]
+fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
+    let _alone = alone();
+    let Some((device, options, _cache)) = open(helper("")) else { return };
+    let mut rig = Rig::load(&device, &options);
+    let Rig { backend, gate_up, norm, x, normed, products, out, .. } = &mut rig;
+    devices::misbehave("all-refused");
+    backend.norm_gated_linear(x, norm, EPS, gate_up, Activation::Silu, ROWS, FFN, normed, products, out).unwrap();
+    devices::misbehave("");
+    assert!(backend.describe().contains("long prompts: matmul ("));
+    rig.check();
+}
+
+/// What only makes prompts faster comes after what must be there: the library takes no more than there is to spare.
+#[test]
+fn a_library_that_does_not_fit_is_left_out() {
+    let _alone = alone();
+    let Some((device, options, _cache)) = open(helper("")) else { return };
+    let without = GpuOptions { vendor_blas: Some(false), ..options.clone() };
+    let without = Rig::load(&device, &without).backend.memory().scratch;
+    // Weights on their way, 256 MiB, and the library's workspace.
+    let needed = 320 << 20;
+    let cases = [
+        (0, 0, "335 MB, 0 bytes are available"),
+        (needed - 1, 0, "335544320 bytes, 335544319 are available"),
+        (needed, needed, ""),
+        (needed + (2 << 20), needed + KEPT, ""),
+    ];
+    for (spare, taken, shortage) in cases {
+        let mut rig = Rig::load_within(&device, &options, spare);
+        rig.check();
+        assert_eq!(rig.backend.memory().scratch - without, taken, "{spare}");
+        let described = rig.backend.describe();
+        let problem = format!("the matrix library is not used: beside weights and KV cache it needs {shortage}");
+        assert_eq!(described.contains(&problem), taken == 0, "{described}");
+        assert_eq!(described.contains("long prompts: matmul"), taken == 0, "{described}");
+    }
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// Without a process of its own there is no verdict, and none is remembered.
+#[test]
+fn a_library_that_cannot_be_tried_is_left_alone() {
+    let _alone = alone();
+    let nowhere = Some(vec![OsString::from("/nowhere/at/all")]);
+    for (helper, reason) in [(None, "no program to try it in"), (nowhere, "/nowhere/at/all: No such file")] {
+        let Some((device, options, _cache)) = open(helper) else { return };
+        let mut rig = Rig::load(&device, &options);
+        rig.check();
+        let described = rig.backend.describe();
+        assert!(described.contains("it was not tried") && described.contains(reason), "{described}");
+        let tried = GpuOptions { helper: self::helper(""), ..options };
+        assert!(!Rig::load(&device, &tried).backend.describe().contains("long prompts: matmul"));
+    }
+}
+
+/// The library reads a bias as it writes its output, and ours are f32: never beside 16-bit outputs.
+#[test]
+fn a_bias_beside_16_bit_outputs_is_a_bug_of_ours() {
+    let _alone = alone();
+    let Some((device, options, _cache)) = open(None) else { return };
+    let mut blas = VendorBlas::open_file(&device, Path::new(options.library.as_ref().unwrap())).unwrap();
+    let (input, output) = (Element::F16, Element::F16);
+    let product = Product { rows: 16, out_rows: 16, cols: 256, out_stride: 16, input, output, add: false, bias: true };
+    let at = DevicePtr::NULL;
+    let operands = Operands { weights: at, x: at, bias: at, out: at, workspace: at };
+    let stream = Stream::new(&device).unwrap();
+    // SAFETY: it is refused before any operand is looked at.
+    let refused = unsafe { blas.multiply(&stream, product, operands) };
+    assert!(matches!(refused, Err(Error::Internal { .. })), "{refused:?}");
+}
+
+/// The survey of `doctor --test`: each shape has its own verdict, whatever is remembered, and a library that is not
+/// used says why.
+#[test]
+fn a_survey_tries_every_shape_by_itself() {
+    let _alone = alone();
+    for (fault, reason) in [("", None), ("wrong", Some("of the result is wrong")), ("abort", Some("signal 6"))] {
+        let Some((device, options, _cache)) = open(helper(fault)) else { return };
+        let mut seen = Vec::new();
+        let mut watch = |what: &str| {
+            seen.push(what.to_owned());
+            true
+        };
+        let survey = survey_library(&device, &options, true, &mut watch).unwrap().unwrap();
+        assert!(survey.file.ends_with("libhipsim.so"), "{}", survey.file.display());
+        assert_eq!(seen, survey.tried.iter().map(|tried| tried.name).collect::<Vec<_>>());
+        assert_eq!(seen.len(), 2);
+        for tried in &survey.tried {
+            assert!(tried.products > 0);
+            match (&tried.problem, reason) {
+                (None, None) => {}
+                (Some(problem), Some(reason)) => assert!(problem.contains(reason), "{problem}"),
+                (problem, _) => panic!("{fault}: {problem:?}"),
+            }
+        }
+        let refused = survey_library(&device, &options, true, &mut |_| false);
+        assert!(matches!(refused, Err(Error::Interrupted)));
+        let forbidden = GpuOptions { vendor_blas: Some(false), ..options };
+        let not_used = survey_library(&device, &forbidden, true, &mut |_| true).unwrap();
+        assert_eq!(not_used.err().as_deref(), Some("ROCMFORGE_VENDOR_BLAS=0"));
+        assert_eq!(device.allocated_bytes(), 0);
+    }
+}

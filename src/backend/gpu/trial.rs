@@ -1,0 +1,20 @@
+//! What `rocmforge doctor --test` does on a GPU beside serving: loaders for the cases of every backend.
+
+use super::{Device, GpuLoader, StepLimits};
+use crate::Result;
+use crate::config::GpuOptions;
+
+/// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at
+/// load.
+///
+/// # Errors
+/// Those of `GpuLoader::new`.
+pub fn case_loader(device: &Device, options: &GpuOptions, rows: usize) -> Result<GpuLoader> {
+    GpuLoader::new(device.clone(), &GpuOptions { self_test: false, ..options.clone() }, case_limits(rows))
+}
+
+/// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of
+/// each.
+pub fn case_limits(rows: usize) -> StepLimits {
+    StepLimits { tokens: rows, seqs: rows.clamp(16, 64), logits_rows: rows, table_entries: 4096 }
+}

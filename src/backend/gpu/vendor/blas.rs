@@ -1,0 +1,420 @@
+//! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts
+//! and large batches use it, over weights that `ops::vendor` dequantises.
+
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::path::{Path, PathBuf};
+
+use libloading::Library;
+
+use crate::backend::gpu::search::Search;
+use crate::backend::gpu::sys::blaslt::{
+    CUBLASLT, Create, DATA_BF16, DATA_F16, DATA_F32, DescriptorCreate, Destroy, Dialect, EPILOGUE_BIAS, GetHeuristic,
+    HIPBLASLT, Handle, LayoutCreate, Matmul, PREFERENCE_MAX_WORKSPACE_BYTES, SetAttribute,
+};
+use crate::backend::gpu::sys::{file_of, reason};
+use crate::backend::gpu::{Device, DevicePtr, Stream};
+use crate::config::{GpuOptions, Platform};
+use crate::{Error, Result};
+
+/// What the library does not do, and how it says so. Never a failure of the engine.
+pub type Refusal = String;
+
+/// Plans kept at most: prompts come in any number of rows, and each has its own.
+const MAX_PLANS: usize = 256;
+/// Algorithms that the library is asked for: it may refuse the one that it named first when it is to run it.
+const MAX_ALGORITHMS: usize = 8;
+/// Device memory that the library may use during a product, bytes.
+pub const WORKSPACE_BYTES: u64 = 64 << 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl Element {
+    fn code(self) -> c_int {
+        match self {
+            Self::F32 => DATA_F32,
+            Self::F16 => DATA_F16,
+            Self::Bf16 => DATA_BF16,
+        }
+    }
+}
+
+/// `out[rows][out_stride] (+)= x[rows][cols] · weights[out_rows][cols]ᵀ`, everything row-major and dense but `out`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Product {
+    pub rows: usize,
+    pub out_rows: usize,
+    pub cols: usize,
+    pub out_stride: usize,
+    pub input: Element,
+    pub output: Element,
+    pub add: bool,
+    /// Whether a bias of `out_rows` f32 is added.
+    pub bias: bool,
+}
+
+/// Where the operands of a product are; `bias` is null where there is none.
+#[derive(Debug, Clone, Copy)]
+pub struct Operands {
+    pub weights: DevicePtr,
+    pub x: DevicePtr,
+    pub bias: DevicePtr,
+    pub out: DevicePtr,
+    /// `WORKSPACE_BYTES` that nothing else on the stream's device uses meanwhile.
+    pub workspace: DevicePtr,
+}
+
+/// The library with the plans of the products that it was asked for. Owned by the thread that owns the stream.
+pub struct VendorBlas {
+    api: Api,
+    handle: Handle,
+    preference: Handle,
+    plans: HashMap<Product, Plan>,
+    device: Device,
+    file: PathBuf,
+}
+
+// SAFETY: the handles are used by one thread at a time (`&mut self`), and the libraries bind none of them to a thread.
+unsafe impl Send for VendorBlas {}
+
+struct Plan {
+    descriptor: Handle,
+    weights: Handle,
+    x: Handle,
+    out: Handle,
+    /// The library's results, one behind the other, each beginning with an algorithm; aligned as they want.
+    results: Box<[u128]>,
+    /// Which of them are still to be tried, the first being the one in use.
+    algorithms: std::ops::Range<usize>,
+}
+
+struct Api {
+    dialect: Dialect,
+    destroy: Destroy,
+    descriptor_create: DescriptorCreate,
+    descriptor_set: SetAttribute,
+    descriptor_destroy: Destroy,
+    layout_create: LayoutCreate,
+    layout_destroy: Destroy,
+    preference_destroy: Destroy,
+    heuristic: GetHeuristic,
+    matmul: Matmul,
+    /// Keeps the functions above mapped.
+    _library: Library,
+}
+
+impl VendorBlas {
+    /// The file of the library of the device's platform, wherever it is; none of its functions was called yet.
+    ///
+    /// # Errors
+    /// Why there is none, or what is wrong with it.
+    pub fn locate(device: &Device, options: &GpuOptions) -> std::result::Result<PathBuf, Refusal> {
+        let properties = device.properties();
+        let dialect = dialect_of(device);
+        let names = dialect.library_names.iter().map(|&name| name.to_owned()).collect();
+        let search = Search::new(options, properties.platform, names, Some(&properties.library));
+        search.find(|library, file| {
+            let (api, ..) = Api::load(library, dialect)?;
+            Ok(file_of(api.matmul as *const c_void).unwrap_or_else(|| file.to_path_buf()))
+        })
+    }
+
+    /// Starts the library in this very file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open_file(device: &Device, file: &Path) -> std::result::Result<Self, Refusal> {
+        Search::file(file).find(|library, file| Self::start(device, library, file))
+    }
+
+    fn start(device: &Device, library: Library, file: &Path) -> std::result::Result<Self, Refusal> {
+        let dialect = dialect_of(device);
+        let (api, create, preference_create, preference_set) = Api::load(library, dialect)?;
+        let file = file.to_path_buf();
+        device.make_current().map_err(|error| error.to_string())?;
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the function is the library's own; it writes one handle.
+        check(unsafe { create(&mut handle) }, dialect, "Create")?;
+        let mut blas =
+            Self { api, handle, preference: std::ptr::null_mut(), plans: HashMap::new(), device: device.clone(), file };
+        // SAFETY: as above; on an error `blas` drops what exists.
+        check(unsafe { preference_create(&mut blas.preference) }, dialect, "MatmulPreferenceCreate")?;
+        let bytes = WORKSPACE_BYTES;
+        // SAFETY: the attribute is a u64, and the library copies it.
+        let status = unsafe {
+            preference_set(
+                blas.preference,
+                PREFERENCE_MAX_WORKSPACE_BYTES,
+                (&raw const bytes).cast::<c_void>(),
+                size_of::<u64>(),
+            )
+        };
+        check(status, dialect, "MatmulPreferenceSetAttribute")?;
+        Ok(blas)
+    }
+
+    /// The file that it was loaded from.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Queues a product. What the library refuses is the inner error; nothing was queued then.
+    ///
+    /// # Errors
+    /// Those of the device.
+    ///
+    /// # Safety
+    /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
+    pub unsafe fn multiply(
+        &mut self,
+        stream: &Stream,
+        product: Product,
+        operands: Operands,
+    ) -> Result<std::result::Result<(), Refusal>> {
+        self.device.make_current()?;
+        if product.bias && product.output != Element::F32 {
+            // The library reads a bias as numbers of the output's type, and ours are f32.
+            return Err(Error::internal(format!("a bias of f32 for {product:?}")));
+        }
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.try_multiply(stream, product, operands) })
+    }
+
+    /// # Safety
+    /// As `multiply`.
+    unsafe fn try_multiply(
+        &mut self,
+        stream: &Stream,
+        product: Product,
+        operands: Operands,
+    ) -> std::result::Result<(), Refusal> {
+        if !self.plans.contains_key(&product) {
+            if self.plans.len() == MAX_PLANS {
+                self.plans.drain().for_each(|(_, plan)| self.api.drop_plan(&plan));
+            }
+            let plan = self.plan(product)?;
+            self.plans.insert(product, plan);
+        }
+        let (api, dialect) = (&self.api, self.api.dialect);
+        let Some(plan) = self.plans.get_mut(&product) else { return Err("a plan is not there".to_owned()) };
+        if product.bias {
+            let pointer = operands.bias.0;
+            // SAFETY: the attribute is a pointer, and the library copies it.
+            let status = unsafe {
+                (api.descriptor_set)(
+                    plan.descriptor,
+                    dialect.attribute_bias_pointer,
+                    (&raw const pointer).cast::<c_void>(),
+                    size_of::<u64>(),
+                )
+            };
+            check(status, dialect, "MatmulDescSetAttribute")?;
+        }
+        let (alpha, beta) = (1.0f32, if product.add { 1.0f32 } else { 0.0 });
+        let mut refusal = Ok(());
+        for algorithm in plan.algorithms.clone() {
+            let algorithm_at = plan.results.as_ptr().cast::<u8>().wrapping_add(algorithm * dialect.result_bytes);
+            // SAFETY: the layouts are `product`'s, the buffers fit them by the caller's promise, the algorithm was
+            // given by the library for these layouts within the workspace's size, and lies in the results with its
+            // whole size. alpha and beta are read before the call returns.
+            let status = unsafe {
+                (api.matmul)(
+                    self.handle,
+                    plan.descriptor,
+                    (&raw const alpha).cast::<c_void>(),
+                    operands.weights.0,
+                    plan.weights,
+                    operands.x.0,
+                    plan.x,
+                    (&raw const beta).cast::<c_void>(),
+                    operands.out.0,
+                    plan.out,
+                    operands.out.0,
+                    plan.out,
+                    algorithm_at.cast(),
+                    operands.workspace.0,
+                    WORKSPACE_BYTES as usize,
+                    stream.queue().handle.0,
+                )
+            };
+            match check(status, dialect, "Matmul") {
+                Ok(()) => {
+                    // The ones before it are not tried again.
+                    plan.algorithms.start = algorithm;
+                    return Ok(());
+                }
+                Err(problem) => refusal = Err(problem),
+            }
+        }
+        refusal
+    }
+
+    /// The library is column-major: our row-major `weights` are its transposed `A` (`cols` x `out_rows`), `x` its `B`
+    /// (`cols` x `rows`), `out` its `D` (`out_rows` x `rows`).
+    fn plan(&self, product: Product) -> std::result::Result<Plan, Refusal> {
+        let api = &self.api;
+        let mut plan = Plan {
+            descriptor: std::ptr::null_mut(),
+            weights: std::ptr::null_mut(),
+            x: std::ptr::null_mut(),
+            out: std::ptr::null_mut(),
+            results: vec![0; (MAX_ALGORITHMS * api.dialect.result_bytes).div_ceil(size_of::<u128>())]
+                .into_boxed_slice(),
+            algorithms: 0..0,
+        };
+        let filled = self.fill_plan(&mut plan, product);
+        if filled.is_err() {
+            api.drop_plan(&plan);
+        }
+        filled.map(|()| plan)
+    }
+
+    fn fill_plan(&self, plan: &mut Plan, product: Product) -> std::result::Result<(), Refusal> {
+        let (api, dialect) = (&self.api, self.api.dialect);
+        let (rows, out_rows, cols) = (product.rows as u64, product.out_rows as u64, product.cols as u64);
+        let input = product.input.code();
+        // SAFETY: each call writes one handle or copies an attribute of the given size.
+        unsafe {
+            let created = (api.descriptor_create)(&mut plan.descriptor, dialect.compute_f32, DATA_F32);
+            check(created, dialect, "MatmulDescCreate")?;
+            let transpose = dialect.operation_transpose;
+            let set = (api.descriptor_set)(
+                plan.descriptor,
+                dialect.attribute_transpose_a,
+                (&raw const transpose).cast::<c_void>(),
+                size_of::<i32>(),
+            );
+            check(set, dialect, "MatmulDescSetAttribute")?;
+            if product.bias {
+                let epilogue = EPILOGUE_BIAS;
+                let set = (api.descriptor_set)(
+                    plan.descriptor,
+                    dialect.attribute_epilogue,
+                    (&raw const epilogue).cast::<c_void>(),
+                    size_of::<u32>(),
+                );
+                check(set, dialect, "MatmulDescSetAttribute")?;
+            }
+            let a = (api.layout_create)(&mut plan.weights, input, cols, out_rows, cols as i64);
+            check(a, dialect, "MatrixLayoutCreate")?;
+            let b = (api.layout_create)(&mut plan.x, input, cols, rows, cols as i64);
+            check(b, dialect, "MatrixLayoutCreate")?;
+            let stride = product.out_stride as i64;
+            let d = (api.layout_create)(&mut plan.out, product.output.code(), out_rows, rows, stride);
+            check(d, dialect, "MatrixLayoutCreate")?;
+        }
+        let mut found: c_int = 0;
+        // SAFETY: the objects are those made above; there is room for as many results as are asked for.
+        let status = unsafe {
+            (api.heuristic)(
+                self.handle,
+                plan.descriptor,
+                plan.weights,
+                plan.x,
+                plan.out,
+                plan.out,
+                self.preference,
+                MAX_ALGORITHMS as c_int,
+                plan.results.as_mut_ptr().cast(),
+                &mut found,
+            )
+        };
+        check(status, dialect, "MatmulAlgoGetHeuristic")?;
+        plan.algorithms = 0..usize::try_from(found).unwrap_or(0).min(MAX_ALGORITHMS);
+        if plan.algorithms.is_empty() {
+            return Err(failed(dialect, &format!("no algorithm for {product:?}")));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for VendorBlas {
+    fn drop(&mut self) {
+        let api = &self.api;
+        for plan in self.plans.values() {
+            api.drop_plan(plan);
+        }
+        // SAFETY: the handles are ours, used by nothing after this.
+        unsafe {
+            if !self.preference.is_null() {
+                api.note("MatmulPreferenceDestroy", (api.preference_destroy)(self.preference));
+            }
+            api.note("Destroy", (api.destroy)(self.handle));
+        }
+    }
+}
+
+impl Api {
+    /// The functions of an opened library; those that only `open` calls come beside it.
+    fn load(library: Library, dialect: Dialect) -> std::result::Result<(Self, Create, Create, SetAttribute), Refusal> {
+        // SAFETY: the types are those of the library's public header, for each name.
+        unsafe {
+            let create = symbol::<Create>(&library, dialect, "Create")?;
+            let preference_create = symbol::<Create>(&library, dialect, "MatmulPreferenceCreate")?;
+            let preference_set = symbol::<SetAttribute>(&library, dialect, "MatmulPreferenceSetAttribute")?;
+            let api = Self {
+                dialect,
+                destroy: symbol(&library, dialect, "Destroy")?,
+                descriptor_create: symbol(&library, dialect, "MatmulDescCreate")?,
+                descriptor_set: symbol(&library, dialect, "MatmulDescSetAttribute")?,
+                descriptor_destroy: symbol(&library, dialect, "MatmulDescDestroy")?,
+                layout_create: symbol(&library, dialect, "MatrixLayoutCreate")?,
+                layout_destroy: symbol(&library, dialect, "MatrixLayoutDestroy")?,
+                preference_destroy: symbol(&library, dialect, "MatmulPreferenceDestroy")?,
+                heuristic: symbol(&library, dialect, "MatmulAlgoGetHeuristic")?,
+                matmul: symbol(&library, dialect, "Matmul")?,
+                _library: library,
+            };
+            Ok((api, create, preference_create, preference_set))
+        }
+    }
+
+    fn drop_plan(&self, plan: &Plan) {
+        for layout in [plan.weights, plan.x, plan.out] {
+            if !layout.is_null() {
+                // SAFETY: ours, and used by nothing after this.
+                self.note("MatrixLayoutDestroy", unsafe { (self.layout_destroy)(layout) });
+            }
+        }
+        if !plan.descriptor.is_null() {
+            // SAFETY: as above.
+            self.note("MatmulDescDestroy", unsafe { (self.descriptor_destroy)(plan.descriptor) });
+        }
+    }
+
+    /// Nothing can be done about a failure while dropping but to say so.
+    fn note(&self, function: &str, status: c_int) {
+        if status != 0 {
+            tracing::error!("{}{function} failed with status {status}", self.dialect.prefix);
+        }
+    }
+}
+
+fn dialect_of(device: &Device) -> Dialect {
+    match device.properties().platform {
+        Platform::Amd => HIPBLASLT,
+        Platform::Nvidia => CUBLASLT,
+    }
+}
+
+/// # Safety
+/// `T` is the type of the function.
+unsafe fn symbol<T: Copy>(library: &Library, dialect: Dialect, function: &str) -> std::result::Result<T, Refusal> {
+    let name = format!("{}{function}", dialect.prefix);
+    // SAFETY: by the caller's promise.
+    let found = unsafe { library.get::<T>(name.as_bytes()) };
+    found.map(|f| *f).map_err(|e| failed(dialect, &format!("the library lacks {name}: {}", reason(&e))))
+}
+
+fn check(status: c_int, dialect: Dialect, function: &str) -> std::result::Result<(), Refusal> {
+    if status == 0 { Ok(()) } else { Err(failed(dialect, &format!("{function} failed with status {status}"))) }
+}
+
+fn failed(dialect: Dialect, problem: &str) -> Refusal {
+    format!("{}: {problem}", dialect.prefix)
+}

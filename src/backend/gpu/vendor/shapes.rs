@@ -1,0 +1,117 @@
+//! The products of a model that the matrix library would be asked for: what it is tried with.
+
+use super::blas::{Element, Product};
+use crate::backend::LinearPart;
+use crate::backend::gpu::args::Format;
+use crate::backend::gpu::buffer::TILE_COLS;
+use crate::backend::gpu::loader::Layout;
+use crate::backend::gpu::ops::{kept_bytes, piece_rows};
+use crate::backend::gpu::{KernelType, tuning};
+
+/// Rows of a long prompt's step.
+const MANY_ROWS: usize = 512;
+/// Outputs of a product, at most, where fewer rows do: the logits of so many rows are never asked for.
+const MANY_OUTPUTS: usize = 16 << 20;
+
+/// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
+/// the largest step. Whether a product is added to its output, only the model knows: both are tried.
+pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone, tokens: usize) -> Vec<Product> {
+    let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
+    let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
+    let least = tuning::vendor_rows(all_16_bit, true);
+    let mut all = Vec::new();
+    if tokens < least {
+        return all;
+    }
+    for parts in stacks {
+        let Some(cols) = parts.first().map(|part| part.weight.cols.next_multiple_of(TILE_COLS)) else { continue };
+        let out_stride = parts.iter().map(|part| part.weight.rows).sum::<usize>();
+        let bias = parts.iter().any(|part| part.bias.is_some());
+        let many = MANY_ROWS.min(tokens).min(MANY_OUTPUTS / out_stride.max(1)).max(least);
+        let layout = Layout::of(parts);
+        for run in &layout.segments {
+            let Some(format) = run.ty.matmul_format() else { continue };
+            let input = if format.row_major() == Format::Bf16 { Element::Bf16 } else { Element::F16 };
+            // Weights that are not kept come in pieces.
+            let piece = piece_rows(cols).min(run.rows);
+            let last = run.rows % piece;
+            let whole = kept_bytes(parts).is_some().then_some(run.rows);
+            for out_rows in [Some(piece), Some(last).filter(|&rows| rows > 0), whole].into_iter().flatten() {
+                for rows in [least, many] {
+                    let product =
+                        Product { rows, out_rows, cols, out_stride, input, output: Element::F32, add: false, bias };
+                    all.extend([product, Product { add: true, ..product }]);
+                    // Gate and up, as `norm_gated_multiply` asks for them.
+                    if parts.len() == 2 && !bias && layout.segments.len() == 1 && input == Element::F16 {
+                        all.push(Product { output: Element::F16, ..product });
+                    }
+                }
+            }
+        }
+    }
+    // Those of one matrix together: it is made once.
+    all.sort_by_key(|p| {
+        (p.out_rows, p.cols, p.input == Element::F16, p.out_stride, p.rows, p.add, p.output == Element::F16)
+    });
+    all.dedup();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::GgmlType;
+    use crate::tensor::TensorView;
+
+    fn part(ggml_type: GgmlType, rows: usize, cols: usize) -> LinearPart<'static> {
+        LinearPart { weight: TensorView { name: "weights", ggml_type, rows, cols, data: &[] }, bias: None }
+    }
+
+    fn of(stacks: &[Vec<LinearPart<'static>>], tokens: usize) -> Vec<Product> {
+        products(stacks.iter().map(Vec::as_slice), tokens)
+    }
+
+    /// Equal shapes are tried once, gate and up also as f16, types without 16-bit products not at all.
+    #[test]
+    fn every_shape_is_tried_once() {
+        let q4 = GgmlType::Q4_K;
+        let model = [
+            vec![part(q4, 64, 256), part(q4, 64, 256)],
+            vec![part(q4, 64, 256), part(q4, 64, 256)],
+            vec![part(q4, 48, 300)],
+            vec![part(GgmlType::F32, 48, 256)],
+        ];
+        let all = of(&model, 2048);
+        // Rows of least 65 and 512; new and added, and gate and up as f16.
+        assert_eq!(all.len(), 2 * 3 + 2 * 2);
+        assert!(all.iter().all(|p| [65, 512].contains(&p.rows) && p.input == Element::F16));
+        assert_eq!(all.iter().filter(|p| p.output == Element::F16).count(), 2);
+        assert!(
+            all.iter()
+                .all(|p| (p.out_rows, p.cols, p.out_stride) == (128, 256, 128) || (p.out_rows, p.cols) == (48, 512))
+        );
+        // Steps that are too short for the library.
+        assert!(of(&model, 64).is_empty());
+        assert_eq!(of(&model, 100).iter().map(|p| p.rows).max(), Some(100));
+        let bf16 = of(&[vec![part(GgmlType::BF16, 32, 256)]], 16);
+        assert_eq!(
+            bf16.iter().map(|p| (p.rows, p.input, p.add)).collect::<Vec<_>>(),
+            [
+                (9, Element::Bf16, false),
+                (9, Element::Bf16, true),
+                (16, Element::Bf16, false),
+                (16, Element::Bf16, true)
+            ]
+        );
+    }
+
+    /// A head of more weights than are dequantised at once comes in pieces, each of which is tried.
+    #[test]
+    fn pieces_of_a_large_matrix_are_tried() {
+        let all = of(&[vec![part(GgmlType::Q4_K, 151_936, 5120)]], 512);
+        let rows: Vec<usize> = all.iter().map(|p| p.out_rows).collect();
+        let piece = piece_rows(5120);
+        assert!(rows.contains(&piece) && rows.contains(&(151_936 % piece)) && !rows.contains(&151_936), "{rows:?}");
+        assert!(all.iter().all(|p| p.out_stride == 151_936 && [65, 110].contains(&p.rows)));
+    }
+}

@@ -1,0 +1,405 @@
+//! The vendor's matrix library is tried before it serves: every shape of the model, in a process of its own, since the
+//! library may not only refuse or be wrong but crash. The verdict is kept beside the compiled kernels.
+//!
+//! The numbers are integers small enough that every order of summation gives the same f32 (or f16), so a right result
+//! is right to the last bit. All of it is checked, not samples: the outputs of a row, weighted by random 64-bit
+//! numbers, are compared with what the same weighting of the matrix gives for that row. A wrong row passes once in 2^64
+//! or so.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::blas::{Element, Operands, Product, VendorBlas, WORKSPACE_BYTES};
+use crate::backend::conformance::Random;
+use crate::backend::gpu::compile::Cache;
+use crate::backend::gpu::helper;
+use crate::backend::gpu::{Device, DeviceBuffer, DeviceProperties, DevicePtr, HostBuffer, Stream};
+use crate::config::{GpuOptions, Platform};
+use crate::{Error, Result};
+
+/// The library loads its kernels from disk when they are first used.
+const TIMEOUT: Duration = Duration::from_secs(300);
+/// What a process answers that found nothing wrong; anything else is what it found.
+const GOOD: &[u8] = b"good";
+/// Bytes that go to the device at once.
+const PIECE_BYTES: usize = 16 << 20;
+/// What stands behind the outputs of a row, where they are a part of a longer one.
+const UNTOUCHED: f32 = 77.0;
+
+/// Whether the library gives all of these products rightly; else what is wrong.
+///
+/// # Errors
+/// What to say of a library that is not to be used.
+pub fn check(
+    properties: &DeviceProperties,
+    library: &Path,
+    products: &[Product],
+    options: &GpuOptions,
+) -> std::result::Result<(), String> {
+    if properties.platform == Platform::Nvidia || products.is_empty() {
+        return Ok(());
+    }
+    let job = job(properties, library, products);
+    let cache = Cache::new(options.cache_dir.as_deref());
+    let key = key(properties, library, &job);
+    if let Some(verdict) = cache.load(&key) {
+        return judged(&verdict);
+    }
+    let verdict = tried(&job, options)?;
+    cache.store(&key, &verdict);
+    judged(&verdict)
+}
+
+/// The same on either platform, whatever was found before.
+///
+/// # Errors
+/// What is wrong with the products, or why they were not tried.
+pub fn verdict(
+    properties: &DeviceProperties,
+    library: &Path,
+    products: &[Product],
+    options: &GpuOptions,
+) -> std::result::Result<(), String> {
+    judged(&tried(&job(properties, library, products), options)?)
+}
+
+/// The verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be
+/// otherwise next time.
+fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, String> {
+    let Some(command) = &options.helper else {
+        return Err("it was not tried, since no program to try it in was named".to_owned());
+    };
+    match helper::run(command, job, TIMEOUT) {
+        Ok(verdict) => Ok(verdict),
+        Err(helper::Failure::Died(how)) => Ok(format!("tried in a process of its own, that {how}").into_bytes()),
+        Err(helper::Failure::NotRun(problem)) => Err(format!("it was not tried: {problem}")),
+    }
+}
+
+fn judged(verdict: &[u8]) -> std::result::Result<(), String> {
+    if verdict == GOOD { Ok(()) } else { Err(String::from_utf8_lossy(verdict).into_owned()) }
+}
+
+/// The library's file as it is now, the driver, the GPU and what is tried.
+fn key(properties: &DeviceProperties, library: &Path, job: &Value) -> blake3::Hash {
+    let file = std::fs::canonicalize(library).unwrap_or_else(|_| library.to_path_buf());
+    // A library whose file cannot be looked at is told from others by its path alone.
+    let changed = std::fs::metadata(&file).ok().map(|about| (about.len(), about.modified().ok()));
+    let text = format!("matrix library {} {changed:?} {} {} {job}", file.display(), properties.driver, properties.arch);
+    blake3::hash(text.as_bytes())
+}
+
+fn job(properties: &DeviceProperties, library: &Path, products: &[Product]) -> Value {
+    let products = products.iter().map(|p| {
+        json!({
+            "rows": p.rows, "out_rows": p.out_rows, "cols": p.cols, "out_stride": p.out_stride,
+            "input": p.input.name(), "output": p.output.name(), "add": p.add, "bias": p.bias,
+        })
+    });
+    json!({
+        "kind": helper::TRY_PRODUCTS,
+        "platform": properties.platform.name(),
+        "driver": properties.library.display().to_string(),
+        "device": properties.index,
+        "library": library.display().to_string(),
+        "products": products.collect::<Vec<_>>(),
+    })
+}
+
+/// In the process of its own: the verdict.
+///
+/// # Errors
+/// Why nothing could be tried.
+pub fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
+    let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
+    let number = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or("a job without a number");
+    let options = GpuOptions {
+        platform: Some(if text("platform")? == Platform::Amd.name() { Platform::Amd } else { Platform::Nvidia }),
+        library: Some(PathBuf::from(text("driver")?)),
+        device_index: u32::try_from(number(&job["device"])?).ok(),
+        ..GpuOptions::default()
+    };
+    let mut products = Vec::new();
+    for p in job["products"].as_array().ok_or("a job without products")? {
+        let element = |value: &Value| value.as_str().and_then(Element::named).ok_or("a product of unknown elements");
+        products.push(Product {
+            rows: number(&p["rows"])?,
+            out_rows: number(&p["out_rows"])?,
+            cols: number(&p["cols"])?,
+            out_stride: number(&p["out_stride"])?,
+            input: element(&p["input"])?,
+            output: element(&p["output"])?,
+            add: p["add"] == true,
+            bias: p["bias"] == true,
+        });
+    }
+    let device = Device::open(&options).map_err(|error| error.to_string())?;
+    let mut blas = match VendorBlas::open_file(&device, Path::new(text("library")?)) {
+        Ok(blas) => blas,
+        Err(problem) => return Ok(problem.into_bytes()),
+    };
+    match try_all(&device, &mut blas, &products) {
+        Ok(Ok(())) => Ok(GOOD.to_vec()),
+        Ok(Err(problem)) => Ok(problem.into_bytes()),
+        // A product after which the device is lost is the library's fault.
+        Err(Error::EngineDead { reason }) => Ok(reason.into_bytes()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The inner error is the verdict.
+fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Result<std::result::Result<(), String>> {
+    let mut rig = Rig::new(device)?;
+    let mut weights: Option<(Weights, DeviceBuffer)> = None;
+    for &product in products {
+        let shape = (product.out_rows, product.cols, product.input);
+        if weights.as_ref().is_none_or(|(held, _)| held.shape != shape) {
+            // The memory of the last ones goes first.
+            drop(weights.take());
+            let buffer = DeviceBuffer::new(device, 2 * product.out_rows as u64 * product.cols as u64)?;
+            weights = Some((rig.weights(shape, &buffer)?, buffer));
+        }
+        let Some((held, buffer)) = &weights else {
+            return Err(Error::internal("weights that were just made are not there"));
+        };
+        if let Err(problem) = rig.check(blas, product, held, buffer.ptr())? {
+            return Ok(Err(format!("{product:?}: {problem}")));
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// A matrix of -1, 0 and 1: what was sent is forgotten but for its sums.
+struct Weights {
+    shape: (usize, usize, Element),
+    /// A random number per output.
+    factors: Vec<i64>,
+    /// Per column the sum of its elements times the factors of their outputs.
+    sums: Vec<i64>,
+}
+
+struct Rig {
+    device: Device,
+    stream: Stream,
+    host: HostBuffer,
+    workspace: DeviceBuffer,
+    random: Random,
+}
+
+impl Rig {
+    fn new(device: &Device) -> Result<Self> {
+        Ok(Self {
+            stream: Stream::new(device)?,
+            host: HostBuffer::new(device, PIECE_BYTES)?,
+            workspace: DeviceBuffer::new(device, WORKSPACE_BYTES)?,
+            random: Random(1),
+            device: device.clone(),
+        })
+    }
+
+    fn weights(&mut self, shape: (usize, usize, Element), buffer: &DeviceBuffer) -> Result<Weights> {
+        let (out_rows, cols, element) = shape;
+        let factors: Vec<i64> = (0..out_rows).map(|_| self.random.next().cast_signed()).collect();
+        let mut sums = vec![0i64; cols];
+        let mut row = vec![0u8; 2 * cols];
+        let mut to = Sender { rig: self, at: buffer.ptr(), filled: 0 };
+        for &factor in &factors {
+            let mut bits = 0;
+            for (col, (sum, bytes)) in sums.iter_mut().zip(row.as_chunks_mut::<2>().0).enumerate() {
+                if col % 32 == 0 {
+                    bits = to.rig.random.next();
+                }
+                let value = [0, 1, -1, 0][(bits & 3) as usize];
+                bits >>= 2;
+                *sum = sum.wrapping_add(factor.wrapping_mul(value.into()));
+                *bytes = element.half_bytes(value);
+            }
+            to.send(&row)?;
+        }
+        to.flush()?;
+        Ok(Weights { shape, factors, sums })
+    }
+
+    fn upload(&mut self, bytes: &[u8]) -> Result<DeviceBuffer> {
+        let buffer = DeviceBuffer::new(&self.device, bytes.len() as u64)?;
+        let mut to = Sender { rig: self, at: buffer.ptr(), filled: 0 };
+        to.send(bytes)?;
+        to.flush()?;
+        Ok(buffer)
+    }
+
+    /// One product and whether it is right.
+    fn check(
+        &mut self,
+        blas: &mut VendorBlas,
+        product: Product,
+        weights: &Weights,
+        at: DevicePtr,
+    ) -> Result<std::result::Result<(), String>> {
+        let Product { rows, out_rows, cols, out_stride, input, output, .. } = product;
+        let x = self.activations(rows, cols, output);
+        let bias: Vec<i16> = (0..out_rows).map(|_| small(&mut self.random)).collect();
+        let before: Vec<i16> = (0..rows * out_stride).map(|_| small(&mut self.random)).collect();
+        let x_buffer = self.upload(&x.iter().flat_map(|&x| input.half_bytes(x)).collect::<Vec<u8>>())?;
+        let bias_buffer = self.upload(&f32_bytes(&bias))?;
+        let start = |i: usize| match i % out_stride < out_rows {
+            true if product.add => f32::from(before[i]),
+            // Not to be read.
+            true => f32::NAN,
+            false => UNTOUCHED,
+        };
+        let mut out = vec![0; rows * out_stride * output.size()];
+        for (i, bytes) in out.chunks_exact_mut(output.size()).enumerate() {
+            output.put(start(i), bytes);
+        }
+        let out_buffer = self.upload(&out)?;
+        let operands = Operands {
+            weights: at,
+            x: x_buffer.ptr(),
+            bias: if product.bias { bias_buffer.ptr() } else { DevicePtr::NULL },
+            out: out_buffer.ptr(),
+            workspace: self.workspace.ptr(),
+        };
+        // SAFETY: the buffers have the product's sizes and live until the stream was waited for, below.
+        if let Err(refusal) = unsafe { blas.multiply(&self.stream, product, operands)? } {
+            self.stream.synchronize()?;
+            return Ok(Err(refusal));
+        }
+        let got = self.download(&out_buffer, out.len())?;
+        let got: Vec<f32> = got.chunks(output.size()).map(|bytes| output.value(bytes)).collect();
+        for (i, (row, x)) in got.chunks(out_stride).zip(x.chunks(cols)).enumerate() {
+            let product_sum = x.iter().zip(&weights.sums).fold(0i64, |sum, (&x, &w)| add_product(sum, x.into(), w));
+            let expected = (0..out_rows).fold(product_sum, |sum, j| {
+                let more = i64::from(if product.add { before[i * out_stride + j] } else { 0 })
+                    + i64::from(if product.bias { bias[j] } else { 0 });
+                add_product(sum, more, weights.factors[j])
+            });
+            let whole = row[..out_rows].iter().all(|value| value.fract() == 0.0);
+            let sum = row.iter().zip(&weights.factors).fold(0, |sum, (&v, &f)| add_product(sum, v as i64, f));
+            if !whole || sum != expected || row[out_rows..].iter().any(|&value| value != UNTOUCHED) {
+                return Ok(Err(format!("row {i} of the result is wrong")));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Whole numbers up to 127. Where the result is f16, so few of them that every sum is below 2048, and so exact.
+    fn activations(&mut self, rows: usize, cols: usize, output: Element) -> Vec<i16> {
+        if output == Element::F32 {
+            return (0..rows * cols).map(|_| small(&mut self.random)).collect();
+        }
+        let mut x = vec![0; rows * cols];
+        for row in x.chunks_mut(cols) {
+            for i in 0..1031 {
+                let sign = if self.random.next() & 1 == 0 { 1 } else { -1 };
+                row[(self.random.next() % cols as u64) as usize] = if i < 8 { 127 * sign } else { sign };
+            }
+        }
+        x
+    }
+
+    fn download(&mut self, buffer: &DeviceBuffer, bytes: usize) -> Result<Vec<u8>> {
+        let mut all = Vec::with_capacity(bytes);
+        while all.len() < bytes {
+            let piece = (bytes - all.len()).min(PIECE_BYTES);
+            let from = buffer.ptr().offset(all.len() as u64);
+            // SAFETY: the range is the buffer's; the host's is looked at only after the stream was waited for.
+            unsafe { self.stream.copy_to_host(&mut self.host.as_mut_slice()[..piece], from)? };
+            self.stream.synchronize()?;
+            all.extend_from_slice(&self.host.as_slice()[..piece]);
+        }
+        Ok(all)
+    }
+}
+
+/// Bytes on their way to the device, gathered in page-locked memory.
+struct Sender<'a> {
+    rig: &'a mut Rig,
+    at: DevicePtr,
+    filled: usize,
+}
+
+impl Sender<'_> {
+    fn send(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            let room = &mut self.rig.host.as_mut_slice()[self.filled..];
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            room[..now.len()].copy_from_slice(now);
+            self.filled += now.len();
+            bytes = later;
+            if self.filled == PIECE_BYTES {
+                self.flush()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        // SAFETY: the target has room for what is sent in all; the stream is waited for before the source changes.
+        unsafe { self.rig.stream.copy_to_device(self.at, &self.rig.host.as_slice()[..self.filled])? };
+        self.rig.stream.synchronize()?;
+        self.at = self.at.offset(self.filled as u64);
+        self.filled = 0;
+        Ok(())
+    }
+}
+
+/// -127 to 127.
+fn small(random: &mut Random) -> i16 {
+    (random.next() % 255) as i16 - 127
+}
+
+fn add_product(sum: i64, a: i64, b: i64) -> i64 {
+    sum.wrapping_add(a.wrapping_mul(b))
+}
+
+fn f32_bytes(values: &[i16]) -> Vec<u8> {
+    values.iter().flat_map(|&value| f32::from(value).to_le_bytes()).collect()
+}
+
+impl Element {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        [Self::F32, Self::F16, Self::Bf16].into_iter().find(|element| element.name() == name)
+    }
+
+    fn size(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// A small whole number in 16 bits.
+    fn half_bytes(self, value: i16) -> [u8; 2] {
+        match self {
+            Self::Bf16 => half::bf16::from_f32(value.into()).to_le_bytes(),
+            Self::F16 | Self::F32 => half::f16::from_f32(value.into()).to_le_bytes(),
+        }
+    }
+
+    /// Into as many bytes as it has.
+    fn put(self, value: f32, bytes: &mut [u8]) {
+        match self {
+            Self::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
+            Self::F16 => bytes.copy_from_slice(&half::f16::from_f32(value).to_le_bytes()),
+            Self::Bf16 => bytes.copy_from_slice(&half::bf16::from_f32(value).to_le_bytes()),
+        }
+    }
+
+    fn value(self, bytes: &[u8]) -> f32 {
+        match (self, bytes) {
+            (Self::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            (Self::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
+            (Self::Bf16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
+            // No number, so never right.
+            _ => f32::NAN,
+        }
+    }
+}

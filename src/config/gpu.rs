@@ -1,0 +1,226 @@
+//! Where the HIP backend finds its device, its libraries and its cache of compiled kernels.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use crate::{Error, Result};
+
+/// Set for a program that was started as a helper. One that is not what it was taken for, and starts an engine in place
+/// of an answer, must not start the next: an engine there has no helper.
+pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
+
+/// The two platforms of HIP, as HIP itself names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Platform {
+    /// libamdhip64.
+    Amd,
+    /// The same calls on the CUDA driver, libcuda.
+    Nvidia,
+}
+
+impl Platform {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amd => "amd",
+            Self::Nvidia => "nvidia",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GpuOptions {
+    /// `None`: AMD where it has a device, else NVIDIA. `ROCMFORGE_HIP_PLATFORM`.
+    pub platform: Option<Platform>,
+    /// The driver's library in place of the ones looked for by name; it then also provides the run-time compiler.
+    /// `ROCMFORGE_HIP_LIBRARY`.
+    pub library: Option<PathBuf>,
+    /// Directory of compiled kernels; `None`: nothing is kept. `ROCMFORGE_CACHE_DIR`, else `$XDG_CACHE_HOME/rocmforge`,
+    /// else `~/.cache/rocmforge`.
+    pub cache_dir: Option<PathBuf>,
+    /// A ROCm installation, searched before any other. `ROCM_PATH`.
+    pub rocm_path: Option<PathBuf>,
+    /// Folders in which Python looks for packages: ROCm and PyTorch come as packages with libraries in them. Only the
+    /// Python bindings set it.
+    pub python_path: Vec<PathBuf>,
+    /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
+    pub cuda_home: Option<PathBuf>,
+    /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
+    /// else the first. `device="hip:1"` or `ROCMFORGE_DEVICE=hip:1`.
+    pub device_index: Option<u32>,
+    /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run
+    /// time.
+    pub embedded_kernels: bool,
+    /// Results do not depend, to the last bit, on what a row was computed with. Slower. `ROCMFORGE_BATCH_INVARIANT`.
+    pub batch_invariant: bool,
+    /// Whether one slice of each type's weights is multiplied and compared before anything is served.
+    /// `ROCMFORGE_SELF_TEST`.
+    pub self_test: bool,
+    /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
+    /// `ROCMFORGE_GRAPHS`.
+    pub graphs: Option<bool>,
+    /// Whether the vendor's matrix library serves long prompts where it is installed; `None`: on the GPUs on which it
+    /// is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
+    pub vendor_blas: Option<bool>,
+    /// A program with its arguments that ends in `backend::gpu::helper::main`: what may crash is done in it. `None`:
+    /// the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork of this
+    /// process. Only the Python bindings set it.
+    pub helper: Option<Vec<OsString>>,
+    /// Whether this process of the tests is such a program. `ROCMFORGE_TEST_HELPER`, in tests alone.
+    #[cfg(test)]
+    pub is_helper: bool,
+    /// A file of kernels and the number of the block barrier that it is compiled without.
+    /// `ROCMFORGE_TEST_WITHOUT_BARRIER`, in tests alone: `gemv.hip:3`.
+    #[cfg(test)]
+    pub without_barrier: Option<(String, u32)>,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            platform: None,
+            library: None,
+            cache_dir: None,
+            rocm_path: None,
+            python_path: Vec::new(),
+            cuda_home: None,
+            device_index: None,
+            embedded_kernels: true,
+            batch_invariant: false,
+            self_test: true,
+            graphs: None,
+            vendor_blas: None,
+            helper: None,
+            #[cfg(test)]
+            is_helper: false,
+            #[cfg(test)]
+            without_barrier: None,
+        }
+    }
+}
+
+impl GpuOptions {
+    /// Fills in what was not given from the variables that `read` gives.
+    pub(super) fn fill_in(&mut self, read: impl Fn(&'static str) -> Result<Option<String>>) -> Result<()> {
+        if self.platform.is_none()
+            && let Some(value) = read("ROCMFORGE_HIP_PLATFORM")?
+        {
+            self.platform = Some(match value.as_str() {
+                "amd" => Platform::Amd,
+                "nvidia" => Platform::Nvidia,
+                _ => return Err(Error::invalid("ROCMFORGE_HIP_PLATFORM", value, "amd or nvidia")),
+            });
+        }
+        let path = |name| Ok::<_, Error>(read(name)?.map(PathBuf::from));
+        if self.library.is_none() {
+            self.library = path("ROCMFORGE_HIP_LIBRARY")?;
+        }
+        if self.cache_dir.is_none() {
+            self.cache_dir = match path("ROCMFORGE_CACHE_DIR")? {
+                Some(directory) => Some(directory),
+                // A relative XDG_CACHE_HOME is to be ignored, says its specification.
+                None => match path("XDG_CACHE_HOME")?.filter(|directory| directory.is_absolute()) {
+                    Some(caches) => Some(caches.join("rocmforge")),
+                    None => path("HOME")?.map(|home| home.join(".cache/rocmforge")),
+                },
+            };
+        }
+        let switch = |name| match read(name)?.as_deref() {
+            None => Ok(None),
+            Some("0") => Ok(Some(false)),
+            Some("1") => Ok(Some(true)),
+            Some(value) => Err(Error::invalid(name, value, "0 or 1")),
+        };
+        self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
+        self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
+        if read(INSIDE_HELPER)?.is_some() {
+            self.helper = None;
+        }
+        self.graphs = self.graphs.or(switch("ROCMFORGE_GRAPHS")?);
+        self.vendor_blas = self.vendor_blas.or(switch("ROCMFORGE_VENDOR_BLAS")?);
+        #[cfg(test)]
+        {
+            self.is_helper = switch("ROCMFORGE_TEST_HELPER")?.unwrap_or(self.is_helper);
+        }
+        if self.rocm_path.is_none() {
+            self.rocm_path = path("ROCM_PATH")?;
+        }
+        if self.cuda_home.is_none() {
+            self.cuda_home = path("CUDA_HOME")?.or(path("CUDA_PATH")?);
+        }
+        #[cfg(test)]
+        if let Some(value) = read("ROCMFORGE_TEST_WITHOUT_BARRIER")? {
+            let barrier = value.split_once(':').and_then(|(file, n)| Some((file.to_owned(), n.parse().ok()?)));
+            let expected = || Error::invalid("ROCMFORGE_TEST_WITHOUT_BARRIER", value, "a file and a number");
+            self.without_barrier = Some(barrier.ok_or_else(expected)?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(variables: &[(&str, &str)], mut options: GpuOptions) -> Result<GpuOptions> {
+        options.fill_in(|name| {
+            Ok(variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_string()))
+        })?;
+        Ok(options)
+    }
+
+    #[test]
+    fn variables_fill_in_and_options_win() {
+        let set = [
+            ("ROCMFORGE_HIP_PLATFORM", "nvidia"),
+            ("ROCMFORGE_HIP_LIBRARY", "/lib/a.so"),
+            ("ROCMFORGE_CACHE_DIR", "/cache"),
+            ("CUDA_PATH", "/cuda"),
+            ("ROCM_PATH", "/rocm"),
+            ("HOME", "/home/x"),
+        ];
+        let options = filled(&set, GpuOptions::default()).unwrap();
+        assert_eq!(options.platform, Some(Platform::Nvidia));
+        assert_eq!(options.library, Some(PathBuf::from("/lib/a.so")));
+        assert_eq!(options.cache_dir, Some(PathBuf::from("/cache")));
+        assert_eq!(options.cuda_home, Some(PathBuf::from("/cuda")));
+        assert_eq!(options.rocm_path, Some(PathBuf::from("/rocm")));
+        let given = GpuOptions {
+            platform: Some(Platform::Amd),
+            library: Some("b.so".into()),
+            cache_dir: Some("c".into()),
+            cuda_home: Some("d".into()),
+            rocm_path: Some("e".into()),
+            ..GpuOptions::default()
+        };
+        assert_eq!(filled(&set, given.clone()).unwrap(), given);
+        assert!(filled(&[("ROCMFORGE_HIP_PLATFORM", "cuda")], GpuOptions::default()).is_err());
+    }
+
+    #[test]
+    fn decode_steps_are_recorded_as_the_variable_says() {
+        let graphs =
+            |value| filled(&[("ROCMFORGE_GRAPHS", value)], GpuOptions::default()).map(|options| options.graphs);
+        assert_eq!(filled(&[], GpuOptions::default()).unwrap().graphs, None);
+        assert_eq!(graphs("0").unwrap(), Some(false));
+        assert_eq!(graphs("1").unwrap(), Some(true));
+        assert!(graphs("no").unwrap_err().to_string().contains("ROCMFORGE_GRAPHS"));
+        let given = GpuOptions { graphs: Some(false), ..GpuOptions::default() };
+        assert_eq!(filled(&[("ROCMFORGE_GRAPHS", "1")], given).unwrap().graphs, Some(false));
+    }
+
+    /// Helpers do not start helpers.
+    #[test]
+    fn a_helper_has_none() {
+        let given = GpuOptions { helper: Some(vec!["python".into()]), ..GpuOptions::default() };
+        assert_eq!(filled(&[], given.clone()).unwrap().helper, given.helper);
+        assert_eq!(filled(&[(INSIDE_HELPER, "1")], given).unwrap().helper, None);
+    }
+
+    #[test]
+    fn the_cache_stands_where_the_desktop_specification_says() {
+        let cache = |variables: &[(&str, &str)]| filled(variables, GpuOptions::default()).unwrap().cache_dir;
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "/x"), ("HOME", "/h")]), Some(PathBuf::from("/x/rocmforge")));
+        assert_eq!(cache(&[("XDG_CACHE_HOME", "x"), ("HOME", "/h")]), Some(PathBuf::from("/h/.cache/rocmforge")));
+        assert_eq!(cache(&[]), None);
+    }
+}

@@ -1,0 +1,332 @@
+//! Golden logits through the HIP backend, on the devices of its tests.
+
+use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
+use crate::backend::Backend;
+use crate::backend::gpu::GpuBackend;
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
+use crate::backend::gpu::tests::vendor;
+use crate::config::{GpuOptions, KvCacheDtype};
+use crate::{Error, Result, testdata};
+
+type Opened = (crate::backend::gpu::Device, GpuOptions);
+
+fn load(device: &Opened, name: &str) -> Model<GpuBackend> {
+    load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)
+}
+
+/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 8 rows.
+fn decode_together(model: &mut Model<GpuBackend>, tokens: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
+    let prompts: Vec<_> = lengths.iter().map(|&length| (&tokens[..length], 0)).collect();
+    model.step(&prompts).unwrap();
+    (1..=2)
+        .map(|new| {
+            let seqs: Vec<_> = lengths.iter().map(|&length| (&tokens[..length + new], length + new - 1)).collect();
+            model.step(&seqs).unwrap()
+        })
+        .collect()
+}
+
+fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(&[f32], &[f32])) {
+    let z = testdata::npz(name);
+    let (tokens, expected) = (tokens(&z), z.f32(expected_key));
+    let mut model = load(device, name);
+    let whole = model.logits(&tokens, 0);
+    bounds(&whole, &expected);
+    let vocab = whole.len() / tokens.len();
+    for lengths in [&[20][..], &[3, 40, 17], &[1, 2, 30, 16, 9]] {
+        for (step, got) in decode_together(&mut model, &tokens, lengths).iter().enumerate() {
+            for (row, length) in got.chunks(vocab).zip(lengths) {
+                bounds(row, &expected[(length + step) * vocab..][..vocab]);
+            }
+        }
+    }
+    drop(model);
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// The bounds are those of the golden data for activations that are rounded as the weights are.
+fn check_architecture(device: &Opened, name: &str) {
+    let bound = if name == "mistral" { 1e-1 } else { 3e-2 };
+    check_model(device, &format!("arch/{name}"), "logits", |got, expected| {
+        let error = got.iter().zip(expected).fold(0.0f32, |m, (g, e)| m.max((g - e).abs()));
+        println!("{name}: {error:.2e}, of {:.1}", max_abs(expected));
+        assert!(error < bound, "{name}: {error:.2e}");
+    });
+}
+
+fn check_quantised(device: &Opened, name: &str) {
+    check_model(device, &format!("quant_models/{name}"), "logits_float", |got, expected| {
+        let errors: Vec<f32> = got.iter().zip(expected).map(|(g, e)| (g - e).abs()).collect();
+        let mean = errors.iter().sum::<f32>() / errors.len() as f32;
+        println!("{name}: max {:.3}, mean {mean:.3}", max_abs(&errors));
+        assert!(max_abs(&errors) < 0.42 && mean < 0.06, "{name}: max {}, mean {mean}", max_abs(&errors));
+    });
+}
+
+fn check_all(device: Option<Opened>) {
+    let Some(device) = device else { return };
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {
+        check_architecture(&device, name);
+    }
+    for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
+        check_quantised(&device, name);
+    }
+}
+
+/// A load, a prompt, and two steps of two rows, which are recorded: the last one's logits, and what the backend says of
+/// itself.
+fn exercise(device: &Opened) -> Result<(Vec<f32>, String)> {
+    let mut model = try_load_on(devices::loader(device, MAX_TOKENS), "quant_models/Q4_0.gguf", KvCacheDtype::F16)?;
+    let prompt: Vec<u32> = (5..25).collect();
+    model.step(&[(&prompt[..7], 0), (&prompt[..9], 0)])?;
+    model.step(&[(&prompt[..8], 7), (&prompt[..10], 9)])?;
+    let logits = model.step(&[(&prompt[..9], 8), (&prompt[..11], 10)])?;
+    Ok((logits, model.backend.describe()))
+}
+
+/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, or, where no
+/// more than a recording fails, said and done without; nothing stays allocated, and the device, where it is not lost,
+/// serves the next engine.
+#[test]
+fn failing_calls_leave_nothing_behind() {
+    const OUT_OF_MEMORY: i32 = 2;
+    const LOST: i32 = 700;
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@model") else { return };
+    let device = (device, options);
+    let (expected, _) = exercise(&device).unwrap();
+    assert_eq!(faults.live(), Live::default());
+    for call in Call::ALL {
+        // Of many calls of a kind, the first ones and some of the others.
+        for nth in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144] {
+            faults.fail(call, nth, OUT_OF_MEMORY);
+            let result = exercise(&device).and_then(|found| device.0.check().map(|()| found));
+            if faults.disarm() {
+                assert_eq!(result.unwrap().0, expected, "{call:?} {nth}");
+                break;
+            }
+            match result {
+                // What is given back is given back all the same, and then nothing has failed.
+                Ok((logits, described)) => {
+                    assert_eq!(logits, expected, "{call:?} {nth}");
+                    let is_said = described.contains("recording a step failed");
+                    assert!(is_said || call == Call::MakeCurrent, "{nth}: {call:?} is swallowed");
+                }
+                Err(error) => {
+                    let is_typed = matches!(error, Error::Device { .. } | Error::OutOfMemory { .. });
+                    assert!(is_typed, "{call:?} {nth}: {error}");
+                }
+            }
+            assert_eq!(faults.live(), Live::default(), "{call:?} {nth}");
+        }
+    }
+    assert_eq!(exercise(&device).unwrap().0, expected);
+    faults.fail(Call::Launch, 30, LOST);
+    assert!(matches!(exercise(&device), Err(Error::EngineDead { .. })));
+    assert_eq!(faults.live(), Live::default());
+}
+
+/// A20: the budget of a load on a GPU is the sum of what it allocates, and progress comes slot by slot.
+#[test]
+fn the_budget_is_what_is_taken() {
+    let Some(device) = devices::open("cpu-wave32:up@budget") else { return };
+    for name in ["arch/qwen2.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
+        let loader = devices::loader(&device, MAX_TOKENS);
+        // What is left for recorded steps is the driver's.
+        let free = device.0.free_memory().unwrap() - loader.graph_bytes();
+        super::check_budget(loader, name, free, |ledger| {
+            assert_eq!(ledger.total(), device.0.allocated_bytes(), "{name}: {ledger:?}");
+        });
+    }
+    super::check_progress(devices::loader(&device, 1));
+    assert_eq!(device.0.allocated_bytes(), 0);
+}
+
+/// The mode in which nothing depends on the batch: in chunks, token by token, or beside others, a row has the same
+/// bits.
+#[test]
+fn batch_invariant_mode_is_exact() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
+    let device = (device, GpuOptions { batch_invariant: true, ..options });
+    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_K_M"] {
+        let tokens = tokens(&testdata::npz(name));
+        let mut model = load(&device, name);
+        let whole = model.logits(&tokens, 0);
+        let vocab = whole.len() / tokens.len();
+        for cuts in [vec![1, 17, 18, 31, 48], (1..=20).collect()] {
+            let mut start = 0;
+            for end in cuts {
+                let beside = (&tokens[..1], 0);
+                let part = model.step(&[(&tokens[..end], start), beside]).unwrap();
+                let rows = (end - start) * vocab;
+                assert!(part[..rows] == whole[start * vocab..end * vocab], "{name}: tokens {start}..{end} differ");
+                assert!(part[rows..] == whole[..vocab], "{name}: beside {start}..{end}");
+                start = end;
+            }
+        }
+    }
+}
+
+/// The kernels pass the load-time self-test on real weights.
+#[test]
+fn self_test_on_real_weights() {
+    let Some((device, options)) = devices::open(CPU_TARGETS[2]) else { return };
+    let device = (device, GpuOptions { self_test: true, ..options });
+    for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
+        load(&device, &format!("quant_models/{name}"));
+    }
+}
+
+/// G3, G23, G26: a decode step is one launch of a recording, which copies the step's numbers itself: nothing is
+/// allocated, and only the wanted rows come back.
+#[test]
+fn a_decode_step_is_one_copy_and_one_launch() {
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let device = (device, options);
+    for name in ["quant_models/Q4_0", "arch/qwen3moe"] {
+        check_decode_calls(&device, &faults, name);
+    }
+}
+
+fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
+    let tokens = tokens(&testdata::npz(name));
+    let mut model = load(device, name);
+    let mut decode = |length: usize| {
+        model.step(&[(&tokens[..length], length - 1), (&tokens[..length - 1], length - 2)]).unwrap();
+    };
+    (3..6).for_each(&mut decode);
+    assert!(faults.live().allocations <= 64);
+    let count = || Call::ALL.map(|call| faults.calls(call));
+    let before = count();
+    (6..16).for_each(&mut decode);
+    for ((call, before), after) in Call::ALL.into_iter().zip(before).zip(count()) {
+        let expected = match call {
+            Call::LaunchGraph => 10,
+            // Two rows.
+            Call::CopyToHost => 20,
+            // Of the pinned buffer's event, and of the stream for each row.
+            Call::Record => 10,
+            Call::Synchronize => 30,
+            // Before each of the others.
+            Call::MakeCurrent => 70,
+            _ => 0,
+        };
+        assert_eq!(after - before, expected, "{call:?}");
+    }
+}
+
+/// Steps of several sizes, as often as there are: the logits of the last two of each.
+fn decode_sizes(model: &mut Model<GpuBackend>, sizes: &[usize]) -> Vec<Vec<f32>> {
+    let tokens: Vec<u32> = (5..25).collect();
+    let lengths = [3, 1, 2, 4, 3, 1, 2, 4, 3, 1, 2, 4, 3];
+    sizes.iter().flat_map(|&size| decode_together(model, &tokens, &lengths[..size])).collect()
+}
+
+const SIZES: [usize; 6] = [1, 2, 3, 5, 9, 13];
+
+/// What steps give without recordings.
+fn decode_unrecorded((device, options): &Opened, name: &str) -> Vec<Vec<f32>> {
+    let device = (device.clone(), GpuOptions { graphs: Some(false), ..options.clone() });
+    decode_sizes(&mut load(&device, name), &SIZES)
+}
+
+/// Every step is recorded at the load and none after it, whatever the size of a batch; recorded steps give what others
+/// do.
+#[test]
+fn steps_are_recorded_at_the_load_alone() {
+    let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
+    let device = (device, options);
+    for name in ["quant_models/Q4_0", "arch/qwen3moe"] {
+        let expected = decode_unrecorded(&device, name);
+        let mut model = load(&device, name);
+        let made = |faults: &Faults| [Call::BeginCapture, Call::InstantiateGraph].map(|call| faults.calls(call));
+        let (before, launched) = (made(&faults), faults.calls(Call::LaunchGraph));
+        assert!(faults.live().graphs >= 10, "{:?}", faults.live());
+        assert_eq!(decode_sizes(&mut model, &SIZES), expected, "{name}");
+        assert_eq!(made(&faults), before, "{name}");
+        assert_eq!(faults.calls(Call::LaunchGraph) - launched, 2 * SIZES.len() as u64, "{name}");
+        drop(model);
+        assert_eq!(faults.live(), Live::default());
+    }
+}
+
+/// Recording ends where the room that was left for it does; the larger steps then run op by op, and it is said. On a
+/// device of its own, of whose memory nobody else takes any.
+#[test]
+fn recordings_keep_to_their_room() {
+    const EACH: u64 = 32 << 20;
+    let Some((device, options, faults)) = devices::open_faulty("cpu-wave32:up@memory") else { return };
+    let device = (device, options);
+    let name = "quant_models/Q4_0";
+    let (expected, other) = (decode_unrecorded(&device, name), load(&device, name).backend.memory().other);
+    let room = devices::loader(&device, MAX_TOKENS).graph_bytes();
+    let fitting = room / EACH;
+    assert!((1..5).contains(&fitting), "{room}");
+    faults.take_for_graphs(EACH);
+    let mut model = load(&device, name);
+    assert_eq!(faults.live().graphs as u64, fitting);
+    assert_eq!(model.backend.memory().other, other + fitting * EACH);
+    let described = model.backend.describe();
+    assert!(described.contains("recorded and repeated, but the") && described.contains("op by op"), "{described}");
+    let launched = faults.calls(Call::LaunchGraph);
+    assert_eq!(decode_sizes(&mut model, &SIZES), expected);
+    let repeated = faults.calls(Call::LaunchGraph) - launched;
+    assert!((1..2 * SIZES.len() as u64).contains(&repeated), "{repeated}");
+    drop(model);
+    assert_eq!(faults.live(), Live::default());
+}
+
+/// A product that the matrix library refuses while a step is recorded, by which the recording is lost: our own kernels
+/// take its place in the recording that is made anew, and no step fails.
+#[test]
+fn a_library_that_refuses_in_a_recording_fails_no_step() {
+    let _alone = vendor::alone();
+    let name = "arch/llama3_ropescale";
+    let Some(plain) = devices::open(CPU_TARGETS[0]) else { return };
+    let expected = decode_unrecorded(&plain, name);
+    let Some((device, options, _cache)) = vendor::open(vendor::helper("")) else { return };
+    devices::misbehave("capture");
+    let mut model = load(&(device.clone(), options), name);
+    devices::misbehave("");
+    let described = model.backend.describe();
+    let refused = "long prompts: matmul (the matrix library refused: hipblasLt: Matmul failed with status 6)";
+    assert!(described.contains(refused), "{described}");
+    assert!(described.contains("decode steps: recorded and repeated"), "{described}");
+    assert_eq!(decode_sizes(&mut model, &SIZES), expected);
+    drop(model);
+    assert_eq!(device.allocated_bytes(), 0);
+}
+
+/// G2, G11: streams run nothing before it is waited for, and are ordered by events alone.
+#[test]
+fn golden_logits_cpu_wave32() {
+    check_all(devices::open(CPU_TARGETS[0]));
+}
+
+#[test]
+fn golden_logits_cpu_wave64() {
+    check_all(devices::open(CPU_TARGETS[3]));
+}
+
+/// A llama, a qwen, experts and a quantised model in AMD machine code.
+fn check_amd(target: &str) {
+    let Some(device) = devices::open(target) else { return };
+    check_architecture(&device, "llama3_ropescale");
+    check_architecture(&device, "qwen3");
+    check_architecture(&device, "qwen3moe");
+    check_quantised(&device, "Q4_K_M");
+}
+
+#[test]
+fn golden_logits_gfx1100() {
+    check_amd("gfx1100");
+}
+
+#[test]
+fn golden_logits_gfx942() {
+    check_amd("gfx942");
+}
+
+#[test]
+fn golden_logits_on_this_machines_gpu() {
+    check_all(devices::open_real());
+}
