@@ -37,7 +37,7 @@ def test_variables_are_found_where_they_are_read() -> None:
 
 def test_switches_that_may_be_left_alone_are_documented_both_ways() -> None:
     """Unset they leave the choice to the engine: 0 and 1 both change something."""
-    source = (ROOT / "src" / "config" / "hip.rs").read_text(encoding="utf-8")
+    source = (ROOT / "src" / "config" / "gpu.rs").read_text(encoding="utf-8")
     switches = [f"ROCMFORGE_{field.upper()}" for field in re.findall(r"pub (\w+): Option<bool>", source)]
     assert {"ROCMFORGE_GRAPHS", "ROCMFORGE_VENDOR_BLAS"} <= set(switches)
     for name in switches:
