@@ -2,7 +2,7 @@
 #pragma once
 #include "gpu.h"
 
-// A fence that the mutation test leaves out: each is needed (tests/amdsim/tests/coherence.rs).
+// A fence that the mutation test leaves out: each is needed (sim/amdsim/tests/coherence.rs).
 #ifndef GPU_DROP_FENCE
   #define GPU_DROP_FENCE -1
 #endif

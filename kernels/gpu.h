@@ -166,7 +166,7 @@ DEV v2 ld8s(const void* p) { return __builtin_nontemporal_load((const v2*)p); }
 DEV u32 ld4s(const void* p) { return __builtin_nontemporal_load((const u32*)p); }
 DEV u32 ld2s(const void* p) { return __builtin_nontemporal_load((const u16*)p); }
 DEV u32 ld1s(const void* p) { return __builtin_nontemporal_load((const u8*)p); }
-#if defined(GPU_SCALAR_STEP)           // a mutation that tests/amdsim/tests/coherence.rs finds
+#if defined(GPU_SCALAR_STEP)           // a mutation that sim/amdsim/tests/coherence.rs finds
 DEV u32 ld_step(const u32* p) { return *p; }
 #else
 DEV u32 ld_step(const u32* p) { return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT); }

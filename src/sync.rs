@@ -1,4 +1,4 @@
-//! Synchronisation primitives: `std`'s, or loom's where `tests/loom` compiles the protocols written by hand (the thread
+//! Synchronisation primitives: `std`'s, or loom's where `sim/loom` compiles the protocols written by hand (the thread
 //! pool), to model-check them.
 
 #[cfg(not(loom))]

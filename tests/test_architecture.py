@@ -147,8 +147,8 @@ def test_rule_finds_its_bad_sample(rule: str) -> None:
 
 
 def crate_files() -> Iterator[tuple[Path, str]]:
-    """(path relative to tests, code without comments, literals and tests) of the crates beside the engine."""
-    for path, text in rust_files(ROOT / "tests"):
+    """(path relative to sim, code without comments, literals and tests) of the crates beside the engine."""
+    for path, text in rust_files(ROOT / "sim"):
         if path.parts[1] == "src":
             yield path, without_inline_tests(code_only(text))
 
@@ -281,7 +281,7 @@ def test_unused_function_is_found() -> None:
 def is_source(path: Path) -> bool:
     """Files that people read and edit: under a source folder, and not test data."""
     parts = path.relative_to(ROOT).parts
-    folders = ("src", "python", "tests", "fuzz", "benches", "kernels", "examples", "scripts")
+    folders = ("src", "python", "sim", "tests", "fuzz", "benches", "kernels", "examples", "scripts")
     suffixes = (".rs", ".py", ".pyi", ".hip", ".h", ".hpp", ".sh", ".html", ".css", ".js")
     data = parts[:2] in {("tests", "data"), ("fuzz", "corpus")}
     return parts[0] in folders and not data and path.suffix in suffixes

@@ -380,7 +380,7 @@ def test_doctor_without_a_gpu_says_that_the_cpu_serves():
 
 
 def doctor_on_the_stand_in(*options):
-    """Of a wheel on a device whose driver is tests/hipsim, without a compiler."""
+    """Of a wheel on a device whose driver is sim/hipsim, without a compiler."""
     library = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
     if not library.exists():
         pytest.skip("the stand-in HIP runtime is not built: cargo build -p hipsim")

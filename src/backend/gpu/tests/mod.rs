@@ -1,4 +1,4 @@
-//! The backend over a driver's library: the stand-in (tests/hipsim), whose devices are AMD machine code in a simulator
+//! The backend over a driver's library: the stand-in (sim/hipsim), whose devices are AMD machine code in a simulator
 //! and kernels on the CPU; or the GPU of this machine.
 
 mod args;
