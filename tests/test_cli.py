@@ -355,7 +355,7 @@ def test_doctor_lists_a_kernel_for_every_type():
     report = json.loads(run("doctor", "--json").stdout)
     assert report["version"] == __version__
     assert report["embedded_targets"] == _rocmforge.embedded_targets()
-    types = {kernel[0] for kernel in report["kernels"]}
+    types = {kernel["tensor_type"] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
     assert [device["name"] for device in report["devices"]] == ["cpu", "hip"]
     assert ("not usable" in report["devices"][1]["detail"]) != ON_GPU
@@ -397,7 +397,9 @@ def test_doctor_lists_the_kernels_of_a_gpu():
     assert report["takes"] == "hip"
     hip = report["devices"][1]
     rows = {(row["tensor_type"], row["op"]): row for row in hip["kernels"]}
-    assert {name for name, _ in rows if name} == {kernel[0] for kernel in report["kernels"]} - {"F32 activations"}
+    assert {name for name, _ in rows if name} == {kernel["tensor_type"] for kernel in report["kernels"]} - {
+        "F32 activations"
+    }
     shown = doctor_on_the_stand_in().splitlines()
     if rows["Q4_K", "product of 1 row"]["problem"] is not None:
         assert {row["code"] for row in rows.values()} == {None}

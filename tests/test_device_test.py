@@ -59,7 +59,7 @@ def test_report_of_a_cpu(on_cpu):
     parts = {part["name"]: part["figures"] for part in report["parts"]}
     groups = parts["kernels"]["groups"]
     # Each type that can be computed with has its products.
-    types = {kernel[0] for kernel in json.loads(doctor("--json").stdout)["kernels"]} - {"F32 activations"}
+    types = {kernel["tensor_type"] for kernel in json.loads(doctor("--json").stdout)["kernels"]} - {"F32 activations"}
     assert {f"products of {name}" for name in types} <= {group["name"] for group in groups}
     assert all(group["cases"] > 0 and group["wrong"] == 0 and 0 <= group["worst"] <= 1 for group in groups)
     assert parts["sequences"]["mixed_up"] == 0
@@ -304,7 +304,7 @@ def test_made_up_models_are_sound(shape, tmp_path):
             assert 0.9 <= values.min() <= values.max() <= 1.1
         elif tensor.name != "token_embd.weight":
             assert 0.7 < np.sqrt(np.mean(values**2) * values.shape[-1]) < 1.4, tensor.name
-    assert not any(problems for _, _, _, problems in check_gguf(path))
+    assert not any(stage["problems"] for stage in check_gguf(path))
     assert path.read_bytes() == made_up.write(shape, tmp_path / "again.gguf").read_bytes()
 
 

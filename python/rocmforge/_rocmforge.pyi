@@ -1,4 +1,4 @@
-"""The compiled half of rocmforge. `rocmforge` is the public face; `Engine` and `Inbox` are for it alone."""
+"""The compiled half of rocmforge. `rocmforge` is the public face; `Engine`, `Inbox` and the like are for it alone."""
 
 import asyncio
 import os
@@ -8,16 +8,31 @@ from typing import Any, Literal, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge.outputs import Metrics, RequestOutputKind, Update
+from rocmforge.outputs import RequestOutputKind
 from rocmforge.prompts import TokenIds
+from rocmforge.reports import (
+    BandwidthReport,
+    CaseGroup,
+    DoctorReport,
+    FileReport,
+    LaunchReport,
+    LibraryReport,
+    StageReport,
+)
+from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 __version__: str
 
 __all__ = [
+    "Accepted",
+    "CompletionUpdate",
     "Engine",
     "Inbox",
+    "RequestUpdate",
     "SamplingParams",
+    "TokenLogprob",
     "Tokenizer",
+    "UpdateMetrics",
     "__version__",
     "check_device",
     "check_gguf",
@@ -256,17 +271,109 @@ class Engine:
         """
 
     def abort(self, request_id: str) -> bool: ...
-    def config(self) -> dict[str, Any]: ...
+    def config(self) -> ResolvedConfig: ...
     def sampling_defaults(self) -> dict[str, float]: ...
-    def stats(self) -> dict[str, Any]: ...
-    def record(self, request_id: str) -> tuple[str, str | None, int, int, Metrics] | None: ...
-    def memory(self) -> tuple[int, int, int, int]: ...
-    def block_map(self) -> tuple[NDArray[np.uint8], NDArray[np.uint32], NDArray[np.bool_], NDArray[np.float64]]: ...
+    def stats(self) -> Stats: ...
+    def record(self, request_id: str) -> RequestRecord | None: ...
+    def memory(self) -> MemoryUsage: ...
+    def block_map(self) -> BlockColumns: ...
     def reset_prefix_cache(self) -> bool: ...
     def prompt_logits(self, prompt_token_ids: TokenIds) -> NDArray[np.float32]: ...
     def check_integrity(self) -> None: ...
     def describe(self) -> str: ...
     def close(self) -> None: ...
+
+@final
+class Accepted:
+    """A request that the engine has taken."""
+
+    @property
+    def key(self) -> int:
+        """By which the inbox knows it."""
+
+    @property
+    def request_id(self) -> str:
+        """Its name: the one given, or one that the engine made up."""
+
+    @property
+    def prompt_token_ids(self) -> list[int]: ...
+
+@final
+class RequestUpdate:
+    """What is new of a request since the last one."""
+
+    @property
+    def completions(self) -> list[CompletionUpdate]:
+        """One for each sequence with news."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing will follow."""
+
+    @property
+    def prompt_logprobs(self) -> list[list[TokenLogprob] | None] | None:
+        """Log-probabilities of the prompt, which come once; per position, `None` at the first."""
+
+    @property
+    def metrics(self) -> UpdateMetrics: ...
+
+@final
+class CompletionUpdate:
+    """What is new of one of a request's sequences."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def token_ids(self) -> list[int]: ...
+    @property
+    def finish_reason(self) -> str | None: ...
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The stop token or the stop text."""
+
+    @property
+    def logprobs(self) -> list[list[TokenLogprob]] | None:
+        """Per new token; `None` where none are wanted."""
+
+    @property
+    def cumulative_logprob(self) -> float | None: ...
+    @property
+    def error(self) -> str | None: ...
+
+@final
+class TokenLogprob:
+    """The log-probability of one token at one position."""
+
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def rank(self) -> int:
+        """1 is the most likely token."""
+
+    @property
+    def decoded_token(self) -> str | None:
+        """`None` for a model without a tokenizer."""
+
+@final
+class UpdateMetrics:
+    """The fields of `rocmforge.RequestMetrics`."""
+
+    @property
+    def arrival_time(self) -> float: ...
+    @property
+    def time_in_queue(self) -> float | None: ...
+    @property
+    def time_to_first_token(self) -> float | None: ...
+    @property
+    def total_time(self) -> float | None: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
 
 @final
 class Inbox:
@@ -286,8 +393,8 @@ class Inbox:
         timeout: float | None = None,
         cache_salt: str | None = None,
         final_only: bool = False,
-    ) -> tuple[int, str, list[int]]:
-        """Id, name and prompt token ids of a new request."""
+    ) -> Accepted:
+        """Hands a request to the engine; `final_only` keeps everything for one delivery at the end."""
 
     def ready(self) -> list[int]:
         """Ids of requests with news."""
@@ -295,7 +402,7 @@ class Inbox:
     def wait(self, timeout: float) -> list[int]:
         """As `ready`, after waiting for news for at most `timeout` seconds."""
 
-    def take(self, key: int, *, raise_errors: bool = True) -> Update | None:
+    def take(self, key: int, *, raise_errors: bool = True) -> RequestUpdate | None:
         """What is new for a request.
 
         Raises:
@@ -309,13 +416,13 @@ class Inbox:
     def close(self) -> None:
         """Aborts all requests that have not finished."""
 
-def inspect_gguf(model: str | os.PathLike[str]) -> tuple[int, dict[str, Any], list[tuple[str, list[int], str, int]]]:
-    """Version, metadata, and tensors (name, shape with the fastest dimension first, type, bytes) of a file."""
+def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
+    """Version, metadata and tensors of a file."""
 
 def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
-) -> list[tuple[str, str, list[str], list[tuple[str, str]]]]:
-    """Reads and checks a whole file. Per stage: name, summary, warnings, problems (class, message)."""
+) -> list[StageReport]:
+    """Reads and checks a whole file; `progress` is called with the bytes that are done, and all."""
 
 def run_helper() -> None:
     """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""
@@ -327,7 +434,7 @@ def check_device(device: str) -> None:
         InvalidRequestError: It is none; the message lists the names.
     """
 
-def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> dict[str, Any]:
+def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> DoctorReport:
     """What this machine offers.
 
     Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code.
@@ -340,9 +447,7 @@ def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = N
         InvalidRequestError: There can be no such device, or a variable of the environment cannot be read.
     """
 
-def device_cases(
-    device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None
-) -> list[dict[str, Any]]:
+def device_cases(device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None) -> list[CaseGroup]:
     """Runs every op on every tensor type on a device and compares the results with references in double precision.
 
     Args:
@@ -350,18 +455,13 @@ def device_cases(
         quick: Each third of the cases, and none that takes long.
         watch: Called with the name of each case before it runs. What it raises ends the test.
 
-    Returns:
-        Groups of cases, each with `name`, `cases`, `numbers` (that were compared), `worst` (the largest error as a
-        share of the tolerance; infinite for what is no number), `wrong` and `problems` (texts of the first wrong
-        cases).
-
     Raises:
         DeviceError: There is no such device, or it fails.
     """
 
 def device_repeats(
     device: str, *, repetitions: int, quick: bool = False, watch: Callable[[str], object] | None = None
-) -> list[dict[str, Any]]:
+) -> list[CaseGroup]:
     """Computes what several blocks of a GPU share again and again; it has to be the same to the last bit.
 
     Arguments, result and errors are those of `device_cases`.
@@ -369,17 +469,14 @@ def device_repeats(
 
 def device_matrix_library(
     device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None
-) -> dict[str, Any]:
+) -> LibraryReport:
     """Tries the vendor's matrix library on shapes of common models, each in a process of its own.
-
-    Returns:
-        `not_used` (why, or `None`), `file` and `tried`: `shape`, `products` (how many) and `problem` of each.
 
     Raises:
         DeviceError: There is no GPU.
     """
 
-def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> dict[str, Any]:
+def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> BandwidthReport:
     """Bytes per second of a GPU, the best of several passes.
 
     Args:
@@ -387,25 +484,17 @@ def device_bandwidth(device: str, *, num_bytes: int, host_bytes: int) -> dict[st
         num_bytes: Device memory to read and to copy; no more than a quarter of what is free is used.
         host_bytes: Of that, what is copied to and from page-locked memory of the host.
 
-    Returns:
-        `to_device` and `to_host` (copies), `on_device` (a copy; bytes read and written both count) and `read` (by a
-        kernel that does nothing else); `device_bytes` and `host_bytes` as they were.
-
     Raises:
         DeviceError: There is no GPU, or it fails.
         OutOfMemoryError: Its memory is full.
     """
 
-def device_launches(device: str, *, count: int) -> dict[str, Any]:
+def device_launches(device: str, *, count: int) -> LaunchReport:
     """Seconds that empty kernels take on a GPU.
 
     Args:
         device: As for `LLM`.
         count: Launches that are queued one after the other.
-
-    Returns:
-        `eager` (from one launch to the next), `call` (of that, the host's), `graph_node` (what one more kernel adds to
-        a recorded graph), `graph` (launching a graph of one kernel), and `launches`.
 
     Raises:
         DeviceError: There is no GPU, or it fails.

@@ -200,7 +200,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         loop = asyncio.get_running_loop()
         bridge = self._bridge(loop)
         try:
-            id_, request_id, prompt_token_ids = bridge.inbox.submit(
+            accepted = bridge.inbox.submit(
                 prompt,
                 params,
                 request_id=request_id,
@@ -211,7 +211,8 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         except BaseException:
             self._release(loop, bridge, None)
             raise
-        request = Request(id_, request_id, text, prompt_token_ids, params)
+        id_ = accepted.key
+        request = Request(accepted, text, params)
         news = bridge.news[id_] = asyncio.Event()
         try:
             finished = False
@@ -220,7 +221,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 news.clear()
                 update = bridge.inbox.take(id_)
                 if update is not None:
-                    finished = update[1]
+                    finished = update.finished
                     yield request.output(update)
                 elif bridge.ended:
                     raise EngineDeadError("the engine ended without a word about the request")

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
 from rocmforge.notebook import table
-from rocmforge.outputs import RequestMetrics
 from rocmforge.progress import load_bar
 from rocmforge.prompts import ContentFormat, Conversation, TokenIds
-from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, Stats, stats_from
+from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 
 class LoadedModel:
@@ -93,8 +92,8 @@ class LoadedModel:
         config = self._engine.config()
         self._model = Path(model)
         self._device = self._engine.describe().partition(";")[0]
-        self._max_model_len = int(config["max_model_len"])
-        self._kv_cache_dtype = str(config["kv_cache_dtype"])
+        self._max_model_len = config["max_model_len"]
+        self._kv_cache_dtype = config["kv_cache_dtype"]
         self._prepare()
         # Also runs when the interpreter exits: the engine's threads end before it does.
         self._close_at_exit = weakref.finalize(self, self._engine.close)
@@ -191,29 +190,28 @@ class LoadedModel:
 
     def stats(self) -> Stats:
         """Gauges and counters as of the last step, or of the one that runs."""
-        return stats_from(self._engine.stats())
+        return self._engine.stats()
 
     def record(self, request_id: str) -> RequestRecord | None:
         """How the last request of that id that has finished ended, also while another one of that id runs.
 
         `None` where none has finished, and `retention` seconds after it did.
         """
-        fields = self._engine.record(request_id)
-        return None if fields is None else RequestRecord(request_id, *fields[:4], RequestMetrics(*fields[4]))
+        return self._engine.record(request_id)
 
     def memory(self) -> MemoryUsage:
         """Bytes held on the device, by purpose; constant while the engine lives."""
-        return MemoryUsage(*self._engine.memory())
+        return self._engine.memory()
 
     def block_map(self) -> NDArray[np.void]:
         """One record per block of the KV cache, of dtype `rocmforge.stats.BLOCK_DTYPE`."""
         columns = self._engine.block_map()
-        blocks = np.empty(len(columns[0]), dtype=BLOCK_DTYPE)
-        for name, column in zip(BLOCK_DTYPE.fields or (), columns, strict=True):
+        blocks = np.empty(len(columns["state"]), dtype=BLOCK_DTYPE)
+        for name, column in columns.items():
             blocks[name] = column
         return blocks
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> ResolvedConfig:
         """The arguments as they were resolved for this model and machine."""
         return self._engine.config()
 

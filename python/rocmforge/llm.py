@@ -256,10 +256,8 @@ def _prepare(engine: Engine, index: int, prompts: Sequence[Prompt], params: Sequ
 def _submit(
     inbox: Inbox, prompt: list[int], text: str | None, params: SamplingParams, priority: int, cache_salt: str | None
 ) -> Request:
-    id_, request_id, prompt_token_ids = inbox.submit(
-        prompt, params, priority=priority, cache_salt=cache_salt, final_only=True
-    )
-    return Request(id_, request_id, text, prompt_token_ids, params)
+    accepted = inbox.submit(prompt, params, priority=priority, cache_salt=cache_salt, final_only=True)
+    return Request(accepted, text, params)
 
 
 def _aborted(index: int, text: str | None, prompt_token_ids: list[int], params: SamplingParams) -> RequestOutput:
@@ -276,8 +274,7 @@ def _stream(
     """The outputs of one request; `text` is its prompt, where that is known."""
     inbox = engine.inbox()
     try:
-        id_, request_id, prompt_token_ids = inbox.submit(prompt, params, cache_salt=cache_salt)
-        request = Request(id_, request_id, text, prompt_token_ids, params)
+        request = Request(inbox.submit(prompt, params, cache_salt=cache_salt), text, params)
         finished = False
         while not finished:
             for ready in inbox.wait(POLL_SECONDS):

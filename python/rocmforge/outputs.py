@@ -2,25 +2,17 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-from rocmforge._rocmforge import SamplingParams
+from rocmforge._rocmforge import (
+    Accepted,
+    CompletionUpdate,
+    RequestUpdate,
+    SamplingParams,
+    TokenLogprob,
+    UpdateMetrics,
+)
 from rocmforge.notebook import table
-
-PositionLogprobs: TypeAlias = dict[int, tuple[float, int, str | None]]
-"""As the engine delivers them: log-probability, rank and text by token id."""
-
-SequenceUpdate: TypeAlias = tuple[
-    int, str, list[int], str | None, int | str | None, list[PositionLogprobs] | None, float | None, str | None
-]
-"""Index, new text and token ids, finish and stop reason, new log-probabilities, cumulative log-probability, error."""
-
-Metrics: TypeAlias = tuple[float, float | None, float | None, float | None, int, int]
-"""The fields of `RequestMetrics`."""
-
-Update: TypeAlias = tuple[list[SequenceUpdate], bool, list[PositionLogprobs | None] | None, Metrics]
-"""What is new since the last one: sequences, whether the request has finished, log-probabilities of the prompt (once),
-metrics."""
 
 
 class RequestOutputKind(StrEnum):
@@ -117,13 +109,11 @@ class Request:
 
     __slots__ = ("_so_far", "id", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
 
-    def __init__(
-        self, id_: int, request_id: str, prompt: str | None, prompt_token_ids: list[int], params: SamplingParams
-    ) -> None:
-        self.id = id_
-        self.request_id = request_id
+    def __init__(self, accepted: Accepted, prompt: str | None, params: SamplingParams) -> None:
+        self.id = accepted.key
+        self.request_id = accepted.request_id
         self.prompt = prompt
-        self.prompt_token_ids = prompt_token_ids
+        self.prompt_token_ids = accepted.prompt_token_ids
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         # The engine hands over each token once; who wants all so far gets it from here, one copy of a list per output
         # and no token converted twice.
@@ -131,24 +121,12 @@ class Request:
         if params.output_kind == "cumulative":
             self._so_far = [_nothing_yet(index, params) for index in range(params.n)]
 
-    def output(self, update: Update) -> RequestOutput:
+    def output(self, update: RequestUpdate) -> RequestOutput:
         """Wraps what the engine delivered."""
-        sequences, finished, prompt_logprobs, metrics = update
+        prompt_logprobs = update.prompt_logprobs
         if prompt_logprobs is not None:
-            self.prompt_logprobs = [None if entry is None else _named(entry) for entry in prompt_logprobs]
-        outputs = [
-            CompletionOutput(
-                index,
-                text,
-                token_ids,
-                finish_reason,
-                stop_reason,
-                None if logprobs is None else [_named(entry) for entry in logprobs],
-                cumulative_logprob,
-                error,
-            )
-            for index, text, token_ids, finish_reason, stop_reason, logprobs, cumulative_logprob, error in sequences
-        ]
+            self.prompt_logprobs = [None if position is None else _named(position) for position in prompt_logprobs]
+        outputs = [_completion(new) for new in update.completions]
         if self._so_far is not None:
             for new in outputs:
                 _add(self._so_far[new.index], new)
@@ -158,9 +136,9 @@ class Request:
             self.prompt,
             self.prompt_token_ids,
             outputs,
-            finished,
+            update.finished,
             self.prompt_logprobs,
-            RequestMetrics(*metrics),
+            _metrics(update.metrics),
         )
 
 
@@ -198,5 +176,30 @@ def _copy(whole: CompletionOutput) -> CompletionOutput:
     )
 
 
-def _named(position: PositionLogprobs) -> dict[int, Logprob]:
-    return {token_id: Logprob(*entry) for token_id, entry in position.items()}
+def _completion(new: CompletionUpdate) -> CompletionOutput:
+    logprobs = new.logprobs
+    return CompletionOutput(
+        new.index,
+        new.text,
+        new.token_ids,
+        new.finish_reason,
+        new.stop_reason,
+        None if logprobs is None else [_named(position) for position in logprobs],
+        new.cumulative_logprob,
+        new.error,
+    )
+
+
+def _metrics(metrics: UpdateMetrics) -> RequestMetrics:
+    return RequestMetrics(
+        metrics.arrival_time,
+        metrics.time_in_queue,
+        metrics.time_to_first_token,
+        metrics.total_time,
+        metrics.num_cached_tokens,
+        metrics.num_preemptions,
+    )
+
+
+def _named(position: list[TokenLogprob]) -> dict[int, Logprob]:
+    return {entry.token_id: Logprob(entry.logprob, entry.rank, entry.decoded_token) for entry in position}

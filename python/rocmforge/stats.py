@@ -1,14 +1,46 @@
 """Snapshots of an engine."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rocmforge.outputs import RequestMetrics
 
 BLOCK_DTYPE = np.dtype([("state", "u1"), ("owners", "u4"), ("hashed", "?"), ("idle_seconds", "f8")])
 """One record of a block map. `state`: 0 free, 1 cached (no owner, but content that a prefix may hit), 2 owned."""
+
+
+class BlockColumns(TypedDict):
+    """A block map by its fields, as the engine gives it."""
+
+    state: NDArray[np.uint8]
+    owners: NDArray[np.uint32]
+    hashed: NDArray[np.bool_]
+    idle_seconds: NDArray[np.float64]
+
+
+class ResolvedConfig(TypedDict):
+    """What `config` gives: the arguments as they were resolved for a model and a machine."""
+
+    num_threads: int
+    context_length: int
+    """What the model was made for: the most that `max_model_len` can be."""
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    num_blocks: int
+    """Of the KV cache."""
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    max_queue_size: int
+    max_num_partial_prefills: int
+    max_long_partial_prefills: int
+    long_prefill_token_threshold: int
+    retention: float
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +94,6 @@ class Stats:
     """Constant while serving: requests own no device memory."""
     finished_records: int
     """Records of finished requests that are still kept (see `retention`)."""
-
-
-def stats_from(fields: dict[str, Any]) -> Stats:
-    """The engine's snapshot as an object."""
-    for name in ("block_lifetime", "block_idle_before_evict", "block_reuse_gap"):
-        bounds, counts, total = fields[name]
-        fields[name] = Histogram(tuple(bounds), tuple(counts), total)
-    return Stats(**fields)
 
 
 @dataclass(frozen=True, slots=True)

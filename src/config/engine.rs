@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::names::by_name;
 use super::sampling::within;
 use super::{GpuOptions, SamplingDefaults};
 use crate::{Error, Result};
@@ -30,6 +31,21 @@ pub enum KvCacheDtype {
     F16,
     /// Twice the memory; K and V are kept as they were computed.
     F32,
+}
+
+impl KvCacheDtype {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+        }
+    }
+
+    /// # Errors
+    /// `InvalidRequest` that names the argument `what`, for what is no name of a type.
+    pub fn named(what: &'static str, name: &str) -> Result<Self> {
+        by_name(what, name, &[Self::F16, Self::F32], Self::name)
+    }
 }
 
 /// What the user asked for; `None` means "decide from the model and the machine".

@@ -5,6 +5,7 @@ mod device;
 mod engine;
 mod env;
 mod gpu;
+mod names;
 mod sampling;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! How one request is sampled and when it ends; names and defaults as in vLLM, but for `max_tokens` (16 there).
 
+use super::names::{by_name, listed};
 use crate::{Error, Result};
 
 /// Log-probabilities per position at most, as in vLLM.
@@ -20,6 +21,29 @@ pub enum OutputKind {
     Delta,
     /// One delivery, at the end.
     FinalOnly,
+}
+
+impl OutputKind {
+    const ALL: [Self; 3] = [Self::Cumulative, Self::Delta, Self::FinalOnly];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cumulative => "cumulative",
+            Self::Delta => "delta",
+            Self::FinalOnly => "final_only",
+        }
+    }
+
+    /// # Errors
+    /// `InvalidRequest` that names the argument `what`, for what is no name of a kind.
+    pub fn named(what: &'static str, name: &str) -> Result<Self> {
+        by_name(what, name, &Self::ALL, Self::name)
+    }
+
+    /// All names, as an error lists them.
+    pub fn names() -> String {
+        listed(&Self::ALL, Self::name)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]

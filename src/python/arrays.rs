@@ -141,15 +141,22 @@ pub(super) fn matrix(py: Python<'_>, values: Vec<f32>, rows: usize) -> PyResult<
     PyArray1::from_vec(py, values).reshape([rows, columns])
 }
 
-/// One array per field of a block map: state, owners, hashed, idle seconds.
-pub(super) type BlockColumns<'py> =
-    (Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<bool>>, Bound<'py, PyArray1<f64>>);
+/// The `BlockColumns` of `rocmforge/stats.py`: an array per field of a block map.
+#[derive(IntoPyObject)]
+pub(super) struct BlockColumns<'py> {
+    state: Bound<'py, PyArray1<u8>>,
+    owners: Bound<'py, PyArray1<u32>>,
+    hashed: Bound<'py, PyArray1<bool>>,
+    idle_seconds: Bound<'py, PyArray1<f64>>,
+}
 
-pub(super) fn block_columns<'py>(py: Python<'py>, blocks: &[BlockInfo]) -> BlockColumns<'py> {
-    (
-        PyArray1::from_iter(py, blocks.iter().map(|block| block.state as u8)),
-        PyArray1::from_iter(py, blocks.iter().map(|block| block.owners)),
-        PyArray1::from_iter(py, blocks.iter().map(|block| block.hashed)),
-        PyArray1::from_iter(py, blocks.iter().map(|block| block.idle_micros as f64 / 1e6)),
-    )
+impl<'py> BlockColumns<'py> {
+    pub(super) fn new(py: Python<'py>, blocks: &[BlockInfo]) -> Self {
+        Self {
+            state: PyArray1::from_iter(py, blocks.iter().map(|block| block.state as u8)),
+            owners: PyArray1::from_iter(py, blocks.iter().map(|block| block.owners)),
+            hashed: PyArray1::from_iter(py, blocks.iter().map(|block| block.hashed)),
+            idle_seconds: PyArray1::from_iter(py, blocks.iter().map(|block| block.idle_micros as f64 / 1e6)),
+        }
+    }
 }

@@ -4,7 +4,6 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use super::host::engine_args;
 use super::logging::{flush, prepare};
@@ -15,92 +14,140 @@ use crate::engine::device_test;
 
 type Watcher = Option<Py<PyAny>>;
 
+/// A `CaseGroup` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct CaseGroup {
+    name: String,
+    cases: u64,
+    numbers: u64,
+    worst: f64,
+    wrong: u64,
+    problems: Vec<String>,
+}
+
+impl From<Group> for CaseGroup {
+    fn from(group: Group) -> Self {
+        let Group { name, cases, numbers, worst, wrong, texts } = group;
+        Self { name, cases, numbers, worst, wrong, problems: texts }
+    }
+}
+
 /// The cases of every op and tensor type: a dictionary for each group of them.
 #[pyfunction]
 #[pyo3(signature = (device, *, quick=false, watch=None))]
-pub(super) fn device_cases<'py>(
-    py: Python<'py>,
-    device: &str,
-    quick: bool,
-    watch: Watcher,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
+pub(super) fn device_cases(py: Python<'_>, device: &str, quick: bool, watch: Watcher) -> PyResult<Vec<CaseGroup>> {
     let groups = watched(py, device, watch, |args, watch| device_test::cases(args, extent(quick), watch))?;
-    groups.iter().map(|group| group_dict(py, group)).collect()
+    Ok(groups.into_iter().map(CaseGroup::from).collect())
 }
 
 /// Results that several blocks of threads share, each `repetitions` times.
 #[pyfunction]
 #[pyo3(signature = (device, *, repetitions, quick=false, watch=None))]
-pub(super) fn device_repeats<'py>(
-    py: Python<'py>,
+pub(super) fn device_repeats(
+    py: Python<'_>,
     device: &str,
     repetitions: usize,
     quick: bool,
     watch: Watcher,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
+) -> PyResult<Vec<CaseGroup>> {
     let repeats = |args: &EngineArgs, watch: device_test::Watch<'_>| {
         device_test::repeats(args, extent(quick), repetitions, watch)
     };
     let groups = watched(py, device, watch, repeats)?;
-    groups.iter().map(|group| group_dict(py, group)).collect()
+    Ok(groups.into_iter().map(CaseGroup::from).collect())
+}
+
+/// A `LibraryReport` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct LibraryReport {
+    not_used: Option<String>,
+    file: Option<String>,
+    tried: Vec<TriedShape>,
+}
+
+/// A `TriedShape` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+struct TriedShape {
+    shape: &'static str,
+    products: usize,
+    problem: Option<String>,
 }
 
 /// The vendor's matrix library: its file and what it makes of shapes of common models, or why it is not used.
 #[pyfunction]
 #[pyo3(signature = (device, *, quick=false, watch=None))]
-pub(super) fn device_matrix_library<'py>(
-    py: Python<'py>,
+pub(super) fn device_matrix_library(
+    py: Python<'_>,
     device: &str,
     quick: bool,
     watch: Watcher,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<LibraryReport> {
     let survey = watched(py, device, watch, |args, watch| device_test::matrix_library(args, extent(quick), watch))?;
-    let dict = PyDict::new(py);
-    dict.set_item("not_used", survey.as_ref().err())?;
-    dict.set_item("file", survey.as_ref().ok().map(|survey| survey.file.display().to_string()))?;
-    let tried = survey.iter().flat_map(|survey| &survey.tried).map(|tried| {
-        let dict = PyDict::new(py);
-        dict.set_item("shape", tried.name)?;
-        dict.set_item("products", tried.products)?;
-        dict.set_item("problem", &tried.problem)?;
-        Ok(dict)
-    });
-    dict.set_item("tried", tried.collect::<PyResult<Vec<_>>>()?)?;
-    Ok(dict)
+    Ok(match survey {
+        Err(not_used) => LibraryReport { not_used: Some(not_used), file: None, tried: Vec::new() },
+        Ok(survey) => {
+            let shapes = survey.tried.into_iter();
+            let shapes =
+                shapes.map(|tried| TriedShape { shape: tried.name, products: tried.products, problem: tried.problem });
+            let file = Some(survey.file.display().to_string());
+            LibraryReport { not_used: None, file, tried: shapes.collect() }
+        }
+    })
+}
+
+/// A `BandwidthReport` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct BandwidthReport {
+    device_bytes: u64,
+    host_bytes: u64,
+    to_device: f64,
+    to_host: f64,
+    on_device: f64,
+    read: f64,
 }
 
 /// Bytes per second of copies and reads of a GPU.
 #[pyfunction]
 #[pyo3(signature = (device, *, num_bytes, host_bytes))]
-pub(super) fn device_bandwidth<'py>(
-    py: Python<'py>,
+pub(super) fn device_bandwidth(
+    py: Python<'_>,
     device: &str,
     num_bytes: u64,
     host_bytes: u64,
-) -> PyResult<Bound<'py, PyDict>> {
+) -> PyResult<BandwidthReport> {
     let found = watched(py, device, None, |args, _| device_test::bandwidth(args, num_bytes, host_bytes))?;
-    let dict = PyDict::new(py);
-    dict.set_item("device_bytes", found.device_bytes)?;
-    dict.set_item("host_bytes", found.host_bytes)?;
-    dict.set_item("to_device", found.to_device)?;
-    dict.set_item("to_host", found.to_host)?;
-    dict.set_item("on_device", found.on_device)?;
-    dict.set_item("read", found.read)?;
-    Ok(dict)
+    Ok(BandwidthReport {
+        device_bytes: found.device_bytes,
+        host_bytes: found.host_bytes,
+        to_device: found.to_device,
+        to_host: found.to_host,
+        on_device: found.on_device,
+        read: found.read,
+    })
+}
+
+/// A `LaunchReport` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct LaunchReport {
+    launches: usize,
+    eager: f64,
+    call: f64,
+    graph_node: f64,
+    graph: f64,
 }
 
 /// Seconds that launches of empty kernels take, one by one and in graphs.
 #[pyfunction]
 #[pyo3(signature = (device, *, count))]
-pub(super) fn device_launches<'py>(py: Python<'py>, device: &str, count: usize) -> PyResult<Bound<'py, PyDict>> {
+pub(super) fn device_launches(py: Python<'_>, device: &str, count: usize) -> PyResult<LaunchReport> {
     let found = watched(py, device, None, |args, _| device_test::launches(args, count))?;
-    let dict = PyDict::new(py);
-    dict.set_item("launches", found.launches)?;
-    dict.set_item("eager", found.eager)?;
-    dict.set_item("call", found.call)?;
-    dict.set_item("graph_node", found.graph_node)?;
-    dict.set_item("graph", found.graph)?;
-    Ok(dict)
+    Ok(LaunchReport {
+        launches: found.launches,
+        eager: found.eager,
+        call: found.call,
+        graph_node: found.graph_node,
+        graph: found.graph,
+    })
 }
 
 fn extent(is_quick: bool) -> Extent {
@@ -132,15 +179,4 @@ fn watched<T: Send>(
         Some(error) => Err(error),
         None => Ok(result?),
     }
-}
-
-fn group_dict<'py>(py: Python<'py>, group: &Group) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("name", &group.name)?;
-    dict.set_item("cases", group.cases)?;
-    dict.set_item("numbers", group.numbers)?;
-    dict.set_item("worst", group.worst)?;
-    dict.set_item("wrong", group.wrong)?;
-    dict.set_item("problems", &group.texts)?;
-    Ok(dict)
 }

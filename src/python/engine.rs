@@ -8,16 +8,14 @@ use numpy::PyArray2;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{
-    BlockColumns, block_columns, integer, matrix, optional_integer, real, seconds, text, token_ids_up_to,
-};
+use super::arrays::{BlockColumns, integer, matrix, optional_integer, real, seconds, text, token_ids_up_to};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
 use super::host::engine_args;
 use super::inbox::LoopWaker;
 use super::logging::{flush, prepare};
 use super::params::{PySamplingParams, shortest};
 use super::requests::{PyInbox, prompt_argument};
-use super::snapshots::{RecordFields, record_fields, stats_dict};
+use super::snapshots::{self, ConfigFields};
 use super::tokenizer::PyTokenizer;
 use crate::config::{EngineArgs, KvCacheDtype};
 use crate::engine::{Engine, LoadProgress};
@@ -64,7 +62,7 @@ impl PyEngine {
             max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
             block_size: integer("block_size", block_size)?,
             kv_cache_memory: optional_integer("kv_cache_memory", kv_cache_memory)?,
-            kv_cache_dtype: dtype_named(&text("kv_cache_dtype", kv_cache_dtype)?)?,
+            kv_cache_dtype: KvCacheDtype::named("kv_cache_dtype", &text("kv_cache_dtype", kv_cache_dtype)?)?,
             enable_prefix_caching,
             max_queue_size: integer("max_queue_size", max_queue_size)?,
             max_num_partial_prefills: integer("max_num_partial_prefills", max_num_partial_prefills)?,
@@ -123,25 +121,8 @@ impl PyEngine {
     }
 
     /// The resolved configuration.
-    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let config = self.handle.engine()?.config();
-        let dict = PyDict::new(py);
-        dict.set_item("num_threads", config.num_threads)?;
-        dict.set_item("context_length", config.context_length)?;
-        dict.set_item("max_model_len", config.max_model_len)?;
-        dict.set_item("max_num_seqs", config.max_num_seqs)?;
-        dict.set_item("max_num_batched_tokens", config.max_num_batched_tokens)?;
-        dict.set_item("block_size", config.block_size)?;
-        dict.set_item("num_blocks", config.num_blocks)?;
-        dict.set_item("kv_cache_dtype", dtype_name(config.kv_cache_dtype))?;
-        dict.set_item("enable_prefix_caching", config.enable_prefix_caching)?;
-        dict.set_item("max_queue_size", config.max_queue_size)?;
-        dict.set_item("max_num_partial_prefills", config.max_num_partial_prefills)?;
-        dict.set_item("max_long_partial_prefills", config.max_long_partial_prefills)?;
-        dict.set_item("long_prefill_token_threshold", config.long_prefill_token_threshold)?;
-        dict.set_item("retention", config.retention.as_secs_f64())?;
-        dict.set_item("seed", config.seed)?;
-        Ok(dict)
+    fn config(&self) -> PyResult<ConfigFields> {
+        Ok(ConfigFields::from(self.handle.engine()?.config()))
     }
 
     /// What the file recommends, by the names of `SamplingParams`.
@@ -165,32 +146,33 @@ impl PyEngine {
         Ok(dict)
     }
 
-    /// The fields of `rocmforge.Stats`.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    /// A `rocmforge.Stats`.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.handle.engine()?;
         let stats = py.detach(|| engine.stats());
-        stats_dict(py, &stats)
+        snapshots::stats(py, &stats)
     }
 
-    /// The fields of `rocmforge.RequestRecord`; `None` for a request that has not finished, or is forgotten.
-    fn record(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<Option<RecordFields>> {
+    /// A `rocmforge.RequestRecord`; `None` for a request that has not finished, or is forgotten.
+    fn record<'py>(&self, py: Python<'py>, request_id: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let engine = self.handle.engine()?;
         let name = text("request id", request_id)?;
         let record = py.detach(|| engine.record(&name));
-        Ok(record.map(|record| record_fields(&record)))
+        record.map(|record| snapshots::request_record(py, &record)).transpose()
     }
 
-    /// Bytes: weights, KV cache, scratch, other.
-    fn memory(&self, py: Python<'_>) -> PyResult<(u64, u64, u64, u64)> {
+    /// A `rocmforge.MemoryUsage`.
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let engine = self.handle.engine()?;
-        let ledger = py.detach(|| engine.memory());
-        Ok((ledger.weights, ledger.kv_cache, ledger.scratch, ledger.other))
+        let memory = py.detach(|| engine.memory());
+        snapshots::memory_usage(py, &memory)
     }
 
+    /// An array per field of `rocmforge.stats.BLOCK_DTYPE`, by its name.
     fn block_map<'py>(&self, py: Python<'py>) -> PyResult<BlockColumns<'py>> {
         let engine = self.handle.engine()?;
         let blocks = py.detach(|| engine.block_map());
-        Ok(block_columns(py, &blocks))
+        Ok(BlockColumns::new(py, &blocks))
     }
 
     fn reset_prefix_cache(&self, py: Python<'_>) -> PyResult<bool> {
@@ -274,20 +256,5 @@ pub(super) fn with_progress<T: Send>(
     match raised {
         Some(error) => Err(error),
         None => Ok(result?),
-    }
-}
-
-fn dtype_named(name: &str) -> Result<KvCacheDtype> {
-    match name {
-        "f16" => Ok(KvCacheDtype::F16),
-        "f32" => Ok(KvCacheDtype::F32),
-        _ => Err(Error::invalid("kv_cache_dtype", name, "'f16' or 'f32'")),
-    }
-}
-
-fn dtype_name(dtype: KvCacheDtype) -> &'static str {
-    match dtype {
-        KvCacheDtype::F16 => "f16",
-        KvCacheDtype::F32 => "f32",
     }
 }

@@ -3,6 +3,7 @@
 
 mod arrays;
 mod device_test;
+mod doctor;
 mod engine;
 mod error;
 mod handle;
@@ -16,6 +17,7 @@ mod params;
 mod requests;
 mod snapshots;
 mod tokenizer;
+mod update;
 
 /// `gil_used = false`: every class is frozen and what it shares sits behind locks or channels of its own.
 #[pyo3::pymodule(gil_used = false)]
@@ -23,17 +25,21 @@ mod _rocmforge {
     #[pymodule_export]
     use super::device_test::{device_bandwidth, device_cases, device_launches, device_matrix_library, device_repeats};
     #[pymodule_export]
+    use super::doctor::{check_device, doctor, embedded_targets};
+    #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
     use super::host::run_helper;
     #[pymodule_export]
-    use super::inspect::{check_device, check_gguf, doctor, embedded_targets, inspect_gguf};
+    use super::inspect::{check_gguf, inspect_gguf};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]
-    use super::requests::PyInbox;
+    use super::requests::{PyAccepted, PyInbox};
     #[pymodule_export]
     use super::tokenizer::PyTokenizer;
+    #[pymodule_export]
+    use super::update::{PyCompletionUpdate, PyRequestUpdate, PyTokenLogprob, PyUpdateMetrics};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -1,23 +1,19 @@
-//! The merged progress of one request, and its conversion to Python.
-
-use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+//! The merged progress of one request.
 
 use crate::Error;
 use crate::config::SamplingParams;
 use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
-use crate::tokenizer::Tokenizer;
 
 /// One of the `n` sequences of a request.
 #[derive(Debug, Default)]
-struct Sequence {
-    token_ids: Vec<u32>,
-    text: String,
-    logprobs: Vec<TokenLogprobs>,
-    cumulative_logprob: Option<f64>,
-    finish_reason: Option<FinishReason>,
-    stop_reason: Option<StopReason>,
-    error: Option<Error>,
+pub(super) struct Sequence {
+    pub(super) token_ids: Vec<u32>,
+    pub(super) text: String,
+    pub(super) logprobs: Vec<TokenLogprobs>,
+    pub(super) cumulative_logprob: Option<f64>,
+    pub(super) finish_reason: Option<FinishReason>,
+    pub(super) stop_reason: Option<StopReason>,
+    pub(super) error: Option<Error>,
     /// Something came since the last `take`.
     has_news: bool,
 }
@@ -107,94 +103,12 @@ impl Progress {
     }
 }
 
-/// What a consumer takes at once.
+/// What a consumer takes at once; `update.rs` converts it to Python.
 pub(super) struct Update {
-    sequences: Vec<(usize, Sequence)>,
+    /// Sequences with news, each with its index.
+    pub(super) sequences: Vec<(usize, Sequence)>,
     pub(super) finished: bool,
-    wants_logprobs: bool,
-    prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
-    metrics: RequestMetrics,
-}
-
-/// The fields of `rocmforge.RequestMetrics`.
-pub(super) type Metrics = (f64, Option<f64>, Option<f64>, Option<f64>, usize, usize);
-
-pub(super) fn metrics_fields(m: &RequestMetrics) -> Metrics {
-    (m.arrival_time, m.time_in_queue, m.time_to_first_token, m.total_time, m.num_cached_tokens, m.num_preemptions)
-}
-
-/// `(sequences, finished, prompt_logprobs, metrics)`, as `rocmforge/outputs.py` reads them.
-type PyUpdate<'py> = (Bound<'py, PyList>, bool, Option<Bound<'py, PyList>>, Metrics);
-
-impl Update {
-    /// # Errors
-    /// That of the request, when it ended with one: always with `raise_errors`, else only where the engine is dead.
-    pub(super) fn into_python<'py>(
-        self,
-        py: Python<'py>,
-        tokenizer: Option<&Tokenizer>,
-        raise_errors: bool,
-    ) -> PyResult<PyUpdate<'py>> {
-        let raised = |error: &&Error| raise_errors || matches!(error, Error::EngineDead { .. });
-        if let Some(error) = self.sequences.iter().filter_map(|(_, s)| s.error.as_ref()).find(raised) {
-            return Err(error.clone().into());
-        }
-        let sequences = PyList::empty(py);
-        for (index, s) in self.sequences {
-            let logprobs = match self.wants_logprobs {
-                true => Some(positions(py, s.logprobs.into_iter().map(Some), tokenizer)?),
-                false => None,
-            };
-            let finish_reason = s.finish_reason.map(reason_name);
-            let stop_reason = s.stop_reason.map(|reason| match reason {
-                StopReason::Token(id) => id.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-                StopReason::String(text) => text.into_pyobject(py).map(Bound::into_any).map_err(PyErr::from),
-            });
-            let stop_reason = stop_reason.transpose()?;
-            sequences.append((
-                index,
-                s.text,
-                s.token_ids,
-                finish_reason,
-                stop_reason,
-                logprobs,
-                s.cumulative_logprob,
-                s.error.map(|error| error.to_string()),
-            ))?;
-        }
-        let prompt = self.prompt_logprobs.map(|p| positions(py, p.into_iter(), tokenizer)).transpose()?;
-        Ok((sequences, self.finished, prompt, metrics_fields(&self.metrics)))
-    }
-}
-
-pub(super) fn reason_name(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
-        FinishReason::Abort => "abort",
-        FinishReason::Timeout => "timeout",
-        FinishReason::Error => "error",
-    }
-}
-
-/// Per position `{token_id: (logprob, rank, text)}`, or `None` where there is none (the first prompt token).
-fn positions<'py>(
-    py: Python<'py>,
-    positions: impl Iterator<Item = Option<TokenLogprobs>>,
-    tokenizer: Option<&Tokenizer>,
-) -> PyResult<Bound<'py, PyList>> {
-    let list = PyList::empty(py);
-    for position in positions {
-        let Some(entries) = position else {
-            list.append(py.None())?;
-            continue;
-        };
-        let by_token = PyDict::new(py);
-        for entry in entries {
-            let text = tokenizer.map(|tokenizer| tokenizer.decode(&[entry.token_id], false)).transpose()?;
-            by_token.set_item(entry.token_id, (entry.logprob, entry.rank, text))?;
-        }
-        list.append(by_token)?;
-    }
-    Ok(list)
+    pub(super) wants_logprobs: bool,
+    pub(super) prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    pub(super) metrics: RequestMetrics,
 }

@@ -4,8 +4,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use super::arrays::{integer, optional_integer, real, text, token_ids_up_to, wrong_type};
+use crate::Result;
 use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams};
-use crate::{Error, Result};
 
 /// How a request is sampled and when it ends. Immutable; checked when made.
 ///
@@ -255,7 +255,7 @@ impl PySamplingParams {
     }
     #[getter]
     fn output_kind(&self) -> &'static str {
-        kind_name(self.0.output_kind)
+        self.0.output_kind.name()
     }
 
     /// The same parameters with some of them changed.
@@ -308,29 +308,14 @@ fn biases(dict: &Bound<'_, PyDict>) -> PyResult<Vec<(u32, f32)>> {
     Ok(pairs)
 }
 
-const KINDS: &str = "'cumulative', 'delta' or 'final_only'";
-
 /// A text, or a member of an enumeration that is called so: those of other engines number theirs.
 fn kind_named(value: &Bound<'_, PyAny>) -> PyResult<OutputKind> {
     let name = match value.cast::<PyString>() {
         Ok(name) => text("output_kind", name)?,
         Err(_) => {
             let name = value.getattr("name").and_then(|name| Ok(text("output_kind", name.cast::<PyString>()?)?));
-            name.map_err(|_| wrong_type("output_kind", value, KINDS))?.to_ascii_lowercase()
+            name.map_err(|_| wrong_type("output_kind", value, &OutputKind::names()))?.to_ascii_lowercase()
         }
     };
-    match name.as_str() {
-        "cumulative" => Ok(OutputKind::Cumulative),
-        "delta" => Ok(OutputKind::Delta),
-        "final_only" => Ok(OutputKind::FinalOnly),
-        _ => Err(Error::invalid("output_kind", name, KINDS).into()),
-    }
-}
-
-fn kind_name(kind: OutputKind) -> &'static str {
-    match kind {
-        OutputKind::Cumulative => "cumulative",
-        OutputKind::Delta => "delta",
-        OutputKind::FinalOnly => "final_only",
-    }
+    Ok(OutputKind::named("output_kind", &name)?)
 }

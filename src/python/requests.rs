@@ -10,6 +10,7 @@ use super::handle::Handle;
 use super::inbox::{Inbox, LoopWaker};
 use super::output::Progress;
 use super::params::PySamplingParams;
+use super::update::PyRequestUpdate;
 use crate::config::{OutputKind, SamplingParams};
 use crate::engine::{Engine, NewRequest, Prompt, RequestId};
 use crate::{Error, Result};
@@ -18,6 +19,16 @@ use crate::{Error, Result};
 pub(super) struct PyInbox {
     handle: Arc<Handle>,
     inbox: Arc<Inbox>,
+}
+
+/// A request that the engine has taken.
+#[pyclass(frozen, get_all, name = "Accepted", module = "rocmforge._rocmforge")]
+pub(super) struct PyAccepted {
+    /// By which the inbox knows it.
+    key: u64,
+    /// Its name: the one given, or one that the engine made up.
+    request_id: String,
+    prompt_token_ids: Vec<u32>,
 }
 
 /// Text, or token ids. Of an iterable no more is read than a prompt may have.
@@ -37,7 +48,7 @@ impl PyInbox {
     }
 
     /// Tokenises before the inbox is locked: outputs of other requests pass meanwhile.
-    fn submit(&self, mut request: NewRequest, final_only: bool) -> Result<(RequestId, String, Vec<u32>)> {
+    fn submit(&self, mut request: NewRequest, final_only: bool) -> Result<PyAccepted> {
         let engine = self.handle.engine()?;
         if let Prompt::Text(text) = &request.prompt {
             request.prompt = Prompt::TokenIds(engine.tokenizer()?.encode(text, true, false)?);
@@ -47,14 +58,14 @@ impl PyInbox {
             let accepted = engine.add_request(request)?;
             Ok((accepted.id, (accepted.name, accepted.prompt_token_ids)))
         });
-        let (id, (name, prompt_token_ids)) = submitted?;
-        Ok((id, name, prompt_token_ids))
+        let (id, (request_id, prompt_token_ids)) = submitted?;
+        Ok(PyAccepted { key: id.0, request_id, prompt_token_ids })
     }
 }
 
 #[pymethods]
 impl PyInbox {
-    /// `(id, request_id, prompt_token_ids)`. `final_only` keeps everything for one delivery at the end.
+    /// Hands a request to the engine. `final_only` keeps everything for one delivery at the end.
     #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=None, timeout=None,
         cache_salt=None, final_only=false), text_signature = "($self, prompt, params, *, request_id=None, priority=0, \
         timeout=None, cache_salt=None, final_only=False)")]
@@ -69,7 +80,7 @@ impl PyInbox {
         timeout: Option<&Bound<'_, PyAny>>,
         cache_salt: Option<&Bound<'_, PyString>>,
         final_only: bool,
-    ) -> PyResult<(u64, String, Vec<u32>)> {
+    ) -> PyResult<PyAccepted> {
         let params: SamplingParams = params.get().0.clone();
         let final_only = final_only || params.output_kind == OutputKind::FinalOnly;
         let request = NewRequest {
@@ -81,8 +92,7 @@ impl PyInbox {
             cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
             sink: self.inbox.clone(),
         };
-        let (id, name, prompt_token_ids) = py.detach(|| self.submit(request, final_only))?;
-        Ok((id.0, name, prompt_token_ids))
+        Ok(py.detach(|| self.submit(request, final_only))?)
     }
 
     /// Ids of requests with news, at once.
@@ -107,17 +117,16 @@ impl PyInbox {
         Ok(ready.into_iter().map(|id| id.0).collect())
     }
 
-    /// `(sequences, finished, prompt_logprobs, metrics)`: what is new; `None` when nothing is.
+    /// What is new; `None` when nothing is.
     ///
     /// # Errors
     /// That of a request which ended with one; without `raise_errors` only when the engine is dead, and any other error
     /// is told of the sequences that it ended.
     #[pyo3(signature = (key, *, raise_errors=true))]
-    fn take<'py>(&self, py: Python<'py>, key: u64, raise_errors: bool) -> PyResult<Option<Bound<'py, PyAny>>> {
+    fn take(&self, py: Python<'_>, key: u64, raise_errors: bool) -> PyResult<Option<PyRequestUpdate>> {
         let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
         let tokenizer = self.handle.engine()?.tokenizer().ok().map(Arc::as_ref);
-        let update = update.into_python(py, tokenizer, raise_errors)?;
-        Ok(Some(update.into_pyobject(py)?.into_any()))
+        Ok(Some(update.into_python(py, tokenizer, raise_errors)?))
     }
 
     /// Aborts the request unless it has finished; no more is heard of it.

@@ -1,61 +1,222 @@
-//! What an engine knows of itself and of finished requests, as Python sees it.
+//! What an engine knows of itself and of finished requests, as instances of the public dataclasses of
+//! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses names
+//! that it does not have.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::output::{Metrics, metrics_fields, reason_name};
-use crate::engine::{RequestRecord, Stats};
+use super::update::reason_name;
+use crate::backend::MemoryLedger;
+use crate::config::EngineConfig;
+use crate::engine::{RequestMetrics, RequestRecord, Stats};
 use crate::kv_cache::Histogram;
 
-/// The fields of `rocmforge.Stats`.
-pub(super) fn stats_dict<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
-    let finished = PyDict::new(py);
-    finished.set_item("stop", stats.num_finished_stop)?;
-    finished.set_item("length", stats.num_finished_length)?;
-    finished.set_item("abort", stats.num_finished_abort)?;
-    finished.set_item("timeout", stats.num_finished_timeout)?;
-    finished.set_item("error", stats.num_finished_error)?;
-    let dict = PyDict::new(py);
-    dict.set_item("num_waiting", stats.num_waiting)?;
-    dict.set_item("num_running", stats.num_running)?;
-    dict.set_item("num_preemptions", stats.num_preemptions)?;
-    dict.set_item("num_finished", finished)?;
-    dict.set_item("blocks_total", stats.kv_cache.blocks_total)?;
-    dict.set_item("blocks_free", stats.kv_cache.blocks_free)?;
-    dict.set_item("blocks_cached", stats.kv_cache.blocks_cached)?;
-    dict.set_item("blocks_owned", stats.kv_cache.blocks_owned)?;
-    dict.set_item("prefix_cache_queries", stats.kv_cache.prefix_cache_queries)?;
-    dict.set_item("prefix_cache_hits", stats.kv_cache.prefix_cache_hits)?;
-    dict.set_item("prefix_cache_evictions", stats.kv_cache.evictions)?;
-    let residency = &stats.kv_cache.residency;
-    dict.set_item("block_lifetime", histogram(&residency.lifetime))?;
-    dict.set_item("block_idle_before_evict", histogram(&residency.idle_before_evict))?;
-    dict.set_item("block_reuse_gap", histogram(&residency.reuse_gap))?;
-    dict.set_item("prompt_tokens", stats.prompt_tokens)?;
-    dict.set_item("generated_tokens", stats.generated_tokens)?;
-    dict.set_item("engine_steps", stats.engine_steps)?;
-    dict.set_item("logits_rows_fetched", stats.logits_rows_fetched)?;
-    dict.set_item("device_allocations", stats.device_allocations)?;
-    dict.set_item("finished_records", stats.finished_records)?;
-    Ok(dict)
+type Class = PyOnceLock<Py<PyType>>;
+
+/// An instance of the class `module.name`, by the names of its fields.
+fn instance<'py>(
+    py: Python<'py>,
+    class: &'static Class,
+    (module, name): (&str, &str),
+    fields: impl IntoPyObject<'py, Target = PyDict, Output = Bound<'py, PyDict>, Error = PyErr>,
+) -> PyResult<Bound<'py, PyAny>> {
+    class.import(py, module, name)?.call((), Some(&fields.into_pyobject(py)?))
 }
 
-/// Upper bounds in seconds, counts (one more, for what is above all of them), sum in seconds.
-fn histogram(durations: &Histogram) -> (Vec<f64>, Vec<u64>, f64) {
+#[derive(IntoPyObject)]
+struct HistogramFields<'py> {
+    bounds: Bound<'py, PyTuple>,
+    counts: Bound<'py, PyTuple>,
+    sum: f64,
+}
+
+fn histogram<'py>(py: Python<'py>, durations: &Histogram) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let seconds = |micros: u64| micros as f64 / 1e6;
-    (Histogram::BOUNDS.map(seconds).to_vec(), durations.counts.to_vec(), seconds(durations.sum))
+    let fields = HistogramFields {
+        bounds: PyTuple::new(py, Histogram::BOUNDS.map(seconds))?,
+        counts: PyTuple::new(py, durations.counts)?,
+        sum: seconds(durations.sum),
+    };
+    instance(py, &CLASS, ("rocmforge.stats", "Histogram"), fields)
 }
 
-/// Finish reason, error, tokens of prompt and output, and the fields of `rocmforge.RequestMetrics`.
-pub(super) type RecordFields = (&'static str, Option<String>, usize, usize, Metrics);
+/// Requests by how they ended.
+#[derive(IntoPyObject)]
+struct FinishedFields {
+    stop: u64,
+    length: u64,
+    abort: u64,
+    timeout: u64,
+    error: u64,
+}
 
-pub(super) fn record_fields(record: &RequestRecord) -> RecordFields {
-    let error = record.error.as_ref().map(ToString::to_string);
-    (
-        reason_name(record.finish_reason),
-        error,
-        record.prompt_tokens,
-        record.generated_tokens,
-        metrics_fields(&record.metrics),
-    )
+#[derive(IntoPyObject)]
+struct StatsFields<'py> {
+    num_waiting: usize,
+    num_running: usize,
+    num_preemptions: u64,
+    num_finished: FinishedFields,
+    blocks_total: usize,
+    blocks_free: usize,
+    blocks_cached: usize,
+    blocks_owned: usize,
+    prefix_cache_queries: u64,
+    prefix_cache_hits: u64,
+    prefix_cache_evictions: u64,
+    block_lifetime: Bound<'py, PyAny>,
+    block_idle_before_evict: Bound<'py, PyAny>,
+    block_reuse_gap: Bound<'py, PyAny>,
+    prompt_tokens: u64,
+    generated_tokens: u64,
+    engine_steps: u64,
+    logits_rows_fetched: u64,
+    device_allocations: u64,
+    finished_records: usize,
+}
+
+/// A `rocmforge.Stats`.
+pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
+    let (cache, residency) = (&stats.kv_cache, &stats.kv_cache.residency);
+    let fields = StatsFields {
+        num_waiting: stats.num_waiting,
+        num_running: stats.num_running,
+        num_preemptions: stats.num_preemptions,
+        num_finished: FinishedFields {
+            stop: stats.num_finished_stop,
+            length: stats.num_finished_length,
+            abort: stats.num_finished_abort,
+            timeout: stats.num_finished_timeout,
+            error: stats.num_finished_error,
+        },
+        blocks_total: cache.blocks_total,
+        blocks_free: cache.blocks_free,
+        blocks_cached: cache.blocks_cached,
+        blocks_owned: cache.blocks_owned,
+        prefix_cache_queries: cache.prefix_cache_queries,
+        prefix_cache_hits: cache.prefix_cache_hits,
+        prefix_cache_evictions: cache.evictions,
+        block_lifetime: histogram(py, &residency.lifetime)?,
+        block_idle_before_evict: histogram(py, &residency.idle_before_evict)?,
+        block_reuse_gap: histogram(py, &residency.reuse_gap)?,
+        prompt_tokens: stats.prompt_tokens,
+        generated_tokens: stats.generated_tokens,
+        engine_steps: stats.engine_steps,
+        logits_rows_fetched: stats.logits_rows_fetched,
+        device_allocations: stats.device_allocations,
+        finished_records: stats.finished_records,
+    };
+    instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
+}
+
+#[derive(IntoPyObject)]
+struct MetricsFields {
+    arrival_time: f64,
+    time_in_queue: Option<f64>,
+    time_to_first_token: Option<f64>,
+    total_time: Option<f64>,
+    num_cached_tokens: usize,
+    num_preemptions: usize,
+}
+
+/// A `rocmforge.RequestMetrics`.
+pub(super) fn request_metrics<'py>(py: Python<'py>, metrics: &RequestMetrics) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
+    let fields = MetricsFields {
+        arrival_time: metrics.arrival_time,
+        time_in_queue: metrics.time_in_queue,
+        time_to_first_token: metrics.time_to_first_token,
+        total_time: metrics.total_time,
+        num_cached_tokens: metrics.num_cached_tokens,
+        num_preemptions: metrics.num_preemptions,
+    };
+    instance(py, &CLASS, ("rocmforge.outputs", "RequestMetrics"), fields)
+}
+
+#[derive(IntoPyObject)]
+struct RecordFields<'a, 'py> {
+    request_id: &'a str,
+    finish_reason: &'static str,
+    error: Option<String>,
+    num_prompt_tokens: usize,
+    num_generated_tokens: usize,
+    metrics: Bound<'py, PyAny>,
+}
+
+/// A `rocmforge.RequestRecord`.
+pub(super) fn request_record<'py>(py: Python<'py>, record: &RequestRecord) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
+    let fields = RecordFields {
+        request_id: &record.name,
+        finish_reason: reason_name(record.finish_reason),
+        error: record.error.as_ref().map(ToString::to_string),
+        num_prompt_tokens: record.prompt_tokens,
+        num_generated_tokens: record.generated_tokens,
+        metrics: request_metrics(py, &record.metrics)?,
+    };
+    instance(py, &CLASS, ("rocmforge.stats", "RequestRecord"), fields)
+}
+
+#[derive(IntoPyObject)]
+struct MemoryFields {
+    weights: u64,
+    kv_cache: u64,
+    scratch: u64,
+    other: u64,
+}
+
+/// A `rocmforge.MemoryUsage`.
+pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
+    let fields = MemoryFields {
+        weights: memory.weights,
+        kv_cache: memory.kv_cache,
+        scratch: memory.scratch,
+        other: memory.other,
+    };
+    instance(py, &CLASS, ("rocmforge.stats", "MemoryUsage"), fields)
+}
+
+/// The `ResolvedConfig` of `rocmforge/stats.py`, a dictionary.
+#[derive(IntoPyObject)]
+pub(super) struct ConfigFields {
+    num_threads: usize,
+    context_length: usize,
+    max_model_len: usize,
+    max_num_seqs: usize,
+    max_num_batched_tokens: usize,
+    block_size: usize,
+    num_blocks: usize,
+    kv_cache_dtype: &'static str,
+    enable_prefix_caching: bool,
+    max_queue_size: usize,
+    max_num_partial_prefills: usize,
+    max_long_partial_prefills: usize,
+    long_prefill_token_threshold: usize,
+    retention: f64,
+    seed: Option<u64>,
+}
+
+impl From<&EngineConfig> for ConfigFields {
+    fn from(config: &EngineConfig) -> Self {
+        Self {
+            num_threads: config.num_threads,
+            context_length: config.context_length,
+            max_model_len: config.max_model_len,
+            max_num_seqs: config.max_num_seqs,
+            max_num_batched_tokens: config.max_num_batched_tokens,
+            block_size: config.block_size,
+            num_blocks: config.num_blocks,
+            kv_cache_dtype: config.kv_cache_dtype.name(),
+            enable_prefix_caching: config.enable_prefix_caching,
+            max_queue_size: config.max_queue_size,
+            max_num_partial_prefills: config.max_num_partial_prefills,
+            max_long_partial_prefills: config.max_long_partial_prefills,
+            long_prefill_token_threshold: config.long_prefill_token_threshold,
+            retention: config.retention.as_secs_f64(),
+            seed: config.seed,
+        }
+    }
 }

@@ -14,25 +14,17 @@ def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
     """
     with bar("Checking", unit="MB") as draw:
         stages = check_gguf(model, lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
-    valid = not any(problems for _, _, _, problems in stages)
+    valid = not any(stage["problems"] for stage in stages)
     if json_output:
-        report = [
-            {
-                "stage": name,
-                "summary": summary,
-                "warnings": warnings,
-                "problems": [{"error": error, "message": message} for error, message in problems],
-            }
-            for name, summary, warnings, problems in stages
-        ]
-        print_json({"model": str(model), "valid": valid, "stages": report})
+        print_json({"model": str(model), "valid": valid, "stages": stages})
     else:
-        for name, summary, warnings, problems in stages:
-            typer.echo(f"{'FAILED' if problems else 'ok':<8}{name:<16}{summary}".rstrip())
-            for message in warnings:
+        for stage in stages:
+            verdict = "FAILED" if stage["problems"] else "ok"
+            typer.echo(f"{verdict:<8}{stage['stage']:<16}{stage['summary']}".rstrip())
+            for message in stage["warnings"]:
                 typer.echo(f"        warning: {message}")
-            for error, message in problems:
-                typer.echo(f"        {error}: {message}")
+            for problem in stage["problems"]:
+                typer.echo(f"        {problem['error']}: {problem['message']}")
         typer.echo("valid" if valid else "not valid")
     if not valid:
         raise typer.Exit(1)

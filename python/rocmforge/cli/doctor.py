@@ -12,6 +12,7 @@ from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsO
 from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
 from rocmforge.progress import bar
+from rocmforge.reports import DeviceReport, GpuKernelReport
 
 
 def doctor(
@@ -42,12 +43,13 @@ def doctor(
     if quick or part:
         raise typer.BadParameter("--quick and --part are of --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
-        report = {"version": __version__} | _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
+        report = _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
+    loaded: dict[str, Any] | None = None
     if model is not None:
         with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
-            report["model"] = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
+            loaded = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
     if json_output:
-        print_json(report)
+        print_json({"version": __version__, **report} | ({} if loaded is None else {"model": loaded}))
         return
     typer.echo(f"{version_line()}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
     for device_report in report["devices"]:
@@ -62,9 +64,11 @@ def doctor(
     features = [(name, "yes" if available else "no") for name, available in report["cpu_features"].items()]
     print_table("CPU instruction sets", ["instruction set", "available"], features)
     typer.echo()
-    print_table("Kernels of the CPU", ["tensor type", "op", "kernel"], report["kernels"])
-    if model is not None:
-        typer.echo(f"\n{report['model']['runs_on']}")
+    print_table(
+        "Kernels of the CPU", ["tensor type", "op", "kernel"], [tuple(row.values()) for row in report["kernels"]]
+    )
+    if loaded is not None:
+        typer.echo(f"\n{loaded['runs_on']}")
 
 
 def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> None:
@@ -87,7 +91,7 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
         raise typer.Exit(1)
 
 
-def _print_gpu(device: dict[str, Any]) -> None:
+def _print_gpu(device: DeviceReport) -> None:
     """A row per tensor type with its kernel for each op, then a row per op of two types or of none."""
     rows = device["kernels"]
     problems = {row["problem"] for row in rows}
@@ -111,7 +115,7 @@ def _print_gpu(device: dict[str, Any]) -> None:
     typer.echo(device["decode_steps"])
 
 
-def _kernel(row: dict[str, Any]) -> str:
+def _kernel(row: GpuKernelReport) -> str:
     """Several kernels of one op in short: `matmul_q4_k_{n8,n16,n32,n64}`; with the matrix unit that their code uses."""
     text, *others = row["kernels"]
     if others:
@@ -121,7 +125,7 @@ def _kernel(row: dict[str, Any]) -> str:
     return text if row["matrix_unit"] is None else f"{text} ({row['matrix_unit']})"
 
 
-def _code(rows: Iterable[dict[str, Any]]) -> str:
+def _code(rows: Iterable[GpuKernelReport]) -> str:
     """How the code of rows came about; the units are named where it did so in several ways."""
     units: dict[str, dict[str, None]] = {}
     for row in rows:

@@ -21,20 +21,23 @@ def inspect(
     json_output: JsonOption = False,
 ) -> None:
     """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
-    version, metadata, entries = inspect_gguf(model)
+    report = inspect_gguf(model)
     if json_output:
-        keys = ("name", "shape", "type", "bytes")
-        items = [] if tensors is False else [dict(zip(keys, entry, strict=True)) for entry in entries]
-        print_json({"version": version, "metadata": metadata, "tensors": items})
+        if tensors is False:
+            report["tensors"] = []
+        print_json(report)
         return
-    summary = summarise(model, metadata, entries)
-    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(entries)))])
+    summary = summarise(model, report)
+    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(report["tensors"])))])
     typer.echo()
-    rows = [("GGUF version", version), *((key, _short(value)) for key, value in metadata.items())]
+    rows = [("GGUF version", report["version"]), *((key, _short(value)) for key, value in report["metadata"].items())]
     print_table("Metadata", ["key", "value"], rows)
     if tensors:
         typer.echo()
-        rows_of_tensors = [(name, " x ".join(map(str, shape)), kind, size) for name, shape, kind, size in entries]
+        rows_of_tensors = [
+            (tensor["name"], " x ".join(map(str, tensor["shape"])), tensor["type"], tensor["bytes"])
+            for tensor in report["tensors"]
+        ]
         print_table("Tensors", ["name", "shape", "type", "bytes"], rows_of_tensors)
 
 

@@ -6,10 +6,10 @@ import platform
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
+from rocmforge.reports import DoctorReport, FileReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +52,15 @@ class ModelSummary:
         return [(name, str(value)) for name, value in rows if value is not None]
 
 
-def summarise(file: Path, metadata: dict[str, Any], tensors: list[tuple[str, list[int], str, int]]) -> ModelSummary:
+def summarise(file: Path, report: FileReport) -> ModelSummary:
     """From what `inspect_gguf` gives."""
+    metadata, tensors = report["metadata"], report["tensors"]
     architecture = str(metadata.get("general.architecture", "unknown"))
     by_type: dict[str, int] = {}
-    for _, _, kind, num_bytes in tensors:
-        by_type[kind] = by_type.get(kind, 0) + num_bytes
+    for tensor in tensors:
+        by_type[tensor["type"]] = by_type.get(tensor["type"], 0) + tensor["bytes"]
     total = sum(by_type.values())
-    sizes = {name: num_bytes for name, _, _, num_bytes in tensors}
+    sizes = {tensor["name"]: tensor["bytes"] for tensor in tensors}
     # Of a table of embeddings a step reads a row, unless it is the output's matrix as well.
     rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
@@ -73,7 +74,7 @@ def summarise(file: Path, metadata: dict[str, Any], tensors: list[tuple[str, lis
     return ModelSummary(
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
-        parameters=sum(math.prod(shape) for _, shape, _, _ in tensors),
+        parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),
         layers=count("block_count"),
@@ -86,8 +87,7 @@ def summarise(file: Path, metadata: dict[str, Any], tensors: list[tuple[str, lis
 
 def model_summary(file: Path) -> ModelSummary:
     """Of a file."""
-    _, metadata, tensors = inspect_gguf(file)
-    return summarise(file, metadata, tensors)
+    return summarise(file, inspect_gguf(file))
 
 
 def machine_line() -> str:
@@ -100,12 +100,12 @@ def machine_line() -> str:
     return ", ".join([*parts, f"{platform.system()} {platform.release()}", f"rocmforge {__version__}"])
 
 
-def gpu_lines(report: dict[str, Any], *, taken: str) -> list[str]:
+def gpu_lines(report: DoctorReport, *, taken: str) -> list[str]:
     """Drivers and GPUs in what `_rocmforge.doctor` gives, a line each; `taken` is said of the GPU that is used."""
-    lines = [
-        f"driver for {driver['platform']}: {driver['library'] or 'none: ' + driver['problem']}"
-        for driver in report["gpu_drivers"]
-    ]
+    lines = []
+    for driver in report["gpu_drivers"]:
+        library = driver["library"] or f"none: {driver['problem']}"
+        lines.append(f"driver for {driver['platform']}: {library}")
     for gpu in report["gpus"]:
         kind = ", integrated" if gpu["integrated"] else ""
         note = f", {taken}" if gpu["taken"] else ""

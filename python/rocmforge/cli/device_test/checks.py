@@ -1,9 +1,8 @@
 """Parts that compare results with what is right: kernels, sums that blocks share, the vendor's matrix library."""
 
-from typing import Any
-
 from rocmforge import _rocmforge
 from rocmforge.cli.device_test.outcome import FAILED, LEFT_OUT, Job, Outcome
+from rocmforge.reports import CaseGroup
 
 REPETITIONS = 10_000
 QUICK_REPETITIONS = 20
@@ -22,8 +21,8 @@ def repeats(job: Job) -> Outcome:
     return _groups(groups, f", each {count:,} times to the last bit")
 
 
-def _groups(groups: list[dict[str, Any]], note: str) -> Outcome:
-    cases, wrong = (sum(group[name] for group in groups) for name in ("cases", "wrong"))
+def _groups(groups: list[CaseGroup], note: str) -> Outcome:
+    cases, wrong = sum(group["cases"] for group in groups), sum(group["wrong"] for group in groups)
     right = [group for group in groups if not group["wrong"]] or groups
     worst = max(right, key=lambda group: group["worst"])
     share = f"worst error {worst['worst']:.2f} of its tolerance ({worst['name']})"
@@ -40,10 +39,10 @@ def matrix_library(job: Job) -> Outcome:
     """The vendor's matrix library on shapes of common models."""
     found = _rocmforge.device_matrix_library(job.device, quick=job.quick, watch=job.watch)
     if found["not_used"] is not None:
-        return Outcome(LEFT_OUT, f"not used: {found['not_used']}", figures=found)
+        return Outcome(LEFT_OUT, f"not used: {found['not_used']}", figures={**found})
     tried = found["tried"]
     bad = [item for item in tried if item["problem"] is not None]
     products = sum(item["products"] for item in tried)
     summary = f"{len(tried) - len(bad)} of {len(tried)} shapes right ({products} products), {found['file']}"
     details = [f"{item['shape']}: {item['problem']}" for item in bad]
-    return Outcome.judged(not bad, summary, details=details, figures=found)
+    return Outcome.judged(not bad, summary, details=details, figures={**found})

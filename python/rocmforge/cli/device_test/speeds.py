@@ -56,18 +56,17 @@ def bandwidth(job: Job) -> Outcome:
         f"page-locked copies of {size(found['host_bytes'])}; a kernel that only reads, over "
         f"{size(found['device_bytes'])}; a copy on the device, read and written bytes both counted; best of 5"
     )
-    return Outcome(OK, summary, [how], found)
+    return Outcome(OK, summary, [how], {**found})
 
 
 def launches(job: Job) -> Outcome:
     """From one launch to the next, and what a node of a graph takes."""
     found = _rocmforge.device_launches(job.device, count=QUICK_LAUNCHES if job.quick else LAUNCHES)
-    times = {name: 1e6 * found[name] for name in ("eager", "call", "graph_node", "graph")}
     summary = (
-        f"{times['eager']:.2f} us from launch to launch ({times['call']:.2f} us in the call), "
-        f"{times['graph_node']:.2f} us for a node of a graph, {times['graph']:.2f} us for a graph of one"
+        f"{1e6 * found['eager']:.2f} us from launch to launch ({1e6 * found['call']:.2f} us in the call), "
+        f"{1e6 * found['graph_node']:.2f} us for a node of a graph, {1e6 * found['graph']:.2f} us for a graph of one"
     )
-    return Outcome(OK, summary, [f"empty kernels, {found['launches']:,} one by one; graphs of 1 and 300"], found)
+    return Outcome(OK, summary, [f"empty kernels, {found['launches']:,} one by one; graphs of 1 and 300"], {**found})
 
 
 def speed(job: Job) -> Outcome:

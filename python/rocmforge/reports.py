@@ -1,0 +1,171 @@
+"""What the engine says of files, devices and kernels: typed dictionaries, which the command line prints as JSON."""
+
+from typing import Any, NotRequired, TypedDict
+
+
+class TensorReport(TypedDict):
+    """A tensor of a file."""
+
+    name: str
+    shape: list[int]
+    """The fastest dimension first."""
+    type: str
+    bytes: int
+
+
+class FileReport(TypedDict):
+    """What a file holds."""
+
+    version: int
+    """Of the format."""
+    metadata: dict[str, Any]
+    tensors: list[TensorReport]
+
+
+class ProblemReport(TypedDict):
+    """What is wrong with a file."""
+
+    error: str
+    """The name of the exception's class."""
+    message: str
+
+
+class StageReport(TypedDict):
+    """A stage of the check of a file."""
+
+    stage: str
+    summary: str
+    warnings: list[str]
+    problems: list[ProblemReport]
+
+
+class DriverReport(TypedDict):
+    """The library of a platform's driver, or why there is none to use."""
+
+    platform: str
+    library: str | None
+    problem: str | None
+
+
+class GpuReport(TypedDict):
+    """A GPU that a driver lists."""
+
+    device: str
+    """The name by which `LLM` takes it."""
+    platform: str
+    name: str
+    arch: str
+    integrated: bool
+    """Whether it is part of a processor."""
+    taken: bool
+    """Whether it is the one that was asked for."""
+
+
+class GpuKernelReport(TypedDict):
+    """What serves an op on weights of a type, or on activations, on the GPU."""
+
+    tensor_type: str | None
+    stored_as: str | None
+    op: str
+    kernels: list[str]
+    unit: str
+    matrix_unit: str | None
+    code: str | None
+    """How the code came about."""
+    compile_seconds: float | None
+    problem: str | None
+    """Why it cannot be used."""
+
+
+class DeviceReport(TypedDict):
+    """A device; what is not required stands in that of a usable GPU alone."""
+
+    name: str
+    detail: str
+    kernels: NotRequired[list[GpuKernelReport]]
+    matrix_library: NotRequired[str]
+    decode_steps: NotRequired[str]
+
+
+class CpuKernelReport(TypedDict):
+    """What serves an op on weights of a type, or on activations, on the CPU."""
+
+    tensor_type: str
+    op: str
+    kernel: str
+
+
+class DoctorReport(TypedDict):
+    """What a machine offers."""
+
+    architecture: str
+    embedded_targets: list[str]
+    num_cpus: int
+    device: str
+    """As it was asked for."""
+    takes: str
+    """What that comes to; `none` where it is an error."""
+    gpu_drivers: list[DriverReport]
+    gpus: list[GpuReport]
+    devices: list[DeviceReport]
+    """The CPU, then the GPU."""
+    cpu_features: dict[str, bool]
+    kernels: list[CpuKernelReport]
+
+
+class CaseGroup(TypedDict):
+    """Cases of one op and tensor type on a device."""
+
+    name: str
+    cases: int
+    numbers: int
+    """That were compared."""
+    worst: float
+    """The largest error as a share of the tolerance; infinite for what is no number."""
+    wrong: int
+    problems: list[str]
+    """Texts of the first wrong cases."""
+
+
+class TriedShape(TypedDict):
+    """What the vendor's matrix library made of a shape."""
+
+    shape: str
+    products: int
+    problem: str | None
+
+
+class LibraryReport(TypedDict):
+    """The vendor's matrix library."""
+
+    not_used: str | None
+    """Why it is not."""
+    file: str | None
+    tried: list[TriedShape]
+
+
+class BandwidthReport(TypedDict):
+    """Bytes per second of a GPU's copies and reads, and the bytes of what was copied."""
+
+    device_bytes: int
+    host_bytes: int
+    to_device: float
+    to_host: float
+    on_device: float
+    """A copy; bytes read and written both count."""
+    read: float
+    """By a kernel that does nothing else."""
+
+
+class LaunchReport(TypedDict):
+    """Seconds that empty kernels take on a GPU."""
+
+    launches: int
+    eager: float
+    """From one launch to the next."""
+    call: float
+    """Of that, the host's."""
+    graph_node: float
+    """What one more kernel adds to a recorded graph."""
+    graph: float
+    """Launching a graph of one kernel."""

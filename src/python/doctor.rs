@@ -1,0 +1,202 @@
+//! Functions behind `rocmforge doctor`. The structs are the typed dictionaries of `rocmforge/reports.py` with the same
+//! names, and what `rocmforge doctor --json` prints.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::engine::with_progress;
+use super::host::engine_args;
+use super::logging::{flush, prepare};
+use crate::backend::cpu::simd::Isa;
+use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
+use crate::config::{DeviceKind, EngineArgs, Platform};
+use crate::engine::LoadProgress;
+use crate::engine::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
+
+#[derive(IntoPyObject)]
+pub(super) struct DoctorReport<'py> {
+    architecture: &'static str,
+    embedded_targets: Vec<&'static str>,
+    num_cpus: usize,
+    /// As it was asked for.
+    device: String,
+    /// What that comes to: `cpu`, `gpu` or `none`.
+    takes: &'static str,
+    gpu_drivers: Vec<DriverReport>,
+    gpus: Vec<GpuReport>,
+    /// The CPU, then the GPU.
+    devices: [DeviceReport; 2],
+    cpu_features: Bound<'py, PyDict>,
+    kernels: Vec<CpuKernelReport>,
+}
+
+/// The library of a platform's driver, or why there is none to use.
+#[derive(IntoPyObject)]
+struct DriverReport {
+    platform: &'static str,
+    library: Option<String>,
+    problem: Option<String>,
+}
+
+#[derive(IntoPyObject)]
+struct GpuReport {
+    device: String,
+    platform: &'static str,
+    name: String,
+    arch: String,
+    integrated: bool,
+    taken: bool,
+}
+
+#[derive(IntoPyObject)]
+enum DeviceReport {
+    /// The CPU, or a GPU that is not used; the detail says why.
+    Named { name: &'static str, detail: String },
+    UsableGpu {
+        name: &'static str,
+        detail: String,
+        kernels: Vec<GpuKernelReport>,
+        matrix_library: String,
+        decode_steps: String,
+    },
+}
+
+/// What serves an op on weights of a type, or on activations, on the GPU.
+#[derive(IntoPyObject)]
+struct GpuKernelReport {
+    tensor_type: Option<&'static str>,
+    stored_as: Option<&'static str>,
+    op: String,
+    kernels: Vec<String>,
+    unit: String,
+    matrix_unit: Option<&'static str>,
+    code: Option<String>,
+    compile_seconds: Option<f64>,
+    problem: Option<String>,
+}
+
+/// What serves an op on weights of a type, or on activations, on the CPU.
+#[derive(IntoPyObject)]
+struct CpuKernelReport {
+    tensor_type: &'static str,
+    op: &'static str,
+    kernel: &'static str,
+}
+
+/// The targets of AMD GPUs that this build carries kernels for.
+#[pyfunction]
+pub(super) fn embedded_targets() -> Vec<&'static str> {
+    embedded_kernels().collect()
+}
+
+/// Whether there may be a device of that name: `InvalidRequestError` listing the names, where it is none.
+#[pyfunction]
+pub(super) fn check_device(py: Python<'_>, device: &str) -> PyResult<()> {
+    Ok(engine_args(py, PathBuf::new())?.choose_device("device", device)?)
+}
+
+/// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened. `progress(done, total)`
+/// counts the units of kernels that were loaded, or compiled, for the GPU.
+#[pyfunction]
+#[pyo3(signature = (device="auto", progress=None))]
+pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {
+    prepare(py)?;
+    let mut args = engine_args(py, PathBuf::new())?;
+    args.choose_device("device", device)?;
+    let args = args.with_env()?;
+    let (drivers, gpu) = with_progress(py, progress, |report| look_for_gpus(&args, report))?;
+    flush(py);
+    let cpu_features = cpu_features().into_iter().try_fold(PyDict::new(py), |features, feature| {
+        features.set_item(feature.name, feature.available)?;
+        PyResult::Ok(features)
+    });
+    let kernels = cpu_kernels()?.into_iter();
+    let kernels = kernels.map(|row| CpuKernelReport { tensor_type: row.tensor_type, op: row.op, kernel: row.kernel });
+    let cpu = format!("instruction set in use: {}", Isa::detect().name());
+    Ok(DoctorReport {
+        architecture: std::env::consts::ARCH,
+        embedded_targets: embedded_targets(),
+        num_cpus: std::thread::available_parallelism().map_or(1, usize::from),
+        device: device.to_owned(),
+        takes: taken_device(args.device, gpu.is_ok()),
+        gpu_drivers: drivers.iter().map(DriverReport::from).collect(),
+        gpus: gpu_reports(&drivers, gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index))),
+        devices: [DeviceReport::Named { name: "cpu", detail: cpu }, gpu.into()],
+        cpu_features: cpu_features?,
+        kernels: kernels.collect(),
+    })
+}
+
+/// What `look_for_gpus` finds: drivers with their devices, and the GPU that is used, or why none is.
+type Found = (Vec<Survey>, Result<Gpu, String>);
+
+fn look_for_gpus(args: &EngineArgs, report: &mut dyn FnMut(LoadProgress) -> bool) -> crate::Result<Found> {
+    Ok(match args.device {
+        DeviceKind::Cpu => (Vec::new(), Err("not looked for: the CPU is asked for".to_owned())),
+        DeviceKind::Auto | DeviceKind::Gpu => {
+            (gpus(args)?, gpu(args, report).map_err(|error| format!("not usable: {error}")))
+        }
+    })
+}
+
+impl From<&Survey> for DriverReport {
+    fn from(driver: &Survey) -> Self {
+        Self {
+            platform: driver.platform.name(),
+            library: driver.devices.as_ref().ok().map(|(library, _)| library.display().to_string()),
+            problem: driver.devices.as_ref().err().cloned(),
+        }
+    }
+}
+
+fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<GpuReport> {
+    let listed = drivers.iter().filter_map(|driver| Some((driver.platform, &driver.devices.as_ref().ok()?.1)));
+    let listed = listed.flat_map(|(platform, devices)| devices.iter().map(move |device| (platform, device)));
+    let report = |(platform, gpu): (Platform, &Listed)| GpuReport {
+        device: format!("hip:{}", gpu.index),
+        platform: platform.name(),
+        name: gpu.name.clone(),
+        arch: gpu.arch.clone(),
+        integrated: gpu.integrated,
+        taken: taken == Some((platform, gpu.index)),
+    };
+    listed.map(report).collect()
+}
+
+impl From<Result<Gpu, String>> for DeviceReport {
+    fn from(gpu: Result<Gpu, String>) -> Self {
+        match gpu {
+            Ok(gpu) => Self::UsableGpu {
+                name: "hip",
+                detail: gpu.detail,
+                kernels: gpu.kernels.iter().map(GpuKernelReport::from).collect(),
+                matrix_library: gpu.matrix_library,
+                decode_steps: gpu.decode_steps,
+            },
+            Err(detail) => Self::Named { name: "hip", detail },
+        }
+    }
+}
+
+impl From<&KernelRow> for GpuKernelReport {
+    fn from(row: &KernelRow) -> Self {
+        let origin = row.origin.as_ref();
+        let compile_seconds = match origin {
+            Ok(Origin::Compiled { seconds, .. }) => Some(f64::from(*seconds)),
+            _ => None,
+        };
+        Self {
+            tensor_type: row.weights.map(|(in_file, _)| in_file.name()),
+            stored_as: row.weights.map(|(_, on_device)| on_device.name()),
+            op: row.op.clone(),
+            kernels: row.kernels.clone(),
+            unit: row.unit.name(),
+            matrix_unit: row.matrix_unit.map(|unit| unit.name()),
+            code: origin.map(ToString::to_string).ok(),
+            compile_seconds,
+            problem: origin.err().map(ToString::to_string),
+        }
+    }
+}
