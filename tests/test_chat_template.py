@@ -3,6 +3,7 @@
 import inspect
 import json
 import lzma
+import typing
 
 import jinja_golden
 import pytest
@@ -101,7 +102,8 @@ def test_a_doubling_template_ends_in_an_error(tokenizer):
 
 @pytest.mark.parametrize("method", [LLM.chat, LLM.apply_chat_template, AsyncLLM.chat])
 def test_the_arguments_of_a_chat_are_those_of_vllm(method):
-    names = set(inspect.signature(method).parameters)
+    (options,) = typing.get_args(typing.get_type_hints(method)["options"])
+    names = set(inspect.signature(method).parameters) | set(typing.get_type_hints(options))
     assert names >= {
         "messages",
         "add_generation_prompt",

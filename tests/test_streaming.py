@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from rocmforge import LLM, InvalidRequestError, SamplingParams
+from rocmforge import LLM, EngineDeadError, InvalidRequestError, SamplingParams
 
 LONG = SamplingParams(temperature=0.0, max_tokens=200, ignore_eos=True, output_kind="delta")
 
@@ -57,6 +57,65 @@ def test_several_streams_at_once(llm, assert_nothing_left):
     assert_nothing_left(llm)
 
 
+def test_several_prompts_come_together_and_equal_what_generate_returns(llm, assert_nothing_left):
+    prompts = ["ab", [5, 6, 7], "cd", "ab"]
+    params = [SamplingParams(temperature=0.0, max_tokens=8 + 4 * i, ignore_eos=True, n=1 + i % 2) for i in range(4)]
+    whole = llm.generate(prompts, params, progress=False)
+    assert [output.index for output in whole] == [0, 1, 2, 3]
+    texts = [[""] * one.n for one in params]
+    finished = []
+    for output in llm.stream(prompts, [one.replace(output_kind="delta") for one in params]):
+        for part in output.outputs:
+            texts[output.index][part.index] += part.text
+        finished += [output.index] if output.finished else []
+    assert texts == [[part.text for part in output.outputs] for output in whole]
+    assert sorted(finished) == [0, 1, 2, 3]
+    last = {output.index: output for output in llm.stream(prompts, params)}
+    assert [last[i].outputs for i in range(4)] == [output.outputs for output in whole]
+    assert [last[i].prompt for i in range(4)] == ["ab", None, "cd", "ab"]
+    assert_nothing_left(llm)
+
+
+def test_leaving_the_loop_ends_all_of_its_requests(llm, assert_nothing_left):
+    """Those that run, and those that wait for a place."""
+    aborted = llm.stats().num_finished["abort"]
+    for _ in llm.stream(["ab"] * 12, LONG):
+        break
+    assert_nothing_left(llm)
+    assert llm.stats().num_finished["abort"] - aborted == 12
+
+
+def test_more_prompts_than_the_queue_takes(tiny_model, assert_nothing_left):
+    params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True, output_kind="final_only")
+    with LLM(tiny_model("quant_models/Q4_0"), max_num_seqs=1, max_queue_size=2) as llm:
+        outputs = list(llm.stream(["ab"] * 9, params))
+        assert sorted(output.index for output in outputs) == list(range(9))
+        assert len({output.outputs[0].text for output in outputs}) == 1
+        assert_nothing_left(llm)
+
+
+def test_one_of_several_that_cannot_be_served_is_named(llm, assert_nothing_left):
+    """And none of them runs."""
+    prompts = llm.stats().prompt_tokens
+    with pytest.raises(InvalidRequestError, match=r"prompt 1: .*token id"):
+        next(llm.stream(["ab", [1, 2, 10**6]]))
+    with pytest.raises(InvalidRequestError, match="got 1 for 2 prompts"):
+        llm.stream(["ab", "cd"], [LONG])
+    assert llm.stats().prompt_tokens == prompts
+    assert_nothing_left(llm)
+
+
+def test_closing_the_engine_ends_a_stream(tiny_model):
+    with LLM(tiny_model("quant_models/Q4_0"), max_num_seqs=1) as llm:
+        stream = llm.stream(["ab", "cd"], LONG)
+        next(stream)
+        llm.close()
+        last = {output.index: output.outputs[0].finish_reason for output in stream}
+        assert last == {0: "abort", 1: "abort"}
+        with pytest.raises(EngineDeadError):
+            next(llm.stream("ab", LONG))
+
+
 def test_what_cannot_be_served_raises_at_the_first_output(llm, assert_nothing_left):
     stream = llm.stream([1, 2, 10**6])
     with pytest.raises(InvalidRequestError, match="token id"):
@@ -75,4 +134,10 @@ def test_conversations_stream_as_chat_answers(smollm2_path, assert_nothing_left)
         template = "{% for m in messages %}{{ m.content }}!{% endfor %}"
         *_, last = llm.stream_chat(messages, params, chat_template=template)
         assert last.prompt == "Name a color.!"
+        both = [messages, [{"role": "user", "content": "Name an animal."}]]
+        answers = [output.outputs[0].text for output in llm.chat(both, params, progress=False)]
+        last_of = {output.index: output.outputs[0].text for output in llm.stream_chat(both, params)}
+        assert [last_of[0], last_of[1]] == answers
+        with pytest.raises(TypeError, match="'templat'"):
+            llm.stream_chat(messages, params, templat="x")
         assert_nothing_left(llm)

@@ -6,14 +6,14 @@ import functools
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar, Unpack
 
 from rocmforge._rocmforge import Engine, SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.outputs import Request, RequestOutput
 from rocmforge.progress import on_load
-from rocmforge.prompts import AnyPrompt, ContentFormat, Conversation, Prompt, plain_prompt
+from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, plain_prompt
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="AsyncLLM")
@@ -121,29 +121,14 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str | None = None,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: list[dict[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: ContentFormat = "auto",
-        chat_template_kwargs: dict[str, Any] | None = None,
+        **options: Unpack[ChatOptions],
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Answers a conversation as `LLM.chat` does, and yields the outputs as `generate` does.
+        """Answers a conversation as `LLM.chat` does, with the same options, and yields the outputs as `generate` does.
 
         The conversation is rendered and tokenised on a thread, when the first output is asked for: a long one does not
         hold the event loop, and what is wrong with it is raised there.
         """
-        encode = functools.partial(
-            self.tokenizer.encode_chat,
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            chat_template_kwargs=chat_template_kwargs,
-        )
+        encode = functools.partial(self.tokenizer.encode_chat, messages, **options)
         return self._chat(encode, sampling_params, request_id, priority, timeout, cache_salt)
 
     async def _chat(

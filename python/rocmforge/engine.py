@@ -4,7 +4,7 @@ import functools
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Never, Self
+from typing import Any, Never, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
 from rocmforge.notebook import table
 from rocmforge.progress import load_bar
-from rocmforge.prompts import ContentFormat, Conversation, TokenIds
+from rocmforge.prompts import ChatOptions, Conversation, TokenIds
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 
@@ -154,27 +154,9 @@ class LoadedModel:
         """The text of token ids; see `Tokenizer.decode`."""
         return self.tokenizer.decode(ids, skip_special=skip_special)
 
-    def apply_chat_template(
-        self,
-        messages: Conversation,
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: list[dict[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: ContentFormat = "auto",
-        chat_template_kwargs: dict[str, Any] | None = None,
-    ) -> str:
+    def apply_chat_template(self, messages: Conversation, **options: Unpack[ChatOptions]) -> str:
         """The text of a conversation; see `Tokenizer.apply_chat_template`."""
-        return self.tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-            chat_template=chat_template,
-            chat_template_content_format=chat_template_content_format,
-            chat_template_kwargs=chat_template_kwargs,
-        )
+        return self.tokenizer.apply_chat_template(messages, **options)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What requests without parameters get: the file's recommendation, where it has one."""

@@ -89,6 +89,8 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None
     """Per prompt token; nothing precedes the first, whose entry is `None`."""
     metrics: RequestMetrics
+    index: int = 0
+    """Which of the prompts of one call, counted from 0."""
 
     @property
     def num_cached_tokens(self) -> int:
@@ -107,10 +109,11 @@ class RequestOutput:
 class Request:
     """A request under way: what every one of its outputs repeats."""
 
-    __slots__ = ("_so_far", "id", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
+    __slots__ = ("_so_far", "id", "index", "prompt", "prompt_logprobs", "prompt_token_ids", "request_id")
 
-    def __init__(self, accepted: Accepted, prompt: str | None, params: SamplingParams) -> None:
+    def __init__(self, accepted: Accepted, prompt: str | None, params: SamplingParams, index: int = 0) -> None:
         self.id = accepted.key
+        self.index = index
         self.request_id = accepted.request_id
         self.prompt = prompt
         self.prompt_token_ids = accepted.prompt_token_ids
@@ -139,6 +142,7 @@ class Request:
             update.finished,
             self.prompt_logprobs,
             _metrics(update.metrics),
+            self.index,
         )
 
 

@@ -33,6 +33,25 @@ Conversation: TypeAlias = Sequence[Message]
 ContentFormat: TypeAlias = Literal["auto", "string", "openai"]
 
 
+class ChatOptions(TypedDict, total=False):
+    """How a conversation becomes a prompt: keyword arguments of everything that takes messages."""
+
+    add_generation_prompt: bool
+    """Whether the prompt begins the assistant's turn; by default it does."""
+    continue_final_message: bool
+    """Whether the prompt ends with the text of the last message, for the model to go on with it; needs
+    `add_generation_prompt=False`."""
+    tools: Sequence[Mapping[str, Any]] | None
+    """Functions that the model may call, as JSON schemas."""
+    chat_template: str | None
+    """Replaces the file's template. It is code: take it from nobody that you do not trust."""
+    chat_template_content_format: ContentFormat
+    """`string` joins the text parts of a message's content by newlines, `openai` makes a part of content that is a
+    string, `auto` (by default) joins parts where the template takes strings only."""
+    chat_template_kwargs: dict[str, Any] | None
+    """Further variables of the template, such as `{"enable_thinking": False}`."""
+
+
 def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[Prompt]:
     """One prompt (text or token ids) or a sequence of them, as a list; an array has a prompt per row."""
     if isinstance(prompts, str | Mapping):
