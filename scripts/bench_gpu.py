@@ -24,7 +24,7 @@ START = """
 import json, statistics, sys, time
 from rocmforge import LLM, SamplingParams
 started = time.perf_counter()
-llm = LLM(sys.argv[1], device="hip", enable_prefix_caching=False)
+llm = LLM(sys.argv[1], device="gpu", enable_prefix_caching=False)
 load = time.perf_counter() - started
 params = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
 def first_token():
@@ -39,7 +39,7 @@ SERVED = """
 import ast, json, random, statistics, sys, time
 from rocmforge import LLM, SamplingParams
 requests, prompt, output, sequences = map(int, sys.argv[2:6])
-llm = LLM(sys.argv[1], device="hip", max_model_len=prompt + output, max_num_seqs=sequences, enable_prefix_caching=False)
+llm = LLM(sys.argv[1], device="gpu", max_model_len=prompt + output, max_num_seqs=sequences, enable_prefix_caching=False)
 dice = random.Random(1)
 prompts = [[dice.randrange(300, 30000) for _ in range(prompt)] for _ in range(requests)]
 def speed(settings):
@@ -90,7 +90,7 @@ def run(what: str, command: Sequence[str | Path]) -> Any:
 
 def measure(path: Path, prompts: str, batches: str, decode: int, extra: list[str]) -> dict[str, float]:
     """The figures of one model, tokens per second."""
-    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "hip", "--json"]
+    command = [sys.executable, "-m", "rocmforge", "bench", "--model", str(path), "--device", "gpu", "--json"]
     command += ["--prompt", prompts, "--batch", batches, "--decode", str(decode), *extra]
     results = run(" ".join(command), command)["results"]
     return {name: speeds["median"] for name, speeds in results.items()}

@@ -58,24 +58,24 @@ fi
 cd "$here" || exit 1
 echo '==> the GPU and its kernels'
 # Whatever ROCMFORGE_DEVICE says.
-doctor=$("$python" -m rocmforge doctor --device hip) || die 'rocmforge doctor (above)'
+doctor=$("$python" -m rocmforge doctor --device gpu) || die 'rocmforge doctor (above)'
 printf '%s\n' "$doctor"
-device=$(grep '^device hip: ' <<<"$doctor")
-if grep -q '^device hip: not usable' <<<"$device"; then
+device=$(grep '^device gpu: ' <<<"$doctor")
+if grep -q '^device gpu: not usable' <<<"$device"; then
     # AMD's, Windows' under WSL, NVIDIA's.
     for node in kfd dxg nvidiactl; do
         [ ! -e "$dev/$node" ] || die "there should be a GPU, since there is $dev/$node, and it cannot be used (see above)"
     done
-    [ -z "$wheel$conformance${ROCMFORGE_HIP_LIBRARY:-}" ] ||
+    [ -z "$wheel$conformance${ROCMFORGE_GPU_LIBRARY:-}" ] ||
         die 'there should be a GPU, and it cannot be used (see above)'
     echo 'SKIPPED: no GPU that this build can use (see above)'
     exit 0
 fi
-export ROCMFORGE_DEVICE=hip
+export ROCMFORGE_DEVICE=gpu
 # With a platform that is named, Rust tests do not take the stand-in's devices for want of a GPU.
 case $device in
-*'(sm_'*) export ROCMFORGE_HIP_PLATFORM=nvidia ;;
-*) export ROCMFORGE_HIP_PLATFORM=amd ;;
+*'(sm_'*) export ROCMFORGE_GPU_PLATFORM=nvidia ;;
+*) export ROCMFORGE_GPU_PLATFORM=amd ;;
 esac
 
 summary=() failed=0
@@ -128,7 +128,7 @@ for candidate in compute-sanitizer "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sa
 done
 # In some containers it may not attach to any program; this one only opens the driver.
 opens_driver='import ctypes; assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0'
-if [ "$ROCMFORGE_HIP_PLATFORM" != nvidia ]; then
+if [ "$ROCMFORGE_GPU_PLATFORM" != nvidia ]; then
     summary+=('SKIPPED  memory checker: AMD has none of this kind; make test runs the same code in a simulator that checks')
 elif [ -z "$checker" ]; then
     summary+=('SKIPPED  memory checker: compute-sanitizer is neither in the path nor in CUDA_HOME')
@@ -139,7 +139,7 @@ else
         "${tests[@]}" tests/test_golden_model.py -k architectures --timeout 3600
 fi
 
-printf '\n==> on %s\n' "${device#device hip: }"
+printf '\n==> on %s\n' "${device#device gpu: }"
 printf '%s\n' "${summary[@]}"
 [ $failed -eq 0 ] && echo 'all green on the GPU'
 exit $failed

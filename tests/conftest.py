@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data"
 # What a request that has ended may take to leave the engine: one step, on a machine that does other things too.
 SETTLE_SECONDS = 20.0
 # `make test-gpu` runs the same tests on a GPU.
-ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "hip"
+ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "gpu"
 
 
 def pytest_configure():

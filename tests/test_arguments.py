@@ -14,7 +14,7 @@ from rocmforge.arguments import INSTEAD, MEANT
         ("n_threads", "num_threads"),
         ("gpu_memory_utilization", "kv_cache_memory"),
         ("tensor_parallel_size", "one device"),
-        ("n_gpu_layers", 'device="hip"'),
+        ("n_gpu_layers", 'device="gpu"'),
         ("max_modl_len", "did you mean max_model_len"),
         ("quite_unknown", "its arguments are model, device"),
     ],

@@ -357,7 +357,7 @@ def test_doctor_lists_a_kernel_for_every_type():
     assert report["embedded_targets"] == _rocmforge.embedded_targets()
     types = {kernel["tensor_type"] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
-    assert [device["name"] for device in report["devices"]] == ["cpu", "hip"]
+    assert [device["name"] for device in report["devices"]] == ["cpu", "gpu"]
     assert ("not usable" in report["devices"][1]["detail"]) != ON_GPU
     flags = Path("/proc/cpuinfo").read_text().split()
     # The kernel's names for what it spells differently.
@@ -375,7 +375,7 @@ def test_doctor_without_a_gpu_says_that_the_cpu_serves():
     assert list(report["devices"][1]) == ["name", "detail"]
     shown = run("doctor").stdout
     assert 'device="auto" takes: cpu\n' in shown
-    assert "device hip: not usable: " in shown
+    assert "device gpu: not usable: " in shown
     assert "Q4_K\tlinear\t" in shown
 
 
@@ -384,7 +384,7 @@ def doctor_on_the_stand_in(*options):
     library = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
     if not library.exists():
         pytest.skip("the stand-in HIP runtime is not built: cargo build -p hipsim")
-    settings = {"ROCMFORGE_HIP_PLATFORM": "amd", "ROCMFORGE_HIP_LIBRARY": str(library)}
+    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(library)}
     settings |= {"HIPSIM_TARGET": "gfx1100", "HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "auto"}
     done = process("doctor", *options, env=os.environ | settings)
     assert done.returncode == 0, done.stderr
@@ -394,9 +394,9 @@ def doctor_on_the_stand_in(*options):
 def test_doctor_lists_the_kernels_of_a_gpu():
     """Per tensor type and op the kernel, and how it was compiled; the Rust tests say that it is true."""
     report = json.loads(doctor_on_the_stand_in("--json"))
-    assert report["takes"] == "hip"
-    hip = report["devices"][1]
-    rows = {(row["tensor_type"], row["op"]): row for row in hip["kernels"]}
+    assert report["takes"] == "gpu"
+    gpu = report["devices"][1]
+    rows = {(row["tensor_type"], row["op"]): row for row in gpu["kernels"]}
     assert {name for name, _ in rows if name} == {kernel["tensor_type"] for kernel in report["kernels"]} - {
         "F32 activations"
     }

@@ -136,7 +136,7 @@ def test_parts_go_on_after_one_that_fails():
             return outcome.Outcome("FAILED", "its process was killed by SIGABRT")
         return outcome.Outcome("ok", "fine", figures={"read": 1e9} if job["part"] == "bandwidth" else {})
 
-    report = examine("hip:1", quick=True, run=run)
+    report = examine("gpu:1", quick=True, run=run)
     assert asked == list(PARTS)
     assert (report["verdict"], report["failed"]) == ("FAILED", ["kernels"])
     text = text_of(report)
@@ -152,7 +152,7 @@ def test_gpu_that_is_not_there():
             return outcome.Outcome("FAILED", "not usable: no driver", figures={"usable": False})
         return outcome.Outcome("ok", job["device"])
 
-    report = examine("hip", quick=True, run=run)
+    report = examine("gpu", quick=True, run=run)
     assert report["failed"] == ["devices"]
     assert {part["verdict"] for part in report["parts"][1:]} == {"left out"}
     report = examine("auto", quick=True, run=run)
@@ -170,7 +170,7 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
         return found
 
     found = outcome.Outcome("FAILED", "3 of 48 runs differ", figures={"runs": 48, "differ": 3})
-    (_, part) = examine("hip", quick=True, only=["graphs"], run=run)["parts"]
+    (_, part) = examine("gpu", quick=True, only=["graphs"], run=run)["parts"]
     assert part["verdict"] == "left out"
     assert part["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
     # What died, or whose steps failed, has compared nothing.
@@ -180,7 +180,7 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
         "DeviceError: hipMemcpy failed": {},
     }.items():
         found = outcome.Outcome("FAILED", summary, figures=figures)
-        report = examine("hip", quick=True, only=["graphs"], run=run)
+        report = examine("gpu", quick=True, only=["graphs"], run=run)
         assert report["failed"] == ["graphs"]
         assert report["parts"][1]["summary"] == summary
 
@@ -189,7 +189,7 @@ def test_steps_that_cannot_be_recorded_say_why(monkeypatch, tmp_path):
     """An engine may refuse to record them, whatever it is asked."""
     told = "a GPU; decode steps: op by op, slower (graphs of this driver read old numbers); batch-invariant"
     monkeypatch.setattr(graphs, "_run", lambda *_, **__: (told, []))
-    found = graphs.graphs(outcome.Job("hip", True, True, tmp_path, lambda _: None, {}))
+    found = graphs.graphs(outcome.Job("gpu", True, True, tmp_path, lambda _: None, {}))
     assert found.verdict == "left out"
     assert found.summary.endswith("decode steps: op by op, slower (graphs of this driver read old numbers)")
 
@@ -199,13 +199,13 @@ def test_faults_of_the_stand_in_driver(tmp_path):
     """A matrix library that crashes is reported with its signal, and kernels that no compiler makes in each part that
     needs them."""
     settings = {"HIPSIM_TARGET": "cpu-wave32", "HIPSIM_CXX": "/bin/false", "ROCMFORGE_CACHE_DIR": str(tmp_path)}
-    settings |= {"ROCMFORGE_HIP_PLATFORM": "amd", "ROCMFORGE_HIP_LIBRARY": str(STAND_IN)}
+    settings |= {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
     settings |= {"ROCMFORGE_VENDOR_BLAS": "1", "HIPSIM_BLASLT": "segfault"}
     parts = ["--part", "library", "--part", "launches", "--part", "kernels"]
     done = doctor("--test", "--quick", "--json", *parts, **settings)
     assert done.returncode == 1
     report = json.loads(done.stdout)
-    assert (report["device"], report["failed"]) == ("hip", ["devices", "kernels", "library", "launches"])
+    assert (report["device"], report["failed"]) == ("gpu", ["devices", "kernels", "library", "launches"])
     found = {part["name"]: part for part in report["parts"]}
     assert "of kernels cannot be used" in found["devices"]["summary"]
     assert "does not compile" in found["kernels"]["summary"]
@@ -231,7 +231,7 @@ def test_driver_that_aborts_the_process(tmp_path):
     source, library = tmp_path / "driver.c", tmp_path / "libamdhip64.so"
     source.write_text(ABORTS)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
-    settings = {"ROCMFORGE_HIP_PLATFORM": "amd", "ROCMFORGE_HIP_LIBRARY": str(library), "TMPDIR": str(tmp_path)}
+    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(library), "TMPDIR": str(tmp_path)}
     done = doctor("--test", "--quick", "--json", "--part", "kernels", "--part", "launches", **settings)
     assert done.returncode == 1, done.stderr
     report = json.loads(done.stdout)
@@ -280,10 +280,10 @@ def test_wrong_usage(arguments, problem):
 @pytest.mark.parametrize("arguments", [[], ["--test"], ["--test", "--json"], ["--json"]])
 def test_names_that_are_no_device(arguments):
     """An error for any of its forms, by the argument and by the environment."""
-    for more, settings in ((["--device", "hip:x"], {}), ([], {"ROCMFORGE_DEVICE": "hip:x"})):
+    for more, settings in ((["--device", "gpu:x"], {}), ([], {"ROCMFORGE_DEVICE": "gpu:x"})):
         done = doctor(*arguments, *more, **settings)
         assert (done.returncode, done.stdout) == (1, "")
-        assert "got hip:x, expected auto, cpu, hip, gpu, rocm or cuda" in done.stderr
+        assert "got gpu:x, expected auto, cpu, gpu, hip or rocm (AMD's), or cuda (NVIDIA's)" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
     not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim"
 )
 TWO = {"HIPSIM_TARGET": "gfx1102,gfx1100", "HIPSIM_INTEGRATED": "0"}
-LISTED = "hip:0 (hipsim gfx1102, gfx1102, integrated), hip:1 (hipsim gfx1100, gfx1100)"
+LISTED = "gpu:0 (hipsim gfx1102, gfx1102, integrated), gpu:1 (hipsim gfx1100, gfx1100)"
 # The variables that decide where drivers are looked for, and which.
 DECIDES = ("ROCMFORGE_", "HIPSIM_", "ROCM_PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_")
 
@@ -43,7 +43,7 @@ def error_of(device: str, model: str, **settings: str) -> str:
         "try:\n    rocmforge.LLM(sys.argv[1], device=sys.argv[2])\n"
         "except rocmforge.DeviceError as error:\n    print(error)"
     )
-    done = run("-c", code, model, device, **{"ROCMFORGE_HIP_LIBRARY": str(STAND_IN)} | settings)
+    done = run("-c", code, model, device, **{"ROCMFORGE_GPU_LIBRARY": str(STAND_IN)} | settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -54,7 +54,7 @@ def model(tiny_model) -> str:
 
 
 def test_an_index_out_of_range_lists_the_devices(model) -> None:
-    assert f"there is no device 2; there are {LISTED}" in error_of("hip:2", model)
+    assert f"there is no device 2; there are {LISTED}" in error_of("gpu:2", model)
     assert f"there is no device 9; there are {LISTED}" in error_of("rocm:9", model)
 
 
@@ -62,41 +62,43 @@ def test_an_alias_is_of_one_platform(model) -> None:
     error = error_of("cuda", model)
     assert f"found instead, of platform amd: {LISTED}" in error
     assert "not CUDA" in error
+    for name in ("hip:9", "rocm:9", "gpu:9"):
+        assert f"there is no device 9; there are {LISTED}" in error_of(name, model)
 
 
 def test_the_command_line_takes_an_index(model) -> None:
-    settings = {"ROCMFORGE_HIP_LIBRARY": str(STAND_IN)}
-    for arguments, more in ((["--device", "hip:2"], {}), ([], {"ROCMFORGE_DEVICE": "hip:2"})):
+    settings = {"ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
+    for arguments, more in ((["--device", "gpu:2"], {}), ([], {"ROCMFORGE_DEVICE": "gpu:2"})):
         done = run("-m", "rocmforge", "generate", "hi", "-m", model, *arguments, **settings | more)
         assert done.returncode == 1
         assert LISTED in done.stderr
 
 
 def test_a_card_is_preferred_to_a_part_of_the_processor() -> None:
-    report = doctor(ROCMFORGE_HIP_LIBRARY=str(STAND_IN))
+    report = doctor(ROCMFORGE_GPU_LIBRARY=str(STAND_IN))
     amd = [gpu for gpu in report["gpus"] if gpu["platform"] == "amd"]
     assert [(gpu["device"], gpu["arch"], gpu["integrated"], gpu["taken"]) for gpu in amd] == [
-        ("hip:0", "gfx1102", True, False),
-        ("hip:1", "gfx1100", False, True),
+        ("gpu:0", "gfx1102", True, False),
+        ("gpu:1", "gfx1100", False, True),
     ]
     assert report["devices"][1]["detail"].startswith("hipsim gfx1100 (gfx1100, ")
     drivers = {driver["platform"]: driver for driver in report["gpu_drivers"]}
     assert drivers["amd"] == {"platform": "amd", "library": str(STAND_IN), "problem": None}
-    shown = run("-m", "rocmforge", "doctor", ROCMFORGE_HIP_LIBRARY=str(STAND_IN)).stdout
-    assert 'GPU hip:1 of amd: hipsim gfx1100 (gfx1100), which device="auto" takes\n' in shown
-    assert "GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated)\n" in shown
+    shown = run("-m", "rocmforge", "doctor", ROCMFORGE_GPU_LIBRARY=str(STAND_IN)).stdout
+    assert 'GPU gpu:1 of amd: hipsim gfx1100 (gfx1100), which device="auto" takes\n' in shown
+    assert "GPU gpu:0 of amd: hipsim gfx1102 (gfx1102, integrated)\n" in shown
     assert f"driver for amd: {STAND_IN}\n" in shown
 
 
 def test_doctor_shows_the_device_that_is_named() -> None:
     """`--device` goes before `ROCMFORGE_DEVICE`, and neither is passed over."""
-    library = {"ROCMFORGE_HIP_LIBRARY": str(STAND_IN), "ROCMFORGE_HIP_PLATFORM": "amd"}
-    shown = run("-m", "rocmforge", "doctor", "--device", "hip:0", ROCMFORGE_DEVICE="hip:1", **library).stdout
-    assert "device hip: hipsim gfx1102 (gfx1102, " in shown
-    assert 'GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated), which device="hip:0" takes\n' in shown
-    assert "GPU hip:1 of amd: hipsim gfx1100 (gfx1100)\n" in shown
-    assert 'device="hip:0" takes: hip\n' in shown
-    for options, more in ((["--device", "hip:2"], {}), ([], {"ROCMFORGE_DEVICE": "hip:2"})):
+    library = {"ROCMFORGE_GPU_LIBRARY": str(STAND_IN), "ROCMFORGE_GPU_PLATFORM": "amd"}
+    shown = run("-m", "rocmforge", "doctor", "--device", "gpu:0", ROCMFORGE_DEVICE="gpu:1", **library).stdout
+    assert "device gpu: hipsim gfx1102 (gfx1102, " in shown
+    assert 'GPU gpu:0 of amd: hipsim gfx1102 (gfx1102, integrated), which device="gpu:0" takes\n' in shown
+    assert "GPU gpu:1 of amd: hipsim gfx1100 (gfx1100)\n" in shown
+    assert 'device="gpu:0" takes: gpu\n' in shown
+    for options, more in ((["--device", "gpu:2"], {}), ([], {"ROCMFORGE_DEVICE": "gpu:2"})):
         report = doctor(*options, **library | more)
         assert LISTED in report["devices"][1]["detail"]
         assert (report["device"], report["takes"]) == (["auto", *options][-1], "none")
@@ -105,26 +107,26 @@ def test_doctor_shows_the_device_that_is_named() -> None:
 
 def test_doctor_of_the_cpu_opens_no_driver() -> None:
     """One that ends its process could not be passed by otherwise."""
-    report = doctor("--device", "cpu", ROCMFORGE_HIP_LIBRARY=str(STAND_IN))
+    report = doctor("--device", "cpu", ROCMFORGE_GPU_LIBRARY=str(STAND_IN))
     assert (report["gpus"], report["gpu_drivers"], report["takes"]) == ([], [], "cpu")
-    assert report["devices"][1] == {"name": "hip", "detail": "not looked for: the CPU is asked for"}
+    assert report["devices"][1] == {"name": "gpu", "detail": "not looked for: the CPU is asked for"}
     assert report["kernels"]
 
 
 def test_the_part_of_devices_tests_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """And leaves the environment of its process as it was."""
-    for name, value in (TWO | {"HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "hip:1"}).items():
+    for name, value in (TWO | {"HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "gpu:1"}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("ROCMFORGE_HIP_LIBRARY", str(STAND_IN))
-    monkeypatch.setenv("ROCMFORGE_HIP_PLATFORM", "amd")
+    monkeypatch.setenv("ROCMFORGE_GPU_LIBRARY", str(STAND_IN))
+    monkeypatch.setenv("ROCMFORGE_GPU_PLATFORM", "amd")
     monkeypatch.setattr(machine, "amd_nodes", list)
     before = dict(os.environ)
-    found = machine.devices(Job("hip:0", True, True, tmp_path, lambda _: None, {}))
+    found = machine.devices(Job("gpu:0", True, True, tmp_path, lambda _: None, {}))
     assert found.summary.startswith("hipsim gfx1102 (gfx1102, ")
     assert found.details[:3] == [
         f"driver for amd: {STAND_IN}",
-        "GPU hip:0 of amd: hipsim gfx1102 (gfx1102, integrated), tested",
-        "GPU hip:1 of amd: hipsim gfx1100 (gfx1100)",
+        "GPU gpu:0 of amd: hipsim gfx1102 (gfx1102, integrated), tested",
+        "GPU gpu:1 of amd: hipsim gfx1100 (gfx1100)",
     ]
     assert dict(os.environ) == before
 
@@ -144,12 +146,12 @@ def test_the_driver_is_found_where_it_is_installed(tmp_path: Path, file: str, se
     installed.parent.mkdir(parents=True)
     shutil.copy(STAND_IN, installed)
     settings = {name: str(tmp_path / folder) for name, folder in setting.items()}
-    report = doctor(**settings, ROCMFORGE_HIP_PLATFORM="amd")
+    report = doctor(**settings, ROCMFORGE_GPU_PLATFORM="amd")
     assert report["gpu_drivers"] == [{"platform": "amd", "library": str(installed), "problem": None}]
     # A folder of the path that is not one of packages is none to take libraries from.
     if "PYTHONPATH" in settings:
         (tmp_path / "site-packages").rename(tmp_path / "downloads")
-        driver = doctor(PYTHONPATH=str(tmp_path / "downloads"), ROCMFORGE_HIP_PLATFORM="amd")["gpu_drivers"][0]
+        driver = doctor(PYTHONPATH=str(tmp_path / "downloads"), ROCMFORGE_GPU_PLATFORM="amd")["gpu_drivers"][0]
         assert driver["library"] is None or not driver["library"].startswith(str(tmp_path))
 
 
@@ -157,14 +159,14 @@ def test_an_error_names_what_was_tried(tmp_path: Path, model) -> None:
     broken = tmp_path / "lib" / "libamdhip64.so.8"
     broken.parent.mkdir()
     broken.write_bytes(b"no library")
-    error = error_of("rocm", model, ROCMFORGE_HIP_LIBRARY="", ROCM_PATH=str(tmp_path))
+    error = error_of("rocm", model, ROCMFORGE_GPU_LIBRARY="", ROCM_PATH=str(tmp_path))
     if not error:
         pytest.skip("hardware: there is an AMD GPU")
     assert f"{broken} (file too short)" in error
     for name in ("libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6"):
         assert f" {name} (" in error
     assert f"looked into {broken.parent}" in error
-    assert "install rocm-hip-runtime, or set ROCMFORGE_HIP_LIBRARY" in error
+    assert "install rocm-hip-runtime, or set ROCMFORGE_GPU_LIBRARY" in error
 
 
 def ask_helper(job: object) -> subprocess.CompletedProcess[bytes]:

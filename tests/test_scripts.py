@@ -220,12 +220,12 @@ TOOLS = (
 # Stands for an interpreter with rocmforge and pytest in it.
 PYTHON = """#!/bin/sh
 case "$*" in
-"-m rocmforge doctor --device hip") printf '%b\\n' "$DOCTOR" ;;
+"-m rocmforge doctor --device gpu") printf '%b\\n' "$DOCTOR" ;;
 *" pytest "*) echo "$PYTEST" && exit "$PYTEST_STATUS" ;;
 -) cat >/dev/null ;;
 esac
 """
-USABLE = "device cpu: scalar\\ndevice hip: Radeon (gfx1100, HIP 7.0), 96 multiprocessors"
+USABLE = "device cpu: scalar\\ndevice gpu: Radeon (gfx1100, HIP 7.0), 96 multiprocessors"
 GREEN = {"DOCTOR": USABLE, "PYTEST": "7 passed, 1 skipped in 0.10s", "PYTEST_STATUS": "0"}
 CONFORMED = "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 9 filtered out; finished in 1.00s"
 
@@ -245,7 +245,7 @@ def run_test_gpu(
     (folder / "bin").mkdir()
     for tool in TOOLS:
         (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
-    environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "ROCMFORGE_HIP_LIBRARY": "none.so"}
+    environment = {"PATH": str(folder / "bin"), "HOME": str(folder), "ROCMFORGE_GPU_LIBRARY": "none.so"}
     environment |= GREEN | settings
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
@@ -273,7 +273,7 @@ def test_gpu_summary_has_the_figures_of_every_part(tmp_path: Path) -> None:
         (CONFORMED, {"PYTEST": "1 failed, 6 passed in 0.1s", "PYTEST_STATUS": "1"}, "FAILED   Python suite.*1 failed"),
         (CONFORMED, {"PYTEST": "7 skipped in 0.10s"}, "FAILED   golden models, default mode: nothing was tested"),
         (CONFORMED, {"DOCTOR": f"{USABLE}\\nrows: NOT USABLE: no code"}, "FAILED   kernels: some do not load"),
-        (CONFORMED, {"DOCTOR": "device hip: not usable: no driver"}, "FAILED: there should be a GPU"),
+        (CONFORMED, {"DOCTOR": "device gpu: not usable: no driver"}, "FAILED: there should be a GPU"),
     ],
 )
 def test_gpu_part_that_does_not_run_is_a_failure(
@@ -292,7 +292,7 @@ def test_a_gpu_that_the_system_has_must_be_usable(tmp_path: Path, node: str | No
     (tmp_path / "dev").mkdir()
     if node is not None:
         (tmp_path / "dev" / node).touch()
-    settings = {"DOCTOR": "device hip: not usable: no driver", "ROCMFORGE_HIP_LIBRARY": ""}
+    settings = {"DOCTOR": "device gpu: not usable: no driver", "ROCMFORGE_GPU_LIBRARY": ""}
     done = run_test_gpu(tmp_path, None, "--dev", str(tmp_path / "dev"), **settings)
     if node is None:
         assert (done.returncode, done.stdout.splitlines()[-1][:8]) == (0, "SKIPPED:")

@@ -288,13 +288,9 @@ class Accepted:
     """A request that the engine has taken."""
 
     @property
-    def key(self) -> int:
-        """By which the inbox knows it."""
-
+    def key(self) -> int: ...
     @property
-    def request_id(self) -> str:
-        """Its name: the one given, or one that the engine made up."""
-
+    def request_id(self) -> str: ...
     @property
     def prompt_token_ids(self) -> list[int]: ...
 
@@ -307,9 +303,7 @@ class RequestUpdate:
         """One for each sequence with news."""
 
     @property
-    def finished(self) -> bool:
-        """Whether nothing will follow."""
-
+    def finished(self) -> bool: ...
     @property
     def prompt_logprobs(self) -> list[list[TokenLogprob] | None] | None:
         """Log-probabilities of the prompt, which come once; per position, `None` at the first."""

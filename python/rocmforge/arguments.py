@@ -32,7 +32,7 @@ MEANT = {
 ONE_DEVICE = "a model runs on one device"
 INSTEAD = {
     "gpu_memory_utilization": "give the bytes of the KV cache as kv_cache_memory",
-    "n_gpu_layers": 'a model lies on one device as a whole: device="hip" or device="cpu"',
+    "n_gpu_layers": 'a model lies on one device as a whole: device="gpu" or device="cpu"',
     "tensor_parallel_size": ONE_DEVICE,
     "pipeline_parallel_size": ONE_DEVICE,
     "data_parallel_size": ONE_DEVICE,

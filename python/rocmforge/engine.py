@@ -22,9 +22,9 @@ class LoadedModel:
 
     Args:
         model: Path of a GGUF file (the first one, for a split model).
-        device: `auto` takes a GPU when there is one that works, else the CPU; `cpu`; `hip` (or `gpu`), AMD's (`rocm`)
-            or NVIDIA's (`cuda`); `hip:1` is the second one that the driver counts. By default a card goes before a GPU
-            that is part of the processor.
+        device: `auto` takes a GPU when there is one that works, else the CPU; `cpu`; `gpu`, or `gpu:1`, the second one
+            that the driver counts; `hip` or `rocm` for one of AMD's, `cuda` for one of NVIDIA's. By default a card goes
+            before a GPU that is part of the processor.
         num_threads: CPU threads; by default one per core.
         max_model_len: Longest prompt plus generation, in tokens; by default what the model was made for and what fits.
         max_num_seqs: Most sequences in one step.

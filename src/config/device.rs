@@ -3,15 +3,15 @@
 use super::{DeviceKind, EngineArgs, Platform};
 use crate::{Error, Result};
 
-const EXPECTED: &str = "auto, cpu, hip, gpu, rocm or cuda, the last four also with the number of a device, as in hip:1";
+const EXPECTED: &str = "auto, cpu, gpu, hip or rocm (AMD's), or cuda (NVIDIA's), the last four also with the number of a device, as in gpu:1";
 
 impl EngineArgs {
-    /// Takes a device by its name. `hip` and `gpu` are a GPU of either platform, `rocm` is one of AMD's, `cuda` one of
-    /// NVIDIA's; `:1` behind any of them is the second one that the platform's driver counts. `what` names the
-    /// argument in an error.
+    /// Takes a device by its name. `gpu` is a GPU of either platform, `hip` and `rocm` are one of AMD's, `cuda` is one
+    /// of NVIDIA's; `:1` behind any of them is the second one that the platform's driver counts. `what` names the
+    /// argument in an error. A platform that the name says goes before one of the environment.
     ///
     /// # Errors
-    /// `InvalidRequest` for any other name.
+    /// `InvalidRequest` for any other name, and for one of another platform than the argument `gpu_platform` says.
     pub fn choose_device(&mut self, what: &'static str, name: &str) -> Result<()> {
         let (kind, index) = match name.split_once(':') {
             None => (name, None),
@@ -24,11 +24,17 @@ impl EngineArgs {
         let (device, platform) = match kind {
             "auto" if index.is_none() => (DeviceKind::Auto, None),
             "cpu" if index.is_none() => (DeviceKind::Cpu, None),
-            "hip" | "gpu" => (DeviceKind::Gpu, None),
-            "rocm" => (DeviceKind::Gpu, Some(Platform::Amd)),
+            "gpu" => (DeviceKind::Gpu, None),
+            "hip" | "rocm" => (DeviceKind::Gpu, Some(Platform::Amd)),
             "cuda" => (DeviceKind::Gpu, Some(Platform::Nvidia)),
             _ => return Err(Error::invalid(what, name, EXPECTED)),
         };
+        if let (Some(said), Some(given)) = (platform, self.gpu.platform)
+            && said != given
+        {
+            let expected = format!("a device of the platform {}, which gpu_platform says", given.name());
+            return Err(Error::invalid(what, name, expected));
+        }
         self.device = device;
         self.gpu.device_index = index.or(self.gpu.device_index);
         self.gpu.platform = platform.or(self.gpu.platform);
@@ -51,11 +57,11 @@ mod tests {
         let names = [
             ("auto", (DeviceKind::Auto, None, None)),
             ("cpu", (DeviceKind::Cpu, None, None)),
-            ("hip", (DeviceKind::Gpu, None, None)),
-            ("hip:0", (DeviceKind::Gpu, None, Some(0))),
-            ("hip:12", (DeviceKind::Gpu, None, Some(12))),
             ("gpu", (DeviceKind::Gpu, None, None)),
-            ("gpu:1", (DeviceKind::Gpu, None, Some(1))),
+            ("gpu:0", (DeviceKind::Gpu, None, Some(0))),
+            ("gpu:12", (DeviceKind::Gpu, None, Some(12))),
+            ("hip", (DeviceKind::Gpu, Some(Platform::Amd), None)),
+            ("hip:1", (DeviceKind::Gpu, Some(Platform::Amd), Some(1))),
             ("rocm", (DeviceKind::Gpu, Some(Platform::Amd), None)),
             ("rocm:3", (DeviceKind::Gpu, Some(Platform::Amd), Some(3))),
             ("cuda", (DeviceKind::Gpu, Some(Platform::Nvidia), None)),
@@ -69,10 +75,23 @@ mod tests {
     #[test]
     fn other_names_are_errors_that_list_the_names() {
         for name in
-            ["", "tpu", "HIP", "hip:", "hip:x", "hip:-1", "hip:+1", "hip:1:2", "cpu:0", "auto:1", "hip:4294967296"]
+            ["", "tpu", "GPU", "gpu:", "gpu:x", "gpu:-1", "hip:+1", "gpu:1:2", "cpu:0", "auto:1", "gpu:4294967296"]
         {
             let error = chosen(name).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("device: got {name}, expected auto, cpu, hip")), "{error}");
+            assert!(error.starts_with(&format!("device: got {name}, expected auto, cpu, gpu, hip")), "{error}");
         }
+    }
+
+    #[test]
+    fn a_name_of_another_platform_than_the_argument_is_an_error() {
+        let on = |platform, name: &str| {
+            let mut args = EngineArgs::new("m");
+            args.gpu.platform = Some(platform);
+            args.choose_device("device", name).map(|()| args.gpu.platform)
+        };
+        assert_eq!(on(Platform::Amd, "gpu:1").unwrap(), Some(Platform::Amd));
+        assert_eq!(on(Platform::Amd, "hip").unwrap(), Some(Platform::Amd));
+        let error = on(Platform::Nvidia, "rocm").unwrap_err().to_string();
+        assert!(error.contains("got rocm, expected a device of the platform nvidia"), "{error}");
     }
 }

@@ -83,7 +83,7 @@ mod tests {
         assert_eq!((args.device, args.num_threads), (DeviceKind::Gpu, Some(8)));
         let args = with(&[("ROCMFORGE_DEVICE", "")], EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Auto, None));
-        let args = with(&[("ROCMFORGE_DEVICE", "hip:1")], EngineArgs::new("m")).unwrap();
+        let args = with(&[("ROCMFORGE_DEVICE", "gpu:1")], EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.gpu.device_index), (DeviceKind::Gpu, Some(1)));
     }
 

@@ -1,8 +1,9 @@
-//! Where the HIP backend finds its device, its libraries and its cache of compiled kernels.
+//! Where the GPU backend finds its device, its libraries and its cache of compiled kernels.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use super::names::by_name;
 use crate::{Error, Result};
 
 /// Set for a program that was started as a helper. One that is not what it was taken for, and starts an engine in place
@@ -25,14 +26,20 @@ impl Platform {
             Self::Nvidia => "nvidia",
         }
     }
+
+    /// # Errors
+    /// `InvalidRequest` that names the argument or variable `what`, for what is no name of a platform.
+    pub fn named(what: &'static str, name: &str) -> Result<Self> {
+        by_name(what, name, &[Self::Amd, Self::Nvidia], Self::name)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuOptions {
-    /// `None`: AMD where it has a device, else NVIDIA. `ROCMFORGE_HIP_PLATFORM`.
+    /// `None`: AMD where it has a device, else NVIDIA. `ROCMFORGE_GPU_PLATFORM`.
     pub platform: Option<Platform>,
     /// The driver's library in place of the ones looked for by name; it then also provides the run-time compiler.
-    /// `ROCMFORGE_HIP_LIBRARY`.
+    /// `ROCMFORGE_GPU_LIBRARY`.
     pub library: Option<PathBuf>,
     /// Directory of compiled kernels; `None`: nothing is kept. `ROCMFORGE_CACHE_DIR`, else `$XDG_CACHE_HOME/rocmforge`,
     /// else `~/.cache/rocmforge`.
@@ -45,7 +52,7 @@ pub struct GpuOptions {
     /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
     pub cuda_home: Option<PathBuf>,
     /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
-    /// else the first. `device="hip:1"` or `ROCMFORGE_DEVICE=hip:1`.
+    /// else the first. `device="gpu:1"` or `ROCMFORGE_DEVICE=gpu:1`.
     pub device_index: Option<u32>,
     /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run
     /// time.
@@ -102,17 +109,13 @@ impl GpuOptions {
     /// Fills in what was not given from the variables that `read` gives.
     pub(super) fn fill_in(&mut self, read: impl Fn(&'static str) -> Result<Option<String>>) -> Result<()> {
         if self.platform.is_none()
-            && let Some(value) = read("ROCMFORGE_HIP_PLATFORM")?
+            && let Some(value) = read("ROCMFORGE_GPU_PLATFORM")?
         {
-            self.platform = Some(match value.as_str() {
-                "amd" => Platform::Amd,
-                "nvidia" => Platform::Nvidia,
-                _ => return Err(Error::invalid("ROCMFORGE_HIP_PLATFORM", value, "amd or nvidia")),
-            });
+            self.platform = Some(Platform::named("ROCMFORGE_GPU_PLATFORM", &value)?);
         }
         let path = |name| Ok::<_, Error>(read(name)?.map(PathBuf::from));
         if self.library.is_none() {
-            self.library = path("ROCMFORGE_HIP_LIBRARY")?;
+            self.library = path("ROCMFORGE_GPU_LIBRARY")?;
         }
         if self.cache_dir.is_none() {
             self.cache_dir = match path("ROCMFORGE_CACHE_DIR")? {
@@ -171,8 +174,8 @@ mod tests {
     #[test]
     fn variables_fill_in_and_options_win() {
         let set = [
-            ("ROCMFORGE_HIP_PLATFORM", "nvidia"),
-            ("ROCMFORGE_HIP_LIBRARY", "/lib/a.so"),
+            ("ROCMFORGE_GPU_PLATFORM", "nvidia"),
+            ("ROCMFORGE_GPU_LIBRARY", "/lib/a.so"),
             ("ROCMFORGE_CACHE_DIR", "/cache"),
             ("CUDA_PATH", "/cuda"),
             ("ROCM_PATH", "/rocm"),
@@ -193,7 +196,8 @@ mod tests {
             ..GpuOptions::default()
         };
         assert_eq!(filled(&set, given.clone()).unwrap(), given);
-        assert!(filled(&[("ROCMFORGE_HIP_PLATFORM", "cuda")], GpuOptions::default()).is_err());
+        let error = filled(&[("ROCMFORGE_GPU_PLATFORM", "cuda")], GpuOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("ROCMFORGE_GPU_PLATFORM: got cuda, expected 'amd' or 'nvidia'"), "{error}");
     }
 
     #[test]

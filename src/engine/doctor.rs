@@ -46,7 +46,7 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }
 
-/// The GPU that is asked for, or that `device="hip"` would use.
+/// The GPU that is asked for, or that `device="gpu"` would use.
 pub struct Gpu {
     pub platform: Platform,
     /// Among the platform's devices.
@@ -105,7 +105,7 @@ pub fn embedded_kernels() -> impl Iterator<Item = &'static str> {
 pub fn taken_device(asked: DeviceKind, gpu_is_usable: bool) -> &'static str {
     match asked {
         DeviceKind::Cpu => "cpu",
-        DeviceKind::Auto | DeviceKind::Gpu if gpu_is_usable => "hip",
+        DeviceKind::Auto | DeviceKind::Gpu if gpu_is_usable => "gpu",
         DeviceKind::Auto => "cpu",
         DeviceKind::Gpu => "none",
     }

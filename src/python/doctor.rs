@@ -97,8 +97,8 @@ pub(super) fn check_device(py: Python<'_>, device: &str) -> PyResult<()> {
     Ok(engine_args(py, PathBuf::new())?.choose_device("device", device)?)
 }
 
-/// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened. `progress(done, total)`
-/// counts the units of kernels that were loaded, or compiled, for the GPU.
+/// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened.
+/// `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
 #[pyfunction]
 #[pyo3(signature = (device="auto", progress=None))]
 pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {
@@ -155,7 +155,7 @@ fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<GpuRep
     let listed = drivers.iter().filter_map(|driver| Some((driver.platform, &driver.devices.as_ref().ok()?.1)));
     let listed = listed.flat_map(|(platform, devices)| devices.iter().map(move |device| (platform, device)));
     let report = |(platform, gpu): (Platform, &Listed)| GpuReport {
-        device: format!("hip:{}", gpu.index),
+        device: format!("gpu:{}", gpu.index),
         platform: platform.name(),
         name: gpu.name.clone(),
         arch: gpu.arch.clone(),
@@ -169,13 +169,13 @@ impl From<Result<Gpu, String>> for DeviceReport {
     fn from(gpu: Result<Gpu, String>) -> Self {
         match gpu {
             Ok(gpu) => Self::UsableGpu {
-                name: "hip",
+                name: "gpu",
                 detail: gpu.detail,
                 kernels: gpu.kernels.iter().map(GpuKernelReport::from).collect(),
                 matrix_library: gpu.matrix_library,
                 decode_steps: gpu.decode_steps,
             },
-            Err(detail) => Self::Named { name: "hip", detail },
+            Err(detail) => Self::Named { name: "gpu", detail },
         }
     }
 }

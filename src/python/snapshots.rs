@@ -1,6 +1,6 @@
 //! What an engine knows of itself and of finished requests, as instances of the public dataclasses of
-//! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses names
-//! that it does not have.
+//! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses
+//! names that it does not have.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;

@@ -29,7 +29,9 @@ ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF fil
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
 ]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu, or a GPU: hip, hip:1 (the second one), rocm or cuda.")]
+DeviceOption = Annotated[
+    str, typer.Option(help="auto, cpu, or a GPU: gpu, gpu:1 (the second one), hip or rocm (AMD), cuda (NVIDIA).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
 MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]

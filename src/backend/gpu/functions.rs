@@ -65,7 +65,7 @@ pub struct PairFunctions {
 /// `Error::Device` beyond the largest.
 pub fn head_size(head_dim: usize) -> Result<u32> {
     HEAD_SIZES.into_iter().find(|&size| head_dim <= size as usize).ok_or_else(|| Error::Device {
-        device: "hip".to_owned(),
+        device: "gpu".to_owned(),
         problem: format!("attention heads have {head_dim} elements, the kernels take at most 256; use device=\"cpu\""),
     })
 }

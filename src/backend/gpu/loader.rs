@@ -216,7 +216,7 @@ fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
         quant::dequantize(weight.ggml_type, data, &mut row)?;
         if let Some(value) = row.iter().find(|value| value.abs() > half::f16::MAX.to_f32()) {
             return Err(Error::Device {
-                device: "hip".to_owned(),
+                device: "gpu".to_owned(),
                 problem: format!(
                     "tensor {} ({}) holds {value}, beyond the range of the f16 that the GPU keeps such tensors in; use \
                      device=\"cpu\"",

@@ -43,27 +43,27 @@ def amd_nodes(folder: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> list[
 def devices(job: Job) -> Outcome:
     """Every GPU that there is, and every kernel loaded onto the one that is tested."""
     report = _rocmforge.doctor(job.device, lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
-    hip = report["devices"][1]
+    gpu = report["devices"][1]
     details = gpu_lines(report, taken="tested") + amd_nodes()
-    rows = hip.get("kernels")
+    rows = gpu.get("kernels")
     figures: dict[str, Any] = {
         "usable": rows is not None,
-        "detail": hip["detail"],
+        "detail": gpu["detail"],
         "gpus": report["gpus"],
         "gpu_drivers": report["gpu_drivers"],
-        "matrix_library": hip.get("matrix_library"),
-        "decode_steps": hip.get("decode_steps"),
+        "matrix_library": gpu.get("matrix_library"),
+        "decode_steps": gpu.get("decode_steps"),
     }
     if rows is None:
-        return Outcome(FAILED, hip["detail"], details, figures)
+        return Outcome(FAILED, gpu["detail"], details, figures)
     how = Counter(re.sub(r" in [\d.]+ s$", "", row["code"] or "NOT USABLE") for row in rows)
     problems = dict.fromkeys(f"{row['unit']}: {row['problem']}" for row in rows if row["problem"] is not None)
     figures |= {"kernels": dict(how), "problems": list(problems)}
     details += [f"kernels: {', '.join(f'{count} {code}' for code, count in how.most_common())}"]
-    details += [f"matrix library of the vendor: {hip['matrix_library']}", hip["decode_steps"], *list(problems)[:5]]
+    details += [f"matrix library of the vendor: {gpu['matrix_library']}", gpu["decode_steps"], *list(problems)[:5]]
     unusable = sum(row["problem"] is not None for row in rows)
     note = f"; {unusable} of {len(rows)} rows of kernels cannot be used" if unusable else ""
-    return Outcome(FAILED if problems else OK, hip["detail"] + note, details, figures)
+    return Outcome(FAILED if problems else OK, gpu["detail"] + note, details, figures)
 
 
 def scrubbed(value: Any) -> Any:

@@ -63,7 +63,7 @@ def examine(
                 outcome.verdict, on_gpu, usable = LEFT_OUT, False, True
                 outcome.summary = f"the CPU is tested, since no GPU is usable: {outcome.summary}"
             if device == "auto":
-                device = "hip" if on_gpu else "cpu"
+                device = "gpu" if on_gpu else "cpu"
         figures[name] = outcome.figures
         seconds = round(time.monotonic() - started, 1)
         parts.append({"name": name, "title": part.title, "seconds": seconds} | asdict(outcome))

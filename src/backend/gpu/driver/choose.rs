@@ -20,7 +20,7 @@ impl Listed {
     /// As messages call it.
     pub fn label(&self) -> String {
         let kind = if self.integrated { ", integrated" } else { "" };
-        format!("hip:{} ({}, {}{kind})", self.index, self.name, self.arch)
+        format!("gpu:{} ({}, {}{kind})", self.index, self.name, self.arch)
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn no_device(options: &GpuOptions, tried: &str) -> String {
         }
     }
     if options.platform != Some(Platform::Nvidia) {
-        text += "for AMD install rocm-hip-runtime, or set ROCMFORGE_HIP_LIBRARY to the path of libamdhip64.so; ";
+        text += "for AMD install rocm-hip-runtime, or set ROCMFORGE_GPU_LIBRARY to the path of libamdhip64.so; ";
     }
     text + "use device=\"cpu\" to run without a GPU"
 }
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn an_index_out_of_range_lists_the_devices() {
         let Err(Unopened::NoSuchIndex(problem)) = choose(Some(2), &devices(&[true, false])) else { panic!() };
-        let expected = "there is no device 2; there are hip:0 (card 0, gfx1100, integrated), hip:1 (card 1, gfx1100)";
+        let expected = "there is no device 2; there are gpu:0 (card 0, gfx1100, integrated), gpu:1 (card 1, gfx1100)";
         assert_eq!(problem, expected);
     }
 }

@@ -53,7 +53,7 @@ pub struct DeviceProperties {
 impl DeviceProperties {
     /// How messages call the device.
     pub fn label(&self) -> String {
-        format!("hip:{} ({}, {})", self.index, self.name, self.arch)
+        format!("gpu:{} ({}, {})", self.index, self.name, self.arch)
     }
 }
 
@@ -171,11 +171,11 @@ pub fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
         match opened {
             Ok(driver) => return Ok(driver),
             // There are devices, but not the one that was asked for: another platform's is not it either.
-            Err(Unopened::NoSuchIndex(problem)) => return Err(Error::Device { device: "hip".into(), problem }),
+            Err(Unopened::NoSuchIndex(problem)) => return Err(Error::Device { device: "gpu".into(), problem }),
             Err(Unopened::Unusable(problem)) => tried.push(format!("{}: {problem}", platform.name())),
         }
     }
-    Err(Error::Device { device: "hip".into(), problem: choose::no_device(options, &tried.join("; ")) })
+    Err(Error::Device { device: "gpu".into(), problem: choose::no_device(options, &tried.join("; ")) })
 }
 
 /// Every device that the drivers of the options' platforms have.
