@@ -1,10 +1,14 @@
 """Names and paths that other engines take: the message says what to give here."""
 
 import inspect
+import re
+import typing
 
 import pytest
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams
+from rocmforge._rocmforge import default_settings
 from rocmforge.arguments import INSTEAD, MEANT
+from rocmforge.settings import EngineSettings
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,47 @@ def test_hints_lead_to_arguments_that_exist():
     known = inspect.signature(LLM).parameters
     assert set(MEANT.values()) <= set(known)
     assert not (set(MEANT) | set(INSTEAD)) & set(known)
+
+
+def test_defaults_are_the_engines():
+    """There is one source of them; and no setting is missing in the help, or in the table of the types."""
+    parameters = inspect.signature(LLM).parameters
+    defaults = default_settings()
+    assert {name: parameters[name].default for name in defaults} == defaults
+    assert set(parameters) - set(defaults) == {"model", "kv_cache_memory_bytes", "progress", "on_load"}
+    assert set(defaults) == set(typing.get_type_hints(EngineSettings))
+    assert set(re.findall(r"^ +(\w+): [A-Z`]", inspect.getdoc(LLM), re.MULTILINE)) >= set(parameters)
+    assert inspect.signature(AsyncLLM) == inspect.signature(LLM)
+    params = SamplingParams()
+    for name, parameter in inspect.signature(SamplingParams).parameters.items():
+        # An empty list or dictionary is `None` in a signature.
+        assert getattr(params, name) == (parameter.default or getattr(params, name)), name
+
+
+def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_left):
+    monkeypatch.setenv("ROCMFORGE_CPU_ISA", "abacus")
+    with pytest.raises(InvalidRequestError, match="abacus"):
+        LLM(model, device="cpu")
+    with LLM(model, device="cpu", cpu_isa="scalar") as llm:
+        assert "scalar" in llm.describe()
+        assert_nothing_left(llm)
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"self_test": "yes"}, TypeError, "self_test: got <class 'str'>, expected True or False"),
+        ({"device": 1}, TypeError, "device: got <class 'int'>, expected a text"),
+        ({"cache_dir": 1}, TypeError, "cache_dir: got <class 'int'>, expected a path"),
+        ({"max_num_seqs": None}, TypeError, "max_num_seqs: got <class 'NoneType'>, expected an integer"),
+        ({"gpu_platform": "cuda"}, InvalidRequestError, "gpu_platform: got cuda, expected 'amd' or 'nvidia'"),
+        ({"kv_cache_dtype": "q8"}, InvalidRequestError, "kv_cache_dtype: got q8, expected 'f16' or 'f32'"),
+        ({"device": "cuda", "gpu_platform": "amd"}, InvalidRequestError, "device: got cuda, expected a device of"),
+    ],
+)
+def test_a_wrong_setting_is_named(model, settings, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        LLM(model, **settings)
 
 
 def test_vllms_name_of_the_cache_size(tiny_model, assert_nothing_left):

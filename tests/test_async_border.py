@@ -10,7 +10,6 @@ import pytest
 import rocmforge.outputs
 from conftest import SETTLE_SECONDS, collect
 from rocmforge import AsyncLLM, InvalidRequestError, SamplingParams
-from rocmforge.progress import on_load
 
 SHORT = SamplingParams(max_tokens=12, ignore_eos=True, seed=1)
 # Many sequences make steps slow: the request cannot end before it is left.
@@ -156,11 +155,9 @@ async def test_questions_do_not_hold_up_the_loop(long_model, assert_nothing_left
 async def test_loading_does_not_hold_up_the_loop(model, assert_nothing_left):
     """A15: `AsyncLLM.load` is the constructor on another thread."""
     threads = set()
-    token = on_load.set(lambda _done, _total: threads.add(threading.get_ident()))
-    try:
-        engine = await AsyncLLM.load(model, max_model_len=64, num_threads=1)
-    finally:
-        on_load.reset(token)
+    engine = await AsyncLLM.load(
+        model, max_model_len=64, num_threads=1, on_load=lambda _done, _total: threads.add(threading.get_ident())
+    )
     assert threads
     assert threading.get_ident() not in threads
     async with engine:
@@ -184,15 +181,13 @@ async def test_a_load_that_is_cancelled_stops(model):
         reached.set()
         go_on.wait()
 
-    token = on_load.set(hold)
     try:
-        loading = asyncio.create_task(AsyncLLM.load(model, max_model_len=64, num_threads=1))
+        loading = asyncio.create_task(AsyncLLM.load(model, max_model_len=64, num_threads=1, on_load=hold))
         await asyncio.to_thread(reached.wait)
         loading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await loading
     finally:
-        on_load.reset(token)
         go_on.set()
     # The executor's own threads stay; an engine would have two more, and workers.
     await asyncio.get_running_loop().shutdown_default_executor()

@@ -58,6 +58,18 @@ def test_an_index_out_of_range_lists_the_devices(model) -> None:
     assert f"there is no device 9; there are {LISTED}" in error_of("rocm:9", model)
 
 
+def test_the_library_may_be_an_argument(model) -> None:
+    """And goes before the variable."""
+    code = (
+        "import sys, rocmforge\n"
+        "try:\n    rocmforge.LLM(sys.argv[1], device='gpu:2', gpu_library=sys.argv[2], gpu_platform='amd')\n"
+        "except rocmforge.DeviceError as error:\n    print(error)"
+    )
+    settings = {"ROCMFORGE_GPU_LIBRARY": "/nowhere.so", "ROCMFORGE_GPU_PLATFORM": "nvidia"}
+    done = run("-c", code, model, str(STAND_IN), **settings)
+    assert f"there is no device 2; there are {LISTED}" in done.stdout, done.stderr
+
+
 def test_an_alias_is_of_one_platform(model) -> None:
     error = error_of("cuda", model)
     assert f"found instead, of platform amd: {LISTED}" in error

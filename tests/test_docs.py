@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import rocmforge
+from rocmforge.prompts import ChatOptions
 from rust_source import ROOT, code_only, rust_files, tracked_files
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -149,7 +150,7 @@ def test_arguments_that_are_named_exist() -> None:
         for cls in (rocmforge.LLM, rocmforge.AsyncLLM, rocmforge.SamplingParams, rocmforge.Tokenizer)
         for member in (cls, *(value for name, value in inspect.getmembers(cls, callable) if not name.startswith("_")))
     ]
-    known = {name for function in functions for name in parameters(function)}
+    known = {name for function in functions for name in parameters(function)} | set(ChatOptions.__annotations__)
     assert {"device", "kv_cache_memory", "temperature"} <= known
     texts = [path.read_text(encoding="utf-8") for path in DOCUMENTS]
     assert sorted({name for text in texts for name in KEYWORD.findall(text)} - known) == []

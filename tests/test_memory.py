@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from conftest import ON_GPU
 from rocmforge import LLM, OutOfMemoryError
-from rocmforge.progress import on_load
 from tiny_models import NAMES, hyperparameter, metadata, tensor_bytes, tiny_model
 
 from gguf import GGUFWriter
@@ -179,10 +178,11 @@ def test_step_that_does_not_fit_is_named(tmp_path):
 def test_cache_that_does_not_fit_is_refused_before_the_weights(tmp_path):
     """A20: with a `kv_cache_memory` that is not there no weight is loaded first."""
     calls = []
-    token = on_load.set(lambda done, total: calls.append(done))
-    try:
-        with pytest.raises(OutOfMemoryError, match=r"kv_cache_memory\) needs 1000 TB, .*; lower kv_cache_memory"):
-            LLM(tiny_model("qwen2", tmp_path), kv_cache_memory=10**15, num_threads=1)
-    finally:
-        on_load.reset(token)
+    with pytest.raises(OutOfMemoryError, match=r"kv_cache_memory\) needs 1000 TB, .*; lower kv_cache_memory"):
+        LLM(
+            tiny_model("qwen2", tmp_path),
+            kv_cache_memory=10**15,
+            num_threads=1,
+            on_load=lambda done, _total: calls.append(done),
+        )
     assert calls == []

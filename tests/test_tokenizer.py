@@ -1,10 +1,12 @@
 """`Tokenizer`: the file's tokenizer and chat template, without its weights."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocmforge import InvalidRequestError, Tokenizer
+from rocmforge import LLM, InvalidRequestError, Tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[go]{% endif %}"
@@ -133,3 +135,17 @@ def test_users_cannot_write_control_tokens(smollm2, parts):
     assert smollm2.decode(ids) == text
     special = [i for i in ids if smollm2.is_special(i)]
     assert special == [i for i in plain if smollm2.is_special(i)]
+
+
+def test_a_tokenizer_can_be_pickled(tiny_model, tmp_path, monkeypatch, llama):
+    """By its file, wherever the process stands that reads it; that of a loaded model too."""
+    path = tiny_model("arch/llama_tied")
+    monkeypatch.chdir(path.parent)
+    pickled = [pickle.dumps(Tokenizer(path.name))]
+    with LLM(path.name, max_model_len=32, num_threads=1) as llm:
+        pickled.append(pickle.dumps(llm.tokenizer))
+    monkeypatch.chdir(tmp_path)
+    for data in pickled:
+        again = pickle.loads(data)
+        assert again.vocab_size == llama.vocab_size
+        assert again.encode("ab") == llama.encode("ab")

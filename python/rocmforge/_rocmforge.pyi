@@ -3,13 +3,13 @@
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, Unpack, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge.outputs import RequestOutputKind
-from rocmforge.prompts import TokenIds
+from rocmforge.prompts import ChatOptions, TokenIds
 from rocmforge.reports import (
     BandwidthReport,
     CaseGroup,
@@ -19,6 +19,7 @@ from rocmforge.reports import (
     LibraryReport,
     StageReport,
 )
+from rocmforge.settings import EngineSettings
 from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 __version__: str
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "check_device",
     "check_gguf",
+    "default_settings",
     "device_bandwidth",
     "device_cases",
     "device_launches",
@@ -184,17 +186,7 @@ class Tokenizer:
     def decode_bytes(self, ids: TokenIds, *, skip_special: bool = False) -> bytes:
         """The bytes of token ids."""
 
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: str = ...,
-        chat_template_kwargs: dict[str, Any] | None = None,
-    ) -> str:
+    def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> str:
         """The text of a conversation by the file's chat template, or by the one given; see `LLM.chat`.
 
         Raises:
@@ -203,21 +195,14 @@ class Tokenizer:
         """
 
     def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        chat_template: str | None = None,
-        chat_template_content_format: str = ...,
-        chat_template_kwargs: dict[str, Any] | None = None,
+        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
     ) -> tuple[str, list[int]]:
         """The text of a conversation and its token ids; see `LLM.chat`.
 
         A control token is made only where the template itself wrote all of its text, or of a well-known role.
         """
 
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[str]]: ...
     def is_special(self, token_id: int) -> bool:
         """Whether a token is a control token."""
 
@@ -229,22 +214,8 @@ class Engine:
         cls,
         model: str | os.PathLike[str],
         *,
-        device: str,
-        num_threads: int | None,
-        max_model_len: int | None,
-        max_num_seqs: int,
-        max_num_batched_tokens: int | None,
-        block_size: int,
-        kv_cache_memory: int | None,
-        kv_cache_dtype: str,
-        enable_prefix_caching: bool,
-        max_queue_size: int,
-        max_num_partial_prefills: int,
-        max_long_partial_prefills: int,
-        long_prefill_token_threshold: int | None,
-        retention: float,
-        seed: int | None,
         progress: Callable[[int, int], object] | None = None,
+        **settings: Unpack[EngineSettings],
     ) -> Self: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -417,6 +388,9 @@ def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
 ) -> list[StageReport]:
     """Reads and checks a whole file; `progress` is called with the bytes that are done, and all."""
+
+def default_settings() -> EngineSettings:
+    """Every setting of an engine with its default."""
 
 def run_helper() -> None:
     """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""

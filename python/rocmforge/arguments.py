@@ -1,7 +1,8 @@
 """Names of arguments: what is meant by those that other engines have."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
+from inspect import Signature
+from typing import TypeVar
 
 from rocmforge.errors import InvalidRequestError
 
@@ -47,16 +48,15 @@ INSTEAD = {
 }
 
 
-def check_names(caller: str, unknown: Iterable[str], function: Callable[..., Any]) -> None:
-    """Raises `TypeError` for the first unknown keyword, with what may be meant by it."""
-    unknown = list(unknown)
+def check_names(caller: str, given: Iterable[str], signature: Signature) -> None:
+    """Raises `TypeError` for the first keyword that the signature lacks, with what may be meant by it."""
+    known = list(signature.parameters)
+    unknown = [name for name in given if name not in known]
     if not unknown:
         return
     # Only for the message.
     import difflib  # noqa: PLC0415
-    import inspect  # noqa: PLC0415
 
-    known = [name for name in inspect.signature(function).parameters if name not in ("self", "others")]
     for name in unknown:
         hint = INSTEAD.get(name)
         if hint is None:

@@ -3,20 +3,18 @@
 import asyncio
 import contextlib
 import functools
+import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import ParamSpec, Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 from rocmforge._rocmforge import Engine, SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.outputs import Request, RequestOutput
-from rocmforge.progress import on_load
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, plain_prompt
-
-P = ParamSpec("P")
-T = TypeVar("T", bound="AsyncLLM")
+from rocmforge.settings import LoadOptions
 
 # Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
 LONG_TEXT = 16_384
@@ -26,38 +24,38 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
     __doc__ = LoadedModel.__doc__
 
     @classmethod
-    async def load(cls: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def load(cls, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> Self:
         """Loads a model as the constructor does, on a thread of its own: the event loop goes on meanwhile.
 
         Cancelling the task stops the load while weights are read; what comes before and after that (the file's
         metadata, compiling kernels, the self-test) ends first, and then what was loaded is closed.
         """
         left = threading.Event()
-        loaded: list[T] = []
-        watching = on_load.get()
+        loaded: list[Self] = []
+        on_load = options.pop("on_load", None)
 
         def report(done: int, total: int) -> None:
             if left.is_set():
                 raise asyncio.CancelledError
-            if watching is not None:
-                watching(done, total)
+            if on_load is not None:
+                on_load(done, total)
 
-        def work() -> T:
-            on_load.set(report)  # in the thread's own context
-            model = cls(*args, **kwargs)
-            loaded.append(model)
+        options["on_load"] = report
+
+        def work() -> None:
+            loaded.append(cls(model, **options))
             if left.is_set():
-                model.close()
-            return model
+                loaded[0].close()
 
         try:
-            return await asyncio.to_thread(work)
+            await asyncio.to_thread(work)
         except asyncio.CancelledError:
             left.set()
             # A load that was done by then: either it has seen that nobody waits, or it is in the list.
-            for model in loaded:
-                model.close()
+            for llm in loaded:
+                llm.close()
             raise
+        return loaded[0]
 
     async def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes; `False`, and nothing done, while a request holds blocks."""

@@ -4,7 +4,7 @@ import functools
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Never, Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from rocmforge.arguments import check_names, one_of
 from rocmforge.notebook import table
 from rocmforge.progress import load_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
+from rocmforge.settings import EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 
@@ -41,54 +42,41 @@ class LoadedModel:
             up to half of each step to short ones; by default 4 % of `max_model_len`, and no more than a step computes.
         retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
+        batch_invariant: Whether results do not depend, to the last bit, on what a row was computed with; on the CPU
+            that always holds, and a GPU is slower with it.
+        self_test: Whether the kernel of each weight type is compared with its reference before anything is served, and
+            on a GPU recorded decode steps are tested; by default it is.
+        graphs: Whether decode steps on a GPU are recorded and repeated; by default unless the driver is known to repeat
+            them wrongly.
+        vendor_blas: Whether the vendor's matrix library serves long prompts; by default on the GPUs on which it is
+            known to work.
+        cpu_isa: The instruction set of the CPU's kernels, to find out whether one is to blame; by default the best that
+            the machine has. `rocmforge doctor` lists them.
+        gpu_platform: `amd` or `nvidia`, where both could be used; by default AMD's if it has a device.
+        gpu_library: The driver's library, in place of those that are looked for.
+        cache_dir: Where compiled kernels are kept; by default `rocmforge` in the user's folder of caches.
+        rocm_path: A ROCm installation, searched before any other.
+        cuda_home: A CUDA toolkit, for its compiler.
         progress: Whether a load that takes long shows a bar, on a terminal or in a notebook.
+        on_load: Called during the load with what is done and with the whole, in bytes; what it raises ends the load.
+
+    What is not given, or `None`, is as the environment says (`ROCMFORGE_DEVICE`, `ROCMFORGE_NUM_THREADS`,
+    `ROCMFORGE_CACHE_DIR` and so on; docs/usage.md lists the variables), else as the engine decides.
     """
 
-    def __init__(
-        self,
-        model: str | os.PathLike[str],
-        *,
-        device: str = "auto",
-        num_threads: int | None = None,
-        max_model_len: int | None = None,
-        max_num_seqs: int = 64,
-        max_num_batched_tokens: int | None = None,
-        block_size: int = 16,
-        kv_cache_memory: int | None = None,
-        kv_cache_memory_bytes: int | None = None,
-        kv_cache_dtype: str = "f16",
-        enable_prefix_caching: bool = True,
-        max_queue_size: int = 1024,
-        max_num_partial_prefills: int = 4,
-        max_long_partial_prefills: int = 1,
-        long_prefill_token_threshold: int | None = None,
-        retention: float = 300.0,
-        seed: int | None = None,
-        progress: bool = True,
-        **others: Never,
-    ) -> None:
-        check_names(type(self).__name__, others, LoadedModel.__init__)
-        kv_cache_memory = one_of("kv_cache_memory", kv_cache_memory, "kv_cache_memory_bytes", kv_cache_memory_bytes)
-        with load_bar(enabled=progress) as report:
-            self._engine = Engine(
-                model,
-                device=device,
-                num_threads=num_threads,
-                max_model_len=max_model_len,
-                max_num_seqs=max_num_seqs,
-                max_num_batched_tokens=max_num_batched_tokens,
-                block_size=block_size,
-                kv_cache_memory=kv_cache_memory,
-                kv_cache_dtype=kv_cache_dtype,
-                enable_prefix_caching=enable_prefix_caching,
-                max_queue_size=max_queue_size,
-                max_num_partial_prefills=max_num_partial_prefills,
-                max_long_partial_prefills=max_long_partial_prefills,
-                long_prefill_token_threshold=long_prefill_token_threshold,
-                retention=retention,
-                seed=seed,
-                progress=report,
-            )
+    __signature__ = signature()
+
+    def __init__(self, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> None:
+        check_names(type(self).__name__, options, LoadedModel.__signature__)
+        on_load = options.pop("on_load", None)
+        theirs = options.pop("kv_cache_memory_bytes", None)
+        options["kv_cache_memory"] = one_of(
+            "kv_cache_memory", options.get("kv_cache_memory"), "kv_cache_memory_bytes", theirs
+        )
+        with load_bar(enabled=options.pop("progress", True), on_load=on_load) as report:
+            # What is left of the options are settings.
+            settings = cast("EngineSettings", options)
+            self._engine = Engine(model, progress=report, **settings)
         config = self._engine.config()
         self._model = Path(model)
         self._device = self._engine.describe().partition(";")[0]

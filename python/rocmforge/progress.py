@@ -4,14 +4,10 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 Report: TypeAlias = Callable[[int, int], None]
 """Called with what is done and with the whole."""
-
-on_load: ContextVar[Report | None] = ContextVar("on_load", default=None)
-"""Told of every load that starts in its context, in bytes."""
 
 # What takes less shows no bar: it would only flicker.
 DELAY_SECONDS = 0.5
@@ -56,15 +52,14 @@ def bar(description: str, *, unit: str, enabled: bool = True) -> Iterator[Callab
 
 
 @contextlib.contextmanager
-def load_bar(*, enabled: bool = True) -> Iterator[Report]:
+def load_bar(*, enabled: bool = True, on_load: Report | None = None) -> Iterator[Report]:
     """Gives what a load reports to, in bytes: a bar, and `on_load`."""
-    watching = on_load.get()
     with bar("Loading", unit="MB", enabled=enabled) as draw:
 
         def report(done: int, total: int) -> None:
             draw(done // 1_000_000, total // 1_000_000, "")
-            if watching is not None:
-                watching(done, total)
+            if on_load is not None:
+                on_load(done, total)
 
         yield report
 

@@ -24,6 +24,16 @@ pub enum DeviceKind {
     Gpu,
 }
 
+impl DeviceKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Cpu => "cpu",
+            Self::Gpu => "gpu",
+        }
+    }
+}
+
 /// Element type of the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvCacheDtype {
@@ -54,9 +64,13 @@ pub struct EngineArgs {
     pub model: PathBuf,
     pub device: DeviceKind,
     pub num_threads: Option<usize>,
-    /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. Only the
-    /// environment sets it (`ROCMFORGE_CPU_ISA`): it serves to find out whether a kernel is to blame.
+    /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. It serves to
+    /// find out whether a kernel is to blame. `ROCMFORGE_CPU_ISA`.
     pub cpu_isa: Option<String>,
+    /// What `gpu.batch_invariant` becomes; `None`: as `ROCMFORGE_BATCH_INVARIANT` says, else as it is there.
+    pub batch_invariant: Option<bool>,
+    /// What `gpu.self_test` becomes; `None`: as `ROCMFORGE_SELF_TEST` says, else as it is there.
+    pub self_test: Option<bool>,
     pub gpu: GpuOptions,
     pub max_model_len: Option<usize>,
     pub max_num_seqs: usize,
@@ -87,6 +101,8 @@ impl EngineArgs {
             device: DeviceKind::Auto,
             num_threads: None,
             cpu_isa: None,
+            batch_invariant: None,
+            self_test: None,
             gpu: GpuOptions::default(),
             max_model_len: None,
             max_num_seqs: 64,

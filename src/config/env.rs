@@ -3,12 +3,13 @@
 
 use std::env::VarError;
 
+use super::gpu::switch;
 use super::{DeviceKind, EngineArgs};
 use crate::{Error, Result};
 
 impl EngineArgs {
-    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, `ROCMFORGE_CPU_ISA`
-    /// and what `GpuOptions` names. `ROCMFORGE_LOG` is checked.
+    /// Fills in `ROCMFORGE_DEVICE` (a name that `choose_device` takes), `ROCMFORGE_NUM_THREADS`, and what the fields of
+    /// `EngineArgs` and `GpuOptions` name. `ROCMFORGE_LOG` is checked.
     ///
     /// # Errors
     /// `InvalidRequest` naming the variable and what it may hold.
@@ -31,6 +32,14 @@ impl EngineArgs {
         if self.cpu_isa.is_none() {
             self.cpu_isa = text(&read, "ROCMFORGE_CPU_ISA")?;
         }
+        if self.batch_invariant.is_none() {
+            self.batch_invariant = switch(|name| text(&read, name), "ROCMFORGE_BATCH_INVARIANT")?;
+        }
+        if self.self_test.is_none() {
+            self.self_test = switch(|name| text(&read, name), "ROCMFORGE_SELF_TEST")?;
+        }
+        self.gpu.batch_invariant = self.batch_invariant.unwrap_or(self.gpu.batch_invariant);
+        self.gpu.self_test = self.self_test.unwrap_or(self.gpu.self_test);
         log_level_of(&read)?;
         self.gpu.fill_in(|name| text(&read, name))?;
         Ok(self)
@@ -85,6 +94,21 @@ mod tests {
         assert_eq!((args.device, args.num_threads), (DeviceKind::Auto, None));
         let args = with(&[("ROCMFORGE_DEVICE", "gpu:1")], EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.gpu.device_index), (DeviceKind::Gpu, Some(1)));
+    }
+
+    #[test]
+    fn switches_of_the_backend_are_as_the_argument_says_else_the_variable() {
+        let set = [("ROCMFORGE_BATCH_INVARIANT", "1"), ("ROCMFORGE_SELF_TEST", "0")];
+        let resolved = |variables: &[(&str, &str)], args| {
+            let args = with(variables, args).unwrap();
+            (args.gpu.batch_invariant, args.gpu.self_test)
+        };
+        assert_eq!(resolved(&[], EngineArgs::new("m")), (false, true));
+        assert_eq!(resolved(&set, EngineArgs::new("m")), (true, false));
+        let given = EngineArgs { batch_invariant: Some(false), self_test: Some(true), ..EngineArgs::new("m") };
+        assert_eq!(resolved(&set, given.clone()), (false, true));
+        assert_eq!(resolved(&[], given), (false, true));
+        assert!(with(&[("ROCMFORGE_SELF_TEST", "no")], EngineArgs::new("m")).is_err());
     }
 
     #[test]

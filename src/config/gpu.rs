@@ -57,10 +57,9 @@ pub struct GpuOptions {
     /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run
     /// time.
     pub embedded_kernels: bool,
-    /// Results do not depend, to the last bit, on what a row was computed with. Slower. `ROCMFORGE_BATCH_INVARIANT`.
+    /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
-    /// `ROCMFORGE_SELF_TEST`.
     pub self_test: bool,
     /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
     /// `ROCMFORGE_GRAPHS`.
@@ -127,14 +126,7 @@ impl GpuOptions {
                 },
             };
         }
-        let switch = |name| match read(name)?.as_deref() {
-            None => Ok(None),
-            Some("0") => Ok(Some(false)),
-            Some("1") => Ok(Some(true)),
-            Some(value) => Err(Error::invalid(name, value, "0 or 1")),
-        };
-        self.batch_invariant = switch("ROCMFORGE_BATCH_INVARIANT")?.unwrap_or(self.batch_invariant);
-        self.self_test = switch("ROCMFORGE_SELF_TEST")?.unwrap_or(self.self_test);
+        let switch = |name| switch(&read, name);
         if read(INSIDE_HELPER)?.is_some() {
             self.helper = None;
         }
@@ -157,6 +149,19 @@ impl GpuOptions {
             self.without_barrier = Some(barrier.ok_or_else(expected)?);
         }
         Ok(())
+    }
+}
+
+/// A variable that is 0 or 1.
+pub(super) fn switch(
+    read: impl Fn(&'static str) -> Result<Option<String>>,
+    name: &'static str,
+) -> Result<Option<bool>> {
+    match read(name)?.as_deref() {
+        None => Ok(None),
+        Some("0") => Ok(Some(false)),
+        Some("1") => Ok(Some(true)),
+        Some(value) => Err(Error::invalid(name, value, "0 or 1")),
     }
 }
 

@@ -59,6 +59,17 @@ pub(super) fn text(what: &'static str, value: &Bound<'_, PyString>) -> Result<St
     Ok(text.to_owned())
 }
 
+/// A text, of any object.
+pub(super) fn name_of(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let name = value.cast::<PyString>().map_err(|_| wrong_type(what, value, "a text"))?;
+    Ok(text(what, name)?)
+}
+
+/// True or false.
+pub(super) fn switch(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    value.extract::<bool>().map_err(|_| wrong_type(what, value, "True or False"))
+}
+
 /// Seconds, as a duration.
 pub(super) fn seconds(what: &'static str, value: f64) -> Result<std::time::Duration> {
     std::time::Duration::try_from_secs_f64(value)

@@ -184,7 +184,7 @@ impl From<&KernelRow> for GpuKernelReport {
     fn from(row: &KernelRow) -> Self {
         let origin = row.origin.as_ref();
         let compile_seconds = match origin {
-            Ok(Origin::Compiled { seconds, .. }) => Some(f64::from(*seconds)),
+            Ok(Origin::Compiled { seconds, .. }) => Some(*seconds),
             _ => None,
         };
         Self {

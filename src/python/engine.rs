@@ -8,79 +8,42 @@ use numpy::PyArray2;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use super::arrays::{BlockColumns, integer, matrix, optional_integer, real, seconds, text, token_ids_up_to};
+use super::arrays::{BlockColumns, matrix, text, token_ids_up_to};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
-use super::host::engine_args;
 use super::inbox::LoopWaker;
 use super::logging::{flush, prepare};
 use super::params::{PySamplingParams, shortest};
 use super::requests::{PyInbox, prompt_argument};
+use super::settings::args_with;
 use super::snapshots::{self, ConfigFields};
-use super::tokenizer::PyTokenizer;
-use crate::config::{EngineArgs, KvCacheDtype};
+use super::tokenizer::{PyTokenizer, absolute};
 use crate::engine::{Engine, LoadProgress};
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Engine", module = "rocmforge._rocmforge")]
 pub(super) struct PyEngine {
     handle: Arc<Handle>,
+    model: PathBuf,
 }
 
 #[pymethods]
 impl PyEngine {
+    /// `settings` are those of `settings.rs`; `progress(done, total)` counts bytes.
     #[new]
-    #[pyo3(signature = (model, *, device, num_threads, max_model_len, max_num_seqs, max_num_batched_tokens, block_size,
-        kv_cache_memory, kv_cache_dtype, enable_prefix_caching, max_queue_size, max_num_partial_prefills,
-        max_long_partial_prefills, long_prefill_token_threshold, retention, seed, progress=None))]
-    #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
+    #[pyo3(signature = (model, *, progress=None, **settings))]
     fn new(
         py: Python<'_>,
         model: PathBuf,
-        device: &Bound<'_, PyString>,
-        num_threads: Option<&Bound<'_, PyAny>>,
-        max_model_len: Option<&Bound<'_, PyAny>>,
-        max_num_seqs: &Bound<'_, PyAny>,
-        max_num_batched_tokens: Option<&Bound<'_, PyAny>>,
-        block_size: &Bound<'_, PyAny>,
-        kv_cache_memory: Option<&Bound<'_, PyAny>>,
-        kv_cache_dtype: &Bound<'_, PyString>,
-        enable_prefix_caching: bool,
-        max_queue_size: &Bound<'_, PyAny>,
-        max_num_partial_prefills: &Bound<'_, PyAny>,
-        max_long_partial_prefills: &Bound<'_, PyAny>,
-        long_prefill_token_threshold: Option<&Bound<'_, PyAny>>,
-        retention: &Bound<'_, PyAny>,
-        seed: Option<&Bound<'_, PyAny>>,
         progress: Option<Py<PyAny>>,
+        settings: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
         prepare(py)?;
-        let mut args = EngineArgs {
-            num_threads: optional_integer("num_threads", num_threads)?,
-            cpu_isa: None,
-            max_model_len: optional_integer("max_model_len", max_model_len)?,
-            max_num_seqs: integer("max_num_seqs", max_num_seqs)?,
-            max_num_batched_tokens: optional_integer("max_num_batched_tokens", max_num_batched_tokens)?,
-            block_size: integer("block_size", block_size)?,
-            kv_cache_memory: optional_integer("kv_cache_memory", kv_cache_memory)?,
-            kv_cache_dtype: KvCacheDtype::named("kv_cache_dtype", &text("kv_cache_dtype", kv_cache_dtype)?)?,
-            enable_prefix_caching,
-            max_queue_size: integer("max_queue_size", max_queue_size)?,
-            max_num_partial_prefills: integer("max_num_partial_prefills", max_num_partial_prefills)?,
-            max_long_partial_prefills: integer("max_long_partial_prefills", max_long_partial_prefills)?,
-            long_prefill_token_threshold: optional_integer(
-                "long_prefill_token_threshold",
-                long_prefill_token_threshold,
-            )?,
-            retention: seconds("retention", real("retention", retention)?)?,
-            seed: optional_integer("seed", seed)?,
-            ..engine_args(py, model)?
-        };
-        args.choose_device("device", &text("device", device)?)?;
+        let args = args_with(py, model.clone(), settings)?;
         let engine = with_progress(py, progress, |report| Engine::load(args, report));
         // What there is to say of the model is heard before it is used, or before it is known to be unusable.
         flush(py);
         let engine = engine?;
-        Ok(Self { handle: Handle::new(engine) })
+        Ok(Self { handle: Handle::new(engine), model: absolute(model) })
     }
 
     /// Without arguments for one blocking call; with an event loop and what it shall call there when requests have
@@ -117,7 +80,7 @@ impl PyEngine {
     #[getter]
     fn tokenizer(&self) -> PyResult<PyTokenizer> {
         let engine = self.handle.engine()?;
-        Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()?), engine.chat_template().cloned()))
+        Ok(PyTokenizer::new(Arc::clone(engine.tokenizer()?), engine.chat_template().cloned(), self.model.clone()))
     }
 
     /// The resolved configuration.

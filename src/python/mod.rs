@@ -15,6 +15,7 @@ mod logging;
 mod output;
 mod params;
 mod requests;
+mod settings;
 mod snapshots;
 mod tokenizer;
 mod update;
@@ -36,6 +37,8 @@ mod _rocmforge {
     use super::params::PySamplingParams;
     #[pymodule_export]
     use super::requests::{PyAccepted, PyInbox};
+    #[pymodule_export]
+    use super::settings::default_settings;
     #[pymodule_export]
     use super::tokenizer::PyTokenizer;
     #[pymodule_export]

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pyo3::Borrowed;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyType};
 use serde_json::{Map, Value};
 
-use super::arrays::{integer, text, token_ids, wrong_type};
+use super::arrays::{integer, name_of, switch, text, token_ids, wrong_type};
 use super::json::to_json;
 use super::logging::{flush, prepare};
 use crate::engine::chat::{ContentFormat, Conversation, render_chat, render_text};
@@ -22,11 +22,13 @@ pub(super) struct PyTokenizer {
     tokenizer: Arc<Tokenizer>,
     /// The error says how to give a template to a file that has none.
     template: Result<Arc<ChatTemplate>>,
+    /// The file, from anywhere: pickling goes by it.
+    model: PathBuf,
 }
 
 impl PyTokenizer {
-    pub(super) fn new(tokenizer: Arc<Tokenizer>, template: Result<Arc<ChatTemplate>>) -> Self {
-        Self { tokenizer, template }
+    pub(super) fn new(tokenizer: Arc<Tokenizer>, template: Result<Arc<ChatTemplate>>, model: PathBuf) -> Self {
+        Self { tokenizer, template, model }
     }
 
     fn open(path: PathBuf) -> Result<Self> {
@@ -37,7 +39,7 @@ impl PyTokenizer {
                 .map(Arc::new)
                 .ok_or_else(|| Error::ChatTemplate { problem: "the file has none; pass one as chat_template".into() })
         });
-        Ok(Self { tokenizer, template })
+        Ok(Self { tokenizer, template, model: absolute(path) })
     }
 
     /// `chat_template` replaces the file's.
@@ -47,48 +49,82 @@ impl PyTokenizer {
     }
 }
 
-impl<'py> FromPyObject<'_, 'py> for ContentFormat {
-    type Error = PyErr;
+/// A path that holds in other folders too; as it is where the current folder cannot be told.
+pub(super) fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}
 
-    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let name = text("chat_template_content_format", &*value.cast::<PyString>()?)?;
-        Ok(Self::named(&name)?)
+/// The options of a chat: the `ChatOptions` of `rocmforge/prompts.py`.
+struct ChatOptions {
+    add_generation_prompt: bool,
+    continue_final_message: bool,
+    tools: Value,
+    content_format: ContentFormat,
+    template_kwargs: Map<String, Value>,
+    /// Replaces the file's template.
+    chat_template: Option<String>,
+}
+
+impl Default for ChatOptions {
+    fn default() -> Self {
+        Self {
+            add_generation_prompt: true,
+            continue_final_message: false,
+            tools: Value::Null,
+            content_format: ContentFormat::Auto,
+            template_kwargs: Map::new(),
+            chat_template: None,
+        }
     }
 }
 
-fn template_source(chat_template: Option<&Bound<'_, PyString>>) -> Result<Option<String>> {
-    chat_template.map(|source| text("chat_template", source)).transpose()
-}
-
-/// The arguments of a chat, as Python gives them.
-struct ChatArguments<'a, 'py> {
-    add_generation_prompt: bool,
-    continue_final_message: bool,
-    tools: Option<&'a Bound<'py, PyAny>>,
-    content_format: ContentFormat,
-    template_kwargs: Option<&'a Bound<'py, PyDict>>,
-}
-
-impl ChatArguments<'_, '_> {
-    fn conversation(&self, messages: &Bound<'_, PyAny>) -> PyResult<Conversation> {
-        const KWARGS: &str = "chat_template_kwargs";
-        let vars = match self.template_kwargs.map(|vars| to_json(KWARGS, vars)).transpose()? {
-            Some(Value::Object(vars)) => vars,
-            _ => Map::new(),
-        };
-        if let Some(name) = ["messages", "tools", "add_generation_prompt"].iter().find(|name| vars.contains_key(**name))
-        {
-            return Err(Error::invalid(KWARGS, format!("'{name}'"), "it as an argument of its own").into());
+impl ChatOptions {
+    /// # Errors
+    /// `TypeError` for a name that is none of an option, or a value of a wrong type.
+    fn new(given: Option<&Bound<'_, PyDict>>) -> PyResult<Self> {
+        const FORMAT: &str = "chat_template_content_format";
+        let mut options = Self::default();
+        for (name, value) in given.into_iter().flatten() {
+            let some = Some(&value).filter(|value| !value.is_none());
+            match name.cast::<PyString>()?.to_str()? {
+                "add_generation_prompt" => options.add_generation_prompt = switch("add_generation_prompt", &value)?,
+                "continue_final_message" => options.continue_final_message = switch("continue_final_message", &value)?,
+                "tools" => options.tools = some.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?,
+                "chat_template" => options.chat_template = some.map(|t| name_of("chat_template", t)).transpose()?,
+                FORMAT => options.content_format = ContentFormat::named(&name_of(FORMAT, &value)?)?,
+                "chat_template_kwargs" => {
+                    options.template_kwargs = some.map(template_kwargs).transpose()?.unwrap_or_default();
+                }
+                other => return Err(PyTypeError::new_err(format!("got an unexpected keyword argument '{other}'"))),
+            }
         }
+        Ok(options)
+    }
+
+    fn conversation(&self, messages: &Bound<'_, PyAny>) -> PyResult<Conversation> {
         Ok(Conversation {
             messages: self::messages(messages)?,
-            tools: self.tools.map_or(Ok(Value::Null), |tools| to_json("tools", tools))?,
-            vars,
+            tools: self.tools.clone(),
+            vars: self.template_kwargs.clone(),
             add_generation_prompt: self.add_generation_prompt,
             continue_final_message: self.continue_final_message,
             content_format: self.content_format,
         })
     }
+}
+
+/// Further variables of the template; those that have arguments of their own are refused.
+fn template_kwargs(value: &Bound<'_, PyAny>) -> PyResult<Map<String, Value>> {
+    const KWARGS: &str = "chat_template_kwargs";
+    let dict = value.cast::<PyDict>().map_err(|_| wrong_type(KWARGS, value, "a dictionary"))?;
+    let vars = match to_json(KWARGS, dict)? {
+        Value::Object(vars) => vars,
+        _ => Map::new(),
+    };
+    if let Some(name) = ["messages", "tools", "add_generation_prompt"].iter().find(|name| vars.contains_key(**name)) {
+        return Err(Error::invalid(KWARGS, format!("'{name}'"), "it as an argument of its own").into());
+    }
+    Ok(vars)
 }
 
 /// A list of messages that name their roles. Checked here because a template's own complaint about anything else
@@ -151,64 +187,32 @@ impl PyTokenizer {
         Ok(py.detach(|| self.tokenizer.decode_bytes(&ids, skip_special))?.into())
     }
 
-    /// The text of a conversation by the file's chat template, or by the one given. `chat_template_content_format` is
-    /// `auto` (by default), `string` or `openai`.
-    #[pyo3(signature = (
-        messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
-        chat_template_content_format=ContentFormat::Auto, chat_template_kwargs=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    /// The text of a conversation by the file's chat template, or by the one that the options give.
+    #[pyo3(signature = (messages, **options))]
     fn apply_chat_template(
         &self,
         messages: &Bound<'_, PyAny>,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        tools: Option<&Bound<'_, PyAny>>,
-        chat_template: Option<&Bound<'_, PyString>>,
-        chat_template_content_format: ContentFormat,
-        chat_template_kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<String> {
-        let arguments = ChatArguments {
-            add_generation_prompt,
-            continue_final_message,
-            tools,
-            content_format: chat_template_content_format,
-            template_kwargs: chat_template_kwargs,
-        };
-        let conversation = arguments.conversation(messages)?;
-        let source = template_source(chat_template)?;
-        Ok(messages.py().detach(|| render_text(&*self.template(source)?, &conversation))?.text)
+        let options = ChatOptions::new(options)?;
+        let conversation = options.conversation(messages)?;
+        let render = || render_text(&*self.template(options.chat_template)?, &conversation);
+        Ok(messages.py().detach(render)?.text)
     }
 
     /// The conversation as text and as token ids; only the template's own text can become control tokens.
-    #[pyo3(signature = (
-        messages, *, add_generation_prompt=true, continue_final_message=false, tools=None, chat_template=None,
-        chat_template_content_format=ContentFormat::Auto, chat_template_kwargs=None
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "Python's keyword arguments")]
+    #[pyo3(signature = (messages, **options))]
     fn encode_chat(
         &self,
         messages: &Bound<'_, PyAny>,
-        add_generation_prompt: bool,
-        continue_final_message: bool,
-        tools: Option<&Bound<'_, PyAny>>,
-        chat_template: Option<&Bound<'_, PyString>>,
-        chat_template_content_format: ContentFormat,
-        chat_template_kwargs: Option<&Bound<'_, PyDict>>,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<(String, Vec<u32>)> {
-        let arguments = ChatArguments {
-            add_generation_prompt,
-            continue_final_message,
-            tools,
-            content_format: chat_template_content_format,
-            template_kwargs: chat_template_kwargs,
-        };
-        let conversation = arguments.conversation(messages)?;
+        let options = ChatOptions::new(options)?;
+        let conversation = options.conversation(messages)?;
         if conversation.messages.as_array().is_none_or(Vec::is_empty) {
             return Err(Error::invalid("messages", "an empty list", "at least one message").into());
         }
-        let source = template_source(chat_template)?;
-        let render = || render_chat(&self.tokenizer, &*self.template(source)?, &conversation);
+        let render = || render_chat(&self.tokenizer, &*self.template(options.chat_template)?, &conversation);
         let prompt = messages.py().detach(render)?;
         Ok((prompt.text, prompt.token_ids))
     }
@@ -238,6 +242,11 @@ impl PyTokenizer {
     /// Whether a token is a control token.
     fn is_special(&self, token_id: &Bound<'_, PyAny>) -> PyResult<bool> {
         Ok(self.tokenizer.is_special(integer("token_id", token_id)?))
+    }
+
+    /// By its file: who unpickles it reads the file again.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (PathBuf,)) {
+        (slf.get_type(), (slf.get().model.clone(),))
     }
 
     fn __repr__(&self) -> String {

@@ -20,6 +20,7 @@ import typer
 from rocmforge import LLM, SamplingParams
 from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.common import (
+    BatchInvariantOption,
     DeviceOption,
     JsonOption,
     ModelOption,
@@ -66,6 +67,18 @@ def bench(
     reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Repetitions after a warm-up.")] = 3,
     threads: ThreadsOption = None,
     device: DeviceOption = "auto",
+    batch_invariant: BatchInvariantOption = None,
+    graphs: Annotated[
+        bool | None, typer.Option("--graphs/--no-graphs", help="Record decode steps on a GPU.", show_default=False)
+    ] = None,
+    vendor_blas: Annotated[
+        bool | None,
+        typer.Option(
+            "--vendor-blas/--no-vendor-blas",
+            help="Use the GPU vendor's matrix library for long prompts.",
+            show_default=False,
+        ),
+    ] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
@@ -83,6 +96,9 @@ def bench(
         max_num_seqs=max([1, *batches]),
         max_num_batched_tokens=max_num_batched_tokens,
         enable_prefix_caching=False,
+        batch_invariant=batch_invariant,
+        graphs=graphs,
+        vendor_blas=vendor_blas,
     )
     results: dict[str, Speeds] = {}
     summary = model_summary(path)

@@ -9,6 +9,7 @@ import typer
 
 from rocmforge import LLM, InvalidRequestError, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    BatchInvariantOption,
     ChatTemplateOption,
     DeviceOption,
     MaxModelLenOption,
@@ -60,13 +61,21 @@ def chat(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
+    batch_invariant: BatchInvariantOption = None,
 ) -> None:
     """Talk with a model. Every turn finds the turns before it in the KV cache. Sampled as generate does."""
     sampling = Sampling(temperature, top_p, top_k, min_p, repetition_penalty, seed)
     params = SamplingParams(max_tokens=max_tokens, output_kind="delta", **sampling.given())
     template = template_text(chat_template)
     path = model_path(model)
-    llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=max_model_len,
+        max_num_seqs=1,
+        batch_invariant=batch_invariant,
+    )
     with llm:
         if template is None and not llm.tokenizer.has_chat_template:
             fail(

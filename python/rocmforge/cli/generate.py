@@ -9,6 +9,7 @@ import typer
 
 from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    BatchInvariantOption,
     ChatTemplateOption,
     DeviceOption,
     JsonOption,
@@ -57,6 +58,7 @@ def generate(
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
+    batch_invariant: BatchInvariantOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Complete a prompt (or answer it, with --chat), streaming the text.
@@ -76,7 +78,14 @@ def generate(
         **sampling.given(),
     )
     path = model_path(model)
-    llm = LLM(path, device=device, num_threads=threads, max_model_len=max_model_len, max_num_seqs=1)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=max_model_len,
+        max_num_seqs=1,
+        batch_invariant=batch_invariant,
+    )
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

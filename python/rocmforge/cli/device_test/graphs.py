@@ -46,7 +46,6 @@ def graphs(job: Job) -> Outcome:
 
 
 def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs: int) -> tuple[str, list[Answers]]:
-    os.environ["ROCMFORGE_GRAPHS"] = "1" if recorded else "0"
     how = "recorded" if recorded else "op by op"
     lengths = QUICK_PROMPTS if job.quick else PROMPTS
     found = []
@@ -56,6 +55,7 @@ def _run(job: Job, model: os.PathLike[str], *, recorded: bool, steps: int, runs:
         max_model_len=max(lengths) + steps,
         max_num_seqs=max(SIZES),
         enable_prefix_caching=False,
+        graphs=recorded,
     ) as llm:
         for size, length in itertools.product(SIZES, lengths):
             for run in range(runs):

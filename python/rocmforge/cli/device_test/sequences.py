@@ -48,13 +48,18 @@ def _requests(count: int, vocab: int) -> list[_Request]:
 
 def sequences(job: Job) -> Outcome:
     """Requests together, in a pool far too small for them, against each of them alone."""
-    # On a GPU, too, what a request gives does then not depend on what it is computed with.
-    os.environ["ROCMFORGE_BATCH_INVARIANT"] = "1"
     shape = QUICK_SEQUENCES if job.quick else SEQUENCES
     model = made_up.write(shape, job.folder / "sequences.gguf")
     requests = _requests(QUICK_REQUESTS if job.quick else REQUESTS, shape.vocab)
     job.watch("each request alone")
-    with LLM(model, device=job.device, max_model_len=MAX_MODEL_LEN, max_num_seqs=1, enable_prefix_caching=False) as llm:
+    with LLM(
+        model,
+        device=job.device,
+        max_model_len=MAX_MODEL_LEN,
+        max_num_seqs=1,
+        enable_prefix_caching=False,
+        batch_invariant=True,
+    ) as llm:
         alone = [
             completed(llm.generate(request.prompt, request.params(), progress=False))[0].outputs[0].token_ids
             for request in requests
@@ -90,6 +95,8 @@ async def _together(
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=12,
         max_num_batched_tokens=64,
+        # On a GPU, too, what a request gives does then not depend on what it is computed with.
+        batch_invariant=True,
         kv_cache_memory=(QUICK_POOL_BLOCKS if job.quick else POOL_BLOCKS) * block_bytes,
     )
     cancelled = 0

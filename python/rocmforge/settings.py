@@ -1,0 +1,60 @@
+"""The settings of an engine, by name and type.
+
+`LoadedModel` says what they mean, and the engine's `config`, in Rust, which values they have by default.
+"""
+
+import inspect
+import os
+from typing import TypedDict, get_type_hints
+
+from rocmforge._rocmforge import default_settings
+from rocmforge.progress import Report
+
+
+class EngineSettings(TypedDict, total=False):
+    """What the engine takes."""
+
+    device: str
+    num_threads: int | None
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int | None
+    block_size: int
+    kv_cache_memory: int | None
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+    max_queue_size: int
+    max_num_partial_prefills: int
+    max_long_partial_prefills: int
+    long_prefill_token_threshold: int | None
+    retention: float
+    seed: int | None
+    batch_invariant: bool | None
+    self_test: bool | None
+    graphs: bool | None
+    vendor_blas: bool | None
+    cpu_isa: str | None
+    gpu_platform: str | None
+    gpu_library: str | os.PathLike[str] | None
+    cache_dir: str | os.PathLike[str] | None
+    rocm_path: str | os.PathLike[str] | None
+    cuda_home: str | os.PathLike[str] | None
+
+
+class LoadOptions(EngineSettings, total=False):
+    """What a model is loaded with: the engine's settings, and those of the load itself."""
+
+    kv_cache_memory_bytes: int | None
+    progress: bool
+    on_load: Report | None
+
+
+def signature() -> inspect.Signature:
+    """The one of `LLM` and `AsyncLLM`, in which every option has its default."""
+    defaults = {"kv_cache_memory_bytes": None, "progress": True, "on_load": None, **default_settings()}
+    model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str | os.PathLike[str])
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
+        for name, kind in get_type_hints(LoadOptions).items()
+    ]
+    return inspect.Signature([model, *options])
