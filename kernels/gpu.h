@@ -2,7 +2,7 @@
 //   clang -x hip          AMD, ahead of time     __AMDGCN__
 //   hipRTC                AMD, at run time       __AMDGCN__, and a prelude of its own
 //   NVRTC, nvcc           NVIDIA                 __CUDACC_RTC__, __CUDACC__
-//   any C++17 compiler    CPU, for tests         none of them (gpu_cpu.h)
+//   any C++17 compiler    CPU, for tests         none of them (host/gpu_cpu.h)
 // The GPUs need nothing else: no vendor header, no device library. So kernels know neither blockDim nor gridDim (block
 // sizes are compile-time constants, grids come with the arguments), and AMD code objects have no hidden arguments.
 //
@@ -291,7 +291,7 @@ DEV void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l
 #define GPU_NV 0
 #define GPU_CPU 1
 #define MEM inline __attribute__((always_inline))
-#include "gpu_cpu.h"
+#include "host/gpu_cpu.h"
 DEV float mul_rn(float a, float b) { return a * b; }         // ISO C++ mode: nothing is contracted
 DEV float add_rn(float a, float b) { return a + b; }
 DEV u32 pack_halves2(float low, float high) { return (u32)f2h(low) | (u32)f2h(high) << 16; }

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from rocmforge import _rocmforge
+from rust_source import ROOT
 
 HEAVY = [
     "numpy",
@@ -101,3 +102,12 @@ def test_the_code_of_each_target_is_there_once():
     """Each is an xz stream of up to half a megabyte; the decoder has the format's first bytes once more."""
     streams = Path(_rocmforge.__file__).read_bytes().count(b"\xfd7zXZ\0")
     assert len(_rocmforge.embedded_targets()) <= streams <= len(_rocmforge.embedded_targets()) + 1
+
+
+def test_the_wheel_carries_the_kernels_without_the_header_for_tests():
+    """By a line of each: the sources lie in the module as they are."""
+    module = Path(_rocmforge.__file__).read_bytes()
+    kernels = ROOT / "kernels"
+    for file, carried in ((kernels / "gpu.h", True), (kernels / "host" / "gpu_cpu.h", False)):
+        longest = max(file.read_bytes().splitlines(), key=len)
+        assert (longest in module) == carried, file

@@ -29,6 +29,8 @@ pub(crate) enum CompileError {
 const CLANGS: [&str; 4] = ["clang-22", "clang-23", "clang-24", "clang"];
 /// For the CPU; `HIPSIM_CXX` names another.
 const CXX: &str = "c++";
+/// The half of the portability layer that is the CPU's: a GPU's compiler is never given it, so this one brings it.
+const CPU_HEADER: (&str, &str) = ("host/gpu_cpu.h", include_str!("../../../kernels/host/gpu_cpu.h"));
 /// Options added to every compilation, to change kernels for a test.
 const DEFINES: &str = "HIPSIM_DEFINES";
 
@@ -90,8 +92,9 @@ impl Program {
         if self.name.is_empty() {
             self.name = "program.hip".to_owned();
         }
-        let source = (&self.name, &self.source);
-        for (name, content) in self.headers.iter().map(|(name, content)| (name, content)).chain([source]) {
+        let headers = self.headers.iter().map(|(name, content)| (name.as_str(), content.as_slice()));
+        let own = (CPU_HEADER.0, CPU_HEADER.1.as_bytes());
+        for (name, content) in headers.chain([own, (&self.name, &self.source)]) {
             if !Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
                 return Err(format!("{name:?} is not the name of a file below the program's directory"));
             }
@@ -142,13 +145,12 @@ fn defines() -> String {
     variable(DEFINES).unwrap_or_default()
 }
 
-/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, and on what the processor has: a cache keyed by
-/// the compiler's version must not give kernels that were changed for a test, or for another processor, to anybody
-/// else.
+/// Major and minor version. The minor one depends on `HIPSIM_DEFINES`, on the header that the compiler brings, and on
+/// what the processor has: a cache keyed by the compiler's version must not give kernels that were changed for a test,
+/// compiled with another header or for another processor, to anybody else.
 pub(crate) fn version() -> (i32, i32) {
     let fnv = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    let defines = defines();
-    let minor = if defines.is_empty() { 0 } else { defines.bytes().fold(0x811c_9dc5, fnv) >> 1 };
+    let minor = defines().bytes().chain(CPU_HEADER.1.bytes()).fold(0x811c_9dc5, fnv) >> 1;
     let minor = minor ^ u32::from(fused_products().is_some());
     (9, minor.cast_signed())
 }

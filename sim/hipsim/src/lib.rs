@@ -1,8 +1,8 @@
 //! A stand-in for AMD's HIP runtime (libamdhip64.so with hipRTC in it) on machines without an AMD GPU.
 //!
 //! It exports the calls that the engine makes. Its devices execute AMD machine code in `amdsim`, or kernels that were
-//! compiled for the CPU through `kernels/gpu_cpu.h`. It is stricter than a driver: what a driver may do, it does. See
-//! the crate's README for the settings and for what it checks.
+//! compiled for the CPU through `kernels/host/gpu_cpu.h`. It is stricter than a driver: what a driver may do, it does.
+//! See the crate's README for the settings and for what it checks.
 //!
 //! [`api`] holds the exported functions, the only place with foreign pointers; below it are safe types, except for
 //! [`memory`], which maps memory, and [`cpu`], which calls compiled kernels.

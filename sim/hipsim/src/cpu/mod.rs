@@ -1,4 +1,4 @@
-//! Kernels compiled for the CPU: a shared object of `kernels/gpu_cpu.h`, loaded and called in this process.
+//! Kernels compiled for the CPU: a shared object of `kernels/host/gpu_cpu.h`, loaded and called in this process.
 
 mod fault;
 

@@ -117,7 +117,7 @@ pub struct ScaleArgs {
     pub scale: f32,
 }
 
-fn source(path: &str) -> CString {
+pub fn source(path: &str) -> CString {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     CString::new(fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
 }
@@ -136,9 +136,9 @@ pub fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
 }
 
 pub fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
-    let headers = [source("../../kernels/gpu.h"), source("../../kernels/gpu_cpu.h")];
+    let headers = [source("../../kernels/gpu.h")];
     let contents = headers.each_ref().map(|header| header.as_ptr());
-    let names = [c"gpu.h".as_ptr(), c"gpu_cpu.h".as_ptr()];
+    let names = [c"gpu.h".as_ptr()];
     let options: Vec<_> = options.iter().map(|option| CString::new(*option).unwrap()).collect();
     let arch = CString::new(format!("--offload-arch={arch}")).unwrap();
     let fixed = [arch.as_c_str(), c"-O3", c"-std=c++17", c"-ffp-contract=on"];
@@ -149,7 +149,7 @@ pub fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, 
             &mut handle,
             program.as_ptr(),
             c"sample.hip".as_ptr(),
-            2,
+            headers.len() as i32,
             contents.as_ptr(),
             names.as_ptr(),
         );
