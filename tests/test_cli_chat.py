@@ -30,6 +30,17 @@ def test_chat_answers_line_by_line(smollm2_path):
     assert "never" not in done.stdout
 
 
+def test_an_answer_that_ends_at_once_is_said(smollm2_path, tmp_path):
+    """A question that stands there bare is, to this model, the end of a text."""
+    template = tmp_path / "bare.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
+    question = "What is the capital of France?\n"
+    options = ("-m", smollm2_path, "-n", 8, "--temperature", 0)
+    done = process(*options, "--chat-template", template, input=question)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "\n", "the model ended its text at once\n")
+    assert process(*options, input=question).stderr == ""
+
+
 def test_chat_goes_on_after_a_refusal(smollm2_path):
     """A turn that is too long costs that turn alone; nothing was said before that could be forgotten."""
     lines = "word " * 100 + "\nWhat is the capital of France? One word.\n" + "word " * 100 + "\n"

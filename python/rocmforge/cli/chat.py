@@ -19,6 +19,7 @@ from rocmforge.cli.common import (
     fail,
     model_path,
     print_speed,
+    say_if_empty,
     template_text,
     utf8,
     write,
@@ -170,17 +171,20 @@ class Conversation:
         """Streams an answer and returns its text; what was said before Ctrl-C stays in the conversation."""
         pieces: list[str] = []
         num_tokens, started = 0, time.monotonic()
+        last: RequestOutput | None = None
         options: dict[str, Any] = {} if self.template is None else {"chat_template": self.template}
         with (
             contextlib.suppress(KeyboardInterrupt),
             contextlib.closing(self.llm.stream_chat(self.messages, self.params, **options)) as outputs,
         ):
             for output in outputs:
-                self.last = output
+                self.last = last = output
                 pieces.append(output.outputs[0].text)
                 num_tokens += len(output.outputs[0].token_ids)
                 write(pieces[-1])
         typer.echo()
+        if last is not None:
+            say_if_empty(last.outputs[0], len("".join(pieces)))
         if self.last is not None and num_tokens:
             cached = f"{self.last.metrics.num_cached_tokens} of {len(self.last.prompt_token_ids)}"
             print_speed(num_tokens, time.monotonic() - started, f"; {cached} prompt tokens from the cache")

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from rocmforge import RequestOutput, RocmForgeError
+from rocmforge import CompletionOutput, RequestOutput, RocmForgeError
 from rocmforge.progress import is_terminal
 
 P = ParamSpec("P")
@@ -186,6 +186,18 @@ def write(text: str) -> None:
     """Streams a piece of generated text."""
     typer.echo(text, nl=False)
     sys.stdout.flush()
+
+
+def say_if_empty(completion: CompletionOutput, length: int, hint: str = "") -> None:
+    """An empty line explains nothing: says when the model's own end token came first.
+
+    Args:
+        completion: The last output of a text.
+        length: Characters of the whole text.
+        hint: What may help.
+    """
+    if length == 0 and completion.finish_reason == "stop" and completion.stop_reason is None:
+        typer.echo(f"the model ended its text at once{hint}", err=True)
 
 
 def print_speed(num_tokens: int, seconds: float, note: str = "") -> None:

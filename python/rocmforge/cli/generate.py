@@ -20,6 +20,7 @@ from rocmforge.cli.common import (
     model_path,
     print_json,
     print_speed,
+    say_if_empty,
     template_text,
     utf8,
     write,
@@ -108,9 +109,8 @@ def generate(
                 write(completion.text)
         if not json_output:
             typer.echo()
-            if length == 0 and completion.finish_reason == "stop" and completion.stop_reason is None:
-                hint = "" if by_template or not llm.tokenizer.has_chat_template else "; --chat asks it as a chat would"
-                typer.echo(f"the model ended its text at once{hint}", err=True)
+            hint = "" if by_template or not llm.tokenizer.has_chat_template else "; --chat asks it as a chat would"
+            say_if_empty(completion, length, hint)
             print_speed(num_tokens, time.monotonic() - started)
 
 
