@@ -69,6 +69,16 @@ def model(tiny_model):
     return tiny_model("quant_models/Q4_0")
 
 
+@pytest.fixture(scope="module")
+def engine(model):
+    """An `AsyncLLM` of the tiny model, for the tests of one file."""
+    # The tests of the sources run without the package.
+    from rocmforge import AsyncLLM  # noqa: PLC0415
+
+    with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
+        yield engine
+
+
 @pytest.fixture(scope="session")
 def long_model(tiny_model, tmp_path_factory):
     """The path of a tiny model with room for requests that end in no test by themselves."""

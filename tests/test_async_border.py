@@ -16,12 +16,6 @@ SHORT = SamplingParams(max_tokens=12, ignore_eos=True, seed=1)
 SLOW = SamplingParams(max_tokens=200, n=32, ignore_eos=True, seed=1)
 
 
-@pytest.fixture(scope="module")
-def engine(model):
-    with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
-        yield engine
-
-
 async def close_it(outputs, engine):
     await outputs.aclose()
 

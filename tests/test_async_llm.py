@@ -15,12 +15,6 @@ SLOW = LONG.replace(n=32)
 SHORT = SamplingParams(max_tokens=12, ignore_eos=True, seed=1)
 
 
-@pytest.fixture(scope="module")
-def engine(model):
-    with AsyncLLM(model, max_model_len=256, num_threads=1) as engine:
-        yield engine
-
-
 async def nothing_left(assert_nothing_left, engine):
     await asyncio.to_thread(assert_nothing_left, engine)
 
