@@ -50,8 +50,9 @@ def test_defaults_are_the_engines():
     assert inspect.signature(AsyncLLM) == inspect.signature(LLM)
     params = SamplingParams()
     for name, parameter in inspect.signature(SamplingParams).parameters.items():
+        value = getattr(params, name)
         # An empty list or dictionary is `None` in a signature.
-        assert getattr(params, name) == (parameter.default or getattr(params, name)), name
+        assert (value or None if parameter.default is None else value) == parameter.default, name
 
 
 def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_left):

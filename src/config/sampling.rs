@@ -74,32 +74,34 @@ pub struct SamplingParams {
 
 impl Default for SamplingParams {
     fn default() -> Self {
-        Self {
-            n: 1,
-            max_tokens: 256,
-            min_tokens: 0,
-            temperature: 1.0,
-            top_p: 1.0,
-            top_k: 0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-            stop: Vec::new(),
-            stop_token_ids: Vec::new(),
-            ignore_eos: false,
-            seed: None,
-            logprobs: None,
-            prompt_logprobs: None,
-            skip_special_tokens: true,
-            include_stop_str_in_output: false,
-            output_kind: OutputKind::Cumulative,
-        }
+        Self::DEFAULT
     }
 }
 
 impl SamplingParams {
+    pub const DEFAULT: Self = Self {
+        n: 1,
+        max_tokens: 256,
+        min_tokens: 0,
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        repetition_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        logit_bias: Vec::new(),
+        stop: Vec::new(),
+        stop_token_ids: Vec::new(),
+        ignore_eos: false,
+        seed: None,
+        logprobs: None,
+        prompt_logprobs: None,
+        skip_special_tokens: true,
+        include_stop_str_in_output: false,
+        output_kind: OutputKind::Cumulative,
+    };
+
     /// Checks what can be checked without a model.
     ///
     /// # Errors

@@ -114,14 +114,21 @@ const FIELDS: [&str; 20] = [
     "output_kind",
 ];
 
+/// What the signature below says in words, which a test compares with it.
+const DEFAULT: SamplingParams = SamplingParams::DEFAULT;
+
 #[pymethods]
 impl PySamplingParams {
     #[new]
-    #[pyo3(signature = (n=Count::Number(1), max_tokens=Count::Number(256), min_tokens=Count::Number(0), temperature=Real::Number(1.0),
-        top_p=Real::Number(1.0), top_k=Count::Number(0), min_p=Real::Number(0.0),
-        repetition_penalty=Real::Number(1.0), presence_penalty=Real::Number(0.0), frequency_penalty=Real::Number(0.0), logit_bias=None, stop=None,
-        stop_token_ids=None, ignore_eos=false, seed=None, logprobs=None, prompt_logprobs=None,
-        skip_special_tokens=true, include_stop_str_in_output=false, output_kind=None),
+    #[pyo3(signature = (n=Count::Number(DEFAULT.n), max_tokens=Count::Number(DEFAULT.max_tokens),
+        min_tokens=Count::Number(DEFAULT.min_tokens), temperature=Real::Number(DEFAULT.temperature),
+        top_p=Real::Number(DEFAULT.top_p), top_k=Count::Number(DEFAULT.top_k), min_p=Real::Number(DEFAULT.min_p),
+        repetition_penalty=Real::Number(DEFAULT.repetition_penalty),
+        presence_penalty=Real::Number(DEFAULT.presence_penalty),
+        frequency_penalty=Real::Number(DEFAULT.frequency_penalty), logit_bias=None, stop=None,
+        stop_token_ids=None, ignore_eos=DEFAULT.ignore_eos, seed=None, logprobs=None, prompt_logprobs=None,
+        skip_special_tokens=DEFAULT.skip_special_tokens,
+        include_stop_str_in_output=DEFAULT.include_stop_str_in_output, output_kind=None),
         text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None, \
         stop_token_ids=None, ignore_eos=False, seed=None, logprobs=None, prompt_logprobs=None, \
