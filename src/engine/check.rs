@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::events::with_warnings;
-use super::handle::LoadProgress;
 use super::load::load_tokenizer;
+use super::progress::LoadProgress;
 use super::sampling_defaults::sampling_defaults;
 use crate::Error;
 use crate::gguf::GgufFile;

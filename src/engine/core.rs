@@ -2,14 +2,14 @@
 
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::delivery::{Delivery, Outbox};
 use super::executor::Executor;
-use super::handle::RequestId;
+use super::ids::{RequestId, request_of};
 use super::output::FinishReason;
-use super::request::{Pick, Request, request_of};
+use super::panics::{guarded, panic_message, panicked};
+use super::request::{Pick, Request};
 use super::shared::Shared;
 use super::stats::Stats;
 use super::watch::StepEnd;
@@ -288,20 +288,4 @@ fn message_of(error: Error) -> String {
         Error::StepFailed { problem } => problem,
         other => other.to_string(),
     }
-}
-
-pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> std::thread::Result<T> {
-    catch_unwind(AssertUnwindSafe(f))
-}
-
-/// A panic of ours outside the forward pass fails the one request that it happened in.
-pub(super) fn panicked(doing: &str, payload: &(dyn Any + Send)) -> Error {
-    let problem = format!("a panic in {doing}: {}", panic_message(payload));
-    tracing::error!("{problem}");
-    Error::StepFailed { problem }
-}
-
-pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().map(|s| (*s).to_string());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::core::guarded;
-use super::handle::RequestId;
-use super::output::{SequenceOutput, SharedSink};
+use super::ids::RequestId;
+use super::output::{SequenceOutput, SharedSink, same_sink};
+use super::panics::guarded;
 use super::shared::{Command, Shared};
 
 pub(super) type Delivery = (SharedSink, SequenceOutput);
@@ -111,8 +111,7 @@ impl Outputs {
 impl State {
     fn pack(&mut self, sink: SharedSink, output: SequenceOutput) {
         // Sinks are few (one per event loop or waiting call), and a step's outputs often go to the same one in a row.
-        let same = |parcel: &Parcel| std::ptr::addr_eq(Arc::as_ptr(&parcel.sink), Arc::as_ptr(&sink));
-        let place = self.parcels.iter().rposition(same).unwrap_or_else(|| {
+        let place = self.parcels.iter().rposition(|parcel| same_sink(&parcel.sink, &sink)).unwrap_or_else(|| {
             self.parcels.push(Parcel { sink, outputs: HashMap::new() });
             self.parcels.len() - 1
         });

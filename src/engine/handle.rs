@@ -11,8 +11,10 @@ use parking_lot::{Mutex, RwLock};
 use super::core::Core;
 use super::delivery;
 use super::executor::Executor;
+use super::ids::RequestId;
 use super::load::load_model;
 use super::output::SharedSink;
+use super::progress::LoadProgress;
 use super::records::{Records, RequestRecord};
 use super::shared::{Admission, Command, RequestKind, Shared};
 use super::stats::Stats;
@@ -25,10 +27,6 @@ use crate::kv_cache::{BlockInfo, GroupKind, KvCache, KvCacheConfig};
 use crate::scheduler::Scheduler;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
-
-/// Unique over the life of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(pub u64);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
@@ -57,13 +55,6 @@ pub struct Accepted {
     pub id: RequestId,
     pub name: String,
     pub prompt_token_ids: Vec<u32>,
-}
-
-/// Progress of a load: bytes of weights done and in all.
-#[derive(Debug, Clone, Copy)]
-pub struct LoadProgress {
-    pub done: u64,
-    pub total: u64,
 }
 
 /// Dropping the last handle (they are cheap to clone) shuts the engine down.

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use super::core::{Core, guarded, panicked};
-use super::handle::RequestId;
-use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
+use super::core::Core;
+use super::ids::{RequestId, request_of, seq_id};
+use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
+use super::panics::{guarded, panicked};
 use super::records::RequestRecord;
-use super::request::{Generation, Pick, Request, Work, request_of, seq_id};
+use super::request::{Generation, Pick, Request, Work};
 use super::sequence::{EndRules, Sequence, TextStream};
 use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
@@ -247,11 +248,6 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// The same object, whatever vtable its pointers carry.
-pub(super) fn same_sink(a: &SharedSink, b: &SharedSink) -> bool {
-    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
 }
 
 fn seconds(micros: u64) -> f64 {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::executor::Executor;
-use super::handle::LoadProgress;
+use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::cpu::{CpuLoader, Isa};

@@ -7,7 +7,7 @@
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
 //! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared`
 //! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
-//! requests.
+//! requests. `ids`, `output`, `progress` and `panics` are below all of them.
 
 pub mod chat;
 pub mod check;
@@ -18,9 +18,12 @@ pub mod doctor;
 pub mod events;
 pub mod executor;
 pub mod handle;
+mod ids;
 mod lifecycle;
 mod load;
 pub mod output;
+mod panics;
+mod progress;
 mod publish;
 mod records;
 mod request;
@@ -38,9 +41,11 @@ mod validate;
 mod watch;
 
 pub use executor::Executor;
-pub use handle::{Accepted, Engine, LoadProgress, NewRequest, PendingLogits, Prompt, RequestId};
+pub use handle::{Accepted, Engine, NewRequest, PendingLogits, Prompt};
+pub use ids::RequestId;
 pub use load::LoadedModel;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
+pub use progress::LoadProgress;
 pub use records::RequestRecord;
 pub use sink::ChannelSink;
 pub use stats::Stats;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::handle::RequestId;
+use super::ids::RequestId;
 use crate::Error;
 pub use crate::sampler::{TokenLogprob, TokenLogprobs};
 
@@ -68,3 +68,8 @@ pub trait OutputSink: Send + Sync {
 }
 
 pub type SharedSink = Arc<dyn OutputSink>;
+
+/// The same object, whatever vtable its pointers carry.
+pub(super) fn same_sink(a: &SharedSink, b: &SharedSink) -> bool {
+    std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}

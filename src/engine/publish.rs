@@ -1,7 +1,7 @@
 //! What the engine thread shows to the other threads.
 
 use super::core::Core;
-use super::handle::RequestId;
+use super::ids::RequestId;
 use super::output::FinishReason;
 use super::request::Work;
 use super::stats::Stats;

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::RequestId;
+use super::ids::RequestId;
 use super::output::{FinishReason, RequestMetrics};
 use crate::Error;
 

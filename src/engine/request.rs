@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::handle::RequestId;
+use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::sequence::Sequence;
 use crate::config::SamplingParams;
@@ -12,19 +12,6 @@ use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
 use crate::selection::{Selection, Wanted, Wish};
 use crate::{Error, Result};
-
-/// Bits of a `SeqId` that hold the sequence's index among the `n` of its request.
-const INDEX_BITS: u32 = 16;
-/// Sequences of one request at most.
-pub(super) const MAX_SEQUENCES: usize = 1 << INDEX_BITS;
-
-pub(super) fn seq_id(request: RequestId, index: usize) -> SeqId {
-    SeqId(request.0 << INDEX_BITS | index as u64)
-}
-
-pub(super) fn request_of(seq: SeqId) -> (RequestId, usize) {
-    (RequestId(seq.0 >> INDEX_BITS), (seq.0 & (MAX_SEQUENCES as u64 - 1)) as usize)
-}
 
 /// A token that was sampled for a sequence in this step.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 
-use super::handle::RequestId;
+use super::ids::RequestId;
 use super::output::SharedSink;
 use super::records::Records;
 use super::stats::Stats;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
-use super::core::{Core, guarded, panic_message};
+use super::core::Core;
 use super::output::FinishReason;
+use super::panics::{guarded, panic_message};
 use super::shared::Command;
 use crate::backend::MemoryLedger;
 use crate::{Error, Result};

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::handle::RequestId;
+use super::ids::RequestId;
 use crate::interrupt::Interrupt;
 
 /// A step that others have a part in runs at least for so long: a decode of many sequences is mostly over by then.

@@ -6,7 +6,7 @@ use super::fake::hashed;
 use super::support::*;
 use crate::config::{EngineConfig, SamplingParams};
 use crate::engine::FinishReason;
-use crate::engine::handle::RequestId;
+use crate::engine::RequestId;
 use crate::engine::output::RequestMetrics;
 use crate::engine::records::{MAX_RECORDS, Records, RequestRecord};
 
