@@ -1,6 +1,5 @@
 //! Arguments of the backend's operations: plain data, checked once before any pointer is formed.
 
-use super::ExpertTensors;
 use crate::batch::Batch;
 use crate::config::KvCacheDtype;
 use crate::tensor::TensorView;
@@ -11,14 +10,6 @@ use crate::{Error, Result};
 pub struct LinearPart<'a> {
     pub weight: TensorView<'a>,
     pub bias: Option<TensorView<'a>>,
-}
-
-/// One call of a loader's `upload_matrix`, `upload_experts` or `upload_vector`.
-#[derive(Debug, Clone)]
-pub enum Upload<'a> {
-    Matrix(Vec<LinearPart<'a>>),
-    Experts(Box<ExpertTensors<'a>>),
-    Vector(TensorView<'a>),
 }
 
 /// How RoPE pairs the elements of a head: adjacent ones (llama), or the two halves (qwen).

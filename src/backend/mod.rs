@@ -9,11 +9,13 @@ pub mod cpu;
 mod experts;
 pub mod gpu;
 mod host_memory;
+mod upload;
 
 pub use args::{
-    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation, Upload,
+    Activation, AttentionArgs, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, Rotation,
 };
 pub use experts::{ExpertSpec, ExpertTensors};
+pub use upload::Upload;
 
 use crate::Result;
 use crate::batch::Batch;

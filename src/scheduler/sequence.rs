@@ -1,6 +1,6 @@
 //! One sequence as the scheduler keeps it.
 
-use super::{NewSequence, ScheduledSeq, SeqId};
+use super::{NewSequence, SeqId};
 use crate::kv_cache::{HashChain, SeqBlocks};
 
 /// Order in which sequences are served; the last is the first to be preempted.
@@ -114,14 +114,6 @@ impl Sequence {
             self.num_expected += 1;
         }
         end == len
-    }
-
-    /// Takes back the newest step that holds it.
-    pub(super) fn unschedule(&mut self, scheduled: &ScheduledSeq) {
-        let end = scheduled.start + scheduled.num_tokens;
-        self.in_flight -= 1;
-        self.num_scheduled = scheduled.start;
-        self.num_expected -= usize::from(scheduled.samples && self.tokens.len() + self.num_expected > end);
     }
 
     /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.

@@ -30,6 +30,16 @@ pub struct ScheduledSeq {
     pub samples: bool,
 }
 
+impl Sequence {
+    /// Takes back the newest step that holds it.
+    pub(super) fn unschedule(&mut self, scheduled: &ScheduledSeq) {
+        let end = scheduled.start + scheduled.num_tokens;
+        self.in_flight -= 1;
+        self.num_scheduled = scheduled.start;
+        self.num_expected -= usize::from(scheduled.samples && self.tokens.len() + self.num_expected > end);
+    }
+}
+
 impl Scheduler {
     pub(super) fn build_step(&mut self, id: u64, picks: Picks, kv: &KvCacheConfig) -> Step {
         let num_tokens = picks.entries.iter().map(|pick| pick.num_tokens).sum();

@@ -2,10 +2,9 @@
 
 use std::rc::Rc;
 
-use super::callable::Callable;
 use super::fault::{Fault, Res};
-use super::value::Value;
-use super::{loops, methods};
+use super::methods;
+use super::value::{Callable, Loop, Value};
 
 /// Characters of a name in the error of who uses what is not there: a template can make names of many megabytes.
 const SHOWN: usize = 64;
@@ -49,7 +48,7 @@ fn method(value: &Value, name: &str) -> Option<&'static str> {
         Value::Dict(_) => DICT,
         Value::List(_) => LIST,
         Value::Tuple(_) => TUPLE,
-        Value::Loop(_) => loops::METHODS,
+        Value::Loop(_) => Loop::METHODS,
         Value::Callable(callable) if matches!(**callable, Callable::Cycler { .. }) => CYCLER,
         _ => return None,
     };

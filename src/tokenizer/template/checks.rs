@@ -1,9 +1,9 @@
 //! The tests of `is`.
 
+use super::args::{Args, required};
 use super::ast::{Comparison, Operator};
-use super::callable::{Args, required};
 use super::fault::{Fault, Res};
-use super::filters;
+use super::filter_names;
 use super::methods;
 use super::operators::{arithmetic, compare};
 use super::value::Value;
@@ -94,7 +94,7 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
         "string" => matches!(value, Value::Str(_)),
         "lower" => matches!(value, Value::Str(text) if methods::is_lower(text.as_str())),
         "upper" => matches!(value, Value::Str(text) if methods::is_upper(text.as_str())),
-        "filter" => matches!(value, Value::Str(name) if filters::is_known(name.as_str())),
+        "filter" => matches!(value, Value::Str(name) if filter_names::is_known(name.as_str())),
         "test" => matches!(value, Value::Str(name) if NAMES.contains(&name.as_str())),
         _ => return Err(Fault::new(format!("no test named '{name}'"))),
     })

@@ -1,8 +1,8 @@
 //! Values of expressions.
 
 use super::access;
+use super::args::{Args, wrong};
 use super::ast::{Arguments, Expr, Operator, Post};
-use super::callable::{Args, Callable, wrong};
 use super::checks;
 use super::fault::{Fault, Res};
 use super::filters;
@@ -10,7 +10,7 @@ use super::functions;
 use super::operators::{arithmetic, compare};
 use super::run::Run;
 use super::text::{Builder, Origin, Text};
-use super::value::Value;
+use super::value::{Callable, Value};
 
 impl Run {
     pub(super) fn eval(&mut self, expr: &Expr) -> Res<Value> {

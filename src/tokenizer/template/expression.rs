@@ -2,8 +2,8 @@
 
 use super::ast::{Arguments, Comparison, Expr, Operator, Post};
 use super::fault::Res;
-use super::lexer::Token;
 use super::parser::Parser;
+use super::token::Token;
 
 impl Parser {
     pub(super) fn expression(&mut self) -> Res<Expr> {

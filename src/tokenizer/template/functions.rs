@@ -4,13 +4,12 @@ use std::cell::Cell;
 use std::fmt::Write;
 use std::rc::Rc;
 
-use super::callable::{Args, Callable, int_or, optional_text, required, text};
+use super::args::{Args, int_or, optional_text, required, text};
 use super::fault::{Fault, Res};
 use super::meter::Charge;
 use super::methods;
-use super::names::Names;
 use super::text::{Origin, Text};
-use super::value::{List, Value};
+use super::value::{Callable, List, Names, Value};
 
 /// Longest `range`, as in Jinja's sandbox.
 const MAX_RANGE: i128 = 100_000;
@@ -65,7 +64,7 @@ fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
             drop(Charge::new(size_of_val(dict.entries()))?);
             dict.entries().to_vec()
         }
-        [other, ..] => return Err(super::callable::wrong(what, other, "a mapping, or named arguments")),
+        [other, ..] => return Err(super::args::wrong(what, other, "a mapping, or named arguments")),
     };
     for (name, value) in named {
         entries.push((Value::made(&name)?, value));

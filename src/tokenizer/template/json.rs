@@ -1,7 +1,7 @@
 //! The `tojson` filter as chat templates mean it: Python's `json.dumps(value, ensure_ascii=False)`, not the variant
 //! for HTML that template engines have.
 
-use super::callable::{Args, bool_or, text};
+use super::args::{Args, bool_or, text};
 use super::fault::{Fault, Res};
 use super::show;
 use super::text::{Builder, Text};
@@ -21,7 +21,7 @@ pub(super) fn tojson(value: &Value, args: Args) -> Res<Value> {
             let part = |at: usize| text(pair.items().get(at), "tojson: separators");
             (part(0)?.as_str().to_owned(), part(1)?.as_str().to_owned())
         }
-        Some(other) => return Err(super::callable::wrong("tojson: separators", other, "two strings")),
+        Some(other) => return Err(super::args::wrong("tojson: separators", other, "two strings")),
     };
     let ascii = bool_or(ascii.as_ref(), false);
     let mut writer = Writer {

@@ -1,28 +1,9 @@
 //! Tokens of a template's source, with Jinja's rules for white space as transformers sets them: `trim_blocks`,
 //! `lstrip_blocks`, and one newline at the end of the source dropped.
 
-use std::sync::Arc;
-
 use super::fault::{Fault, Res};
 use super::literals;
-
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Token {
-    /// Source outside of tags.
-    Text(Box<str>),
-    /// `{{` and `}}`
-    PrintBegin,
-    PrintEnd,
-    /// `{%` and `%}`
-    TagBegin,
-    TagEnd,
-    Name(Arc<str>),
-    Str(Box<str>),
-    Int(i128),
-    Float(f64),
-    Symbol(&'static str),
-    End,
-}
+use super::token::Token;
 
 /// Longer ones first, so that the first that fits is right.
 const SYMBOLS: &[&str] = &[

@@ -1,7 +1,7 @@
 //! Numbers and strings as they are written in a template.
 
 use super::fault::{Fault, Res};
-use super::lexer::Token;
+use super::token::Token;
 
 /// The number at the start of `source`, with its length in bytes. After a dot it is an index, without a fraction.
 pub(super) fn number(source: &str, after_dot: bool) -> Res<(Token, usize)> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use hashbrown::HashSet;
 
-use super::callable::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
+use super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument, wrong};
 use super::fault::{Fault, Res};
 use super::lexer::is_space;
 use super::meter;

@@ -7,38 +7,36 @@
 //! `eval` are it, the rest are Python's strings, lists and numbers.
 
 mod access;
+mod args;
 mod ast;
-mod callable;
 mod checks;
 mod content;
 mod eval;
 mod expression;
 mod fault;
+mod filter_names;
 mod filters;
 mod functions;
 mod json;
 mod lexer;
 mod literals;
-mod loops;
 mod meter;
 mod methods;
-mod names;
 mod operators;
 mod parser;
 mod percent;
 mod run;
-mod scope;
 mod show;
 mod text;
+mod token;
 mod value;
 
 use std::ops::Range;
 
 use self::fault::{Fault, Res};
 use self::run::Run;
-use self::scope::Scope;
 use self::text::{Origin, Text};
-use self::value::Value;
+use self::value::{Scope, Value};
 use super::{Tokenizer, special};
 use crate::gguf::Metadata;
 use crate::{Error, Result};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::ast::{Body, Expr, For, Macro, Name, Node, Post, Statement, Target};
 use super::fault::{Fault, Res};
-use super::lexer::{self, Token};
+use super::lexer;
+use super::token::Token;
 
 /// Blocks and parentheses in each other; real templates have some tens.
 const MAX_DEPTH: usize = 200;

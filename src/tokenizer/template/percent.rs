@@ -1,6 +1,6 @@
 //! `'%s' % value` and `'{}'.format(value)`.
 
-use super::callable::Args;
+use super::args::Args;
 use super::fault::{Fault, Res};
 use super::text::{Builder, Origin, Text};
 use super::value::Value;

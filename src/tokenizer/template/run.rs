@@ -3,15 +3,12 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::args::Args;
 use super::ast::{Body, Expr, For, Macro, Name, Node, Post, Statement, Target};
-use super::callable::{Args, Callable};
 use super::fault::{Fault, Res};
-use super::loops::Loop;
 use super::meter::{self, Charge};
-use super::names::Names;
-use super::scope::Scope;
 use super::text::{Builder, Origin, Text};
-use super::value::{List, Value};
+use super::value::{Callable, List, Loop, Names, Scope, Value};
 
 /// Trees and macros in each other. With the stack that a rendering gets it holds the deepest.
 const MAX_DEPTH: usize = 5_000;
@@ -186,7 +183,7 @@ impl Run {
             return Err(Fault::new("loop: the loop is not marked as recursive"));
         }
         let [items] = args.bind("loop", ["items"])?;
-        let items = super::callable::required(items, "loop")?.iterate()?;
+        let items = super::args::required(items, "loop")?.iterate()?;
         let (text, flow) = self.captured(|run| run.run_loop(&state.definition, items, state.depth + 1))?;
         match flow {
             Flow::On => Ok(Value::Str(text)),

@@ -4,7 +4,7 @@
 //! Every format is seen as blocks of 32 unsigned codes: `weight = scale * (code - 2^OFFSET) + min`, with one scale
 //! (and min) per block or per half block.
 
-use super::kernels::Lanes;
+use super::lanes::Lanes;
 use crate::quant::GgmlType;
 
 /// Where the codes of four consecutive elements lie: in four consecutive bytes, at one shift.

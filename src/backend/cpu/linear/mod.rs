@@ -9,6 +9,7 @@
 
 mod formats;
 mod kernels;
+mod lanes;
 mod layout;
 mod memory;
 mod part;

@@ -4,37 +4,13 @@ mod order;
 mod sequences;
 mod strings;
 
+use super::args::{Args, bool_or, int_or, required};
 use super::ast::Name;
-use super::callable::{Args, bool_or, int_or, required};
 use super::checks;
 use super::fault::{Fault, Res};
 use super::run::Run;
 use super::value::Value;
-use super::{access, functions, json};
-
-/// Those that `apply` knows beside the filters of strings and of sequences.
-const NAMES: &[&str] = &[
-    "abs",
-    "attr",
-    "d",
-    "default",
-    "float",
-    "int",
-    "items",
-    "map",
-    "reject",
-    "rejectattr",
-    "round",
-    "safe",
-    "select",
-    "selectattr",
-    "string",
-    "tojson",
-];
-
-pub(super) fn is_known(name: &str) -> bool {
-    [NAMES, strings::NAMES, sequences::NAMES].iter().any(|names| names.contains(&name))
-}
+use super::{access, filter_names, functions, json};
 
 pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res<Value> {
     run.nested(|run| match name {
@@ -46,7 +22,7 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
         "default" | "d" => default(value, args),
         "attr" => {
             let [attribute] = args.bind(name, ["name"])?;
-            let attribute = super::callable::text(attribute.as_ref(), name)?;
+            let attribute = super::args::text(attribute.as_ref(), name)?;
             access::attribute(value, attribute.as_str())
         }
         "tojson" => json::tojson(value, args),
@@ -55,13 +31,13 @@ pub(super) fn apply(run: &mut Run, name: &str, value: &Value, args: Args) -> Res
             match value {
                 Value::Dict(dict) => functions::pairs(dict.entries()),
                 Value::Undefined(_) => Value::list(Vec::new()),
-                other => Err(super::callable::wrong(name, other, "a mapping")),
+                other => Err(super::args::wrong(name, other, "a mapping")),
             }
         }
         "abs" | "int" | "float" | "round" => number(name, value, args),
         "safe" | "string" => args.none(name).and_then(|()| value.to_text()).map(Value::Str),
-        name if strings::NAMES.contains(&name) => strings::apply(name, value, args),
-        name if sequences::NAMES.contains(&name) => sequences::apply(name, value, args),
+        name if filter_names::STRINGS.contains(&name) => strings::apply(name, value, args),
+        name if filter_names::SEQUENCES.contains(&name) => sequences::apply(name, value, args),
         _ => Err(Fault::new(format!("no filter named '{name}'"))),
     })
 }
@@ -103,7 +79,7 @@ fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Re
     };
     let test: Option<Name> = match args.positional.is_empty() {
         true => None,
-        false => Some(super::callable::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
+        false => Some(super::args::text(Some(&args.positional.remove(0)), "select")?.as_str().into()),
     };
     let mut selected = Vec::new();
     for item in value.iterate()?.items() {
@@ -128,7 +104,7 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
             match value {
                 Value::Float(value) => Ok(Value::Float(value.abs())),
                 value => {
-                    let int = value.as_int().ok_or_else(|| super::callable::wrong(name, value, "a number"))?;
+                    let int = value.as_int().ok_or_else(|| super::args::wrong(name, value, "a number"))?;
                     int.checked_abs().map(Value::Int).ok_or_else(overflow)
                 }
             }
@@ -145,7 +121,7 @@ fn number(name: &str, value: &Value, args: Args) -> Res<Value> {
         _ => {
             let [precision, method] = args.bind(name, ["precision", "method"])?;
             let precision = int_or(precision.as_ref(), name, 0)?;
-            let float = value.as_float().ok_or_else(|| super::callable::wrong(name, value, "a number"))?;
+            let float = value.as_float().ok_or_else(|| super::args::wrong(name, value, "a number"))?;
             let places = precision.clamp(-400, 400) as i32;
             let scale = 10f64.powi(places);
             Ok(match method.as_ref() {

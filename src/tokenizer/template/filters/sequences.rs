@@ -1,6 +1,6 @@
 //! Filters of lists, mappings and other sequences.
 
-use super::super::callable::{Args, bool_or, count_or, required, text as text_argument, wrong};
+use super::super::args::{Args, bool_or, count_or, required, text as text_argument, wrong};
 use super::super::fault::{Fault, Res};
 use super::super::meter::{self, Charge};
 use super::super::operators::{arithmetic, order};
@@ -9,12 +9,7 @@ use super::super::{access, ast::Operator};
 use super::order::{sort_key, sorted};
 use super::{Path, optional_path, strings};
 
-pub(super) const NAMES: &[&str] = &[
-    "batch", "count", "dictsort", "first", "groupby", "join", "last", "length", "list", "max", "min", "reverse",
-    "slice", "sort", "sum", "unique",
-];
-
-/// Applies one of `NAMES`.
+/// Applies one of `filter_names::SEQUENCES`.
 pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
     match name {
         "length" | "count" => args.none(name).and_then(|()| length(value)),

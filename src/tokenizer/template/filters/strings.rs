@@ -1,31 +1,13 @@
 //! Filters of strings; what is no string is written as one first, as in Jinja.
 
-use super::super::callable::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument};
+use super::super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument};
 use super::super::fault::{Fault, Res};
 use super::super::lexer::is_space;
 use super::super::text::{Builder, Origin, Text};
 use super::super::value::Value;
 use super::super::{methods, percent};
 
-pub(super) const NAMES: &[&str] = &[
-    "capitalize",
-    "center",
-    "e",
-    "escape",
-    "forceescape",
-    "format",
-    "indent",
-    "lower",
-    "replace",
-    "title",
-    "trim",
-    "truncate",
-    "upper",
-    "urlencode",
-    "wordcount",
-];
-
-/// Applies one of `NAMES`.
+/// Applies one of `filter_names::STRINGS`.
 pub(super) fn apply(name: &str, value: &Value, args: Args) -> Res<Value> {
     let text = &value.to_text()?;
     super::super::meter::work(text.as_str().len())?;

@@ -3,8 +3,8 @@
 
 use std::arch::x86_64::*;
 
+use super::super::lanes::{Lanes, unroll};
 use super::avx512::shift;
-use super::lanes::{Lanes, unroll};
 
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx2;

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::lanes::{Lanes, unroll};
+use super::super::lanes::{Lanes, unroll};
 
 #[derive(Clone, Copy)]
 pub(in super::super) struct Avx512;

@@ -5,9 +5,9 @@
 //! acc)`. The sums of products are exact in i32 (at most 32 · 255 · 127).
 
 use super::super::formats::Format;
+use super::super::lanes::{Lanes, unroll};
 use super::super::q8::{BLOCK, Q8Block};
 use super::TileArgs;
-use super::lanes::{Lanes, unroll};
 
 /// The 8 groups of four codes of 16 rows, as bytes; see `tile::Layout` for the planes.
 ///

@@ -1,9 +1,9 @@
 //! The micro-kernel of float weights: 16 outputs (the lanes) times up to 16 rows of f32 activations, one fused
 //! multiply-add per element, `k` rising.
 
+use super::super::lanes::{Lanes, unroll};
 use super::TileArgs;
 use super::block::AHEAD;
-use super::lanes::{Lanes, unroll};
 use crate::quant::GgmlType;
 
 /// An element type of float weights.

@@ -8,15 +8,14 @@ mod avx2;
 mod avx512;
 mod block;
 mod float;
-mod lanes;
 mod quantize;
 mod scalar;
 
 pub(super) use block::side_bytes;
 pub(super) use float::element_bytes;
-pub(super) use lanes::Lanes;
 
 use super::formats::{Format, with_format};
+use super::lanes::Lanes;
 use super::q8::Q8Block;
 use crate::backend::cpu::simd::{Isa, Level};
 use crate::quant::GgmlType;

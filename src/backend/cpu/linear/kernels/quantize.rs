@@ -1,7 +1,7 @@
 //! The quantiser of activations; see `q8` for the layout.
 
+use super::super::lanes::Lanes;
 use super::super::q8::{BLOCK, Q8Block};
-use super::lanes::Lanes;
 
 /// Below this, 127 / amax overflows: such a block is zero to 8 bits of anything else in a row.
 const TINY: f32 = 1e-30;

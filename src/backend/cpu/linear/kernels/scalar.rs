@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::lanes::Lanes;
+use super::super::lanes::Lanes;
 
 #[derive(Clone, Copy)]
 pub(in super::super) struct Scalar;

@@ -1,18 +1,26 @@
-//! Values of a running template: Python's, as far as chat templates see them.
+//! Values of a running template: Python's, as far as chat templates see them. What they hold holds values again
+//! (namespaces, loops, macros with the variables that these see), so all of that is in this folder.
+
+mod callable;
+mod loops;
+mod names;
+mod scope;
 
 use std::rc::Rc;
 
-use super::callable::Callable;
+pub(super) use callable::Callable;
+pub(super) use loops::Loop;
+pub(super) use names::Names;
+pub(super) use scope::Scope;
+
 use super::fault::{Fault, Res};
-use super::loops::Loop;
 use super::meter::{self, Charge};
-use super::names::Names;
 use super::text::{Origin, Text};
 
 /// Lists in lists; deeper ones are refused, so that walking and freeing them needs a bounded stack.
 const MAX_DEPTH: usize = 500;
 /// Bytes of a list or mapping beside its items.
-pub(super) const OVERHEAD: usize = 96;
+const OVERHEAD: usize = 96;
 
 /// Roles that may become part of a control token although the client names them: there are templates that write
 /// `'<|' + message.role + '|>'`, and that a client chooses among these words is what the role is for.

@@ -6,7 +6,7 @@
 /// Every function may use the instruction set of its implementor: call them only inside a function compiled for it,
 /// on a processor that has it. Pointers must be valid for the bytes that the function's comment names, unaligned.
 /// Results are equal bit for bit in all implementations (NaN payloads aside).
-pub(in super::super) trait Lanes: Copy {
+pub(super) trait Lanes: Copy {
     /// 64 bytes: 4 consecutive elements of each of 16 rows.
     type Bytes: Copy;
     /// 16 × i32.

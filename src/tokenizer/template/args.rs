@@ -1,38 +1,10 @@
-//! What a template can call, and the arguments of a call.
+//! The arguments of a call, and what each of them must be.
 
-use std::cell::Cell;
-use std::sync::Arc;
-
-use super::ast::{Macro, Name};
+use super::ast::Name;
 use super::fault::{Fault, Res};
 use super::meter::Charge;
-use super::scope::Scope;
 use super::text::Text;
-use super::value::{List, Value};
-
-#[derive(Debug)]
-pub(super) enum Callable {
-    /// A global function.
-    Function(&'static str),
-    Method {
-        receiver: Value,
-        name: &'static str,
-    },
-    /// Sees the scopes around its definition, whoever calls it; the body of `{% call %}` is one as well.
-    Macro {
-        definition: Arc<Macro>,
-        scopes: Vec<Scope>,
-        _charge: Charge,
-    },
-    Cycler {
-        items: List,
-        at: Cell<usize>,
-    },
-    Joiner {
-        separator: Text,
-        used: Cell<bool>,
-    },
-}
+use super::value::Value;
 
 #[derive(Debug, Default)]
 pub(super) struct Args {

@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 
-use super::ast::Name;
-use super::fault::Res;
-use super::meter::{self, Charge};
-use super::value::{OVERHEAD, Value};
+use super::{OVERHEAD, Value};
+use crate::tokenizer::template::ast::Name;
+use crate::tokenizer::template::fault::Res;
+use crate::tokenizer::template::meter::{self, Charge};
 
 #[derive(Debug, Default)]
-pub(super) struct Names(RefCell<Entries>);
+pub(in super::super) struct Names(RefCell<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -18,18 +18,18 @@ struct Entries {
 
 impl Names {
     /// None yet, and charged all the same: a template may make any number of namespaces.
-    pub(super) fn new() -> Res<Self> {
+    pub(in super::super) fn new() -> Res<Self> {
         let charge = Charge::new(OVERHEAD)?;
         Ok(Self(RefCell::new(Entries { entries: Vec::new(), charge })))
     }
 
-    pub(super) fn get(&self, name: &str) -> Res<Option<Value>> {
+    pub(in super::super) fn get(&self, name: &str) -> Res<Option<Value>> {
         let Entries { entries, .. } = &*self.0.borrow();
         meter::spend(entries.len() / 32)?;
         Ok(entries.iter().find(|(other, _)| **other == *name).map(|(_, value)| value.clone()))
     }
 
-    pub(super) fn set(&self, name: &Name, value: Value) -> Res<()> {
+    pub(in super::super) fn set(&self, name: &Name, value: Value) -> Res<()> {
         let mut borrowed = self.0.borrow_mut();
         let Entries { entries, charge } = &mut *borrowed;
         meter::spend(1 + entries.len() / 16)?;
@@ -49,7 +49,7 @@ impl Names {
     }
 
     /// Frees the values, which may hold these names.
-    pub(super) fn clear(&self) {
+    pub(in super::super) fn clear(&self) {
         let entries = std::mem::take(&mut self.0.borrow_mut().entries);
         drop(entries);
     }

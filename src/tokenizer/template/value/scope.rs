@@ -7,7 +7,7 @@ use super::names::Names;
 
 /// The variables of a block. The macros defined in the block share it: they see what it is given later as well.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Scope(Rc<Inner>);
+pub(in super::super) struct Scope(Rc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -16,12 +16,12 @@ struct Inner {
 }
 
 impl Scope {
-    pub(super) fn variables(&self) -> &Names {
+    pub(in super::super) fn variables(&self) -> &Names {
         &self.0.variables
     }
 
     /// Notes that a macro holds this scope; whether that is new.
-    pub(super) fn share(&self) -> bool {
+    pub(in super::super) fn share(&self) -> bool {
         !self.0.shared.replace(true)
     }
 }

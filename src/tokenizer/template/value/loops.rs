@@ -3,13 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use super::ast::For;
-use super::fault::{Fault, Res};
-use super::meter::Charge;
-use super::value::{List, Value};
+use super::{List, Value};
+use crate::tokenizer::template::ast::For;
+use crate::tokenizer::template::fault::{Fault, Res};
+use crate::tokenizer::template::meter::Charge;
 
 #[derive(Debug)]
-pub(super) struct Loop {
+pub(in super::super) struct Loop {
     pub definition: Arc<For>,
     pub items: List,
     /// From 0.
@@ -20,15 +20,15 @@ pub(super) struct Loop {
     _charge: Charge,
 }
 
-pub(super) const METHODS: &[&str] = &["cycle", "changed"];
-
 impl Loop {
-    pub(super) fn new(definition: Arc<For>, items: List, depth: usize) -> Res<Self> {
+    pub(in super::super) const METHODS: &[&str] = &["cycle", "changed"];
+
+    pub(in super::super) fn new(definition: Arc<For>, items: List, depth: usize) -> Res<Self> {
         let _charge = Charge::new(size_of::<Self>())?;
         Ok(Self { definition, items, index: Cell::new(0), depth, changed: RefCell::new(None), _charge })
     }
 
-    pub(super) fn attribute(&self, name: &str) -> Res<Option<Value>> {
+    pub(in super::super) fn attribute(&self, name: &str) -> Res<Option<Value>> {
         let (index, length) = (self.index.get(), self.items.items().len());
         let item = |at: Option<usize>, what: &str| {
             at.and_then(|at| self.items.items().get(at)).map_or_else(|| Value::undefined(what), |item| Ok(item.clone()))
@@ -50,13 +50,13 @@ impl Loop {
     }
 
     /// One of the values, each in its turn.
-    pub(super) fn cycle(&self, values: &[Value]) -> Res<Value> {
+    pub(in super::super) fn cycle(&self, values: &[Value]) -> Res<Value> {
         let at = self.index.get().checked_rem(values.len());
         at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("loop.cycle: no items to cycle through"))
     }
 
     /// Whether the values differ from those of the last call.
-    pub(super) fn changed(&self, values: Vec<Value>) -> Res<Value> {
+    pub(in super::super) fn changed(&self, values: Vec<Value>) -> Res<Value> {
         let mut same = false;
         let values = List::new(values)?;
         if let Some(last) = &*self.changed.borrow() {

@@ -1,0 +1,12 @@
+//! What a loader is given, as data: so it can be counted before any of it is uploaded.
+
+use super::{ExpertTensors, LinearPart};
+use crate::tensor::TensorView;
+
+/// One call of a loader's `upload_matrix`, `upload_experts` or `upload_vector`.
+#[derive(Debug, Clone)]
+pub enum Upload<'a> {
+    Matrix(Vec<LinearPart<'a>>),
+    Experts(Box<ExpertTensors<'a>>),
+    Vector(TensorView<'a>),
+}

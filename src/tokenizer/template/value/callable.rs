@@ -1,0 +1,34 @@
+//! What a template can call.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use super::scope::Scope;
+use super::{List, Value};
+use crate::tokenizer::template::ast::Macro;
+use crate::tokenizer::template::meter::Charge;
+use crate::tokenizer::template::text::Text;
+
+#[derive(Debug)]
+pub(in super::super) enum Callable {
+    /// A global function.
+    Function(&'static str),
+    Method {
+        receiver: Value,
+        name: &'static str,
+    },
+    /// Sees the scopes around its definition, whoever calls it; the body of `{% call %}` is one as well.
+    Macro {
+        definition: Arc<Macro>,
+        scopes: Vec<Scope>,
+        _charge: Charge,
+    },
+    Cycler {
+        items: List,
+        at: Cell<usize>,
+    },
+    Joiner {
+        separator: Text,
+        used: Cell<bool>,
+    },
+}
