@@ -1,4 +1,4 @@
-"""Reads Rust sources well enough to check the architecture: comments and literals out, crate paths resolved."""
+"""Reads Rust sources well enough to check the architecture: without comments, literals and tests."""
 
 import re
 import subprocess
@@ -50,47 +50,6 @@ def without_inline_tests(code: str) -> str:
     """Drops a `#[cfg(test)] mod name { … }`, which stands at the end of its file, and the heads of such functions."""
     code = re.split(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?mod\s+\w+\s*\{", code, maxsplit=1)[0]
     return re.sub(r"#\[cfg\(test\)\]\s*(?:pub(?:\([a-z]+\))?\s+)?fn\s+\w+", "", code)
-
-
-def module_path(path: Path) -> list[str]:
-    """`a/b.rs` and `a/b/mod.rs`, relative to src, are the module `a::b`."""
-    parts = list(path.with_suffix("").parts)
-    return parts[:-1] if parts[-1] in ("mod", "lib") else parts
-
-
-def _heads(code: str, start: int) -> Iterator[str]:
-    """The first path segments that follow `crate::` at `start`: one name, or each name of a `{group}`."""
-    if not code.startswith("{", start):
-        name = re.compile(r"\s*(\w+)").match(code, start)
-        if name:
-            yield name.group(1)
-        return
-    depth, head = 0, ""
-    for char in code[start:]:
-        if char in "{},":
-            if depth == 1 and head.strip():
-                yield re.split(r"\W", head.strip(), maxsplit=1)[0]
-            head = ""
-            depth += (char == "{") - (char == "}")
-            if depth == 0:
-                return
-        elif depth == 1:
-            head += char
-
-
-def crate_imports(path: Path, code: str) -> set[str]:
-    """Names of the crate's top level that a file uses, through `crate::…` or a chain of `super::` that ends there.
-
-    `path` is relative to src; `code` is what `code_only` returns.
-    """
-    found: set[str] = set()
-    for match in re.finditer(r"\bcrate\s*::\s*", code):
-        found.update(_heads(code, match.end()))
-    module = module_path(path)
-    for match in re.finditer(r"(?:\bsuper\s*::\s*)+", code):
-        if match.group().count("super") == len(module):
-            found.update(_heads(code, match.end()))
-    return found
 
 
 def rust_files(root: Path = SRC) -> Iterator[tuple[Path, str]]:

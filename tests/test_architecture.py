@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from rust_imports import circles, crate_imports, file_imports
 from rust_source import (
     ROOT,
     code_only,
-    crate_imports,
     is_test_file,
     product_files,
     rust_files,
@@ -144,6 +144,98 @@ def test_rust_sources_keep_the_rule(rule: str) -> None:
 def test_rule_finds_its_bad_sample(rule: str) -> None:
     check, path, bad = RULES[rule]
     assert check(Path(path), bad) != []
+
+
+# Circles of imports that are still there. Nothing may be added; what is gone comes off the list.
+KNOWN_CIRCLES = {
+    frozenset({"backend/gpu/graph", "backend/gpu/stream"}),
+    frozenset({"backend/gpu/loader/budget", "backend/gpu/loader/stacks"}),
+    frozenset(
+        f"backend/gpu/{member}"
+        for member in (
+            "backend",
+            "buffer",
+            "compile",
+            "describe",
+            "functions",
+            "graphs",
+            "helper",
+            "kernels",
+            "loader",
+            "ops",
+            "rehearse",
+            "replay",
+            "select",
+            "self_test",
+            "step",
+            "tuning",
+            "upload",
+            "vendor",
+        )
+    ),
+}
+
+
+def test_no_circle_of_imports() -> None:
+    found = circles(file_imports(dict(product_files())))
+    assert sorted(map(sorted, found - KNOWN_CIRCLES)) == [], "new circles: move what they share to a file of its own"
+    assert sorted(map(sorted, KNOWN_CIRCLES - found)) == [], "gone: take these off KNOWN_CIRCLES"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.rs": "", "a/x.rs": "use super::y::Y;", "a/y.rs": "use crate::a::x::X;"}, [["a/x", "a/y"]]),
+        # Through a third file, by groups, aliases and paths without an import.
+        (
+            {
+                "a/mod.rs": "mod x; mod y; mod z;",
+                "a/x.rs": "use crate::{Error, a::{self, y as why}}; fn f() { why::g::<u8>() }",
+                "a/y.rs": "use super::super::a::{z::{self, Z as Zed}};",
+                "a/z.rs": "impl T for Z { fn f() { crate::a::x::g() } }",
+            },
+            [["a/x", "a/y", "a/z"]],
+        ),
+        # What a room re-exports is its definer's, by whatever name.
+        (
+            {
+                "a/mod.rs": "mod x; mod y; pub use x::X; pub(crate) use self::y::{Y as Why, g};",
+                "a/x.rs": "use super::Why;",
+                "a/y.rs": "use super::X;",
+            },
+            [["a/x", "a/y"]],
+        ),
+        ({"lib.rs": "pub use a::A;", "a.rs": "use crate::b::B;", "b.rs": "use crate::A;"}, [["a", "b"]]),
+        # A file and a folder, through different files of it.
+        (
+            {
+                "a/mod.rs": "",
+                "a/x.rs": "use super::y::p::P;",
+                "a/y/mod.rs": "",
+                "a/y/p.rs": "",
+                "a/y/q.rs": "use super::super::x::X;",
+            },
+            [["a/x", "a/y"]],
+        ),
+        ({"a.rs": "use crate::b::c::C;", "b.rs": "mod c;", "b/c.rs": "", "b/d.rs": "use crate::a::A;"}, [["a", "b"]]),
+        # A parent and its child are one subject.
+        ({"a.rs": "mod x; use x::X;", "a/x.rs": "use super::A;"}, []),
+        ({"a/mod.rs": "mod x; use x::X;", "a/x.rs": "use super::{A, y};", "a/y.rs": "use super::A;"}, []),
+        # One way only; visibility is no use; other crates and local names are none either.
+        (
+            {
+                "a.rs": "",
+                "a/x.rs": "use super::y::Y;",
+                "a/y.rs": "pub(in crate::a::x) struct Y; fn f(x: u8) { x::<u8>() }",
+            },
+            [],
+        ),
+        ({"a/x.rs": "use super::y::Y;", "a/y.rs": "use x::X; use other::x;", "a/mod.rs": "pub use x::X;"}, []),
+    ],
+)
+def test_circle_is_found(files: dict[str, str], expected: list[list[str]]) -> None:
+    found = circles(file_imports({Path(name): code for name, code in files.items()}))
+    assert sorted(map(sorted, found)) == expected
 
 
 def crate_files() -> Iterator[tuple[Path, str]]:
