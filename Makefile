@@ -72,7 +72,7 @@ test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call
 	@PROPTEST_CASES=50000 cargo test --quiet --locked --lib -- scheduler::tests::prop kv_cache::tests::prop \
 	    kv_cache::tests::free_list gguf::tests::damage engine::tests::device_failures
 	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
-	@PROPTEST_CASES=2000 cargo test --quiet --locked --lib -- tokenizer::tests::prop engine::chat::tests::prop \
+	@PROPTEST_CASES=2000 cargo test --quiet --locked --lib -- tokenizer::tests::prop tokenizer::chat::tests::prop \
 	    sampler::tests engine::tests::text
 
 test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here

@@ -9,12 +9,13 @@
 //!
 //! Modules, from the bottom up: `quant` (block formats), `gguf` (the file), `tensor`, `backend` (ops on a device),
 //! `model` (one decoder, many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
-//! `engine`, `python`. `tests/test_architecture.py` enforces who may import whom.
+//! `engine`, `diagnose` (reports for people), `python`. `tests/test_architecture.py` enforces who may import whom.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;
 pub mod batch;
 pub mod config;
+pub mod diagnose;
 pub mod engine;
 pub mod error;
 pub mod gguf;

@@ -17,7 +17,8 @@ from rust_source import (
     without_inline_tests,
 )
 
-# python -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant}, gguf, config
+# python -> diagnose -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant},
+# gguf, config
 SHARED = {"batch", "error", "interrupt", "selection", "sync"}
 MAY_IMPORT: dict[str, set[str]] = {
     "quant": set(),
@@ -37,6 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sync": set(),
 }
 MAY_IMPORT["engine"] = set(MAY_IMPORT)
+MAY_IMPORT["diagnose"] = set(MAY_IMPORT)
 MAY_IMPORT["python"] = set(MAY_IMPORT)
 
 # The CPU's kernels and thread pool with the memory that they share, the GPU driver, and the mapping of a model file.
@@ -269,6 +271,8 @@ def test_crates_beside_the_engine_keep_the_rules(pattern: str, places: str) -> N
         ("sampler/mod.rs", "use crate::{\n    Result,\n    scheduler::{Scheduler, engine},\n};", ["scheduler"]),
         ("quant/q4.rs", "use crate::{gguf::File, Error};", ["gguf"]),
         ("engine/core.rs", "use crate::python::Handle;", ["python"]),
+        ("engine/load.rs", "use crate::diagnose::doctor::gpu;", ["diagnose"]),
+        ("diagnose/check.rs", "use crate::engine::LoadProgress;", []),
         ("backend/cpu/mod.rs", "use super::args::Args; use crate::quant::GgmlType;", []),
         ("scheduler/mod.rs", "use crate::{Result, batch::Batch, kv_cache::KvCache, sync::Arc};", []),
         ("newcomer/mod.rs", "", ["module newcomer is not in the table of this test"]),

@@ -80,7 +80,7 @@ struct Model<'a> {
 type Loaded = (Box<dyn Executor>, EngineConfig);
 
 /// The GPU to use, if one is to be used. "auto" takes the CPU when there is none, and says why.
-pub(super) fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
+pub(crate) fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
     if args.device == DeviceKind::Cpu {
         return Ok(None);
     }
@@ -172,14 +172,14 @@ where
 }
 
 /// `None` for a file that says it has no tokenizer (or says nothing of one).
-pub(super) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
+pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     match metadata.opt_str("tokenizer.ggml.model")? {
         None | Some("none") => Ok(None),
         Some(_) => Tokenizer::from_metadata(metadata).map(Some),
     }
 }
 
-pub(super) fn resolve_threads(args: &EngineArgs) -> Result<usize> {
+pub(crate) fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     match args.num_threads {
         Some(n) => Ok(n),
         None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {

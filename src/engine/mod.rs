@@ -9,13 +9,8 @@
 //! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
 //! requests. `ids`, `output`, `progress` and `panics` are below all of them.
 
-pub mod chat;
-pub mod check;
 mod core;
 mod delivery;
-pub mod device_test;
-pub mod doctor;
-pub mod events;
 pub mod executor;
 pub mod handle;
 mod ids;
@@ -44,8 +39,10 @@ pub use executor::Executor;
 pub use handle::{Accepted, Engine, NewRequest, PendingLogits, Prompt};
 pub use ids::RequestId;
 pub use load::LoadedModel;
+pub(crate) use load::{load_tokenizer, open_gpu, resolve_threads};
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
 pub use progress::LoadProgress;
 pub use records::RequestRecord;
+pub(crate) use sampling_defaults::sampling_defaults;
 pub use sink::ChannelSink;
 pub use stats::Stats;

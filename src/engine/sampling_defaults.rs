@@ -7,7 +7,7 @@ const PREFIX: &str = "general.sampling.";
 
 /// What the file recommends. A value that cannot be used is left out with a warning: nobody asked for it, so it is no
 /// reason to refuse the model.
-pub(super) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
+pub(crate) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
     let file = Recommended { metadata };
     // Nothing is penalised when the penalty looks back over no token.
     let penalised = file.integer("penalty_last_n") != Some(0);

@@ -10,7 +10,7 @@ use super::logging::{flush, prepare};
 use crate::Result;
 use crate::backend::conformance::{Extent, Group};
 use crate::config::EngineArgs;
-use crate::engine::device_test;
+use crate::diagnose::device_test;
 
 type Watcher = Option<Py<PyAny>>;
 

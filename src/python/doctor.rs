@@ -13,7 +13,7 @@ use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
 use crate::engine::LoadProgress;
-use crate::engine::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
+use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
 
 #[derive(IntoPyObject)]
 pub(super) struct DoctorReport<'py> {

@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 
 use super::engine::with_progress;
 use super::logging::prepare;
-use crate::engine::check::check_file;
+use crate::diagnose::check::check_file;
 use crate::gguf::{Array, GgufFile, Value};
 
 /// A `FileReport` of `rocmforge/reports.py`.

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use tracing::{Event, Level};
 
 use crate::config::log_level;
-use crate::engine::events::{Listener, event_text};
+use crate::diagnose::events::{Listener, event_text};
 
 const QUEUE_LENGTH: usize = 1024;
 /// The lock is held for as long as a thread takes to start, unless its holder was lost in a fork.

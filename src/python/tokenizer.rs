@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::arrays::{integer, name_of, switch, text, token_ids, wrong_type};
 use super::json::to_json;
 use super::logging::{flush, prepare};
-use crate::engine::chat::{ContentFormat, Conversation, render_chat, render_text};
 use crate::gguf::GgufFile;
+use crate::tokenizer::chat::{ContentFormat, Conversation, render_chat, render_text};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 

@@ -1,7 +1,8 @@
-//! Tokenizers from GGUF metadata, the streaming detokenizer, and chat templates.
+//! Tokenizers from GGUF metadata, the streaming detokenizer, chat templates, and the prompts of conversations.
 
 mod bpe;
 mod byte_level;
+pub mod chat;
 mod pretokenizer;
 mod special;
 mod spm;

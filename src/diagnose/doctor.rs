@@ -1,6 +1,5 @@
 //! What this machine offers: devices, instruction sets, and the kernel that serves each tensor type.
 
-use super::LoadProgress;
 use crate::Result;
 use crate::backend::LinearPart;
 use crate::backend::cpu::linear::PackedMatrix;
@@ -8,6 +7,7 @@ use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{Device, KernelRow, Survey, embedded_targets, kernel_rows, matrix_library, recorded_steps};
 use crate::config::{DeviceKind, EngineArgs, Platform};
+use crate::engine::LoadProgress;
 use crate::quant::{GgmlType, can_dequantize};
 use crate::tensor::TensorView;
 

@@ -1,12 +1,12 @@
 //! What `rocmforge doctor --test` asks of a device: the cases of every backend against their references, results that
 //! several blocks share again and again, the vendor's matrix library, and the speeds of copies and launches.
 
-use super::load::{open_gpu, resolve_threads};
 use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::gpu::measure::{self, Bandwidth, Launches};
 use crate::backend::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
 use crate::config::{EngineArgs, GpuOptions};
+use crate::engine::{open_gpu, resolve_threads};
 use crate::{Error, Result};
 
 /// Told of what is about to run; says whether to go on.

@@ -3,10 +3,8 @@
 use std::path::Path;
 
 use super::events::with_warnings;
-use super::load::load_tokenizer;
-use super::progress::LoadProgress;
-use super::sampling_defaults::sampling_defaults;
 use crate::Error;
+use crate::engine::{LoadProgress, load_tokenizer, sampling_defaults};
 use crate::gguf::GgufFile;
 use crate::model::{DecoderSpec, ModelTensors};
 use crate::tokenizer::ChatTemplate;

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value, json};
 
-use crate::tokenizer::{ChatTemplate, Rendered, Tokenizer};
+use super::{ChatTemplate, Rendered, Tokenizer};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
