@@ -40,11 +40,15 @@ pub(super) struct Core {
     /// Requests that were taken in since the counters were published.
     pub(super) num_taken: usize,
     panics: u32,
-    /// The step that the executor computes.
-    launched: Option<Step>,
-    /// Memory of a step, reused.
+}
+
+/// A step that the executor computes: `Core::launch` makes it, `Core::collect` waits for it.
+pub(super) struct Launched(Step);
+
+/// What was read of a step's logits.
+struct Sampled {
     picks: Vec<Pick>,
-    tokens: Vec<(SeqId, u32)>,
+    /// Requests that end with this step whatever was sampled: all they wanted is there, or reading failed.
     ends: Vec<(RequestId, Result<()>)>,
 }
 
@@ -73,54 +77,71 @@ impl Core {
             counters: Stats::default(),
             num_taken: 0,
             panics: 0,
-            launched: None,
-            picks: Vec::new(),
-            tokens: Vec::new(),
-            ends: Vec::new(),
         }
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        self.requests.is_empty() && self.launched.is_none()
+    pub(super) fn has_requests(&self) -> bool {
+        !self.requests.is_empty()
     }
 
-    /// One step: schedule, compute, sample, commit, output. Where the device computes on its own, the next step is
-    /// scheduled meanwhile and left running, so that its outputs are delivered, and commands taken, while it does.
+    /// One step: schedule, compute, sample, commit, output. Takes the step that runs and returns the one that runs
+    /// then. Where the device computes on its own, that is the next step, scheduled while the first one ran: outputs are
+    /// delivered, and commands taken, while it does. Elsewhere nothing runs between two calls.
     ///
     /// # Errors
     /// Only what the engine cannot go on after.
-    pub(super) fn step(&mut self) -> Result<()> {
+    pub(super) fn step(&mut self, running: Option<Launched>) -> Result<Option<Launched>> {
         let now = self.shared.clock.now();
         self.expire(now);
         // Whoever's request has ended need not wait for a step that it has no part in.
         if !self.outbox.is_empty() {
             self.flush();
         }
-        if self.launched.is_none() {
-            let step = self.scheduler.schedule(now)?;
-            if step.seqs.is_empty() {
-                return self.stalled();
-            }
-            self.launch(step)?;
-        }
-        let Some(step) = self.launched.take() else { return Ok(()) };
-        let next = if self.executor.is_asynchronous() { self.scheduler.schedule(now)? } else { Step::default() };
-        if !next.seqs.is_empty() {
-            self.publish();
-        }
-        match self.collect(&step) {
-            Ok(()) => self.commit(&step)?,
+        let running = match running {
+            Some(running) => Some(running),
+            None => self.launch_first(now)?,
+        };
+        let Some(running) = running else { return Ok(None) };
+        let ahead = self.schedule_ahead(now)?;
+        let sampled = match self.collect(&running) {
+            Ok(sampled) => sampled,
             Err(error) => {
-                self.scheduler.withdraw(&next)?;
-                return self.give_up(&step, error);
+                self.scheduler.withdraw(&ahead)?;
+                self.give_up(&running.0, error)?;
+                return Ok(None);
             }
-        }
-        let next = self.scheduler.complete(next, self.shared.clock.now())?;
-        if next.seqs.is_empty() { Ok(()) } else { self.launch(next) }
+        };
+        self.commit(&running, sampled)?;
+        let next = self.scheduler.complete(ahead, self.shared.clock.now())?;
+        self.launch(next)
     }
 
-    /// Hands a step to the executor; the requests of one that fails there end.
-    fn launch(&mut self, step: Step) -> Result<()> {
+    /// A step to begin with, where none runs.
+    fn launch_first(&mut self, now: u64) -> Result<Option<Launched>> {
+        let step = self.scheduler.schedule(now)?;
+        if step.seqs.is_empty() {
+            self.stalled()?;
+        }
+        self.launch(step)
+    }
+
+    /// The step after the one that runs, where the device computes that on its own; its tokens are not all known yet.
+    fn schedule_ahead(&mut self, now: u64) -> Result<Step> {
+        if !self.executor.is_asynchronous() {
+            return Ok(Step::default());
+        }
+        let step = self.scheduler.schedule(now)?;
+        if !step.seqs.is_empty() {
+            self.publish();
+        }
+        Ok(step)
+    }
+
+    /// Hands a step to the executor, unless it is empty; the requests of one that fails there end.
+    fn launch(&mut self, step: Step) -> Result<Option<Launched>> {
+        if step.seqs.is_empty() {
+            return Ok(None);
+        }
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
         self.publish();
@@ -133,66 +154,61 @@ impl Core {
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let launched = guarded(|| executor.launch(&step.batch, &wishes));
         match launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref()))) {
-            Ok(()) => {
-                self.launched = Some(step);
-                Ok(())
-            }
-            Err(error) => self.give_up(&step, error),
+            Ok(()) => Ok(Some(Launched(step))),
+            Err(error) => self.give_up(&step, error).map(|()| None),
         }
     }
 
-    /// Waits for the step's logits and reads them: sampled tokens go to `picks`, requests that end here to `ends`.
-    fn collect(&mut self, step: &Step) -> Result<()> {
+    /// Waits for the step's logits and samples from them.
+    fn collect(&mut self, Launched(step): &Launched) -> Result<Sampled> {
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
         self.panics = 0;
         self.shared.watch.end(StepEnd::Computed);
         check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
-        self.picks.clear();
-        self.ends.clear();
+        let mut sampled = Sampled { picks: Vec::with_capacity(step.seqs.len()), ends: Vec::new() };
         for scheduled in &step.seqs {
             let (id, _) = request_of(scheduled.id);
             let Some(request) = self.requests.get_mut(&id) else { continue };
-            let picked = self.picks.len();
-            let (sampler, picks) = (&mut self.sampler, &mut self.picks);
+            let (sampler, picks) = (&mut self.sampler, &mut sampled.picks);
+            let picked = picks.len();
             let read = guarded(|| request.read_logits(scheduled, &mut logits, sampler, picks));
             match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
                 Ok(false) => {}
-                Ok(true) => self.ends.push((id, Ok(()))),
+                Ok(true) => sampled.ends.push((id, Ok(()))),
                 Err(error @ Error::EngineDead { .. }) => return Err(error),
                 Err(error) => {
-                    self.picks.truncate(picked);
+                    sampled.picks.truncate(picked);
                     let problem = format!("request {}: {}", request.name, message_of(error));
-                    self.ends.push((id, Err(Error::StepFailed { problem })));
+                    sampled.ends.push((id, Err(Error::StepFailed { problem })));
                 }
             }
         }
         self.counters.logits_rows_fetched += logits.num_fetched();
-        Ok(())
+        Ok(sampled)
     }
 
-    fn commit(&mut self, step: &Step) -> Result<()> {
+    fn commit(&mut self, Launched(step): &Launched, sampled: Sampled) -> Result<()> {
         let now = self.shared.clock.now();
+        let Sampled { mut picks, ends } = sampled;
         // Before the commit, so that what a request with broken logits computed never becomes a cached prefix.
-        for (id, result) in std::mem::take(&mut self.ends) {
+        for (id, result) in ends {
             match result {
                 Ok(()) => self.complete_prompt_logits(id, now),
                 Err(error) => self.end_request(id, FinishReason::Error, Some(error), now),
             }
         }
-        let mut picks = std::mem::take(&mut self.picks);
         picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
-        self.tokens.clear();
-        self.tokens.extend(picks.iter().filter(|pick| pick.fork_of.is_none()).map(|pick| (pick.seq, pick.token)));
-        self.scheduler.commit(step, &self.tokens, now)?;
+        let continued = picks.iter().filter(|pick| pick.fork_of.is_none());
+        let tokens: Vec<(SeqId, u32)> = continued.map(|pick| (pick.seq, pick.token)).collect();
+        self.scheduler.commit(step, &tokens, now)?;
         for pick in picks.iter().filter(|pick| pick.fork_of.is_some()) {
             self.fork(pick, now)?;
         }
-        for pick in picks.drain(..) {
+        for pick in picks {
             self.accept(pick, now);
         }
-        self.picks = picks;
         Ok(())
     }
 
@@ -237,7 +253,7 @@ impl Core {
 
     /// Requests wait and nothing can run: with nothing to free blocks this would last for ever.
     fn stalled(&mut self) -> Result<()> {
-        if self.is_idle() {
+        if !self.has_requests() {
             return Ok(());
         }
         let error = Error::internal(format!(

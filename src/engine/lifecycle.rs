@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::core::Core;
+use super::core::{Core, Launched};
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
 use super::panics::{guarded, panicked};
@@ -240,10 +240,11 @@ impl Core {
 
     /// # Errors
     /// `Error::Internal` naming a broken invariant of scheduler, KV cache or request table.
-    pub(super) fn check_integrity(&self) -> Result<()> {
+    pub(super) fn check_integrity(&self, running: Option<&Launched>) -> Result<()> {
         self.scheduler.check_integrity()?;
         let owned = self.shared.kv_cache.read().stats().blocks_owned;
-        if self.is_idle() && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
+        let is_idle = !self.has_requests() && running.is_none();
+        if is_idle && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
             return Err(Error::internal(format!("no request is left, yet {owned} blocks are owned")));
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 
-use super::core::Core;
+use super::core::{Core, Launched};
 use super::output::FinishReason;
 use super::panics::{guarded, panic_message};
 use super::shared::Command;
@@ -40,28 +40,30 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
 }
 
 fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
+    // The step that the device computes while outputs are delivered and commands are taken.
+    let mut running = None;
     loop {
-        if core.is_idle() {
+        if running.is_none() && !core.has_requests() {
             #[cfg(debug_assertions)]
-            core.check_integrity()?;
+            core.check_integrity(None)?;
             let Ok(command) = commands.recv() else { return Ok(()) };
-            if handle(core, command) == Then::ShutDown {
+            if handle(core, command, None) == Then::ShutDown {
                 return Ok(());
             }
         }
         while let Ok(command) = commands.try_recv() {
-            if handle(core, command) == Then::ShutDown {
+            if handle(core, command, running.as_ref()) == Then::ShutDown {
                 return Ok(());
             }
         }
-        if !core.is_idle() {
-            core.step()?;
+        if running.is_some() || core.has_requests() {
+            running = core.step(running)?;
         }
         core.flush();
     }
 }
 
-fn handle(core: &mut Core, command: Command) -> Then {
+fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then {
     match command {
         Command::Add(admission) => core.admit(*admission),
         Command::Abort(id) => {
@@ -75,7 +77,7 @@ fn handle(core: &mut Core, command: Command) -> Then {
             let _ = reply.send(done);
         }
         Command::CheckIntegrity(reply) => {
-            let result = core.check_integrity();
+            let result = core.check_integrity(running);
             core.flush();
             let _ = reply.send(result);
         }
