@@ -37,6 +37,7 @@ impl World {
             max_num_batched_tokens: num_seqs * PROMPT,
             max_prompt_logits: PROMPT,
             max_model_len: PROMPT + GENERATED,
+            context_length: PROMPT + GENERATED,
             max_queue_size: num_seqs,
             max_num_partial_prefills: 4,
             max_long_partial_prefills: 1,

@@ -116,12 +116,13 @@ impl Engine {
             hash_key,
         })?;
         let kv_cache = Arc::new(RwLock::new(kv_cache));
-        let scheduler = Scheduler::new(scheduler_config(&config), Arc::clone(&kv_cache))?;
+        let limits = scheduler_config(&config);
+        let scheduler = Scheduler::new(limits.clone(), Arc::clone(&kv_cache))?;
         let (commands, command_queue) = unbounded();
         let (outbox, outputs) = delivery::mailbox();
         let records = Records::new(config.retention);
         let watch = Watch::new(executor.interrupt());
-        let shared = Arc::new(Shared::new(kv_cache, commands, records, config.max_queue_size, watch));
+        let shared = Arc::new(Shared::new(kv_cache, commands, records, limits, watch));
         *shared.memory.write() = executor.memory();
         let description = executor.describe();
         let vocab_size = executor.vocab_size();
@@ -206,14 +207,20 @@ impl Engine {
     /// `InvalidRequest`, `Forked`.
     pub fn prepare(&self, prompt: Prompt, params: &SamplingParams) -> Result<Vec<u32>> {
         self.check_process()?;
-        let limits = self.limits();
-        limits.check_params(params)?;
+        self.limits().check_params(params)?;
         let prompt = match prompt {
             Prompt::TokenIds(ids) => ids,
             Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
         };
-        limits.check_prompt(&prompt, params.max_tokens, &self.inner.shared.kv_cache.read())?;
+        self.check_prompt(&prompt, params.max_tokens)?;
         Ok(prompt)
+    }
+
+    /// Whether the scheduler would take the prompt, and the model knows its tokens.
+    fn check_prompt(&self, prompt: &[u32], max_tokens: usize) -> Result<()> {
+        let shared = &self.inner.shared;
+        shared.limits.check_length(prompt.len(), max_tokens, &shared.kv_cache.read())?;
+        self.limits().check_token_ids("prompt token id", prompt.iter().copied())
     }
 
     fn admission(
@@ -305,7 +312,7 @@ impl Engine {
     pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<PendingLogits> {
         self.check_process()?;
         let shared = &self.inner.shared;
-        self.limits().check_prompt(&token_ids, 0, &shared.kv_cache.read())?;
+        self.check_prompt(&token_ids, 0)?;
         let (reply, answer) = bounded(1);
         let (id, _) = shared
             .admit(None, |id, name| self.admission(id, name, token_ids, None, RequestKind::PromptLogits { reply }))?;

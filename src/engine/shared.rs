@@ -16,6 +16,7 @@ use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
 use crate::kv_cache::KvCache;
+use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
 /// What the engine thread is asked to do.
@@ -106,7 +107,8 @@ pub(super) struct Shared {
     /// Requests that were accepted and that the engine thread has not shown in `stats` yet. Lowered only while `stats`
     /// is locked, so that a reader finds each request either here or there.
     unseen: AtomicUsize,
-    max_queue_size: usize,
+    /// The scheduler's, which requests are checked against before they get a place in the queue.
+    pub limits: SchedulerConfig,
     registry: Mutex<Registry>,
     commands: Sender<Command>,
     /// Every output has reached its sink, and there will be no more.
@@ -118,7 +120,7 @@ impl Shared {
         kv_cache: Arc<RwLock<KvCache>>,
         commands: Sender<Command>,
         records: Records,
-        max_queue_size: usize,
+        limits: SchedulerConfig,
         watch: Watch,
     ) -> Self {
         Self {
@@ -129,7 +131,7 @@ impl Shared {
             watch,
             waiting: AtomicUsize::new(0),
             unseen: AtomicUsize::new(0),
-            max_queue_size,
+            limits,
             registry: Mutex::new(Registry {
                 closed: None,
                 active: HashMap::new(),
@@ -168,10 +170,7 @@ impl Shared {
         if let Some(error) = &registry.closed {
             return Err(error.clone());
         }
-        let waiting = self.waiting.load(Ordering::Acquire);
-        if waiting >= self.max_queue_size {
-            return Err(Error::QueueFull { waiting, limit: self.max_queue_size });
-        }
+        self.limits.check_queue(self.waiting.load(Ordering::Acquire))?;
         registry.last_id += 1;
         let name: Arc<str> = match name {
             Some(name) if registry.active.contains_key(name.as_str()) => {

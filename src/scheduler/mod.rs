@@ -5,6 +5,7 @@
 //! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `step` builds the batch,
 //! `commit` takes the results, `fork` makes several sequences of one.
 
+mod admission;
 mod commit;
 mod fork;
 mod integrity;
@@ -43,6 +44,8 @@ pub struct SchedulerConfig {
     /// Prompt tokens of a step whose logits may be wanted; every sequence has one row of logits besides.
     pub max_prompt_logits: usize,
     pub max_model_len: usize,
+    /// The length that the model was made for, which `max_model_len` could be raised to.
+    pub context_length: usize,
     /// Sequences that may wait; preempted ones and forks do not count.
     pub max_queue_size: usize,
     /// Prompts that a step may leave half-way, those whose logits are wanted not counted.
@@ -51,33 +54,6 @@ pub struct SchedulerConfig {
     pub max_long_partial_prefills: usize,
     /// A prompt is long while more tokens than this are to be computed of it.
     pub long_prefill_token_threshold: usize,
-}
-
-impl SchedulerConfig {
-    /// The most tokens that a sequence can come to.
-    ///
-    /// # Errors
-    /// `InvalidRequest` for a prompt that leaves no room for a token to generate, or a sequence that the whole KV pool
-    /// cannot hold.
-    pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
-        let max_model_len = self.max_model_len;
-        let limit = max_model_len.saturating_sub(max_tokens.min(1));
-        if prompt_len > limit {
-            let expected =
-                format!("at most {limit} (max_model_len is {max_model_len}); shorten it or raise max_model_len");
-            return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
-        }
-        let max_len = prompt_len.saturating_add(max_tokens).min(max_model_len);
-        // The last token is sampled and never computed.
-        let max_computed = prompt_len.max(max_len.saturating_sub(1));
-        if !kv.can_ever_hold(max_computed, self.max_num_batched_tokens) {
-            let tokens = kv.config().num_blocks * kv.config().block_size;
-            let expected =
-                format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory");
-            return Err(Error::invalid("prompt length + max_tokens", max_len, expected));
-        }
-        Ok(max_len)
-    }
 }
 
 /// A sequence as it is handed in.
@@ -161,15 +137,18 @@ impl Scheduler {
         })
     }
 
+    /// Takes in a sequence that `SchedulerConfig::check_length` and `check_queue` have let pass.
+    ///
     /// # Errors
-    /// `QueueFull`; `InvalidRequest` for an empty prompt, one that the model length or the whole KV pool cannot hold,
-    /// or an id in use.
+    /// `Internal` for one that they would refuse, or an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
-        let kv = self.kv_cache.read();
-        let max_len = self.check_new(&seq, &kv)?;
-        if self.num_never_ran >= self.config.max_queue_size {
-            return Err(Error::QueueFull { waiting: self.num_never_ran, limit: self.config.max_queue_size });
+        if self.slots.contains_key(&seq.id) {
+            return Err(Error::internal(format!("{:?} is added a second time", seq.id)));
         }
+        let unchecked = |error: Error| Error::internal(format!("{:?} was not checked: {error}", seq.id));
+        let kv = self.kv_cache.read();
+        let max_len = self.config.check_length(seq.prompt.len(), seq.max_tokens, &kv).map_err(unchecked)?;
+        self.config.check_queue(self.num_never_ran).map_err(unchecked)?;
         let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref()));
         drop(kv);
         let serial = self.take_serial();
@@ -180,17 +159,6 @@ impl Scheduler {
         self.waiting.insert(key, slot);
         self.num_never_ran += 1;
         Ok(())
-    }
-
-    /// The most tokens that the sequence can come to.
-    fn check_new(&self, seq: &NewSequence, kv: &KvCache) -> Result<usize> {
-        if seq.prompt.is_empty() {
-            return Err(Error::invalid("prompt", "no tokens", "at least one token"));
-        }
-        if self.slots.contains_key(&seq.id) {
-            return Err(Error::invalid("sequence id", format!("{:?}", seq.id), "an id that is not in use"));
-        }
-        self.config.check_length(seq.prompt.len(), seq.max_tokens, kv)
     }
 
     /// Picks the next step's tokens and gives them blocks (preempting where none is left). Empty when nothing can run.

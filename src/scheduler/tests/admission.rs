@@ -1,4 +1,4 @@
-//! What `add` takes, and who is let in.
+//! What is refused, what `add` takes, and who is let in.
 
 use super::harness::{Harness, kv_config, limits, sequence, shares};
 use crate::Error;
@@ -26,12 +26,43 @@ fn impossible_requests_are_refused() {
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = usize::MAX))));
     assert!(!h.scheduler.has_work());
     h.add(with(|seq| seq.max_tokens = 29)).unwrap();
-    assert!(is_invalid(h.add(sequence(1, 2))), "id in use");
-    let refusal = h.add(with(|seq| seq.max_tokens = 100)).unwrap_err().to_string();
-    assert!(refusal.contains("SeqId(1)"), "{refusal}");
+    let in_use = h.add(sequence(1, 2)).unwrap_err();
+    assert!(matches!(&in_use, Error::Internal { .. }) && in_use.to_string().contains("SeqId(1)"), "{in_use}");
     h.finish(1);
     let refusal = h.add(with(|seq| seq.max_tokens = 100)).unwrap_err().to_string();
     assert!(refusal.contains("got 64") && refusal.contains("32 tokens"), "{refusal}");
+}
+
+/// Who adds without asking has made a mistake, which `add` names before anything is queued.
+#[test]
+fn what_was_not_checked_is_an_internal_error() {
+    let mut h = Harness::new(8, SchedulerConfig { max_queue_size: 1, ..limits() });
+    let mut add = |seq: NewSequence, problem: &str| {
+        let error = h.scheduler.add(seq, 0).unwrap_err();
+        assert!(matches!(error, Error::Internal { .. }) && error.to_string().contains(problem), "{error}");
+        assert!(!h.scheduler.has_work());
+        h.scheduler.check_integrity().unwrap();
+    };
+    add(sequence(1, 0), "no tokens");
+    add(sequence(1, 64), "at most 63");
+    add(NewSequence { max_tokens: 30, ..sequence(1, 4) }, "32 tokens");
+    h.add(sequence(1, 4)).unwrap();
+    let error = h.scheduler.add(sequence(2, 4), 0).unwrap_err();
+    assert!(matches!(error, Error::Internal { .. }) && error.to_string().contains("SeqId(2)"), "{error}");
+    assert_eq!(h.scheduler.num_waiting(), 1);
+}
+
+/// What to do about a prompt that is too long depends on whether the model was made for more.
+#[test]
+fn a_refusal_says_what_helps() {
+    let kv = KvCache::new(kv_config(64)).unwrap();
+    let refusal = |context_length| {
+        let limits = SchedulerConfig { context_length, ..limits() };
+        limits.check_length(70, 5, &kv).unwrap_err().to_string()
+    };
+    assert!(refusal(64).contains("the model was made for no more"), "{}", refusal(64));
+    assert!(refusal(4096).contains("larger max_model_len (the model's limit is 4096)"), "{}", refusal(4096));
+    assert_eq!(limits().check_length(60, 100, &kv).unwrap(), 64);
 }
 
 /// A prompt may fill the model when nothing is to be generated (its logits are wanted).

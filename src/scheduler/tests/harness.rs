@@ -20,6 +20,7 @@ pub(crate) fn limits() -> SchedulerConfig {
         max_num_batched_tokens: 16,
         max_prompt_logits: 16,
         max_model_len: 64,
+        context_length: 64,
         max_queue_size: 8,
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,
@@ -56,7 +57,11 @@ impl Harness {
         Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
     }
 
+    /// Asks before it adds, as the engine does.
     pub(crate) fn add(&mut self, seq: NewSequence) -> Result<()> {
+        let limits = &self.scheduler.config;
+        limits.check_length(seq.prompt.len(), seq.max_tokens, &self.kv_cache.read())?;
+        limits.check_queue(self.scheduler.num_never_ran)?;
         self.scheduler.add(seq, self.now)
     }
 

@@ -154,6 +154,7 @@ impl Sim {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             max_model_len: config.max_model_len,
+            context_length: config.max_model_len,
             max_prompt_logits: 1 + config.max_num_batched_tokens / 3,
             max_queue_size: 1000,
             max_num_partial_prefills,
@@ -191,7 +192,10 @@ impl Sim {
             cache_salt: request.salt.map(|salt| salt.to_string()),
             will_fork: request.n > 1,
         };
-        self.scheduler.add(new, self.now).ok()?;
+        let limits = &self.scheduler.config;
+        limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
+        limits.check_queue(self.scheduler.num_never_ran).ok()?;
+        self.scheduler.add(new, self.now).unwrap();
         let mut live = Live { request: request.clone(), index: 0, tokens: vec![], names: vec![], logits_seen: 0 };
         request.prompt.iter().for_each(|token| live.push(*token));
         self.live.insert(id, live);

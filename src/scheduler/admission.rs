@@ -1,0 +1,50 @@
+//! What the scheduler takes in: functions of its limits alone. Whoever adds a sequence asks them first, the engine on
+//! the thread of a request's caller, before the request has a place in the queue.
+
+use super::SchedulerConfig;
+use crate::kv_cache::KvCache;
+use crate::{Error, Result};
+
+impl SchedulerConfig {
+    /// The most tokens that a sequence can come to.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an empty prompt, one that leaves no room for a token to generate where any are wanted, or a
+    /// sequence that the whole KV pool cannot hold.
+    pub fn check_length(&self, prompt_len: usize, max_tokens: usize, kv: &KvCache) -> Result<usize> {
+        if prompt_len == 0 {
+            return Err(Error::invalid("prompt", "no tokens", "at least one token"));
+        }
+        let Self { max_model_len, context_length, .. } = *self;
+        let longest = max_model_len.saturating_sub(max_tokens.min(1));
+        if prompt_len > longest {
+            let advice = match max_model_len < context_length {
+                true => {
+                    format!("shorten it, or load with a larger max_model_len (the model's limit is {context_length})")
+                }
+                false => "the model was made for no more: shorten it".to_owned(),
+            };
+            let expected = format!("at most {longest} (max_model_len is {max_model_len}); {advice}");
+            return Err(Error::invalid("prompt length in tokens", prompt_len, expected));
+        }
+        let max_len = prompt_len.saturating_add(max_tokens).min(max_model_len);
+        // The last token is sampled and never computed.
+        let max_computed = prompt_len.max(max_len.saturating_sub(1));
+        if !kv.can_ever_hold(max_computed, self.max_num_batched_tokens) {
+            let tokens = kv.config().num_blocks * kv.config().block_size;
+            let expected =
+                format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory");
+            return Err(Error::invalid("prompt length + max_tokens", max_len, expected));
+        }
+        Ok(max_len)
+    }
+
+    /// Whether there is a place behind `waiting` others.
+    ///
+    /// # Errors
+    /// `QueueFull`.
+    pub fn check_queue(&self, waiting: usize) -> Result<()> {
+        let limit = self.max_queue_size;
+        if waiting < limit { Ok(()) } else { Err(Error::QueueFull { waiting, limit }) }
+    }
+}
