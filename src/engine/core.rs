@@ -85,8 +85,8 @@ impl Core {
     }
 
     /// One step: schedule, compute, sample, commit, output. Takes the step that runs and returns the one that runs
-    /// then. Where the device computes on its own, that is the next step, scheduled while the first one ran: outputs are
-    /// delivered, and commands taken, while it does. Elsewhere nothing runs between two calls.
+    /// then. Where the device computes on its own, that is the next step, scheduled while the first one ran: while it
+    /// runs, outputs are delivered and commands taken. Elsewhere nothing runs between two calls.
     ///
     /// # Errors
     /// Only what the engine cannot go on after.

@@ -41,7 +41,7 @@ impl Parcel {
         match self.outputs.get_mut(&(output.request, output.index)) {
             Some((time, earlier)) => {
                 *time = now;
-                merge(earlier, output);
+                earlier.merge(output);
             }
             None => {
                 self.outputs.insert((output.request, output.index), (now, output));
@@ -135,18 +135,6 @@ pub(super) fn run(outputs: &Outputs, shared: &Shared) {
         }
     }
     shared.end_delivery();
-}
-
-fn merge(earlier: &mut SequenceOutput, later: SequenceOutput) {
-    earlier.token_ids.extend(later.token_ids);
-    earlier.text.push_str(&later.text);
-    earlier.logprobs.extend(later.logprobs);
-    earlier.cumulative_logprob = later.cumulative_logprob;
-    earlier.prompt_logprobs = earlier.prompt_logprobs.take().or(later.prompt_logprobs);
-    earlier.finish_reason = later.finish_reason;
-    earlier.stop_reason = later.stop_reason;
-    earlier.error = later.error;
-    earlier.metrics = later.metrics;
 }
 
 #[cfg(test)]

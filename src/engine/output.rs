@@ -55,9 +55,24 @@ pub struct SequenceOutput {
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
     pub finish_reason: Option<FinishReason>,
     pub stop_reason: Option<StopReason>,
-    /// Set with `FinishReason::Error` (and `Timeout`, `Abort` where there is more to say).
+    /// Set with `FinishReason::Error`, and with it alone.
     pub error: Option<Error>,
     pub metrics: RequestMetrics,
+}
+
+impl SequenceOutput {
+    /// Adds what came after it, of the same sequence: what nobody takes is one output, however many steps it took.
+    pub fn merge(&mut self, later: Self) {
+        self.token_ids.extend(later.token_ids);
+        self.text.push_str(&later.text);
+        self.logprobs.extend(later.logprobs);
+        self.cumulative_logprob = later.cumulative_logprob;
+        self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
+        self.finish_reason = later.finish_reason;
+        self.stop_reason = later.stop_reason;
+        self.error = later.error;
+        self.metrics = later.metrics;
+    }
 }
 
 /// Where a request's outputs go. Called on the output thread, never on the engine thread, with everything that is
@@ -72,4 +87,41 @@ pub type SharedSink = Arc<dyn OutputSink>;
 /// The same object, whatever vtable its pointers carry.
 pub(super) fn same_sink(a: &SharedSink, b: &SharedSink) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(token: u32) -> SequenceOutput {
+        SequenceOutput {
+            request: RequestId(1),
+            index: 0,
+            token_ids: vec![token],
+            text: token.to_string(),
+            logprobs: vec![vec![TokenLogprob { token_id: token, logprob: -1.0, rank: 1 }]],
+            cumulative_logprob: Some(-f64::from(token)),
+            prompt_logprobs: None,
+            finish_reason: None,
+            stop_reason: None,
+            error: None,
+            metrics: RequestMetrics { num_cached_tokens: token as usize, ..Default::default() },
+        }
+    }
+
+    /// A23, A24: nothing of either part is lost; what speaks of the whole is the later one's.
+    #[test]
+    fn merged_outputs_are_one() {
+        let mut merged = SequenceOutput { prompt_logprobs: Some(vec![None]), ..part(1) };
+        merged.merge(part(2));
+        let error = Some(Error::StepFailed { problem: "no".into() });
+        let stop_reason = Some(StopReason::Token(3));
+        merged.merge(SequenceOutput { finish_reason: Some(FinishReason::Error), stop_reason, error, ..part(3) });
+        assert_eq!((merged.token_ids, merged.text.as_str()), (vec![1, 2, 3], "123"));
+        assert_eq!(merged.logprobs.iter().map(|top| top[0].token_id).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!((merged.cumulative_logprob, merged.metrics.num_cached_tokens), (Some(-3.0), 3));
+        assert_eq!(merged.prompt_logprobs, Some(vec![None]));
+        assert_eq!((merged.finish_reason, merged.stop_reason), (Some(FinishReason::Error), Some(StopReason::Token(3))));
+        assert!(merged.error.is_some());
+    }
 }

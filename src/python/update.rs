@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
-use super::output::{Sequence, Update};
+use super::output::Update;
 use crate::Error;
-use crate::engine::{FinishReason, RequestMetrics, StopReason, TokenLogprobs};
+use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
 use crate::tokenizer::Tokenizer;
 
 /// What is new of a request since the last one.
@@ -80,12 +80,12 @@ impl Update {
         raise_errors: bool,
     ) -> PyResult<PyRequestUpdate> {
         let raised = |error: &&Error| raise_errors || matches!(error, Error::EngineDead { .. });
-        if let Some(error) = self.sequences.iter().filter_map(|(_, s)| s.error.as_ref()).find(raised) {
+        if let Some(error) = self.sequences.iter().filter_map(|sequence| sequence.error.as_ref()).find(raised) {
             return Err(error.clone().into());
         }
         let completions = PyList::empty(py);
-        for (index, sequence) in self.sequences {
-            completions.append(completion(py, index, sequence, self.wants_logprobs, tokenizer)?)?;
+        for sequence in self.sequences {
+            completions.append(completion(py, sequence, self.wants_logprobs, tokenizer)?)?;
         }
         let prompt_logprobs = self.prompt_logprobs.map(|prompt| positions(py, prompt.into_iter(), tokenizer));
         Ok(PyRequestUpdate {
@@ -99,8 +99,7 @@ impl Update {
 
 fn completion(
     py: Python<'_>,
-    index: usize,
-    sequence: Sequence,
+    sequence: SequenceOutput,
     wants_logprobs: bool,
     tokenizer: Option<&Tokenizer>,
 ) -> PyResult<PyCompletionUpdate> {
@@ -110,7 +109,7 @@ fn completion(
         StopReason::String(text) => Ok(PyString::new(py, &text).into_any().unbind()),
     });
     Ok(PyCompletionUpdate {
-        index,
+        index: sequence.index,
         text: PyString::new(py, &sequence.text).unbind(),
         token_ids: PyList::new(py, sequence.token_ids)?.unbind(),
         finish_reason: sequence.finish_reason.map(reason_name),
