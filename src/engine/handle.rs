@@ -54,7 +54,7 @@ pub struct NewRequest {
 pub struct Accepted {
     pub id: RequestId,
     pub name: String,
-    pub prompt_token_ids: Vec<u32>,
+    pub prompt_token_ids: Arc<[u32]>,
 }
 
 /// Dropping the last handle (they are cheap to clone) shuts the engine down.
@@ -190,12 +190,12 @@ impl Engine {
         if let Some(salt) = &cache_salt {
             limits.check_text("cache_salt", salt)?;
         }
-        let prompt = self.prepare(prompt, &params)?;
+        let prompt: Arc<[u32]> = self.prepare(prompt, &params)?.into();
         let engine_seed = self.inner.seed;
         let (id, name) = self.inner.shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
             let kind = RequestKind::Tokens { params: Arc::new(params), seed, sink };
-            let admission = self.admission(id, name, prompt.clone(), timeout, kind);
+            let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
             Admission { priority, cache_salt, ..admission }
         })?;
         Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
@@ -227,7 +227,7 @@ impl Engine {
         &self,
         id: RequestId,
         name: Arc<str>,
-        prompt: Vec<u32>,
+        prompt: Arc<[u32]>,
         timeout: Option<Duration>,
         kind: RequestKind,
     ) -> Admission {
@@ -314,8 +314,8 @@ impl Engine {
         let shared = &self.inner.shared;
         self.check_prompt(&token_ids, 0)?;
         let (reply, answer) = bounded(1);
-        let (id, _) = shared
-            .admit(None, |id, name| self.admission(id, name, token_ids, None, RequestKind::PromptLogits { reply }))?;
+        let kind = RequestKind::PromptLogits { reply };
+        let (id, _) = shared.admit(None, |id, name| self.admission(id, name, token_ids.into(), None, kind))?;
         Ok(PendingLogits { engine: self.clone(), id, answer })
     }
 

@@ -35,7 +35,7 @@ impl Core {
         };
         let sequence = NewSequence {
             id: seq_id(id, 0),
-            prompt: prompt.clone(),
+            prompt: Arc::clone(&prompt),
             max_tokens,
             priority,
             all_logits,

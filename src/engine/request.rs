@@ -26,7 +26,7 @@ pub(super) struct Pick {
 pub(super) struct Request {
     pub id: RequestId,
     pub name: Arc<str>,
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// Microseconds of the engine's clock.
     pub arrival: u64,
     pub deadline: Option<u64>,

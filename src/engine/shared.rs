@@ -34,7 +34,7 @@ pub(super) enum Command {
 pub(super) struct Admission {
     pub id: RequestId,
     pub name: Arc<str>,
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     pub priority: i32,
     pub cache_salt: Option<String>,
     /// Microseconds of the engine's clock.

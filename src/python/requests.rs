@@ -56,7 +56,7 @@ impl PyInbox {
         let progress = Progress::new(&request.params, final_only);
         let submitted = self.inbox.register(progress, || {
             let accepted = engine.add_request(request)?;
-            Ok((accepted.id, (accepted.name, accepted.prompt_token_ids)))
+            Ok((accepted.id, (accepted.name, accepted.prompt_token_ids.to_vec())))
         });
         let (id, (request_id, prompt_token_ids)) = submitted?;
         Ok(PyAccepted { key: id.0, request_id, prompt_token_ids })

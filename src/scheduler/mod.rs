@@ -60,7 +60,7 @@ pub struct SchedulerConfig {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewSequence {
     pub id: SeqId,
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// Tokens that it may generate; the model's length bounds it as well.
     pub max_tokens: usize,
     /// Lower runs earlier.

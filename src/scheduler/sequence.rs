@@ -73,7 +73,7 @@ impl Sequence {
             state: State::Waiting,
             prompt_len: new.prompt.len(),
             uncached: new.prompt.len(),
-            tokens: new.prompt,
+            tokens: new.prompt.to_vec(),
             max_len,
             all_logits: new.all_logits,
             logits_done: 0,

@@ -1,5 +1,6 @@
 //! From acceptance to the first step: what is shown of a request, and what it shares with others.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::support::*;
@@ -72,4 +73,19 @@ fn salts_keep_prefixes_apart() {
         assert!(error.to_string().starts_with("cache_salt: got "), "{error}");
     }
     assert_nothing_left(&rig.engine);
+}
+
+/// A prompt is held once, by whoever asked and by the request, for as long as the request lives.
+#[test]
+fn a_prompt_is_shared() {
+    let rig = Rig::new();
+    rig.script.close_gate();
+    let client = rig.submit(&[3; 40], greedy(2));
+    rig.script.wait_at_gate();
+    let prompt = Arc::clone(&client.accepted.prompt_token_ids);
+    assert!(Arc::strong_count(&prompt) > 2, "here, in what was accepted, and in the request");
+    rig.script.open_gate();
+    client.wait();
+    assert_nothing_left(&rig.engine);
+    assert_eq!((&*prompt, Arc::strong_count(&prompt)), (&[3; 40][..], 1));
 }

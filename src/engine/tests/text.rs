@@ -111,7 +111,7 @@ fn prompts_of_text() {
     let rig = Rig::with(config(), listed(tokenizer.vocab_size(), 4, vec![letter('y')]), Some(Arc::clone(&tokenizer)));
     let draft = Draft { prompt: crate::engine::Prompt::Text("abc".into()), ..request(&[], greedy(2)) };
     let client = submit(&rig.engine, draft).unwrap();
-    assert_eq!(client.accepted.prompt_token_ids, tokenizer.encode("abc", true, false).unwrap());
+    assert_eq!(*client.accepted.prompt_token_ids, tokenizer.encode("abc", true, false).unwrap());
     client.wait();
     // Text that spells a control token stays text.
     let draft = Draft { prompt: crate::engine::Prompt::Text("</s>".into()), ..request(&[], greedy(2)) };

@@ -18,9 +18,9 @@ fn impossible_requests_are_refused() {
         change(&mut seq);
         seq
     };
-    assert!(is_invalid(h.add(with(|seq| seq.prompt.clear()))));
-    assert!(is_invalid(h.add(with(|seq| seq.prompt = vec![1; 64]))), "no room for a token to generate");
-    assert!(is_invalid(h.add(with(|seq| seq.prompt = vec![1; 65]))));
+    assert!(is_invalid(h.add(with(|seq| seq.prompt = [].into()))));
+    assert!(is_invalid(h.add(with(|seq| seq.prompt = [1; 64].into()))), "no room for a token to generate");
+    assert!(is_invalid(h.add(with(|seq| seq.prompt = [1; 65].into()))));
     // 8 blocks of 4 hold 32 tokens; the last token of a sequence is never computed.
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = 30))));
     assert!(is_invalid(h.add(with(|seq| seq.max_tokens = usize::MAX))));

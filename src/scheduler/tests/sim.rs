@@ -185,7 +185,7 @@ impl Sim {
         let id = self.new_id();
         let new = NewSequence {
             id,
-            prompt: request.prompt.clone(),
+            prompt: request.prompt.as_slice().into(),
             max_tokens: request.max_tokens,
             priority: request.priority,
             all_logits: request.all_logits,
