@@ -80,7 +80,7 @@ fn generate(engine: &Engine, sequences: usize) -> Duration {
         let prompt = Prompt::TokenIds((0..32).map(|t| (t + i as u32) % VOCAB as u32).collect());
         let sink = sink.clone();
         let request = NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, sink };
-        engine.add_request(request).unwrap();
+        engine.add_request(request, |_| {}).unwrap();
     }
     let mut finished = 0;
     while finished < sequences {

@@ -178,10 +178,14 @@ impl Engine {
 
     /// Checks and queues a request; never blocks on the device.
     ///
+    /// `announce` is called with its id before the engine thread hears of it, and so before any output, for a sink that
+    /// knows its requests by their ids. It is called under a lock of the engine's: it must not wait, and ask nothing of
+    /// the engine. Of an id that was announced before an error nothing will be heard.
+    ///
     /// # Errors
     /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
     /// is given a last output for each of the request's sequences, always.
-    pub fn add_request(&self, request: NewRequest) -> Result<Accepted> {
+    pub fn add_request(&self, request: NewRequest, announce: impl FnOnce(RequestId)) -> Result<Accepted> {
         let NewRequest { name, prompt, params, priority, timeout, cache_salt, sink } = request;
         let limits = self.limits();
         if let Some(name) = &name {
@@ -195,6 +199,7 @@ impl Engine {
         let (id, name) = self.inner.shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
             let kind = RequestKind::Tokens { params: Arc::new(params), seed, sink };
+            announce(id);
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
             Admission { priority, cache_salt, ..admission }
         })?;

@@ -63,17 +63,10 @@ impl Inbox {
         Self { state: Mutex::default(), news: Condvar::new(), waker }
     }
 
-    /// Registers the request that `submit` hands to the engine. The lock is held meanwhile, so no output can come
-    /// before the entry exists, and an output without an entry is one that nobody wants any more.
-    pub(super) fn register<T>(
-        &self,
-        progress: Progress,
-        submit: impl FnOnce() -> crate::Result<(RequestId, T)>,
-    ) -> crate::Result<(RequestId, T)> {
-        let mut state = self.state.lock();
-        let (id, accepted) = submit()?;
-        state.requests.insert(id, progress);
-        Ok((id, accepted))
+    /// Makes the entry of a request, before the first output of it can come: one without an entry is one that nobody
+    /// wants any more.
+    pub(super) fn expect(&self, id: RequestId, progress: Progress) {
+        self.state.lock().requests.insert(id, progress);
     }
 
     /// Requests with news; each is named once until it is taken.

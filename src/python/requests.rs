@@ -12,7 +12,7 @@ use super::output::Progress;
 use super::params::PySamplingParams;
 use super::update::PyRequestUpdate;
 use crate::config::{OutputKind, SamplingParams};
-use crate::engine::{Engine, NewRequest, Prompt, RequestId};
+use crate::engine::{Accepted, Engine, NewRequest, Prompt, RequestId};
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Inbox", module = "rocmforge._rocmforge")]
@@ -47,19 +47,19 @@ impl PyInbox {
         Self { handle, inbox: Arc::new(Inbox::new(waker)) }
     }
 
-    /// Tokenises before the inbox is locked: outputs of other requests pass meanwhile.
-    fn submit(&self, mut request: NewRequest, final_only: bool) -> Result<PyAccepted> {
+    fn submit(&self, request: NewRequest, final_only: bool) -> Result<PyAccepted> {
         let engine = self.handle.engine()?;
-        if let Prompt::Text(text) = &request.prompt {
-            request.prompt = Prompt::TokenIds(engine.tokenizer()?.encode(text, true, false)?);
-        }
         let progress = Progress::new(&request.params, final_only);
-        let submitted = self.inbox.register(progress, || {
-            let accepted = engine.add_request(request)?;
-            Ok((accepted.id, (accepted.name, accepted.prompt_token_ids.to_vec())))
+        let mut announced = None;
+        let accepted = engine.add_request(request, |id| {
+            self.inbox.expect(id, progress);
+            announced = Some(id);
         });
-        let (id, (request_id, prompt_token_ids)) = submitted?;
-        Ok(PyAccepted { key: id.0, request_id, prompt_token_ids })
+        if let (Err(_), Some(id)) = (&accepted, announced) {
+            self.inbox.forget(id);
+        }
+        let Accepted { id, name, prompt_token_ids } = accepted?;
+        Ok(PyAccepted { key: id.0, request_id: name, prompt_token_ids: prompt_token_ids.to_vec() })
     }
 }
 

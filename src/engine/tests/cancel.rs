@@ -3,7 +3,7 @@ use std::sync::atomic::Ordering;
 
 use super::support::*;
 use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::{ChannelSink, FinishReason, NewRequest, Prompt};
+use crate::engine::{ChannelSink, FinishReason};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
@@ -75,11 +75,7 @@ fn a_consumer_that_is_gone_frees_its_blocks() {
     let (sink, outputs) = ChannelSink::new();
     for i in 0..3 {
         let sink = Arc::clone(&sink);
-        let prompt = Prompt::TokenIds(vec![i; 7]);
-        let params = greedy(1000);
-        rig.engine
-            .add_request(NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, sink })
-            .unwrap();
+        rig.engine.add_request(request(&[i; 7], greedy(1000)).with_sink(sink), |_| {}).unwrap();
     }
     let other = rig.submit(&PROMPT, greedy(50));
     rig.script.wait_at_gate();

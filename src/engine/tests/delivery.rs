@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::Mutex;
 
 use super::support::*;
+use crate::Error;
 use crate::config::SamplingParams;
-use crate::engine::{NewRequest, OutputSink, Prompt, RequestMetrics, SequenceOutput};
+use crate::engine::{OutputSink, RequestId, RequestMetrics, SequenceOutput};
 
 const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
@@ -49,18 +51,10 @@ fn the_last_output_has_the_latest_metrics() {
     let (going, go_on) = bounded(0);
     let (outputs, received) = unbounded();
     let sink = Arc::new(Slow { arrived, go_on, outputs });
-    let request = NewRequest {
-        name: None,
-        prompt: Prompt::TokenIds(PROMPT.to_vec()),
-        params: params(seed),
-        priority: 0,
-        timeout: None,
-        cache_salt: None,
-        sink,
-    };
+    let request = request(&PROMPT, params(seed)).with_sink(sink);
     // The first step alone is delivered first, however late the output thread is.
     rig.script.close_gate();
-    rig.engine.add_request(request).unwrap();
+    rig.engine.add_request(request, |_| {}).unwrap();
     rig.script.wait_at_gate();
     rig.script.let_one_pass();
     arrives.recv_timeout(HANG).unwrap();
@@ -80,4 +74,42 @@ fn the_last_output_has_the_latest_metrics() {
     let RequestMetrics { time_in_queue, time_to_first_token, total_time, .. } = last.metrics;
     assert!(time_in_queue <= time_to_first_token && time_to_first_token <= total_time && total_time.is_some());
     assert_nothing_left(&rig.engine);
+}
+
+/// Knows its requests by their ids.
+struct Expecting {
+    expected: Mutex<BTreeSet<RequestId>>,
+    /// Of each output whether its request was expected, and whether it was the last of it.
+    outputs: Sender<(bool, bool)>,
+}
+
+impl OutputSink for Expecting {
+    fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
+        let expected = self.expected.lock();
+        outputs.into_iter().all(|output| {
+            let is_last = output.finish_reason.is_some();
+            self.outputs.send((expected.contains(&output.request), is_last)).is_ok()
+        })
+    }
+}
+
+/// Whoever knows requests by their ids is told each before its first output, and none that is refused.
+#[test]
+fn a_request_is_announced_before_its_outputs() {
+    let rig = Rig::new();
+    let (outputs, received) = unbounded();
+    let sink = Arc::new(Expecting { expected: Mutex::default(), outputs });
+    let add = |prompt: &[u32]| {
+        let announce = |id| assert!(sink.expected.lock().insert(id), "announced twice");
+        rig.engine.add_request(request(prompt, greedy(1)).with_sink(Arc::clone(&sink) as _), announce)
+    };
+    for _ in 0..200 {
+        let accepted = add(&PROMPT).unwrap();
+        assert!(sink.expected.lock().contains(&accepted.id));
+        assert_eq!(received.recv_timeout(HANG).unwrap(), (true, true));
+    }
+    assert!(matches!(add(&[]), Err(Error::InvalidRequest { .. })));
+    rig.engine.close();
+    assert!(matches!(add(&PROMPT), Err(Error::EngineDead { .. })));
+    assert_eq!(sink.expected.lock().len(), 200);
 }

@@ -114,7 +114,7 @@ fn add(engine: &Engine, sink: Arc<Hostile>) -> crate::Result<()> {
     let prompt = Prompt::TokenIds(vec![1, 2, 3]);
     let request =
         NewRequest { name: None, prompt, params: greedy(1000), priority: 0, timeout: None, cache_salt: None, sink };
-    engine.add_request(request).map(|_| ())
+    engine.add_request(request, |_| {}).map(|_| ())
 }
 
 /// S24: a consumer that panics is one that is gone: its request is aborted and its blocks are free.
@@ -176,7 +176,7 @@ fn a_sink_may_hold_the_last_handle_of_its_engine() {
     let prompt = Prompt::TokenIds(vec![1, 2, 3]);
     let request =
         NewRequest { name: None, prompt, params: greedy(1000), priority: 0, timeout: None, cache_salt: None, sink };
-    engine.add_request(request).unwrap();
+    engine.add_request(request, |_| {}).unwrap();
     drop(engine);
     assert_eq!(is_gone.recv_timeout(HANG), Err(RecvTimeoutError::Disconnected));
 }

@@ -101,7 +101,7 @@ fn priorities() {
         let sink = Arc::clone(&sink);
         let request =
             NewRequest { name: None, prompt, params: greedy(1), priority, timeout: None, cache_salt: None, sink };
-        rig.engine.add_request(request).unwrap().id
+        rig.engine.add_request(request, |_| {}).unwrap().id
     };
     let first = add(1, 0);
     rig.script.wait_at_gate();

@@ -7,6 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
 use crate::config::{EngineConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
+use crate::engine::output::SharedSink;
 use crate::engine::{
     Accepted, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
 };
@@ -92,11 +93,17 @@ pub fn request(prompt: &[u32], params: SamplingParams) -> Draft {
     }
 }
 
+impl Draft {
+    pub fn with_sink(self, sink: SharedSink) -> NewRequest {
+        let Self { name, prompt, params, priority, timeout, cache_salt } = self;
+        NewRequest { name, prompt, params, priority, timeout, cache_salt, sink }
+    }
+}
+
 pub fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
     let (sink, outputs) = ChannelSink::new();
-    let Draft { name, prompt, params, priority, timeout, cache_salt } = draft;
-    let n = params.n;
-    let accepted = engine.add_request(NewRequest { name, prompt, params, priority, timeout, cache_salt, sink })?;
+    let n = draft.params.n;
+    let accepted = engine.add_request(draft.with_sink(sink), |_| {})?;
     Ok(Client { accepted, outputs, n })
 }
 
