@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rocmforge::Result;
 use rocmforge::backend::MemoryLedger;
-use rocmforge::batch::Batch;
-use rocmforge::config::{EngineConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
+use rocmforge::batch::{Batch, GroupKind};
+use rocmforge::config::{EngineConfig, GroupConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
 use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
-use rocmforge::kv_cache::GroupKind;
 use rocmforge::selection::{Selection, Wish};
 
 const VOCAB: usize = 512;
@@ -56,7 +55,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         max_num_batched_tokens: 1024,
         max_prompt_logits: 1,
         block_size: 16,
-        num_blocks: max_num_seqs * 2 * STEPS / 16,
+        kv_groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: max_num_seqs * 2 * STEPS / 16 }],
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
         max_queue_size: 1024,
@@ -68,7 +67,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         sampling_defaults: SamplingDefaults::default(),
     };
     let logits: Vec<f32> = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
-    Engine::start(Box::new(NoForward { logits, num_rows: 0 }), config, vec![GroupKind::Full], None, None).unwrap()
+    Engine::start(Box::new(NoForward { logits, num_rows: 0 }), config, None, None).unwrap()
 }
 
 /// Runs `sequences` requests of `STEPS` tokens to their end.

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use parking_lot::RwLock;
 use rocmforge::Result;
-use rocmforge::kv_cache::{GroupKind, KvCache, KvCacheConfig};
+use rocmforge::batch::GroupKind;
+use rocmforge::config::GroupConfig;
+use rocmforge::kv_cache::{KvCache, KvCacheConfig};
 use rocmforge::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId};
 
 const PROMPT: usize = 512;
@@ -25,10 +27,10 @@ struct World {
 impl World {
     fn new(num_seqs: usize) -> Result<Self> {
         let block_size = 16;
+        let num_blocks = (num_seqs + 1) * (PROMPT + GENERATED).div_ceil(block_size) * 102 / 100 + 1;
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size,
-            num_blocks: (num_seqs + 1) * (PROMPT + GENERATED).div_ceil(block_size) * 102 / 100 + 1,
-            groups: vec![GroupKind::Full],
+            groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks }],
             enable_prefix_caching: true,
             hash_key: [7; 32],
         })?;

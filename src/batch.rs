@@ -1,6 +1,16 @@
 //! What one engine step computes, as flat arrays of integers: the scheduler writes it, the model and the
 //! backends read it. Decode, prefill chunks and prefix-cache hits are all the same case.
 
+/// What a group of layers attends to, which decides when its blocks may be freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GroupKind {
+    Full,
+    /// A token attends to itself and the `window - 1` before it; blocks wholly before that are freed.
+    Sliding {
+        window: u32,
+    },
+}
+
 /// Placeholder in a block table for a block that a sliding window has left behind (never read).
 pub const NULL_BLOCK: u32 = u32::MAX;
 

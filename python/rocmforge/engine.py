@@ -182,7 +182,7 @@ class LoadedModel:
         return blocks
 
     def config(self) -> ResolvedConfig:
-        """The arguments as they were resolved for this model and machine."""
+        """The arguments as they were resolved for this model and machine; `num_blocks` counts those of all groups."""
         return self._engine.config()
 
     def describe(self) -> str:

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::names::by_name;
 use super::sampling::within;
 use super::{GpuOptions, SamplingDefaults};
+use crate::batch::GroupKind;
 use crate::{Error, Result};
 
 /// More threads than any machine has.
@@ -121,6 +122,13 @@ impl EngineArgs {
     }
 }
 
+/// One KV group of a model: what its layers attend to, and how many blocks its pool has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupConfig {
+    pub kind: GroupKind,
+    pub num_blocks: usize,
+}
+
 /// The resolved configuration: every number is final and was checked.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
@@ -133,7 +141,8 @@ pub struct EngineConfig {
     /// Prompt tokens of a step whose logits may be wanted, beyond one row of logits per sequence.
     pub max_prompt_logits: usize,
     pub block_size: usize,
-    pub num_blocks: usize,
+    /// The model's KV groups, in the order of `Batch::groups`.
+    pub kv_groups: Vec<GroupConfig>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,

@@ -10,7 +10,7 @@ mod sampling;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{DeviceKind, EngineArgs, EngineConfig, KvCacheDtype};
+pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype};
 pub use env::log_level;
 pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};

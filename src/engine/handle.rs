@@ -23,7 +23,7 @@ use super::validate::{Limits, scheduler_config};
 use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
-use crate::kv_cache::{BlockInfo, GroupKind, KvCache, KvCacheConfig};
+use crate::kv_cache::{BlockInfo, KvCache, KvCacheConfig};
 use crate::scheduler::Scheduler;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -89,19 +89,17 @@ impl Engine {
         let args = args.with_env()?;
         args.validate()?;
         let model = load_model(&args, progress)?;
-        Self::start(model.executor, model.config, model.kv_groups, model.tokenizer, model.chat_template)
+        Self::start(model.executor, model.config, model.tokenizer, model.chat_template)
     }
 
-    /// Starts an engine over anything that can run a step. `kv_groups` are those of the executor's model, in the order
-    /// of `Batch::groups`. Without a tokenizer prompts are token ids, outputs have no text, and nothing ends on the
-    /// model's own end tokens.
+    /// Starts an engine over anything that can run a step. The KV groups of `config` are those of the executor's model.
+    /// Without a tokenizer prompts are token ids, outputs have no text, and nothing ends on the model's own end tokens.
     ///
     /// # Errors
     /// `InvalidRequest` where numbers of `config` contradict each other; `Internal` when the system gives no thread.
     pub fn start(
         executor: Box<dyn Executor>,
         config: EngineConfig,
-        kv_groups: Vec<GroupKind>,
         tokenizer: Option<Arc<Tokenizer>>,
         chat_template: Option<Arc<ChatTemplate>>,
     ) -> Result<Self> {
@@ -110,8 +108,7 @@ impl Engine {
         let seed = config.seed.unwrap_or_else(|| u64::from_le_bytes(drawn_seed));
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size: config.block_size,
-            num_blocks: config.num_blocks,
-            groups: kv_groups,
+            groups: config.kv_groups.clone(),
             enable_prefix_caching: config.enable_prefix_caching,
             hash_key,
         })?;

@@ -9,9 +9,9 @@ use super::sampling_defaults::sampling_defaults;
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::gpu::{Device, GpuLoader, StepLimits};
 use crate::backend::{KvLayerSpec, Loader};
-use crate::config::{DeviceKind, EngineArgs, EngineConfig};
+use crate::batch::GroupKind;
+use crate::config::{DeviceKind, EngineArgs, EngineConfig, GroupConfig};
 use crate::gguf::{GgufFile, Metadata};
-use crate::kv_cache::GroupKind;
 use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -29,7 +29,6 @@ const DEFAULT_CPU_KV_CACHE_BYTES: u64 = 4 << 30;
 pub struct LoadedModel {
     pub executor: Box<dyn Executor>,
     pub config: EngineConfig,
-    pub kv_groups: Vec<GroupKind>,
     /// `None` when the file has none: only token ids can be served.
     pub tokenizer: Option<Arc<Tokenizer>>,
     pub chat_template: Option<Arc<ChatTemplate>>,
@@ -62,11 +61,7 @@ pub(super) fn load_on(
         Some(device) => load_onto_gpu(device, &model, progress)?,
         None => load_onto_cpu(&model, progress)?,
     };
-    let kv_groups = vec![match model.spec.attention.window {
-        Some(window) => GroupKind::Sliding { window: window as usize },
-        None => GroupKind::Full,
-    }];
-    Ok(LoadedModel { executor, config, kv_groups, tokenizer, chat_template })
+    Ok(LoadedModel { executor, config, tokenizer, chat_template })
 }
 
 /// What was read from the file, and what was asked for.
@@ -146,6 +141,7 @@ where
     let weights = tensors.upload(gguf, &mut loader, wish.spare(room), &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
     let pool = wish.resolve(args, available, default_pool(available))?;
+    let kind = spec.attention.window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window });
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
         context_length: spec.context_length,
@@ -154,7 +150,7 @@ where
         max_num_batched_tokens: limits.max_num_batched_tokens,
         max_prompt_logits: MAX_PROMPT_LOGITS,
         block_size: args.block_size,
-        num_blocks: pool.layer.num_blocks,
+        kv_groups: vec![GroupConfig { kind, num_blocks: pool.layer.num_blocks }],
         kv_cache_dtype: args.kv_cache_dtype,
         enable_prefix_caching: args.enable_prefix_caching,
         max_queue_size: args.max_queue_size,

@@ -1,7 +1,9 @@
 //! One group of layers: its pool, and which blocks of a sequence its attention still reads.
 
 use super::pool::Pool;
-use super::{BlockHash, BlockId, GroupKind};
+use super::{BlockHash, BlockId};
+use crate::batch::GroupKind;
+use crate::config::GroupConfig;
 
 #[derive(Debug)]
 pub(super) struct Group {
@@ -10,15 +12,15 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(kind: GroupKind, num_blocks: usize) -> Self {
-        Self { kind, pool: Pool::new(num_blocks) }
+    pub(super) fn new(config: GroupConfig) -> Self {
+        Self { kind: config.kind, pool: Pool::new(config.num_blocks) }
     }
 
     /// Index of the first block that the token at `position` or any later one reads.
     pub(super) fn first_needed_block(&self, position: usize, block_size: usize) -> usize {
         match self.kind {
             GroupKind::Full => 0,
-            GroupKind::Sliding { window } => position.saturating_add(1).saturating_sub(window) / block_size,
+            GroupKind::Sliding { window } => position.saturating_add(1).saturating_sub(window as usize) / block_size,
         }
     }
 
@@ -29,10 +31,18 @@ impl Group {
         match self.kind {
             GroupKind::Full => whole,
             GroupKind::Sliding { window } => {
-                let span = (window - 1).saturating_add(max_step);
+                let span = (window as usize - 1).saturating_add(max_step);
                 whole.min(span.div_ceil(block_size).saturating_add(1))
             }
         }
+    }
+
+    /// The longest that a sequence alone can become in steps of at most `max_step` tokens; a window that fits whole
+    /// with such a step bounds nothing.
+    pub(super) fn longest_sequence(&self, max_step: usize, block_size: usize) -> usize {
+        let num_blocks = self.pool.blocks.len();
+        let fits_for_ever = self.max_blocks(usize::MAX, max_step, block_size) <= num_blocks;
+        if fits_for_ever { usize::MAX } else { num_blocks * block_size }
     }
 
     /// How many leading `hashes` this group's pool holds without a gap.

@@ -15,10 +15,9 @@ impl KvCache {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
-        self.groups
-            .iter()
-            .enumerate()
-            .try_for_each(|(g, group)| check_group(group, self.config.num_blocks).map_err(|problem| broken(g, problem)))
+        self.groups.iter().zip(&self.config.groups).enumerate().try_for_each(|(g, (group, config))| {
+            check_group(group, config.num_blocks).map_err(|problem| broken(g, problem))
+        })
     }
 
     /// Checks that `holders` are all that hold blocks: every reference count is the number of tables that name it.

@@ -1,8 +1,9 @@
 //! The paged, prefix-sharing KV cache's bookkeeping: integers only.
 //!
-//! A block is `block_size` tokens of all layers of a group. Sequences hold blocks through `SeqBlocks`; the pool counts
-//! owners. A block without an owner is free, or cached when its content can still be hit by a prefix; cached blocks
-//! are taken, least recently used first, when no free one is left. A block with an owner is never taken.
+//! A block is `block_size` tokens of all layers of a group; each group has a pool of its own size. Sequences hold
+//! blocks through `SeqBlocks`; the pool counts owners. A block without an owner is free, or cached when its content can
+//! still be hit by a prefix; cached blocks are taken, least recently used first, when no free one is left. A block with
+//! an owner is never taken.
 //!
 //! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned, its count of
 //! owners is the number of tables that name it, and the index finds exactly the blocks that have content.
@@ -23,7 +24,7 @@ mod tests;
 
 pub use block_id::BlockId;
 pub use block_table::SeqBlocks;
-pub use config::{GroupKind, KvCacheConfig};
+pub use config::KvCacheConfig;
 pub use hash_chain::{BlockHash, HashChain};
 pub use plan::{AllocPlan, Demand, PrefixHit};
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
@@ -57,7 +58,7 @@ impl KvCache {
     /// `InvalidRequest` for sizes that are zero or too large.
     pub fn new(config: KvCacheConfig) -> Result<Self> {
         config.validate()?;
-        let groups = config.groups.iter().map(|kind| Group::new(*kind, config.num_blocks)).collect();
+        let groups = config.groups.iter().map(|group| Group::new(*group)).collect();
         Ok(Self {
             config,
             groups,
@@ -167,14 +168,18 @@ impl KvCache {
 
     /// Whether a sequence alone can be computed up to `num_tokens` in steps of at most `max_step` tokens.
     pub fn can_ever_hold(&self, num_tokens: usize, max_step: usize) -> bool {
-        let fits =
-            |group: &Group| group.max_blocks(num_tokens, max_step, self.config.block_size) <= self.config.num_blocks;
-        self.groups.iter().all(fits)
+        num_tokens <= self.longest_sequence(max_step)
     }
 
-    /// Whether each group has that many blocks to give.
-    pub fn has_available(&self, num_blocks: usize) -> bool {
-        self.groups.iter().all(|group| group.pool.num_available() >= num_blocks)
+    /// The most tokens up to which a sequence alone can be computed in steps of at most `max_step` tokens.
+    pub fn longest_sequence(&self, max_step: usize) -> usize {
+        let longest = self.groups.iter().map(|group| group.longest_sequence(max_step, self.config.block_size));
+        longest.min().unwrap_or(0)
+    }
+
+    /// Whether each group has as many blocks to give as `num_blocks` says for it.
+    pub fn has_available(&self, num_blocks: &[usize]) -> bool {
+        self.groups.iter().zip(num_blocks).all(|(group, wanted)| group.pool.num_available() >= *wanted)
     }
 
     /// Grows whenever an allocation that there was no room for could have become possible: blocks came back, or content

@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use super::block_table::{SeqBlocks, Tables};
-use super::{BlockId, GroupKind, HashChain, KvCache};
-use crate::batch::BlockCopy;
+use super::{BlockId, HashChain, KvCache};
+use crate::batch::{BlockCopy, GroupKind};
 use crate::{Error, Result};
 
 /// Cached content that a sequence can begin with. Valid until the cache changes.
@@ -40,13 +40,13 @@ struct GroupNeed {
 
 /// What a sequence is about to do.
 #[derive(Debug, Clone, Default)]
-pub struct Demand {
+pub struct Demand<'a> {
     /// Positions that the next step writes.
     pub write: Range<usize>,
     /// Full-attention groups get blocks up to here at once (a prompt, so that it is not stopped half-way).
     pub reserve: usize,
-    /// Blocks of each pool that must be left afterwards.
-    pub keep_free: usize,
+    /// Blocks that must be left in the pool of each group afterwards; empty where none need be.
+    pub keep_free: &'a [usize],
 }
 
 impl KvCache {
@@ -102,7 +102,7 @@ impl KvCache {
 
     /// What `seq` (empty, if it begins with a `hit`) must be given for `demand`; `None` when there are not enough
     /// blocks.
-    pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand) -> Option<AllocPlan> {
+    pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand<'_>) -> Option<AllocPlan> {
         let block_size = self.config.block_size;
         let mut needs = Vec::new();
         for (g, group) in self.groups.iter().enumerate() {
@@ -120,7 +120,8 @@ impl KvCache {
             let is_free = |id: &&BlockId| group.pool.get(**id).is_ok_and(|block| block.refs == 0);
             let revived = hit_table.iter().filter(|id| !id.is_null()).filter(is_free).count();
             let taken = append + copy_on_write.len() + revived;
-            if taken.saturating_add(demand.keep_free) > group.pool.num_available() {
+            let keep_free = demand.keep_free.get(g).copied().unwrap_or(0);
+            if taken.saturating_add(keep_free) > group.pool.num_available() {
                 return None;
             }
             if append + copy_on_write.len() > 0 {

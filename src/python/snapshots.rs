@@ -208,7 +208,8 @@ impl From<&EngineConfig> for ConfigFields {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             block_size: config.block_size,
-            num_blocks: config.num_blocks,
+            // Over all groups, as in the statistics.
+            num_blocks: config.kv_groups.iter().map(|group| group.num_blocks).sum(),
             kv_cache_dtype: config.kv_cache_dtype.name(),
             enable_prefix_caching: config.enable_prefix_caching,
             max_queue_size: config.max_queue_size,

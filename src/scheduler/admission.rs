@@ -31,7 +31,7 @@ impl SchedulerConfig {
         // The last token is sampled and never computed.
         let max_computed = prompt_len.max(max_len.saturating_sub(1));
         if !kv.can_ever_hold(max_computed, self.max_num_batched_tokens) {
-            let tokens = kv.config().num_blocks * kv.config().block_size;
+            let tokens = kv.longest_sequence(self.max_num_batched_tokens);
             let expected =
                 format!("what the KV cache holds ({tokens} tokens); lower max_tokens or raise kv_cache_memory");
             return Err(Error::invalid("prompt length + max_tokens", max_len, expected));

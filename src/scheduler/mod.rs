@@ -87,8 +87,8 @@ pub struct Scheduler {
     /// Waiting sequences that have never run: the queue's bound counts these.
     num_never_ran: usize,
     num_preemptions: u64,
-    /// Blocks left free when a sequence is admitted beside others.
-    watermark: usize,
+    /// Blocks of each group left free when a sequence is admitted beside others.
+    watermark: Vec<usize>,
     /// The last admission that found too few blocks.
     refused: Option<Refusal>,
     next_serial: u64,
@@ -119,7 +119,7 @@ impl Scheduler {
         if u32::try_from(config.max_model_len).is_err() {
             return Err(Error::invalid("max_model_len", config.max_model_len, "less than 2^32"));
         }
-        let watermark = kv_cache.read().config().num_blocks.div_ceil(100);
+        let watermark = kv_cache.read().config().groups.iter().map(|group| group.num_blocks.div_ceil(100)).collect();
         Ok(Self {
             config,
             kv_cache,
@@ -175,7 +175,7 @@ impl Scheduler {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         kv.tick(now);
-        if !self.in_flight.is_empty() && !kv.has_available(self.most_blocks(kv.config(), 1)) {
+        if !self.in_flight.is_empty() && !kv.has_available(&self.most_blocks(kv.config(), 1)) {
             return Ok(Step::default());
         }
         let picks = self.pick(&mut kv, now)?;

@@ -24,8 +24,8 @@ pub(super) struct Picks {
     pub(super) budget: usize,
     /// Prompt tokens whose logits still fit into the step.
     prompt_logits: usize,
-    /// Blocks left free when a sequence is admitted beside others.
-    pub(super) keep_free: usize,
+    /// Blocks of each group left free when a sequence is admitted beside others.
+    pub(super) keep_free: Vec<usize>,
     /// A running sequence found no block left.
     pub(super) lacks_blocks: bool,
     /// Prompts that the step leaves half-way, and how many of them are long.
@@ -75,7 +75,7 @@ impl Scheduler {
             copies: Vec::new(),
             budget: self.config.max_num_batched_tokens,
             prompt_logits: self.config.max_prompt_logits,
-            keep_free: self.watermark,
+            keep_free: self.watermark.clone(),
             lacks_blocks: false,
             num_partial: 0,
             num_long_partial: 0,
@@ -85,7 +85,8 @@ impl Scheduler {
         self.pick_decodes(kv, &mut picks, now)?;
         if !self.in_flight.is_empty() {
             // Nothing is preempted ahead: what prompts under way may still need is not for newcomers.
-            picks.keep_free = picks.keep_free.max(self.most_blocks(kv.config(), 2));
+            let under_way = self.most_blocks(kv.config(), 2);
+            picks.keep_free.iter_mut().zip(under_way).for_each(|(kept, needed)| *kept = needed.max(*kept));
         }
         self.pick_prompts(kv, &mut picks, now)?;
         Ok(picks)
@@ -137,7 +138,7 @@ impl Scheduler {
     ) -> Result<bool> {
         let seq = &mut self.sequences[slot];
         let write = seq.num_scheduled..seq.num_scheduled + num_tokens;
-        let demand = Demand { reserve: write.end, write, keep_free: 0 };
+        let demand = Demand { reserve: write.end, write, keep_free: &[] };
         let Some(plan) = kv.plan(&seq.blocks, PrefixHit::default(), &demand) else { return Ok(false) };
         let mut copies = Vec::new();
         kv.commit(plan, &mut seq.blocks, &mut copies)?;
@@ -145,17 +146,19 @@ impl Scheduler {
         Ok(true)
     }
 
-    /// The most blocks of a group that the running sequences with `least` or more tokens to compute can need in the
+    /// The most blocks of each group that the running sequences with `least` or more tokens to compute can need in the
     /// next step: those for their tokens, and one each for a copy.
-    pub(super) fn most_blocks(&self, kv: &KvCacheConfig, least: usize) -> usize {
+    pub(super) fn most_blocks(&self, kv: &KvCacheConfig, least: usize) -> Vec<usize> {
         let budget = self.config.max_num_batched_tokens;
+        let mut most = vec![0; kv.groups.len()];
         let running = self.running.iter().map(|&(_, slot)| &self.sequences[slot]);
-        let needed = running.filter(|seq| seq.num_pending() >= least).map(|seq| {
+        for seq in running.filter(|seq| seq.num_pending() >= least) {
             let end = seq.num_scheduled + seq.num_pending().min(budget);
-            let held = (0..kv.groups.len()).map(|group| seq.blocks.table(group).len()).min();
-            end.div_ceil(kv.block_size).saturating_sub(held.unwrap_or(0)) + 1
-        });
-        needed.sum()
+            for (g, most) in most.iter_mut().enumerate() {
+                *most += end.div_ceil(kv.block_size).saturating_sub(seq.blocks.table(g).len()) + 1;
+            }
+        }
+        most
     }
 
     /// The last running sequence in the order, from `key` on, whose blocks no step in flight writes.

@@ -194,7 +194,7 @@ impl Scheduler {
             return Ok(Admission::Passed);
         }
         // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
-        let keep_free = if self.running.is_empty() { 0 } else { picks.keep_free };
+        let keep_free = if self.running.is_empty() { &[][..] } else { &picks.keep_free };
         let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free };
         let seq = &mut self.sequences[slot];
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {

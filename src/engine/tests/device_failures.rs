@@ -89,11 +89,11 @@ impl Round {
     }
 
     fn start(&self) -> Served {
-        let LoadedModel { executor, config, kv_groups, .. } = self.load().unwrap();
+        let LoadedModel { executor, config, .. } = self.load().unwrap();
         let ((arrived, is_here), (go, open)) = (bounded(0), bounded(0));
         let closed = Arc::new(AtomicBool::new(false));
         let held = Held { executor, closed: Arc::clone(&closed), arrived, open };
-        let engine = Engine::start(Box::new(held), config, kv_groups, None, None).unwrap();
+        let engine = Engine::start(Box::new(held), config, None, None).unwrap();
         Served { engine, closed, is_here, go }
     }
 

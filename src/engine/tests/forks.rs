@@ -65,7 +65,7 @@ fn forks_that_end_at_once() {
 /// S12: forks under a pool so small that they are preempted all the time.
 #[test]
 fn preempted_forks_go_on_exactly() {
-    let rig = Rig::with(EngineConfig { num_blocks: 14, ..config() }, hashed(VOCAB), None);
+    let rig = Rig::with(EngineConfig { kv_groups: blocks(14), ..config() }, hashed(VOCAB), None);
     let clients: Vec<_> = (0..6).map(|i| rig.submit(&PROMPT[i..], sampled(3, 25))).collect();
     for (i, client) in clients.into_iter().enumerate() {
         for (index, one) in client.wait() {
@@ -138,7 +138,8 @@ fn sequences_without_a_place_end_with_their_request() {
 /// A4: the preemptions of all requests are those that the engine counts.
 #[test]
 fn preemptions_of_requests_add_up() {
-    let config = EngineConfig { num_blocks: 14, max_num_batched_tokens: 8, enable_prefix_caching: false, ..config() };
+    let config =
+        EngineConfig { kv_groups: blocks(14), max_num_batched_tokens: 8, enable_prefix_caching: false, ..config() };
     let rig = Rig::with(config, hashed(VOCAB), None);
     let requests = (0..8).map(|i| (rig.submit(&[i; 20], sampled(3, 20)), rig.submit(&[i; 3], greedy(30))));
     let clients: Vec<_> = requests.flat_map(|(many, one)| [many, one]).collect();

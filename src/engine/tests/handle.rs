@@ -8,7 +8,6 @@ use super::support::*;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::engine::handle::same_process;
 use crate::engine::{ChannelSink, Engine, NewRequest, Prompt};
-use crate::kv_cache::GroupKind;
 use crate::{Error, Result};
 
 fn what(result: Result<Client>) -> &'static str {
@@ -21,7 +20,7 @@ fn what(result: Result<Client>) -> &'static str {
 /// S18, S22: bad requests are refused on the caller's thread, with what is wrong, and leave nothing.
 #[test]
 fn bad_requests_are_refused() {
-    let rig = Rig::with(EngineConfig { num_blocks: 12, ..config() }, hashed(VOCAB), None);
+    let rig = Rig::with(EngineConfig { kv_groups: blocks(12), ..config() }, hashed(VOCAB), None);
     let refuse = |draft: Draft| what(submit(&rig.engine, draft));
     let with = |params: SamplingParams| refuse(request(&[1], params));
     assert_eq!(refuse(request(&[], greedy(1))), "prompt");
@@ -118,7 +117,7 @@ fn priorities() {
 fn numbers_that_contradict_each_other() {
     let start = |config: EngineConfig| {
         let fake = super::fake::Fake::new(Arc::default(), hashed(VOCAB), VOCAB, config.block_size);
-        Engine::start(Box::new(fake), config, vec![GroupKind::Full], None, None).map(|_| ())
+        Engine::start(Box::new(fake), config, None, None).map(|_| ())
     };
     start(config()).unwrap();
     for bad in [
@@ -127,8 +126,8 @@ fn numbers_that_contradict_each_other() {
         EngineConfig { max_model_len: 0, ..config() },
         EngineConfig { max_model_len: usize::MAX, ..config() },
         EngineConfig { block_size: 0, ..config() },
-        EngineConfig { num_blocks: 0, ..config() },
-        EngineConfig { num_blocks: usize::MAX, ..config() },
+        EngineConfig { kv_groups: blocks(0), ..config() },
+        EngineConfig { kv_groups: blocks(usize::MAX), ..config() },
         EngineConfig { max_queue_size: 0, ..config() },
         EngineConfig { max_num_partial_prefills: 0, ..config() },
         EngineConfig { max_long_partial_prefills: 0, ..config() },

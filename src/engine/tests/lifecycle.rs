@@ -26,7 +26,7 @@ fn test_kv_cache_cleanup_on_completion() {
 /// K1: the whole pool can be had again after others had it, and forgetting the prefixes frees every block.
 #[test]
 fn test_kv_cache_memory_freed() {
-    let small = EngineConfig { num_blocks: 16, ..config() };
+    let small = EngineConfig { kv_groups: blocks(16), ..config() };
     let rig = Rig::with(small, hashed(VOCAB), None);
     for i in 0..5 {
         // 60 of the 64 tokens that the pool holds.
@@ -126,7 +126,7 @@ fn named(id: u64, name: &str) -> RequestRecord {
 /// K3: stats, block map and integrity are read from ten threads while requests come and go.
 #[test]
 fn test_kv_cache_concurrent_access() {
-    let rig = Rig::with(EngineConfig { num_blocks: 20, ..config() }, hashed(VOCAB), None);
+    let rig = Rig::with(EngineConfig { kv_groups: blocks(20), ..config() }, hashed(VOCAB), None);
     std::thread::scope(|scope| {
         for thread in 0..6u32 {
             let rig = &rig;

@@ -45,7 +45,7 @@ fn generated_tokens() {
 #[test]
 fn prompt_tokens() {
     let prompt: Vec<u32> = (0..40).map(|i| i * 7 % 60).collect();
-    let small = EngineConfig { num_blocks: 16, ..config() };
+    let small = EngineConfig { kv_groups: blocks(16), ..config() };
     for config in [config(), EngineConfig { max_num_batched_tokens: 8, ..config() }, small] {
         let rig = Rig::with(config, hashed(VOCAB), None);
         rig.run(&prompt, greedy(3));

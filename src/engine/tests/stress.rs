@@ -18,7 +18,7 @@ const THREADS: u64 = 16;
 const REQUESTS: u64 = 1000;
 
 fn tiny() -> EngineConfig {
-    EngineConfig { num_blocks: 24, max_num_seqs: 12, retention: Duration::from_millis(1), ..config() }
+    EngineConfig { kv_groups: blocks(24), max_num_seqs: 12, retention: Duration::from_millis(1), ..config() }
 }
 
 /// A random request; many share prefixes.
@@ -114,7 +114,7 @@ fn every_mix_gives_what_each_gives_alone() {
     for mix in 0..200 {
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(30) as usize,
-            num_blocks: 16 + random(40) as usize,
+            kv_groups: blocks(16 + random(40) as usize),
             block_size: 4,
             enable_prefix_caching: random(2) == 0,
             ..tiny()

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
-use crate::config::{EngineConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
+use crate::batch::GroupKind;
+use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
 use crate::engine::output::SharedSink;
 use crate::engine::{
     Accepted, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
 };
 use crate::gguf::{Array, Metadata, Value};
-use crate::kv_cache::GroupKind;
 use crate::sampler::{Sampler, SequenceSampler};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -31,7 +31,7 @@ pub fn config() -> EngineConfig {
         max_num_batched_tokens: 24,
         max_prompt_logits: 10,
         block_size: 4,
-        num_blocks: 64,
+        kv_groups: blocks(64),
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
         max_queue_size: 64,
@@ -42,6 +42,11 @@ pub fn config() -> EngineConfig {
         seed: Some(5),
         sampling_defaults: SamplingDefaults::default(),
     }
+}
+
+/// One full-attention group with so many blocks.
+pub fn blocks(num_blocks: usize) -> Vec<GroupConfig> {
+    vec![GroupConfig { kind: GroupKind::Full, num_blocks }]
 }
 
 pub struct Rig {
@@ -59,7 +64,7 @@ impl Rig {
         let script = Arc::new(Script::default());
         let vocab_size = rule(&[0]).len();
         let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size);
-        let engine = Engine::start(Box::new(fake), config, vec![GroupKind::Full], tokenizer, None).unwrap();
+        let engine = Engine::start(Box::new(fake), config, tokenizer, None).unwrap();
         Self { engine, script, rule }
     }
 

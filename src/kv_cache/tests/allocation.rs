@@ -53,7 +53,7 @@ fn capacity_survives_failed_allocations() {
 fn stale_plan_is_refused() {
     let mut kv = cache(4);
     let mut blocks = kv.new_sequence();
-    let demand = Demand { write: 0..16, reserve: 16, keep_free: 0 };
+    let demand = Demand { write: 0..16, reserve: 16, keep_free: &[] };
     let plan = kv.plan(&blocks, PrefixHit::default(), &demand).unwrap();
     let other = Seq::start(&mut kv, &text(1, 4)).unwrap();
     let error = kv.commit(plan, &mut blocks, &mut Vec::new()).unwrap_err();
@@ -66,10 +66,37 @@ fn stale_plan_is_refused() {
 fn keep_free_is_kept() {
     let kv = cache(4);
     let blocks = kv.new_sequence();
-    let demand = |keep_free| Demand { write: 0..12, reserve: 12, keep_free };
-    assert!(kv.plan(&blocks, PrefixHit::default(), &demand(1)).is_some());
-    assert!(kv.plan(&blocks, PrefixHit::default(), &demand(2)).is_none());
-    assert!(kv.plan(&blocks, PrefixHit::default(), &demand(usize::MAX)).is_none());
+    let is_planned = |kv: &KvCache, blocks: &SeqBlocks, keep_free: &[usize]| {
+        kv.plan(blocks, PrefixHit::default(), &Demand { write: 0..12, reserve: 12, keep_free }).is_some()
+    };
+    assert!(is_planned(&kv, &blocks, &[1]));
+    assert!(!is_planned(&kv, &blocks, &[2]));
+    assert!(!is_planned(&kv, &blocks, &[usize::MAX]));
+    // Each group keeps its own.
+    let kv = cache_of(&[full(4), sliding(4, 8)], 4);
+    let blocks = kv.new_sequence();
+    assert!(is_planned(&kv, &blocks, &[1, 5]));
+    assert!(!is_planned(&kv, &blocks, &[2, 5]));
+    assert!(!is_planned(&kv, &blocks, &[1, 6]));
+}
+
+/// K17: a group that is full refuses the allocation, however much the others have, and nothing is taken from those.
+#[test]
+fn each_group_has_its_own_blocks() {
+    let mut kv = cache_of(&[full(8), full(4), sliding(4, 3)], 4);
+    let first = Seq::start(&mut kv, &text(1, 8)).unwrap();
+    assert_eq!(counts(&kv), (9, 0, 6));
+    assert!(kv.has_available(&[6, 2, 1]) && !kv.has_available(&[6, 2, 2]) && !kv.has_available(&[0, 3, 0]));
+    // 2 blocks are left in the second group and 1 in the window's.
+    let before = kv.block_map(0);
+    assert!(Seq::start(&mut kv, &text(2, 12)).is_none());
+    assert!(Seq::start(&mut kv, &text(2, 8)).is_none());
+    assert_eq!(kv.block_map(0), before);
+    let second = Seq::start(&mut kv, &text(2, 4)).unwrap();
+    kv.check_owners([&first.blocks, &second.blocks].into_iter()).unwrap();
+    first.end(&mut kv);
+    second.end(&mut kv);
+    assert_eq!(counts(&kv), (15, 0, 0));
 }
 
 #[test]

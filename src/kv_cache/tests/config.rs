@@ -1,30 +1,35 @@
 use super::*;
 use crate::Error;
 
-fn new(block_size: usize, num_blocks: usize, groups: Vec<GroupKind>) -> Result<KvCache> {
-    KvCache::new(KvCacheConfig { block_size, num_blocks, groups, enable_prefix_caching: true, hash_key: [0; 32] })
+fn new(block_size: usize, groups: Vec<GroupConfig>) -> Result<KvCache> {
+    KvCache::new(KvCacheConfig { block_size, groups, enable_prefix_caching: true, hash_key: [0; 32] })
 }
 
 /// K9: sizes whose product overflows, or does not fit a slot, are errors, before anything is allocated.
 #[test]
 fn sizes_out_of_range_are_errors() {
-    let full = || vec![GroupKind::Full];
     let bad = [
-        (0, 8, full()),
-        (16, 0, full()),
-        (usize::MAX, 2, full()),
-        (2, usize::MAX, full()),
-        (usize::MAX, usize::MAX, full()),
-        (1 << 16, 1 << 16, full()),
-        (1, u32::MAX as usize, full()),
-        (16, 8, vec![]),
-        (16, 8, vec![GroupKind::Full, GroupKind::Sliding { window: 0 }]),
+        (0, vec![full(8)]),
+        (16, vec![full(0)]),
+        (usize::MAX, vec![full(2)]),
+        (2, vec![full(usize::MAX)]),
+        (usize::MAX, vec![full(usize::MAX)]),
+        (1 << 16, vec![full(1 << 16)]),
+        (1, vec![full(u32::MAX as usize)]),
+        (16, vec![]),
+        (16, vec![full(8), sliding(0, 8)]),
+        // Each group's pool is checked.
+        (16, vec![full(8), full(0)]),
+        (16, vec![full(8), sliding(4, usize::MAX)]),
     ];
-    for (block_size, num_blocks, groups) in bad {
-        let error = new(block_size, num_blocks, groups).unwrap_err();
-        assert!(matches!(error, Error::InvalidRequest { .. }), "{block_size} {num_blocks}: {error}");
+    for (block_size, groups) in bad {
+        let error = new(block_size, groups.clone()).unwrap_err();
+        assert!(matches!(error, Error::InvalidRequest { .. }), "{block_size} {groups:?}: {error}");
     }
-    new(16, 8, full()).unwrap();
+    new(16, vec![full(8)]).unwrap();
+    let kv = new(16, vec![full(8), full(3), sliding(4, 5)]).unwrap();
+    assert_eq!((kv.stats().blocks_total, kv.block_map(0).len()), (16, 16));
+    assert_eq!(kv.groups.iter().map(|group| group.pool.num_available()).collect::<Vec<_>>(), [8, 3, 5]);
 }
 
 /// K24: for every block size, position p is in entry p / size of the table, and there are as many entries as needed.
@@ -32,7 +37,7 @@ fn sizes_out_of_range_are_errors() {
 fn position_to_block_for_every_block_size() {
     for block_size in 1..=64 {
         for n in [1, block_size - 1, block_size, block_size + 1, 3 * block_size - 1, 3 * block_size].map(|n| n.max(1)) {
-            let mut kv = cache_of(&[GroupKind::Full], block_size, 8);
+            let mut kv = cache_of(&[full(8)], block_size);
             let seq = Seq::start(&mut kv, &text(1, n as u32)).unwrap();
             assert_eq!(seq.table().len(), n.div_ceil(block_size), "{n} tokens in blocks of {block_size}");
         }

@@ -11,22 +11,25 @@ mod prop;
 mod windows;
 
 use super::*;
-use crate::batch::BlockCopy;
+use crate::batch::{BlockCopy, GroupKind};
+use crate::config::GroupConfig;
 
-fn cache_of(groups: &[GroupKind], block_size: usize, num_blocks: usize) -> KvCache {
-    KvCache::new(KvCacheConfig {
-        block_size,
-        num_blocks,
-        groups: groups.to_vec(),
-        enable_prefix_caching: true,
-        hash_key: [9; 32],
-    })
-    .unwrap()
+fn cache_of(groups: &[GroupConfig], block_size: usize) -> KvCache {
+    KvCache::new(KvCacheConfig { block_size, groups: groups.to_vec(), enable_prefix_caching: true, hash_key: [9; 32] })
+        .unwrap()
+}
+
+fn full(num_blocks: usize) -> GroupConfig {
+    GroupConfig { kind: GroupKind::Full, num_blocks }
+}
+
+fn sliding(window: u32, num_blocks: usize) -> GroupConfig {
+    GroupConfig { kind: GroupKind::Sliding { window }, num_blocks }
 }
 
 /// One full-attention group with blocks of 4 tokens.
 fn cache(num_blocks: usize) -> KvCache {
-    cache_of(&[GroupKind::Full], 4, num_blocks)
+    cache_of(&[full(num_blocks)], 4)
 }
 
 /// `n` tokens that no other `text` shares.
@@ -51,7 +54,7 @@ impl Seq {
         kv.extend_chain(&mut chain, tokens);
         let hit = kv.find_prefix(&chain, tokens.len());
         let num_hit = hit.num_tokens;
-        let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: 0 };
+        let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: &[] };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut blocks, &mut copies).unwrap();
@@ -82,7 +85,7 @@ impl Seq {
     /// Gets a place for one more token; the copies to make before it is written.
     fn append(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
         let end = self.tokens.len() + 1;
-        let demand = Demand { write: end - 1..end, reserve: end, keep_free: 0 };
+        let demand = Demand { write: end - 1..end, reserve: end, keep_free: &[] };
         let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut self.blocks, &mut copies).unwrap();

@@ -27,9 +27,11 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-fn groups() -> impl Strategy<Value = Vec<GroupKind>> {
-    let kind = prop_oneof![Just(GroupKind::Full), (1usize..9).prop_map(|window| GroupKind::Sliding { window })];
-    collection::vec(kind, 1..4)
+/// Of any kinds, each with a pool of its own size.
+fn groups() -> impl Strategy<Value = Vec<GroupConfig>> {
+    let kind = prop_oneof![Just(GroupKind::Full), (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
+    let group = (kind, 1usize..14).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
+    collection::vec(group, 1..4)
 }
 
 type Content = Vec<u32>;
@@ -80,10 +82,9 @@ proptest! {
     fn cache_equals_its_model(
         groups in groups(),
         block_size in 1usize..5,
-        num_blocks in 1usize..14,
         ops in collection::vec(op(), 1..60),
     ) {
-        let mut kv = cache_of(&groups, block_size, num_blocks);
+        let mut kv = cache_of(&groups, block_size);
         let mut memory = Memory::default();
         let mut live: Vec<Held> = Vec::new();
         for (time, op) in ops.into_iter().enumerate() {

@@ -2,15 +2,11 @@ use super::*;
 
 const NULL: u32 = crate::batch::NULL_BLOCK;
 
-fn sliding(window: usize) -> GroupKind {
-    GroupKind::Sliding { window }
-}
-
 /// A token at p attends to p - window + 1 ..= p: blocks before that go back as soon as the next token cannot read them.
 #[test]
 fn blocks_outside_the_window_go_back() {
     // Blocks of 4, window 6.
-    let mut kv = cache_of(&[sliding(6)], 4, 8);
+    let mut kv = cache_of(&[sliding(6, 8)], 4);
     let mut seq = Seq::run(&mut kv, &text(1, 8));
     // The next token, 8, reads 3..=8.
     assert!(!seq.table().contains(&NULL));
@@ -32,7 +28,7 @@ fn blocks_outside_the_window_go_back() {
 /// What slid out of the window stays cached behind the blocks that were never filled.
 #[test]
 fn test_swa_free_split_keeps_cached_tail_ahead_of_scratch() {
-    let mut kv = cache_of(&[sliding(4)], 4, 6);
+    let mut kv = cache_of(&[sliding(4, 6)], 4);
     let seq = Seq::run(&mut kv, &text(1, 14));
     let order: Vec<u32> = kv.groups[0].pool.free.iter().map(|id| id.0).collect();
     // 14 tokens: the next reads 11..=14, so blocks 0 and 1 of the sequence went back, full and findable.
@@ -45,7 +41,7 @@ fn test_swa_free_split_keeps_cached_tail_ahead_of_scratch() {
 /// Only the blocks that the next token reads need be there.
 #[test]
 fn sliding_hit_needs_only_the_window() {
-    let mut kv = cache_of(&[sliding(5)], 4, 6);
+    let mut kv = cache_of(&[sliding(5, 6)], 4);
     Seq::run(&mut kv, &text(1, 16)).end(&mut kv);
     // Takes the two empty blocks and the oldest cached ones: the beginning of the prompt is gone.
     let filler = Seq::start(&mut kv, &text(2, 16)).unwrap();
@@ -59,7 +55,7 @@ fn sliding_hit_needs_only_the_window() {
 /// With several groups a hit must serve all of them.
 #[test]
 fn hit_is_common_to_all_groups() {
-    let mut kv = cache_of(&[GroupKind::Full, sliding(4), sliding(9)], 4, 32);
+    let mut kv = cache_of(&[full(32), sliding(4, 32), sliding(9, 32)], 4);
     Seq::run(&mut kv, &text(1, 21)).end(&mut kv);
     let hit = |kv: &mut KvCache| {
         let seq = Seq::start(kv, &text(1, 21)).unwrap();
@@ -86,15 +82,15 @@ fn hit_is_common_to_all_groups() {
 fn bound_of_a_lone_sequence_is_never_passed() {
     for window in [1, 2, 4, 5, 9, 30] {
         for max_step in [1, 3, 4, 7, 16] {
-            let kv = cache_of(&[sliding(window)], 4, 64);
+            let kv = cache_of(&[sliding(window, 64)], 4);
             let bound = kv.groups[0].max_blocks(60, max_step, 4);
-            let mut kv = cache_of(&[sliding(window)], 4, bound);
+            let mut kv = cache_of(&[sliding(window, bound)], 4);
             assert!(kv.can_ever_hold(60, max_step));
             let (mut blocks, chain) = (kv.new_sequence(), kv.new_chain(None));
             let mut computed = 0;
             while computed < 60 {
                 let end = (computed + max_step).min(60);
-                let demand = Demand { write: computed..end, reserve: end, keep_free: 0 };
+                let demand = Demand { write: computed..end, reserve: end, keep_free: &[] };
                 let plan = kv.plan(&blocks, PrefixHit::default(), &demand).unwrap();
                 kv.commit(plan, &mut blocks, &mut Vec::new()).unwrap();
                 kv.mark_computed(&mut blocks, &chain, end).unwrap();
@@ -109,7 +105,12 @@ fn can_ever_hold_gates_what_is_too_long() {
     let kv = cache(4);
     assert!(kv.can_ever_hold(16, 8) && !kv.can_ever_hold(17, 8));
     assert!(!kv.can_ever_hold(usize::MAX, usize::MAX));
-    let kv = cache_of(&[sliding(5)], 4, 4);
+    // The group that holds least decides; a window that fits whole bounds nothing.
+    let kv = cache_of(&[full(9), sliding(5, 4), full(6)], 4);
+    assert!(kv.can_ever_hold(24, 8) && !kv.can_ever_hold(25, 8));
+    assert!(kv.can_ever_hold(16, 9) && !kv.can_ever_hold(17, 9));
+    assert_eq!((kv.longest_sequence(8), kv.longest_sequence(9)), (24, 16));
+    let kv = cache_of(&[sliding(5, 4)], 4);
     assert!(kv.can_ever_hold(1_000_000, 8) && !kv.can_ever_hold(1_000_000, 9));
     assert!(!kv.can_ever_hold(usize::MAX, usize::MAX));
 }

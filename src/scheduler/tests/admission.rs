@@ -1,6 +1,6 @@
 //! What is refused, what `add` takes, and who is let in.
 
-use super::harness::{Harness, kv_config, limits, sequence, shares};
+use super::harness::{Harness, full, kv_config, limits, sequence, shares};
 use crate::Error;
 use crate::kv_cache::KvCache;
 use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig};
@@ -55,7 +55,7 @@ fn what_was_not_checked_is_an_internal_error() {
 /// What to do about a prompt that is too long depends on whether the model was made for more.
 #[test]
 fn a_refusal_says_what_helps() {
-    let kv = KvCache::new(kv_config(64)).unwrap();
+    let kv = KvCache::new(kv_config(vec![full(64)])).unwrap();
     let refusal = |context_length| {
         let limits = SchedulerConfig { context_length, ..limits() };
         limits.check_length(70, 5, &kv).unwrap_err().to_string()
@@ -200,7 +200,7 @@ fn urgent_prompt_passes_one_under_way() {
 /// K9: limits that cannot work are refused when the scheduler is made.
 #[test]
 fn bad_limits_are_refused() {
-    let kv = std::sync::Arc::new(parking_lot::RwLock::new(KvCache::new(kv_config(4)).unwrap()));
+    let kv = std::sync::Arc::new(parking_lot::RwLock::new(KvCache::new(kv_config(vec![full(4)])).unwrap()));
     let bad = [
         SchedulerConfig { max_num_seqs: 0, ..limits() },
         SchedulerConfig { max_model_len: 0, ..limits() },

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::Result;
-use crate::kv_cache::{GroupKind, KvCache, KvCacheConfig};
+use crate::batch::GroupKind;
+use crate::config::GroupConfig;
+use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 pub(crate) struct Harness {
@@ -28,14 +30,16 @@ pub(crate) fn limits() -> SchedulerConfig {
     }
 }
 
-pub(crate) fn kv_config(num_blocks: usize) -> KvCacheConfig {
-    KvCacheConfig {
-        block_size: 4,
-        num_blocks,
-        groups: vec![GroupKind::Full],
-        enable_prefix_caching: true,
-        hash_key: [1; 32],
-    }
+pub(crate) fn full(num_blocks: usize) -> GroupConfig {
+    GroupConfig { kind: GroupKind::Full, num_blocks }
+}
+
+pub(crate) fn sliding(window: u32, num_blocks: usize) -> GroupConfig {
+    GroupConfig { kind: GroupKind::Sliding { window }, num_blocks }
+}
+
+pub(crate) fn kv_config(groups: Vec<GroupConfig>) -> KvCacheConfig {
+    KvCacheConfig { block_size: 4, groups, enable_prefix_caching: true, hash_key: [1; 32] }
 }
 
 /// A sequence whose prompt of `n` tokens no other id shares.
@@ -52,8 +56,13 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
 }
 
 impl Harness {
+    /// With one full-attention group.
     pub(crate) fn new(num_blocks: usize, limits: SchedulerConfig) -> Self {
-        let kv_cache = Arc::new(RwLock::new(KvCache::new(kv_config(num_blocks)).unwrap()));
+        Self::with_groups(vec![full(num_blocks)], limits)
+    }
+
+    pub(crate) fn with_groups(groups: Vec<GroupConfig>, limits: SchedulerConfig) -> Self {
+        let kv_cache = Arc::new(RwLock::new(KvCache::new(kv_config(groups)).unwrap()));
         Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
     }
 

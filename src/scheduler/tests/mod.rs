@@ -1,5 +1,6 @@
 mod admission;
 mod forks;
+mod groups;
 mod harness;
 mod lifecycle;
 mod partial;

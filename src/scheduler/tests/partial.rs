@@ -1,6 +1,6 @@
 //! Long prompts and short ones.
 
-use super::harness::{Harness, limits, sequence, shares};
+use super::harness::{Harness, full, limits, sequence, shares};
 use super::sim::{Request, Sim, SimConfig};
 use crate::scheduler::{NewSequence, SchedulerConfig};
 
@@ -137,7 +137,8 @@ fn one_partial_prefill_at_a_time() {
 #[test]
 fn a_long_prompt_is_not_starved() {
     for depth in 1..=2 {
-        let config = SimConfig { num_blocks: 200, max_model_len: 300, max_num_seqs: 6, depth, ..SimConfig::default() };
+        let config =
+            SimConfig { groups: vec![full(200)], max_model_len: 300, max_num_seqs: 6, depth, ..SimConfig::default() };
         let mut sim = Sim::new(config);
         let long = sim.add(&Request::new((1..=200).collect(), 1)).unwrap();
         let mut steps = 0;

@@ -5,7 +5,8 @@ use proptest::prelude::{Just, ProptestConfig, Strategy, any};
 use proptest::{option, prop_oneof, proptest};
 
 use super::sim::{Request, Sim, SimConfig};
-use crate::kv_cache::GroupKind;
+use crate::batch::GroupKind;
+use crate::config::GroupConfig;
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -43,22 +44,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn config() -> impl Strategy<Value = SimConfig> {
-    let kind =
-        prop_oneof![2 => Just(GroupKind::Full), 1 => (1usize..9).prop_map(|window| GroupKind::Sliding { window })];
+    let kind = prop_oneof![2 => Just(GroupKind::Full), 1 => (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
+    let group = (kind, 2usize..24).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
-    (1usize..6, 2usize..24, vec(kind, 1..3), any::<bool>(), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
-        |(block_size, num_blocks, groups, prefix_caching, max_num_seqs, extra_tokens, partial_prefills, depth)| {
-            SimConfig {
-                block_size,
-                num_blocks,
-                groups,
-                prefix_caching,
-                max_num_seqs,
-                max_num_batched_tokens: max_num_seqs + extra_tokens,
-                max_model_len: 40,
-                partial_prefills,
-                depth,
-            }
+    (1usize..6, vec(group, 1..4), any::<bool>(), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
+        |(block_size, groups, prefix_caching, max_num_seqs, extra_tokens, partial_prefills, depth)| SimConfig {
+            block_size,
+            groups,
+            prefix_caching,
+            max_num_seqs,
+            max_num_batched_tokens: max_num_seqs + extra_tokens,
+            max_model_len: 40,
+            partial_prefills,
+            depth,
         },
     )
 }

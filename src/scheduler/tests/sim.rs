@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::batch::{Batch, NULL_BLOCK};
-use crate::kv_cache::{GroupKind, KvCache, KvCacheConfig};
+use crate::batch::{Batch, GroupKind, NULL_BLOCK};
+use crate::config::GroupConfig;
+use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
@@ -95,8 +96,7 @@ impl Live {
 #[derive(Debug, Clone)]
 pub(crate) struct SimConfig {
     pub(crate) block_size: usize,
-    pub(crate) num_blocks: usize,
-    pub(crate) groups: Vec<GroupKind>,
+    pub(crate) groups: Vec<GroupConfig>,
     pub(crate) prefix_caching: bool,
     pub(crate) max_num_seqs: usize,
     pub(crate) max_num_batched_tokens: usize,
@@ -111,8 +111,7 @@ impl Default for SimConfig {
     fn default() -> Self {
         Self {
             block_size: 4,
-            num_blocks: 32,
-            groups: vec![GroupKind::Full],
+            groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: 32 }],
             prefix_caching: true,
             max_num_seqs: 8,
             max_num_batched_tokens: 16,
@@ -142,7 +141,6 @@ impl Sim {
     pub(crate) fn new(config: SimConfig) -> Self {
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size: config.block_size,
-            num_blocks: config.num_blocks,
             groups: config.groups.clone(),
             enable_prefix_caching: config.prefix_caching,
             hash_key: [3; 32],
@@ -165,7 +163,7 @@ impl Sim {
             scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(),
             kv_cache,
             live: BTreeMap::new(),
-            shadow: vec![vec![0; config.num_blocks * config.block_size]; config.groups.len()],
+            shadow: config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect(),
             in_flight: VecDeque::new(),
             finished: HashMap::new(),
             next_id: 0,
@@ -357,7 +355,7 @@ impl Sim {
             // Sequences that ended meanwhile are computed for nothing.
             let Some(live) = self.live.get_mut(&seq.id) else { continue };
             for g in 0..batch.groups.len() {
-                let read = attend(batch, g, s, self.config.groups[g], &self.shadow[g], bs);
+                let read = attend(batch, g, s, self.config.groups[g].kind, &self.shadow[g], bs);
                 for (position, name) in read {
                     assert_eq!(name, live.names[position], "{:?} read foreign K/V at {position}, group {g}", seq.id);
                 }
@@ -441,7 +439,7 @@ fn attend(batch: &Batch, g: usize, s: usize, kind: GroupKind, shadow: &[u64], bs
     let first_query = batch.positions[batch.tokens_of(s).start] as usize;
     let first_read = match kind {
         GroupKind::Full => 0,
-        GroupKind::Sliding { window } => (first_query + 1).saturating_sub(window),
+        GroupKind::Sliding { window } => (first_query + 1).saturating_sub(window as usize),
     };
     let table = batch.block_table(g, s);
     let read = first_read..batch.context_lens[s] as usize;

@@ -1,7 +1,8 @@
 //! Long random runs of the simulator.
 
 use super::sim::{Request, Sim, SimConfig, mix};
-use crate::kv_cache::GroupKind;
+use crate::batch::GroupKind;
+use crate::config::GroupConfig;
 
 /// A generator that is the same everywhere and for ever.
 struct Random(u64);
@@ -18,17 +19,18 @@ impl Random {
 }
 
 fn random_config(random: &mut Random) -> SimConfig {
-    let sliding = GroupKind::Sliding { window: 1 + random.below(12) };
-    let groups = match random.below(5) {
+    let sliding = GroupKind::Sliding { window: 1 + random.below(12) as u32 };
+    let kinds = match random.below(6) {
         0 => vec![sliding],
         1 => vec![GroupKind::Full, sliding],
-        2 => vec![GroupKind::Sliding { window: 1 + random.below(20) }, GroupKind::Full, sliding],
+        2 => vec![GroupKind::Sliding { window: 1 + random.below(20) as u32 }, GroupKind::Full, sliding],
+        3 => vec![GroupKind::Full, sliding, GroupKind::Full],
         _ => vec![GroupKind::Full],
     };
+    let groups = kinds.into_iter().map(|kind| GroupConfig { kind, num_blocks: 8 + random.below(40) }).collect();
     let max_num_seqs = 1 + random.below(8);
     SimConfig {
         block_size: 1 + random.below(6),
-        num_blocks: 8 + random.below(40),
         groups,
         prefix_caching: !random.one_in(6),
         max_num_seqs,
