@@ -2,16 +2,17 @@
 //! tokens of context each.
 
 use std::hint::black_box;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use parking_lot::RwLock;
 use rocmforge::Result;
-use rocmforge::batch::GroupKind;
+use rocmforge::batch::{GroupKind, SeqExtras};
 use rocmforge::config::GroupConfig;
 use rocmforge::kv_cache::{KvCache, KvCacheConfig};
-use rocmforge::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId};
+use rocmforge::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId};
 
 const PROMPT: usize = 512;
 const GENERATED: usize = 512;
@@ -66,6 +67,7 @@ impl World {
                 all_logits: false,
                 cache_salt: None,
                 will_fork: false,
+                extras: SeqExtras::default(),
             };
             self.scheduler.add(new, self.now)?;
         }
@@ -77,7 +79,8 @@ impl World {
         self.now += 1000;
         let step = black_box(self.scheduler.schedule(self.now)?);
         let sampled: Vec<(SeqId, u32)> = step.seqs.iter().map(|seq| (seq.id, seq.start as u32)).collect();
-        self.scheduler.commit(&step, &sampled, self.now)
+        let accepted = sampled.iter().map(|(id, token)| (*id, Accepted { tokens: from_ref(token), drafts: &[] }));
+        self.scheduler.commit(&step, accepted, self.now)
     }
 
     fn time_steps(&mut self, steps: u64) -> Result<Duration> {

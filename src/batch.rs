@@ -25,6 +25,8 @@ pub struct Batch {
     pub cu_seqlens_q: Vec<u32>,
     /// Tokens of each sequence whose K and V exist after this step (the attended length of its last token), `[s]`.
     pub context_lens: Vec<u32>,
+    /// What each sequence needs beside its tokens, `[s]`; empty in a batch of sequences that need nothing.
+    pub extras: Vec<SeqExtras>,
     /// Block tables and slots, one entry per KV group of the model.
     pub groups: Vec<GroupTables>,
     /// Flat indices of the tokens whose logits are wanted, increasing.
@@ -43,6 +45,22 @@ pub struct GroupTables {
     pub block_tables: Vec<u32>,
     /// Where each sequence's block table starts in `block_tables`, `[s + 1]`.
     pub cu_blocks: Vec<u32>,
+}
+
+/// What a sequence needs beside its tokens, from its arrival to every batch that it is part of. All absent in an
+/// ordinary sequence.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeqExtras {
+    /// The adapter (LoRA) whose weights are added to the model's for it. The number is part of the names of its blocks
+    /// in the prefix cache, so it is never given to another adapter.
+    pub adapter: Option<u32>,
+    /// Row of the mask that says which tokens may be sampled for it.
+    pub mask: Option<u32>,
+    /// Slot of the recurrent state that is carried from step to step.
+    pub state_slot: Option<u32>,
+    /// Positions whose inputs are given embeddings and not those of their token ids. The prefix cache knows only the
+    /// ids: a sequence with embeddings takes a `cache_salt` that tells their content.
+    pub embeddings: Option<std::ops::Range<u32>>,
 }
 
 /// Copy the whole of block `src` to block `dst`, in all layers of `group`.

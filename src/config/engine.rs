@@ -138,7 +138,7 @@ pub struct EngineConfig {
     pub max_model_len: usize,
     pub max_num_seqs: usize,
     pub max_num_batched_tokens: usize,
-    /// Prompt tokens of a step whose logits may be wanted, beyond one row of logits per sequence.
+    /// Rows of logits of a step for prompt tokens whose logits are wanted, and for drafts, beyond one per sequence.
     pub max_prompt_logits: usize,
     pub block_size: usize,
     /// The model's KV groups, in the order of `Batch::groups`.

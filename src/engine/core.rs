@@ -15,7 +15,7 @@ use super::stats::Stats;
 use super::watch::StepEnd;
 use crate::config::EngineConfig;
 use crate::sampler::Sampler;
-use crate::scheduler::{Scheduler, SeqId, Step};
+use crate::scheduler::{Accepted, Scheduler, Step};
 use crate::selection::{Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -200,9 +200,11 @@ impl Core {
             }
         }
         picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
-        let continued = picks.iter().filter(|pick| pick.fork_of.is_none());
-        let tokens: Vec<(SeqId, u32)> = continued.map(|pick| (pick.seq, pick.token)).collect();
-        self.scheduler.commit(step, &tokens, now)?;
+        // One token each: nothing drafts any.
+        let sampled = picks.iter().filter(|pick| pick.fork_of.is_none());
+        let accepted =
+            sampled.map(|pick| (pick.seq, Accepted { tokens: std::slice::from_ref(&pick.token), drafts: &[] }));
+        self.scheduler.commit(step, accepted, now)?;
         for pick in picks.iter().filter(|pick| pick.fork_of.is_some()) {
             self.fork(pick, now)?;
         }

@@ -12,6 +12,7 @@ use super::request::{Generation, Pick, Request, Work};
 use super::sequence::{EndRules, Sequence, TextStream};
 use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
+use crate::batch::SeqExtras;
 use crate::config::SamplingParams;
 use crate::sampler::SequenceSampler;
 use crate::scheduler::{NewSequence, SeqId, Step};
@@ -41,6 +42,7 @@ impl Core {
             all_logits,
             cache_salt,
             will_fork,
+            extras: SeqExtras::default(),
         };
         let metrics = RequestMetrics { arrival_time, ..Default::default() };
         let request = Request { id, name, prompt, arrival, deadline, started: false, metrics, work };

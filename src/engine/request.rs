@@ -82,10 +82,10 @@ impl Request {
     pub(super) fn want_logits<'a>(&'a self, scheduled: &ScheduledSeq, vocab_size: usize, wishes: &mut [Wish<'a>]) {
         wishes[scheduled.logits.clone()].fill(Wanted::Row.into());
         if let Work::Generate(generation) = &self.work
-            && scheduled.samples
+            && let Some(row) = scheduled.samples.clone().last()
         {
             let (_, index) = request_of(scheduled.id);
-            wishes[scheduled.logits.end - 1] = generation.sequences[index].sampler().wish(vocab_size);
+            wishes[row] = generation.sequences[index].sampler().wish(vocab_size);
         }
     }
 
@@ -107,12 +107,12 @@ impl Request {
                 for row in scheduled.logits.clone() {
                     rows.extend_from_slice(logits.whole_row(row)?);
                 }
-                Ok(scheduled.samples)
+                Ok(!scheduled.samples.is_empty())
             }
             Work::Generate(generation) => {
                 generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
-                if scheduled.samples {
-                    generation.sample(self.id, scheduled, logits, sampler, picks)?;
+                if let Some(row) = scheduled.samples.clone().last() {
+                    generation.sample(self.id, scheduled.id, row, logits, sampler, picks)?;
                 }
                 Ok(false)
             }
@@ -156,17 +156,17 @@ impl Generation {
     fn sample(
         &self,
         id: RequestId,
-        scheduled: &ScheduledSeq,
+        seq: SeqId,
+        row: usize,
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
     ) -> Result<()> {
-        let (_, index) = request_of(scheduled.id);
-        let row = scheduled.logits.end - 1;
+        let (_, index) = request_of(seq);
         let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
         for index in std::iter::once(index).chain(forks.clone()) {
             let Picked { token, logprobs } = pick(logits, row, sampler, self.sequences[index].sampler())?;
-            let fork_of = forks.contains(&index).then_some(scheduled.id);
+            let fork_of = forks.contains(&index).then_some(seq);
             picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
         }
         Ok(())

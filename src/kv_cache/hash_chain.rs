@@ -8,6 +8,8 @@ pub struct BlockHash(pub(super) [u8; 32]);
 /// Parent of first blocks of sequences without a salt, and with one.
 const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";
 const SALTED: &[u8] = b"rocmforge kv root: salted:";
+/// Before the root without an adapter and the adapter's number, for sequences with one.
+const ADAPTED: &[u8] = b"rocmforge kv root: adapted:";
 
 /// The names of a sequence's full blocks, extended as tokens come.
 #[derive(Debug, Clone)]
@@ -20,12 +22,15 @@ pub struct HashChain {
 }
 
 impl HashChain {
-    /// Sequences share blocks only with those of an equal `salt`.
-    pub(super) fn new(key: [u8; 32], salt: Option<&str>) -> Self {
-        let root = match salt {
+    /// Sequences share blocks only with those of an equal `salt` and `adapter`.
+    pub(super) fn new(key: [u8; 32], salt: Option<&str>, adapter: Option<u32>) -> Self {
+        let mut root = match salt {
             None => blake3::keyed_hash(&key, UNSALTED),
             Some(salt) => blake3::keyed_hash(&key, &[SALTED, salt.as_bytes()].concat()),
         };
+        if let Some(adapter) = adapter {
+            root = blake3::keyed_hash(&key, &[ADAPTED, root.as_bytes(), &adapter.to_le_bytes()].concat());
+        }
         Self { key, root: BlockHash(*root.as_bytes()), hashes: Vec::new(), scratch: Vec::new() }
     }
 

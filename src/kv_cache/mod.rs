@@ -89,9 +89,9 @@ impl KvCache {
         SeqBlocks::new(self.groups.len(), self.returns.0.clone())
     }
 
-    /// Names of a new sequence's blocks: none yet.
-    pub fn new_chain(&self, salt: Option<&str>) -> HashChain {
-        HashChain::new(self.config.hash_key, salt)
+    /// Names of a new sequence's blocks: none yet. They are shared only with sequences of an equal `salt` and `adapter`.
+    pub fn new_chain(&self, salt: Option<&str>, adapter: Option<u32>) -> HashChain {
+        HashChain::new(self.config.hash_key, salt, adapter)
     }
 
     /// Names the full blocks of `tokens`, as far as they have no name yet.
@@ -125,6 +125,27 @@ impl KvCache {
             let held = table[..passed].iter().rev().take_while(|id| !id.is_null()).count();
             for id in &mut table[passed - held..passed] {
                 group.pool.release(std::mem::replace(id, BlockId::NULL), self.now)?;
+                self.version += 1;
+                self.num_gains += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what `seq` holds beyond its first `num_tokens` tokens: blocks that were written for drafts which were
+    /// then rejected. Such blocks are the sequence's alone, since a plan gives it a copy of each shared block that it
+    /// writes. What the last block that stays holds beyond `num_tokens` is overwritten when the sequence goes on.
+    ///
+    /// # Errors
+    /// `Internal` when a block beyond them can be hit already: rejected content must never be named.
+    pub fn truncate(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
+        let kept = num_tokens.div_ceil(self.config.block_size);
+        if seq.num_named * self.config.block_size > num_tokens {
+            return Err(Error::internal(format!("{} named blocks cut to {num_tokens} tokens", seq.num_named)));
+        }
+        for (group, table) in self.groups.iter_mut().zip(&mut seq.tables) {
+            for id in table.drain(kept.min(table.len())..).rev() {
+                group.pool.release(id, self.now)?;
                 self.version += 1;
                 self.num_gains += 1;
             }

@@ -2,8 +2,18 @@
 
 use super::sequence::State;
 use super::{Scheduler, SeqId, Step};
-use crate::kv_cache::SeqBlocks;
+use crate::kv_cache::{KvCache, SeqBlocks};
 use crate::{Error, Result};
+
+/// What a step brought to a sequence that it samples.
+#[derive(Debug, Clone, Copy)]
+pub struct Accepted<'a> {
+    /// The sequence's new tokens: those drafts that the step found to be right, then the one that it sampled after them.
+    /// Without drafts exactly one.
+    pub tokens: &'a [u32],
+    /// Guesses of the tokens after these, which the sequence's next step computes as well, as far as there is room.
+    pub drafts: &'a [u32],
+}
 
 /// A step that was given out and not yet committed.
 #[derive(Debug)]
@@ -41,10 +51,9 @@ impl Scheduler {
             return Ok(Step::default());
         }
         for ((slot, scheduled), end) in slots.iter().flatten().zip(&step.seqs).zip(&step.batch.cu_seqlens_q[1..]) {
-            let last = scheduled.start + scheduled.num_tokens - 1;
-            let token = self.sequences[*slot].tokens.get(last);
+            let token = self.sequences[*slot].tokens.get(scheduled.end_without_drafts() - 1);
             let token = token.ok_or_else(|| Error::internal(format!("{:?} was not given a token", scheduled.id)));
-            step.batch.token_ids[*end as usize - 1] = *token?;
+            step.batch.token_ids[*end as usize - 1 - scheduled.num_drafts()] = *token?;
         }
         Ok(step)
     }
@@ -74,13 +83,19 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The step has run: its tokens are computed, and each sampling sequence is given its token. Sequences finished
-    /// meanwhile are passed over. Steps are committed in the order in which they were scheduled.
+    /// The step has run: its tokens are computed, and each sampling sequence is given those that it accepts. The blocks
+    /// of drafts that it does not accept go back. Sequences finished meanwhile are passed over. Steps are committed in
+    /// the order in which they were scheduled.
     ///
     /// # Errors
     /// `Internal` for a step that was committed or discarded before or is not the oldest (nothing is changed), and for
-    /// a token of a sequence that has no use for one (the others are given theirs).
-    pub fn commit(&mut self, step: &Step, sampled: &[(SeqId, u32)], now: u64) -> Result<()> {
+    /// tokens of a sequence that has no use for them (the others are given theirs).
+    pub fn commit<'a>(
+        &mut self,
+        step: &Step,
+        accepted: impl IntoIterator<Item = (SeqId, Accepted<'a>)>,
+        now: u64,
+    ) -> Result<()> {
         if step.seqs.is_empty() {
             return Ok(());
         }
@@ -94,16 +109,23 @@ impl Scheduler {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let seq = &mut self.sequences[slot];
             seq.in_flight -= 1;
-            seq.num_expected = seq.num_expected.saturating_sub(usize::from(scheduled.samples));
-            seq.num_computed = scheduled.start + scheduled.num_tokens;
+            seq.num_expected = seq.num_expected.saturating_sub(usize::from(!scheduled.samples.is_empty()));
+            seq.num_computed = scheduled.end_without_drafts();
             seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.prompt_len));
             kv.extend_chain(&mut seq.chain, &seq.tokens);
             kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
         }
+        let accept = |(id, accepted)| self.accept(id, step.id, accepted, &mut kv);
+        let all_accepted = accepted.into_iter().map(accept).fold(Ok(()), Result::and);
+        for scheduled in step.seqs.iter().filter(|scheduled| scheduled.num_drafts() > 0) {
+            let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
+            let seq = &mut self.sequences[slot];
+            seq.num_scheduled = seq.num_computed;
+            kv.truncate(&mut seq.blocks, seq.num_computed)?;
+        }
         drop(record);
         kv.tick(now);
-        drop(kv);
-        sampled.iter().map(|&(id, token)| self.append(id, step.id, token)).fold(Ok(()), Result::and)
+        all_accepted
     }
 
     /// The step failed or was given up: all its sequences end, since what the device wrote for them is unknown. The
@@ -144,16 +166,36 @@ impl Scheduler {
         self.slots.get(&id).copied().filter(|slot| self.sequences[*slot].born_after < step)
     }
 
-    fn append(&mut self, id: SeqId, step: u64, token: u32) -> Result<()> {
+    /// Gives a sequence the tokens of a step, whose own tokens but for drafts count as computed already.
+    fn accept(&mut self, id: SeqId, step: u64, accepted: Accepted<'_>, kv: &mut KvCache) -> Result<()> {
         let Some(slot) = self.slot_in_step(id, step) else { return Ok(()) };
         let seq = &mut self.sequences[slot];
         if seq.state != State::Running || seq.num_computed != seq.tokens.len() {
             return Err(Error::internal(format!("{id:?} was given a token that it did not wait for")));
         }
-        if seq.tokens.len() >= seq.max_len {
+        // Drafts of a sequence that steps in flight hold follow a token which one of those samples.
+        let num_drafts = if seq.in_flight == 0 { seq.num_in_flight() } else { 0 };
+        let Some((_, right)) =
+            accepted.tokens.split_last().filter(|(_, right)| seq.drafts[..num_drafts].starts_with(right))
+        else {
+            let (given, drafts) = (accepted.tokens, &seq.drafts[..num_drafts]);
+            return Err(Error::internal(format!(
+                "{id:?} was given {given:?} after it had computed the drafts {drafts:?}"
+            )));
+        };
+        if seq.tokens.len() + accepted.tokens.len() > seq.max_len {
             return Err(Error::internal(format!("{id:?} was given a token beyond its {} tokens", seq.max_len)));
         }
-        seq.tokens.push(token);
+        seq.tokens.extend_from_slice(accepted.tokens);
+        if !right.is_empty() {
+            seq.num_computed += right.len();
+            kv.extend_chain(&mut seq.chain, &seq.tokens);
+            kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
+        }
+        // The last token of all is never computed, so no draft stands there.
+        let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);
+        seq.drafts.clear();
+        seq.drafts.extend_from_slice(&accepted.drafts[..accepted.drafts.len().min(most)]);
         Ok(())
     }
 }

@@ -56,7 +56,8 @@ impl Scheduler {
 }
 
 fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
-    let order = [seq.num_computed, seq.num_scheduled, seq.tokens.len() + seq.num_expected, seq.max_len];
+    let drafted = if seq.in_flight > 0 { seq.drafts.len() } else { 0 };
+    let order = [seq.num_computed, seq.num_scheduled, seq.tokens.len() + seq.num_expected.max(drafted), seq.max_len];
     if !order.is_sorted() {
         return Err(format!("{:?}: computed, scheduled, tokens, limit are {order:?}", seq.id));
     }
@@ -65,6 +66,9 @@ fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
     }
     if (seq.num_computed < seq.num_scheduled) != (seq.in_flight > 0) {
         return Err(format!("{:?}: {order:?} with {} steps in flight", seq.id, seq.in_flight));
+    }
+    if !seq.drafts.is_empty() && (seq.state == State::Waiting || seq.tokens.len() + seq.drafts.len() >= seq.max_len) {
+        return Err(format!("{:?} is {:?} with {} drafts after {order:?}", seq.id, seq.state, seq.drafts.len()));
     }
     if seq.state == State::Waiting && (!seq.blocks.is_empty() || seq.num_scheduled > 0) {
         return Err(format!("{:?} waits but holds blocks", seq.id));

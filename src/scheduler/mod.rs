@@ -22,6 +22,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use slab::Slab;
 
+pub use commit::Accepted;
 pub use sequence::SeqInfo;
 pub use step::{ScheduledSeq, Step};
 
@@ -29,6 +30,7 @@ use commit::InFlight;
 use prompts::Refusal;
 use sequence::{Key, Sequence, State};
 
+use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
@@ -41,7 +43,8 @@ pub struct SchedulerConfig {
     pub max_num_seqs: usize,
     /// At least `max_num_seqs`, so that every running sequence gets on in every step.
     pub max_num_batched_tokens: usize,
-    /// Prompt tokens of a step whose logits may be wanted; every sequence has one row of logits besides.
+    /// Rows of logits of a step for prompt tokens whose logits are wanted, and for drafts; every sequence has one
+    /// besides.
     pub max_prompt_logits: usize,
     pub max_model_len: usize,
     /// The length that the model was made for, which `max_model_len` could be raised to.
@@ -71,6 +74,8 @@ pub struct NewSequence {
     pub cache_salt: Option<String>,
     /// It will be forked with its first token, so no token after that one is scheduled ahead.
     pub will_fork: bool,
+    /// Handed on to every batch that it is part of.
+    pub extras: SeqExtras,
 }
 
 /// Queues, token budget, admission, preemption.
@@ -149,7 +154,7 @@ impl Scheduler {
         let kv = self.kv_cache.read();
         let max_len = self.config.check_length(seq.prompt.len(), seq.max_tokens, &kv).map_err(unchecked)?;
         self.config.check_queue(self.num_never_ran).map_err(unchecked)?;
-        let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref()));
+        let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.adapter));
         drop(kv);
         let serial = self.take_serial();
         let key = Key { priority: seq.priority, arrival: serial, serial };

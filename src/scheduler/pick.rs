@@ -1,6 +1,7 @@
 //! Who runs in the next step, and with how many tokens.
 //!
-//! First every sequence that has one token to compute (decodes), then prompts (`prompts`). A sequence for which no
+//! First every sequence that has one token to compute (decodes), then prompts (`prompts`), and where something is left
+//! then, drafts. A sequence for which no
 //! block is left makes the last one in the order give up its blocks (possibly itself); so the first in the order always
 //! gets on, and everything ends.
 
@@ -22,7 +23,7 @@ pub(super) struct Picks {
     pub(super) copies: Vec<(usize, BlockCopy)>,
     /// Tokens that still fit into the step.
     pub(super) budget: usize,
-    /// Prompt tokens whose logits still fit into the step.
+    /// Rows of logits, of prompt tokens or of drafts, that still fit into the step.
     prompt_logits: usize,
     /// Blocks of each group left free when a sequence is admitted beside others.
     pub(super) keep_free: Vec<usize>,
@@ -89,7 +90,27 @@ impl Scheduler {
             picks.keep_free.iter_mut().zip(under_way).for_each(|(kept, needed)| *kept = needed.max(*kept));
         }
         self.pick_prompts(kv, &mut picks, now)?;
+        self.pick_drafts(kv, &mut picks)?;
         Ok(picks)
+    }
+
+    /// Gives the tokens, rows of logits and blocks that nobody else took to drafts, in the order of the step: nobody
+    /// waits for a guess, and nobody is preempted for one.
+    fn pick_drafts(&mut self, kv: &mut KvCache, picks: &mut Picks) -> Result<()> {
+        for i in 0..picks.entries.len() {
+            let slot = picks.entries[i].slot;
+            let seq = &self.sequences[slot];
+            // Each has a row of logits besides that of the sequence.
+            let num_drafts = seq.drafts.len().min(picks.budget).min(picks.prompt_logits);
+            // Drafts follow the last token, which has to be part of the step.
+            if num_drafts > 0 && seq.num_pending() == 0 && self.allocate(slot, num_drafts, kv, picks)? {
+                self.sequences[slot].num_scheduled += num_drafts;
+                picks.budget -= num_drafts;
+                picks.prompt_logits -= num_drafts;
+                picks.entries[i].num_tokens += num_drafts;
+            }
+        }
+        Ok(())
     }
 
     fn pick_decodes(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<()> {
@@ -190,6 +211,7 @@ impl Scheduler {
         seq.state = State::Waiting;
         seq.num_computed = 0;
         seq.num_scheduled = 0;
+        seq.drafts.clear();
         seq.uncached = seq.tokens.len();
         let key = seq.key;
         self.remove_running(key);

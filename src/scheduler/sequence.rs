@@ -1,6 +1,7 @@
 //! One sequence as the scheduler keeps it.
 
 use super::{NewSequence, SeqId};
+use crate::batch::SeqExtras;
 use crate::kv_cache::{HashChain, SeqBlocks};
 
 /// Order in which sequences are served; the last is the first to be preempted.
@@ -28,6 +29,9 @@ pub(super) struct Sequence {
     pub(super) state: State,
     /// Prompt and generated tokens; kept over a preemption and then computed again.
     pub(super) tokens: Vec<u32>,
+    /// Guesses of the tokens that follow. The next step computes them with the last token, and its commit says how many
+    /// are right. They replace each other with each commit of tokens.
+    pub(super) drafts: Vec<u32>,
     pub(super) prompt_len: usize,
     /// Most tokens that it may ever have.
     pub(super) max_len: usize,
@@ -35,13 +39,14 @@ pub(super) struct Sequence {
     /// Prompt positions whose logits were handed out (`all_logits` only).
     pub(super) logits_done: usize,
     pub(super) will_fork: bool,
+    pub(super) extras: SeqExtras,
     /// Tokens that the prefix cache did not hold when it was last looked for there.
     pub(super) uncached: usize,
     pub(super) blocks: SeqBlocks,
     pub(super) chain: HashChain,
     /// Tokens whose K and V exist: steps that were committed.
     pub(super) num_computed: usize,
-    /// The same, with the steps in flight.
+    /// The same, with the steps in flight and the drafts that these compute.
     pub(super) num_scheduled: usize,
     /// Steps that hold it and were not committed yet.
     pub(super) in_flight: usize,
@@ -74,10 +79,12 @@ impl Sequence {
             prompt_len: new.prompt.len(),
             uncached: new.prompt.len(),
             tokens: new.prompt.to_vec(),
+            drafts: Vec::new(),
             max_len,
             all_logits: new.all_logits,
             logits_done: 0,
             will_fork: new.will_fork,
+            extras: new.extras,
             blocks,
             chain,
             num_computed: 0,
@@ -94,8 +101,12 @@ impl Sequence {
         }
     }
 
-    /// Tokens that could be computed now, or once the steps in flight have sampled them.
+    /// Tokens that could be computed now, or once the steps in flight have sampled them. A sequence with drafts waits
+    /// for its steps in flight: how many drafts are right, or which tokens they follow, is known only then.
     pub(super) fn num_pending(&self) -> usize {
+        if self.in_flight > 0 && !self.drafts.is_empty() {
+            return 0;
+        }
         self.tokens.len() + self.num_expected - self.num_scheduled
     }
 
@@ -104,16 +115,19 @@ impl Sequence {
         self.num_scheduled - self.num_computed
     }
 
-    /// Counts a step that computes its tokens up to `end`; answers whether that step samples its next one.
-    pub(super) fn schedule_up_to(&mut self, end: usize) -> bool {
+    /// Counts a step that computes its tokens up to `end`, drafts included; answers how many rows of logits that step
+    /// samples for it: that of its last token, and one for each draft.
+    pub(super) fn schedule_up_to(&mut self, end: usize) -> usize {
         let len = self.tokens.len() + self.num_expected;
         self.in_flight += 1;
+        // Those that found no room are given up.
+        self.drafts.truncate(end.saturating_sub(len));
         // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
         let forks_here = self.will_fork && len == self.prompt_len;
         if end == len && !forks_here && len + 1 < self.max_len {
             self.num_expected += 1;
         }
-        end == len
+        (end + 1).saturating_sub(len)
     }
 
     /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.

@@ -26,8 +26,22 @@ pub struct ScheduledSeq {
     /// Rows of the step's logits that belong to it: those of its last `logits.len()` tokens in this step (none for
     /// a prefill chunk that is not the last, all for a prompt with `all_logits` unless a preemption repeats some).
     pub logits: std::ops::Range<usize>,
-    /// The last logits row predicts a new token: the engine samples it.
-    pub samples: bool,
+    /// Rows of the step's logits that predict new tokens, the last ones of `logits`: none, one, or where tokens were
+    /// drafted one more than there are drafts. The engine samples them in this order, and accepts what it samples up
+    /// to the first token that differs from its draft.
+    pub samples: std::ops::Range<usize>,
+}
+
+impl ScheduledSeq {
+    /// How many of its last tokens in this step are drafts.
+    pub(super) fn num_drafts(&self) -> usize {
+        self.samples.len().saturating_sub(1)
+    }
+
+    /// Tokens of the sequence that are computed after this step, were no draft right.
+    pub(super) fn end_without_drafts(&self) -> usize {
+        self.start + self.num_tokens - self.num_drafts()
+    }
 }
 
 impl Sequence {
@@ -36,7 +50,7 @@ impl Sequence {
         let end = scheduled.start + scheduled.num_tokens;
         self.in_flight -= 1;
         self.num_scheduled = scheduled.start;
-        self.num_expected -= usize::from(scheduled.samples && self.tokens.len() + self.num_expected > end);
+        self.num_expected -= usize::from(!scheduled.samples.is_empty() && self.tokens.len() + self.num_expected > end);
     }
 }
 
@@ -50,14 +64,13 @@ impl Scheduler {
             // The pick counts as scheduled already.
             let end = seq.num_scheduled;
             let start = end - pick.num_tokens;
-            let samples = seq.schedule_up_to(end);
-            let num_rows = match (seq.wants_prompt_logits(), samples) {
-                (true, _) => end - start.max(seq.logits_done).min(end),
-                (false, true) => 1,
-                (false, false) => 0,
+            let num_samples = seq.schedule_up_to(end);
+            let num_rows = match seq.wants_prompt_logits() {
+                true => end - start.max(seq.logits_done).min(end),
+                false => num_samples,
             };
-            let scheduled =
-                ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits: 0..num_rows, samples };
+            let (logits, samples) = (0..num_rows, 0..num_samples);
+            let scheduled = ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits, samples };
             append_sequence(&mut batch, seq, scheduled, kv.block_size)
         });
         let seqs = scheduled.collect();
@@ -85,6 +98,7 @@ fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>,
         positions: Vec::with_capacity(num_tokens),
         cu_seqlens_q,
         context_lens: Vec::with_capacity(num_seqs),
+        extras: Vec::with_capacity(num_seqs),
         groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
         logits_indices: Vec::with_capacity(num_seqs),
         block_copies,
@@ -101,13 +115,16 @@ fn empty_tables(num_tokens: usize, num_seqs: usize) -> GroupTables {
 /// the model's length and slots below the pool's size, both of which were checked when they were configured.
 fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, block_size: usize) -> ScheduledSeq {
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
-    let known = end.min(seq.tokens.len());
+    let before_drafts = scheduled.end_without_drafts();
+    let known = before_drafts.min(seq.tokens.len());
     batch.token_ids.extend_from_slice(&seq.tokens[start.min(known)..known]);
     // A token that a step in flight samples: `complete` puts it here.
-    batch.token_ids.extend(std::iter::repeat_n(0, end - start.max(known)));
+    batch.token_ids.extend(std::iter::repeat_n(0, before_drafts - start.max(known)));
+    batch.token_ids.extend_from_slice(&seq.drafts[..scheduled.num_drafts()]);
     batch.positions.extend(start as u32..end as u32);
     batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
     batch.context_lens.push(end as u32);
+    batch.extras.push(seq.extras.clone());
     let used_blocks = end.div_ceil(block_size);
     for (g, group) in batch.groups.iter_mut().enumerate() {
         let table = &seq.blocks.table(g)[..used_blocks];
@@ -125,5 +142,6 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, b
     let (first_row, num_rows) = (batch.logits_indices.len(), scheduled.logits.len());
     let num_tokens = batch.token_ids.len();
     batch.logits_indices.extend((num_tokens - num_rows) as u32..num_tokens as u32);
-    ScheduledSeq { logits: first_row..first_row + num_rows, ..scheduled }
+    let end_row = first_row + num_rows;
+    ScheduledSeq { logits: first_row..end_row, samples: end_row - scheduled.samples.len()..end_row, ..scheduled }
 }

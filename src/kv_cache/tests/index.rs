@@ -4,7 +4,7 @@ use crate::kv_cache::prefix_index::PrefixIndex;
 use crate::kv_cache::{BlockHash, BlockId, HashChain};
 
 fn hashes(key: [u8; 32], salt: Option<&str>, tokens: &[u32], block_size: usize) -> Vec<BlockHash> {
-    let mut chain = HashChain::new(key, salt);
+    let mut chain = HashChain::new(key, salt, None);
     chain.extend(tokens, block_size);
     chain.hashes().to_vec()
 }
@@ -36,6 +36,16 @@ fn test_generate_block_hash_extra_keys_cache_salt() {
             }
         }
     }
+    // So it does on the adapter, whatever the salt.
+    for salt in [None, Some(""), Some("a")] {
+        for adapter in [0, 1, u32::MAX] {
+            let mut chain = HashChain::new([1; 32], salt, Some(adapter));
+            chain.extend(&tokens, 2);
+            for name in chain.hashes() {
+                assert!(seen.insert(*name), "salt {salt:?}, adapter {adapter}");
+            }
+        }
+    }
     // Equal second blocks after different first ones.
     assert_ne!(hashes([1; 32], None, &[1, 2, 3, 4], 2)[1], hashes([1; 32], None, &[9, 2, 3, 4], 2)[1]);
 }
@@ -53,7 +63,7 @@ fn chain_grows_with_its_tokens() {
     for block_size in [1, 3, 16] {
         let whole = hashes([1; 32], None, &tokens, block_size);
         assert_eq!(whole.len(), 50 / block_size);
-        let mut chain = HashChain::new([1; 32], None);
+        let mut chain = HashChain::new([1; 32], None, None);
         for n in 0..=tokens.len() {
             chain.extend(&tokens[..n], block_size);
             assert_eq!(chain.hashes(), &whole[..n / block_size]);

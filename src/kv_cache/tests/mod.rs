@@ -8,6 +8,7 @@ mod index;
 mod metrics;
 mod prefix;
 mod prop;
+mod truncation;
 mod windows;
 
 use super::*;
@@ -50,7 +51,7 @@ impl Seq {
     /// Blocks for the whole of `tokens`, after the prefix that is cached; `None` if there are not enough.
     fn start_salted(kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> Option<Self> {
         let mut blocks = kv.new_sequence();
-        let mut chain = kv.new_chain(salt);
+        let mut chain = kv.new_chain(salt, None);
         kv.extend_chain(&mut chain, tokens);
         let hit = kv.find_prefix(&chain, tokens.len());
         let num_hit = hit.num_tokens;
@@ -92,6 +93,25 @@ impl Seq {
         self.tokens.push(token);
         self.compute(kv);
         Some(copies)
+    }
+
+    /// Gets places for `drafts` after its tokens; the copies to make before they are written.
+    fn draft(&mut self, kv: &mut KvCache, drafts: &[u32]) -> Option<Vec<BlockCopy>> {
+        let (start, end) = (self.tokens.len(), self.tokens.len() + drafts.len());
+        let demand = Demand { write: start..end, reserve: end, keep_free: &[] };
+        let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
+        let mut copies = Vec::new();
+        kv.commit(plan, &mut self.blocks, &mut copies).unwrap();
+        self.tokens.extend(drafts);
+        Some(copies)
+    }
+
+    /// The step that computed its drafts is committed: those after its first `num_tokens` tokens were wrong.
+    fn keep(&mut self, kv: &mut KvCache, num_tokens: usize) {
+        self.tokens.truncate(num_tokens);
+        self.compute(kv);
+        kv.truncate(&mut self.blocks, num_tokens).unwrap();
+        kv.check_integrity().unwrap();
     }
 
     fn fork(&self, kv: &mut KvCache) -> Self {

@@ -99,7 +99,7 @@ fn test_lru_eviction_when_capacity_exceeded() {
     let live = Seq::start(&mut kv, &[text(1, 4), vec![9]].concat()).unwrap();
     assert_eq!((live.num_hit, kv.stats().evictions), (4, 1));
     let is_cached = |kv: &KvCache, n| {
-        let mut chain = kv.new_chain(None);
+        let mut chain = kv.new_chain(None, None);
         kv.extend_chain(&mut chain, &text(n, 4));
         kv.find_prefix(&chain, 5).num_tokens == 4
     };

@@ -12,6 +12,7 @@ use super::*;
 enum Op {
     Start { text: u32, len: u32, salted: bool },
     Append { seq: usize, token: u32 },
+    Draft { seq: usize, drafts: Vec<u32>, num_right: usize },
     Fork { seq: usize },
     End { seq: usize },
     Reset,
@@ -21,6 +22,10 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         3 => (0u32..3, 1u32..20, any::<bool>()).prop_map(|(text, len, salted)| Op::Start { text, len, salted }),
         6 => (0usize..8, 0u32..2).prop_map(|(seq, token)| Op::Append { seq, token }),
+        3 => (0usize..8, collection::vec(0u32..2, 1..9), 0usize..9).prop_map(|(seq, drafts, right)| {
+            let num_right = right.min(drafts.len());
+            Op::Draft { seq, drafts, num_right }
+        }),
         1 => (0usize..8).prop_map(|seq| Op::Fork { seq }),
         2 => (0usize..8).prop_map(|seq| Op::End { seq }),
         1 => Just(Op::Reset),
@@ -61,6 +66,19 @@ impl Memory {
                 self.0.insert((g, id.0), held.content(i, block_size));
             }
         }
+    }
+
+    /// What the last block of a sequence holds beyond its tokens does not count.
+    fn cut(&mut self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
+        let last = (held.seq.tokens.len() - 1) / block_size;
+        for (g, table) in held.seq.blocks.tables.iter().enumerate() {
+            if let Some(id) = table.get(last).filter(|id| !id.is_null()) {
+                let written = self.0.get_mut(&(g, id.0)).unwrap();
+                prop_assert!(written.starts_with(&held.content(last, block_size)), "group {}", g);
+                written.truncate(1 + held.seq.tokens.len());
+            }
+        }
+        Ok(())
     }
 
     fn check(&self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
@@ -119,6 +137,25 @@ proptest! {
                             }
                             let from = held.seq.tokens.len() - 1;
                             memory.write(held, from, block_size);
+                        }
+                    }
+                }
+                Op::Draft { seq, drafts, num_right } if len > 0 => {
+                    let held = &mut live[seq % len];
+                    let (before, from) = ((kv.block_map(0), held.seq.table()), held.seq.tokens.len());
+                    match held.seq.draft(&mut kv, &drafts) {
+                        None => prop_assert_eq!(before, (kv.block_map(0), held.seq.table())),
+                        Some(copies) => {
+                            for copy in copies {
+                                let content = memory.0[&(copy.group as usize, copy.src)].clone();
+                                memory.0.insert((copy.group as usize, copy.dst), content);
+                            }
+                            memory.write(held, from, block_size);
+                            held.seq.keep(&mut kv, from + num_right);
+                            memory.cut(held, block_size)?;
+                            for table in &held.seq.blocks.tables {
+                                prop_assert_eq!(table.len(), held.seq.tokens.len().div_ceil(block_size));
+                            }
                         }
                     }
                 }

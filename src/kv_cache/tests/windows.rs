@@ -66,7 +66,7 @@ fn hit_is_common_to_all_groups() {
     kv.tick(0);
     // The full group loses block 4 (the tail): 16 tokens are left, and the windows before that must be there.
     let lost = {
-        let mut chain = kv.new_chain(None);
+        let mut chain = kv.new_chain(None, None);
         kv.extend_chain(&mut chain, &text(1, 21));
         chain.hashes()[4]
     };
@@ -86,7 +86,7 @@ fn bound_of_a_lone_sequence_is_never_passed() {
             let bound = kv.groups[0].max_blocks(60, max_step, 4);
             let mut kv = cache_of(&[sliding(window, bound)], 4);
             assert!(kv.can_ever_hold(60, max_step));
-            let (mut blocks, chain) = (kv.new_sequence(), kv.new_chain(None));
+            let (mut blocks, chain) = (kv.new_sequence(), kv.new_chain(None, None));
             let mut computed = 0;
             while computed < 60 {
                 let end = (computed + max_step).min(60);

@@ -81,7 +81,7 @@ fn prompt_as_long_as_the_model() {
 impl Harness {
     fn schedule_and_commit_without_tokens(&mut self) -> (usize, usize) {
         let step = self.schedule();
-        self.scheduler.commit(&step, &[], self.now).unwrap();
+        self.give(&step, &[]).unwrap();
         (step.batch.num_tokens(), step.batch.logits_indices.len())
     }
 }

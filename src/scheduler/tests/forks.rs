@@ -79,7 +79,7 @@ fn more_forks_than_places() {
     (2..5).for_each(|child| h.scheduler.fork(SeqId(1), SeqId(child), 7, h.now).unwrap());
     for id in 1..5 {
         let step = h.step();
-        assert_eq!((step.seqs.len(), step.seqs[0].id, step.seqs[0].samples), (1, SeqId(id), true));
+        assert_eq!((step.seqs.len(), step.seqs[0].id, step.seqs[0].samples.len()), (1, SeqId(id), 1));
         assert!(h.finish(id));
     }
     assert!(!h.scheduler.has_work());
@@ -111,7 +111,7 @@ fn preemptions_are_counted_once() {
     h.step();
     // 6 blocks; the first takes its fourth while this prompt is under way.
     h.add(NewSequence { will_fork: true, max_tokens: 5, ..sequence(2, 24) }).unwrap();
-    while !h.step().seqs.iter().any(|seq| seq.id == SeqId(2) && seq.samples) {
+    while !h.step().seqs.iter().any(|seq| seq.id == SeqId(2) && !seq.samples.is_empty()) {
         if h.scheduler.info(SeqId(1)).is_some_and(|info| info.num_tokens == 16) {
             h.finish(1);
         }

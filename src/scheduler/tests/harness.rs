@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use crate::Result;
-use crate::batch::GroupKind;
+use crate::batch::{GroupKind, SeqExtras};
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 pub(crate) struct Harness {
     pub(crate) scheduler: Scheduler,
@@ -52,6 +52,7 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
         all_logits: false,
         cache_salt: None,
         will_fork: false,
+        extras: SeqExtras::default(),
     }
 }
 
@@ -83,10 +84,26 @@ impl Harness {
 
     /// Commits with token 500 + id for each that samples.
     pub(crate) fn commit(&mut self, step: &Step) {
-        let sampled: Vec<_> =
-            step.seqs.iter().filter(|seq| seq.samples).map(|seq| (seq.id, token_of(seq.id))).collect();
-        self.scheduler.commit(step, &sampled, self.now).unwrap();
+        let sampling = step.seqs.iter().filter(|seq| !seq.samples.is_empty());
+        let sampled: Vec<_> = sampling.map(|seq| (seq.id, token_of(seq.id))).collect();
+        self.give(step, &sampled).unwrap();
+    }
+
+    /// Commits with one token for each of these.
+    pub(crate) fn give(&mut self, step: &Step, sampled: &[(SeqId, u32)]) -> Result<()> {
+        let accepted =
+            sampled.iter().map(|(id, token)| (*id, Accepted { tokens: std::slice::from_ref(token), drafts: &[] }));
+        let committed = self.scheduler.commit(step, accepted, self.now);
         self.scheduler.check_integrity().unwrap();
+        committed
+    }
+
+    /// Commits with tokens and drafts for each of these.
+    pub(crate) fn accept(&mut self, step: &Step, accepted: &[(u64, &[u32], &[u32])]) -> Result<()> {
+        let accepted = accepted.iter().map(|&(id, tokens, drafts)| (SeqId(id), Accepted { tokens, drafts }));
+        let committed = self.scheduler.commit(step, accepted, self.now);
+        self.scheduler.check_integrity().unwrap();
+        committed
     }
 
     pub(crate) fn step(&mut self) -> Step {

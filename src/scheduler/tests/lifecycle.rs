@@ -26,8 +26,8 @@ fn prompt_is_computed_in_chunks() {
     h.add(NewSequence { max_tokens: 1, ..sequence(1, 250) }).unwrap();
     let steps = [h.step(), h.step()];
     assert_eq!(
-        steps.each_ref().map(|step| (step.batch.num_tokens(), step.seqs[0].samples)),
-        [(128, false), (122, true)]
+        steps.each_ref().map(|step| (step.batch.num_tokens(), step.seqs[0].samples.len())),
+        [(128, 0), (122, 1)]
     );
     assert_eq!(steps.each_ref().map(|step| step.batch.logits_indices.clone()), [vec![], vec![121]]);
 }
@@ -61,7 +61,7 @@ fn test_stale_batch_clone_does_not_overwrite_scheduler() {
     h.step();
     let before = h.scheduler.info(SeqId(1)).unwrap();
     assert_eq!(before.num_tokens, 6);
-    let error = h.scheduler.commit(&stale, &[(SeqId(1), 9)], h.now).unwrap_err();
+    let error = h.give(&stale, &[(SeqId(1), 9)]).unwrap_err();
     assert!(matches!(error, Error::Internal { .. }));
     assert!(h.scheduler.discard(&stale, h.now).is_err());
     assert_eq!(h.scheduler.info(SeqId(1)), Some(before));
@@ -92,20 +92,20 @@ fn token_out_of_place_is_an_error() {
     h.add(sequence(1, 20)).unwrap();
     h.add(NewSequence { max_tokens: 1, ..sequence(2, 2) }).unwrap();
     let chunk = h.schedule();
-    assert!(!chunk.seqs[0].samples);
-    let error = h.scheduler.commit(&chunk, &[(SeqId(1), 9)], h.now).unwrap_err();
+    assert!(chunk.seqs[0].samples.is_empty());
+    let error = h.give(&chunk, &[(SeqId(1), 9)]).unwrap_err();
     assert!(matches!(error, Error::Internal { .. }));
     assert_eq!(h.scheduler.info(SeqId(1)).unwrap().num_tokens, 20);
     h.step();
     // Beyond max_tokens.
     assert_eq!(h.scheduler.info(SeqId(2)).unwrap().num_tokens, 3);
     let step = h.schedule();
-    assert!(h.scheduler.commit(&step, &[(SeqId(2), 9)], h.now).is_err());
+    assert!(h.give(&step, &[(SeqId(2), 9)]).is_err());
     assert_eq!(h.scheduler.info(SeqId(2)).unwrap().num_tokens, 3);
     // An unknown id has ended: nothing.
     assert!(h.finish(2));
     let step = h.schedule();
-    h.scheduler.commit(&step, &[(SeqId(1), 8), (SeqId(2), 9)], h.now).unwrap();
+    h.give(&step, &[(SeqId(1), 8), (SeqId(2), 9)]).unwrap();
 }
 
 /// K2: the end frees everything at once, in every state.
@@ -134,8 +134,8 @@ fn test_memory_leak() {
         h.scheduler.add(NewSequence { priority: id as i32 % 3, ..sequence(id, 1 + id as usize % 30) }, h.now).unwrap();
         h.now += 1;
         let step = h.scheduler.schedule(h.now).unwrap();
-        let sampled: Vec<_> = step.seqs.iter().filter(|seq| seq.samples).map(|seq| (seq.id, 1)).collect();
-        h.scheduler.commit(&step, &sampled, h.now).unwrap();
+        let sampled: Vec<_> = step.seqs.iter().filter(|seq| !seq.samples.is_empty()).map(|seq| (seq.id, 1)).collect();
+        h.give(&step, &sampled).unwrap();
         if id >= 4 {
             h.scheduler.finish(SeqId(id - 4), h.now);
         }
@@ -198,7 +198,7 @@ fn steps_are_committed_in_order() {
     let mut h = Harness::new(16, limits());
     h.add(sequence(1, 40)).unwrap();
     let (first, second) = (h.schedule(), h.schedule());
-    assert!(h.scheduler.commit(&second, &[], h.now).is_err());
+    assert!(h.give(&second, &[]).is_err());
     assert!(h.scheduler.discard(&first, h.now).is_err());
     h.commit(&first);
     h.commit(&second);
@@ -305,7 +305,7 @@ fn a_step_ahead_without_its_token_is_an_error() {
         h.add(sequence(1, 3)).unwrap();
         h.add(sequence(2, 3)).unwrap();
         let (first, ahead) = (h.schedule(), h.schedule());
-        h.scheduler.commit(&first, &[(SeqId(1), token_of(SeqId(1)))], h.now).unwrap();
+        h.give(&first, &[(SeqId(1), token_of(SeqId(1)))]).unwrap();
         if let Some(id) = ended {
             assert!(h.scheduler.finish(SeqId(id), h.now));
         }

@@ -1,4 +1,5 @@
 mod admission;
+mod drafts;
 mod forks;
 mod groups;
 mod harness;

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, ProptestConfig, Strategy, any};
 use proptest::{option, prop_oneof, proptest};
 
-use super::sim::{Request, Sim, SimConfig};
-use crate::batch::GroupKind;
+use super::sim::{Drafter, Request, Sim, SimConfig};
+use crate::batch::{GroupKind, SeqExtras};
 use crate::config::GroupConfig;
 
 #[derive(Debug, Clone)]
@@ -20,16 +20,30 @@ enum Op {
 
 fn request() -> impl Strategy<Value = Request> {
     let prompt = (0u32..3, 1u32..24).prop_map(|(text, len)| (0..len).map(|i| 1 + text * (i / 5)).collect());
-    (prompt, 1usize..12, -1i32..2, option::weighted(0.2, 0u8..2), any::<bool>(), 1usize..7, 0u64..3).prop_map(
-        |(prompt, max_tokens, priority, salt, all_logits, n, seed)| Request {
+    let drafter = option::weighted(0.5, (1usize..8, 1u64..9).prop_map(|(most, wrong)| Drafter { most, wrong }));
+    let n = (1usize..7, 0u64..3);
+    (prompt, 1usize..20, -1i32..2, option::weighted(0.2, 0u8..2), extras(), any::<bool>(), n, drafter).prop_map(
+        |(prompt, max_tokens, priority, salt, extras, all_logits, (n, seed), drafter)| Request {
             priority,
             salt,
+            extras,
             all_logits,
             n,
             seed,
+            drafter,
             ..Request::new(prompt, max_tokens)
         },
     )
+}
+
+fn extras() -> impl Strategy<Value = SeqExtras> {
+    let some = |most| option::weighted(0.2, 0u32..most);
+    (some(2), some(9), some(9), some(9)).prop_map(|(adapter, mask, state_slot, start)| SeqExtras {
+        adapter,
+        mask,
+        state_slot,
+        embeddings: start.map(|start| start..start + 2),
+    })
 }
 
 fn op() -> impl Strategy<Value = Op> {

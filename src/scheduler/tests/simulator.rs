@@ -1,7 +1,7 @@
 //! Long random runs of the simulator.
 
-use super::sim::{Request, Sim, SimConfig, mix};
-use crate::batch::GroupKind;
+use super::sim::{Drafter, Request, Sim, SimConfig, mix};
+use crate::batch::{GroupKind, SeqExtras};
 use crate::config::GroupConfig;
 
 /// A generator that is the same everywhere and for ever.
@@ -55,16 +55,38 @@ fn random_request(random: &mut Random) -> Request {
         max_tokens: 1 + random.below(24),
         priority: random.below(3) as i32 - 1,
         salt: random.one_in(5).then(|| random.below(2) as u8),
+        extras: random_extras(random),
         all_logits: random.one_in(8),
         n: if random.one_in(4) { 1 + random.below(6) } else { 1 },
         seed: random.below(4) as u64,
+        drafter: random.one_in(2).then(|| Drafter { most: [1, 3, 7, 7][random.below(4)], wrong: 1 << random.below(7) }),
     }
 }
 
-/// Runs `num_worlds` random worlds, about `num_steps` steps each. Returns steps, preemptions, hits.
-fn run(seed: u64, num_worlds: usize, num_steps: usize) -> (u64, u64, u64) {
+fn random_extras(random: &mut Random) -> SeqExtras {
+    let mut some = |odds, most| random.one_in(odds).then(|| random.below(most) as u32);
+    SeqExtras {
+        adapter: some(6, 2),
+        mask: some(4, 100),
+        state_slot: some(4, 100),
+        embeddings: some(4, 20).map(|start| start..start + 3),
+    }
+}
+
+/// What happened in all worlds.
+#[derive(Debug, Default)]
+struct Counts {
+    steps: u64,
+    preemptions: u64,
+    hits: u64,
+    accepted: [u64; 9],
+    rejected: u64,
+}
+
+/// Runs `num_worlds` random worlds, about `num_steps` steps each.
+fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
     let mut random = Random(seed << 32);
-    let (mut steps, mut preemptions, mut hits) = (0, 0, 0);
+    let mut counts = Counts::default();
     for _ in 0..num_worlds {
         let mut sim = Sim::new(random_config(&mut random));
         for i in 0..num_steps {
@@ -89,22 +111,26 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> (u64, u64, u64) {
             }
         }
         sim.drain();
-        steps += sim.num_steps;
-        preemptions += sim.scheduler.num_preemptions();
-        hits += sim.kv_cache.read().stats().prefix_cache_hits;
+        counts.steps += sim.num_steps;
+        counts.preemptions += sim.scheduler.num_preemptions();
+        counts.hits += sim.kv_cache.read().stats().prefix_cache_hits;
+        counts.accepted.iter_mut().zip(sim.num_accepted).for_each(|(sum, count)| *sum += count);
+        counts.rejected += sim.num_rejected;
     }
-    (steps, preemptions, hits)
+    counts
 }
 
 /// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed steps, steps in
-/// flight, a pool that is much too small), every sequence reads only its own K and V and generates what it would alone,
+/// flight, a pool that is much too small, drafts of which some are wrong), every sequence reads only its own K and V and generates what it would alone,
 /// and at the end nothing is left.
 #[test]
 fn every_sequence_generates_what_it_would_alone() {
     let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
-    let (steps, preemptions, hits) = run(1, num_worlds, num_steps);
+    let counts = run(1, num_worlds, num_steps);
     // The worlds are such that these are common; if not, nothing was tested.
-    assert!(steps > (num_worlds * num_steps / 3) as u64, "{steps} steps");
-    assert!(preemptions > num_worlds as u64, "{preemptions} preemptions");
-    assert!(hits > 10 * num_worlds as u64, "{hits} hits");
+    assert!(counts.steps > (num_worlds * num_steps / 3) as u64, "{counts:?}");
+    assert!(counts.preemptions > num_worlds as u64, "{counts:?}");
+    assert!(counts.hits > 10 * num_worlds as u64, "{counts:?}");
+    assert!(counts.rejected > 50 * num_worlds as u64, "{counts:?}");
+    assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 2), "{counts:?}");
 }

@@ -4,94 +4,26 @@
 //! writes through `slot_mapping` and reads through the block tables, everything that attention would read, and what is
 //! read must be the name of the sequence's own prefix. So sharing, copy-on-write, preemption, windows and deferred
 //! frees are proven by what a sequence reads, not by looking at the bookkeeping.
+//!
+//! Tokens are drafted for some requests. What a step then writes are the names of prefixes with those drafts, so that
+//! a position whose draft was rejected holds a foreign name until it is written again.
+
+mod device;
+mod request;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
 
-use crate::batch::{Batch, GroupKind, NULL_BLOCK};
+use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
-use crate::scheduler::{NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
+use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
-pub(crate) fn mix(a: u64, b: u64) -> u64 {
-    let mut x = a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b).wrapping_add(0xD1B5_4A32_D192_ED03);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
-
-/// A request as the simulator's user sees it.
-#[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) max_tokens: usize,
-    pub(crate) priority: i32,
-    pub(crate) salt: Option<u8>,
-    pub(crate) all_logits: bool,
-    pub(crate) n: usize,
-    /// Stands for the sampler's seed.
-    pub(crate) seed: u64,
-}
-
-impl Request {
-    pub(crate) fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
-        Self { prompt, max_tokens, priority: 0, salt: None, all_logits: false, n: 1, seed: 7 }
-    }
-
-    fn seed_of(&self, index: usize) -> u64 {
-        mix(self.seed, index as u64)
-    }
-
-    /// What sequence `index` of it generates: the definition, without any cache or batch.
-    pub(crate) fn alone(&self, index: usize, max_model_len: usize) -> Vec<u32> {
-        let mut tokens = self.prompt.clone();
-        let mut name = self.prompt.iter().fold(root_name(self.salt), |name, token| mix(name, u64::from(*token)));
-        loop {
-            let token = next_token(name, self.seed_of(index));
-            tokens.push(token);
-            name = mix(name, u64::from(token));
-            if is_end(&tokens, self.prompt.len(), self.max_tokens, max_model_len) {
-                return tokens;
-            }
-        }
-    }
-}
-
-fn root_name(salt: Option<u8>) -> u64 {
-    salt.map_or(1, |salt| mix(2, u64::from(salt)))
-}
-
-/// The device's model: the next token depends on the whole prefix and on the sampler's seed. Few tokens, so that
-/// sequences fall together and share.
-fn next_token(prefix_name: u64, seed: u64) -> u32 {
-    (mix(prefix_name, seed) % 31) as u32
-}
-
-fn is_end(tokens: &[u32], prompt_len: usize, max_tokens: usize, max_model_len: usize) -> bool {
-    tokens.last() == Some(&0) || tokens.len() >= (prompt_len + max_tokens).min(max_model_len)
-}
-
-/// A live sequence, as the engine would know it.
-#[derive(Debug, Clone)]
-struct Live {
-    request: Request,
-    index: usize,
-    tokens: Vec<u32>,
-    /// Name of the prefix that ends with each token.
-    names: Vec<u64>,
-    /// Prompt positions whose logits came.
-    logits_seen: usize,
-}
-
-impl Live {
-    fn push(&mut self, token: u32) {
-        let before = self.names.last().copied().unwrap_or_else(|| root_name(self.request.salt));
-        self.tokens.push(token);
-        self.names.push(mix(before, u64::from(token)));
-    }
-}
+use device::Sampled;
+use request::Live;
+pub(crate) use request::{Drafter, Request, mix};
 
 #[derive(Debug, Clone)]
 pub(crate) struct SimConfig {
@@ -135,6 +67,10 @@ pub(crate) struct Sim {
     next_id: u64,
     pub(crate) now: u64,
     pub(crate) num_steps: u64,
+    /// How many commits of so many tokens sequences were given.
+    pub(crate) num_accepted: [u64; 9],
+    /// Drafts that were wrong, or beyond an end.
+    pub(crate) num_rejected: u64,
 }
 
 impl Sim {
@@ -169,6 +105,8 @@ impl Sim {
             next_id: 0,
             now: 0,
             num_steps: 0,
+            num_accepted: [0; 9],
+            num_rejected: 0,
             config,
         }
     }
@@ -189,14 +127,13 @@ impl Sim {
             all_logits: request.all_logits,
             cache_salt: request.salt.map(|salt| salt.to_string()),
             will_fork: request.n > 1,
+            extras: request.extras.clone(),
         };
         let limits = &self.scheduler.config;
         limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
         limits.check_queue(self.scheduler.num_never_ran).ok()?;
         self.scheduler.add(new, self.now).unwrap();
-        let mut live = Live { request: request.clone(), index: 0, tokens: vec![], names: vec![], logits_seen: 0 };
-        request.prompt.iter().for_each(|token| live.push(*token));
-        self.live.insert(id, live);
+        self.live.insert(id, Live::new(request.clone()));
         Some(id)
     }
 
@@ -255,8 +192,9 @@ impl Sim {
                     "{scheduled:?} of {pending}, {left} left, {preempted} preempted"
                 );
             }
-            left -= scheduled.num_tokens;
-            let pending = seq.tokens.len() - seq.num_scheduled;
+            // Drafts are given what nobody else took.
+            left -= scheduled.num_tokens - scheduled.num_drafts();
+            let pending = seq.tokens.len().saturating_sub(seq.num_scheduled);
             if pending > 0 && !seq.wants_prompt_logits() {
                 partial += 1;
                 long += usize::from(pending + scheduled.num_tokens > threshold);
@@ -268,11 +206,30 @@ impl Sim {
     fn complete_oldest(&mut self) {
         let Some(step) = self.in_flight.pop_front() else { return };
         let sampled = self.forward(&step);
-        self.scheduler.commit(&step, &sampled, self.now).unwrap();
-        for (id, token) in sampled {
-            self.deliver(id, token);
+        let accepted = sampled.iter().map(|s| (s.id, Accepted { tokens: &s.tokens, drafts: &s.drafts }));
+        self.scheduler.commit(&step, accepted, self.now).unwrap();
+        self.check_computed(&step, &sampled);
+        for sampled in sampled {
+            self.deliver(sampled);
         }
         self.launch_next();
+    }
+
+    /// All that the step computed counts, but for the rejected drafts, which hold no block any more.
+    fn check_computed(&self, step: &Step, sampled: &[Sampled]) {
+        for scheduled in &step.seqs {
+            let Some(live) = self.live.get(&scheduled.id) else { continue };
+            let accepted = sampled.iter().find(|sampled| sampled.id == scheduled.id);
+            let end = scheduled.start + scheduled.num_tokens;
+            let computed = accepted.map_or(end, |accepted| live.tokens.len() + accepted.tokens.len() - 1);
+            let seq = &self.scheduler.sequences[self.scheduler.slots[&scheduled.id]];
+            assert_eq!(seq.num_computed, computed, "{scheduled:?}");
+            if end > live.tokens.len() {
+                for g in 0..self.config.groups.len() {
+                    assert_eq!(seq.blocks.table(g).len(), computed.div_ceil(self.config.block_size), "{scheduled:?}");
+                }
+            }
+        }
     }
 
     fn launch_next(&mut self) {
@@ -304,18 +261,18 @@ impl Sim {
         }
     }
 
-    /// Gives a sequence its token; its first one makes the forks, whose first tokens come from the same logits.
-    fn deliver(&mut self, id: SeqId, token: u32) {
+    /// Gives a sequence its tokens; its first one makes the forks, whose first tokens come from the same logits.
+    fn deliver(&mut self, Sampled { id, tokens, drafts }: Sampled) {
         let Some(live) = self.live.get_mut(&id) else { return };
         let parent = live.clone();
-        live.push(token);
+        tokens.into_iter().for_each(|token| live.push(token));
+        live.drafts = drafts;
         let mut due = vec![(id, live.clone())];
         if parent.tokens.len() == parent.request.prompt.len() {
             for index in 1..parent.request.n {
                 let child = self.new_id();
                 let mut live = Live { index, ..parent.clone() };
-                let name = *parent.names.last().unwrap();
-                live.push(next_token(name, parent.request.seed_of(index)));
+                live.push(live.next_token());
                 self.scheduler.fork(id, child, *live.tokens.last().unwrap(), self.now).unwrap();
                 self.live.insert(child, live.clone());
                 due.push((child, live));
@@ -323,7 +280,7 @@ impl Sim {
         }
         for (id, live) in due {
             let request = &live.request;
-            if is_end(&live.tokens, request.prompt.len(), request.max_tokens, self.config.max_model_len) {
+            if live.is_end(self.config.max_model_len) {
                 assert_eq!(live.tokens, request.alone(live.index, self.config.max_model_len), "{id:?} of {request:?}");
                 assert_eq!(live.logits_seen, if request.all_logits { request.prompt.len() } else { 0 });
                 self.live.remove(&id);
@@ -333,85 +290,9 @@ impl Sim {
         }
     }
 
-    fn forward(&mut self, step: &Step) -> Vec<(SeqId, u32)> {
-        let (batch, bs) = (&step.batch, self.config.block_size);
-        for copy in &batch.block_copies {
-            let src = copy.src as usize * bs;
-            self.shadow[copy.group as usize].copy_within(src..src + bs, copy.dst as usize * bs);
-        }
-        // All writes, then all reads: the order in which sequences are computed must not matter.
-        for (g, tables) in batch.groups.iter().enumerate() {
-            for (s, seq) in step.seqs.iter().enumerate() {
-                for t in batch.tokens_of(s) {
-                    let position = batch.positions[t] as usize;
-                    let Some(live) = self.live.get(&seq.id) else { continue };
-                    assert_eq!(batch.token_ids[t], live.tokens[position], "input token of {:?}", seq.id);
-                    self.shadow[g][tables.slot_mapping[t] as usize] = live.names[position];
-                }
-            }
-        }
-        let mut sampled = Vec::new();
-        for (s, seq) in step.seqs.iter().enumerate() {
-            // Sequences that ended meanwhile are computed for nothing.
-            let Some(live) = self.live.get_mut(&seq.id) else { continue };
-            for g in 0..batch.groups.len() {
-                let read = attend(batch, g, s, self.config.groups[g].kind, &self.shadow[g], bs);
-                for (position, name) in read {
-                    assert_eq!(name, live.names[position], "{:?} read foreign K/V at {position}, group {g}", seq.id);
-                }
-            }
-            if live.request.all_logits && live.logits_seen < live.request.prompt.len() {
-                // A preempted prompt is computed again, but each position's logits come once and without a gap.
-                let end = seq.start + seq.num_tokens;
-                assert!(live.logits_seen >= seq.start);
-                assert_eq!(seq.logits.len(), end.saturating_sub(live.logits_seen), "{seq:?}");
-                live.logits_seen = live.logits_seen.max(end);
-            }
-            if seq.samples {
-                sampled.push((seq.id, next_token(*live.names.last().unwrap(), live.request.seed_of(live.index))));
-            }
-        }
-        sampled
-    }
-
-    /// The batch's arrays agree with each other, and nothing is written that is not this sequence's alone.
-    fn check_shape(&self, step: &Step) {
-        let batch = &step.batch;
-        let n = batch.num_tokens();
-        assert!(n <= self.config.max_num_batched_tokens);
-        assert_eq!(batch.positions.len(), n);
-        assert_eq!((batch.cu_seqlens_q.len(), batch.cu_seqlens_q[0]), (step.seqs.len() + 1, 0));
-        let rows: Vec<usize> = step.seqs.iter().flat_map(|seq| seq.logits.clone()).collect();
-        assert_eq!(rows, (0..batch.logits_indices.len()).collect::<Vec<_>>());
-        assert!(batch.logits_indices.is_sorted_by(|a, b| a < b));
-        for (s, seq) in step.seqs.iter().enumerate() {
-            let tokens = batch.tokens_of(s);
-            assert_eq!(tokens.len(), seq.num_tokens);
-            assert_eq!(batch.context_lens[s] as usize, seq.start + seq.num_tokens);
-            let rows = seq.logits.clone().map(|row| batch.logits_indices[row] as usize);
-            assert!(rows.eq(tokens.end - seq.logits.len()..tokens.end));
-            assert!(!seq.samples || !seq.logits.is_empty());
-        }
-        for (g, tables) in batch.groups.iter().enumerate() {
-            let mut written = HashMap::new();
-            for other in &self.in_flight {
-                for (s, seq) in other.seqs.iter().enumerate() {
-                    for t in other.batch.tokens_of(s) {
-                        written.insert(other.batch.groups[g].slot_mapping[t], seq.id);
-                    }
-                }
-            }
-            for (s, seq) in step.seqs.iter().enumerate() {
-                for t in batch.tokens_of(s) {
-                    let before = written.insert(tables.slot_mapping[t], seq.id);
-                    assert_eq!(before, None, "slot {} is written twice", tables.slot_mapping[t]);
-                }
-            }
-        }
-    }
-
     pub(crate) fn check(&self) {
         self.scheduler.check_integrity().unwrap();
+        self.check_contents();
     }
 
     /// Runs until nothing is left, and checks that really nothing is.
@@ -432,21 +313,4 @@ impl Sim {
     pub(crate) fn num_live(&self) -> usize {
         self.live.len()
     }
-}
-
-/// What attention reads for sequence `s`: positions and the names found there.
-fn attend(batch: &Batch, g: usize, s: usize, kind: GroupKind, shadow: &[u64], bs: usize) -> Vec<(usize, u64)> {
-    let first_query = batch.positions[batch.tokens_of(s).start] as usize;
-    let first_read = match kind {
-        GroupKind::Full => 0,
-        GroupKind::Sliding { window } => (first_query + 1).saturating_sub(window as usize),
-    };
-    let table = batch.block_table(g, s);
-    let read = first_read..batch.context_lens[s] as usize;
-    read.map(|position| {
-        let block = table[position / bs];
-        assert_ne!(block, NULL_BLOCK, "position {position} is read but its block was given up");
-        (position, shadow[block as usize * bs + position % bs])
-    })
-    .collect()
 }
