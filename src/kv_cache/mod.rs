@@ -89,7 +89,7 @@ impl KvCache {
         SeqBlocks::new(self.groups.len(), self.returns.0.clone())
     }
 
-    /// Names of a new sequence's blocks: none yet. They are shared only with sequences of an equal `salt` and `adapter`.
+    /// Names of a new sequence's blocks: none yet. Blocks are shared only under an equal `salt` and `adapter`.
     pub fn new_chain(&self, salt: Option<&str>, adapter: Option<u32>) -> HashChain {
         HashChain::new(self.config.hash_key, salt, adapter)
     }

@@ -8,8 +8,8 @@ use crate::{Error, Result};
 /// What a step brought to a sequence that it samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted<'a> {
-    /// The sequence's new tokens: those drafts that the step found to be right, then the one that it sampled after them.
-    /// Without drafts exactly one.
+    /// The sequence's new tokens: those drafts that the step found to be right, then the one that it sampled after
+    /// them. Without drafts exactly one.
     pub tokens: &'a [u32],
     /// Guesses of the tokens after these, which the sequence's next step computes as well, as far as there is room.
     pub drafts: &'a [u32],
@@ -103,6 +103,7 @@ impl Scheduler {
             return Err(Error::internal(format!("step {} is not the oldest step in flight", step.id)));
         }
         let record = self.in_flight.pop_front();
+        let mut drafted = Vec::new();
         let kv = std::sync::Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         for scheduled in &step.seqs {
@@ -112,13 +113,15 @@ impl Scheduler {
             seq.num_expected = seq.num_expected.saturating_sub(usize::from(!scheduled.samples.is_empty()));
             seq.num_computed = scheduled.end_without_drafts();
             seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.prompt_len));
+            if scheduled.num_drafts() > 0 {
+                drafted.push(slot);
+            }
             kv.extend_chain(&mut seq.chain, &seq.tokens);
             kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
         }
         let accept = |(id, accepted)| self.accept(id, step.id, accepted, &mut kv);
         let all_accepted = accepted.into_iter().map(accept).fold(Ok(()), Result::and);
-        for scheduled in step.seqs.iter().filter(|scheduled| scheduled.num_drafts() > 0) {
-            let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
+        for slot in drafted {
             let seq = &mut self.sequences[slot];
             seq.num_scheduled = seq.num_computed;
             kv.truncate(&mut seq.blocks, seq.num_computed)?;
@@ -162,6 +165,7 @@ impl Scheduler {
     }
 
     /// The sequence of this id, unless it is younger than the step.
+    #[inline]
     fn slot_in_step(&self, id: SeqId, step: u64) -> Option<usize> {
         self.slots.get(&id).copied().filter(|slot| self.sequences[*slot].born_after < step)
     }
@@ -175,27 +179,28 @@ impl Scheduler {
         }
         // Drafts of a sequence that steps in flight hold follow a token which one of those samples.
         let num_drafts = if seq.in_flight == 0 { seq.num_in_flight() } else { 0 };
-        let Some((_, right)) =
-            accepted.tokens.split_last().filter(|(_, right)| seq.drafts[..num_drafts].starts_with(right))
-        else {
-            let (given, drafts) = (accepted.tokens, &seq.drafts[..num_drafts]);
+        let (right, drafts) = (accepted.tokens.len().saturating_sub(1), &seq.drafts[..num_drafts]);
+        if accepted.tokens.is_empty() || (right > 0 && !drafts.starts_with(&accepted.tokens[..right])) {
+            let given = accepted.tokens;
             return Err(Error::internal(format!(
                 "{id:?} was given {given:?} after it had computed the drafts {drafts:?}"
             )));
-        };
+        }
         if seq.tokens.len() + accepted.tokens.len() > seq.max_len {
             return Err(Error::internal(format!("{id:?} was given a token beyond its {} tokens", seq.max_len)));
         }
-        seq.tokens.extend_from_slice(accepted.tokens);
-        if !right.is_empty() {
-            seq.num_computed += right.len();
+        accepted.tokens.iter().for_each(|token| seq.tokens.push(*token));
+        if right > 0 {
+            seq.num_computed += right;
             kv.extend_chain(&mut seq.chain, &seq.tokens);
             kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
         }
-        // The last token of all is never computed, so no draft stands there.
-        let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);
         seq.drafts.clear();
-        seq.drafts.extend_from_slice(&accepted.drafts[..accepted.drafts.len().min(most)]);
+        if !accepted.drafts.is_empty() {
+            // The last token of all is never computed, so no draft stands there.
+            let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);
+            seq.drafts.extend_from_slice(&accepted.drafts[..accepted.drafts.len().min(most)]);
+        }
         Ok(())
     }
 }

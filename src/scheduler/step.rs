@@ -3,7 +3,7 @@
 use super::pick::Picks;
 use super::sequence::Sequence;
 use super::{Scheduler, SeqId};
-use crate::batch::{Batch, BlockCopy, GroupTables};
+use crate::batch::{Batch, BlockCopy, GroupTables, SeqExtras};
 use crate::kv_cache::KvCacheConfig;
 
 /// One step: what to compute and whose it is. Holds ids only, so that an old copy cannot bring old state back.
@@ -98,7 +98,7 @@ fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>,
         positions: Vec::with_capacity(num_tokens),
         cu_seqlens_q,
         context_lens: Vec::with_capacity(num_seqs),
-        extras: Vec::with_capacity(num_seqs),
+        extras: Vec::new(),
         groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
         logits_indices: Vec::with_capacity(num_seqs),
         block_copies,
@@ -120,11 +120,17 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, b
     batch.token_ids.extend_from_slice(&seq.tokens[start.min(known)..known]);
     // A token that a step in flight samples: `complete` puts it here.
     batch.token_ids.extend(std::iter::repeat_n(0, before_drafts - start.max(known)));
-    batch.token_ids.extend_from_slice(&seq.drafts[..scheduled.num_drafts()]);
+    if scheduled.num_drafts() > 0 {
+        batch.token_ids.extend_from_slice(&seq.drafts[..scheduled.num_drafts()]);
+    }
     batch.positions.extend(start as u32..end as u32);
     batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
     batch.context_lens.push(end as u32);
-    batch.extras.push(seq.extras.clone());
+    if !batch.extras.is_empty() || seq.extras != SeqExtras::default() {
+        // Those before it needed nothing.
+        batch.extras.resize(batch.context_lens.len() - 1, SeqExtras::default());
+        batch.extras.push(seq.extras.clone());
+    }
     let used_blocks = end.div_ceil(block_size);
     for (g, group) in batch.groups.iter_mut().enumerate() {
         let table = &seq.blocks.table(g)[..used_blocks];

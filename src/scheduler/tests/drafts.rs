@@ -222,6 +222,13 @@ fn extras_stay_with_their_sequence() {
     h.scheduler.fork(SeqId(2), SeqId(4), 9, h.now).unwrap();
     h.finish(1);
     assert_eq!(h.step().batch.extras, [extras(2), extras(2), extras(3)]);
+    (2..=4).for_each(|id| assert!(h.finish(id)));
+    // Where none needs anything nothing stands; else something stands beside each.
+    h.add(sequence(5, 3)).unwrap();
+    assert_eq!(h.step().batch.extras, []);
+    h.add(NewSequence { extras: extras(3), ..sequence(6, 3) }).unwrap();
+    h.add(sequence(7, 3)).unwrap();
+    assert_eq!(h.step().batch.extras, [SeqExtras::default(), extras(3), SeqExtras::default()]);
 }
 
 /// Equal prompts under different adapters have different K and V: neither finds the other's.

@@ -121,8 +121,8 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
 }
 
 /// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed steps, steps in
-/// flight, a pool that is much too small, drafts of which some are wrong), every sequence reads only its own K and V and generates what it would alone,
-/// and at the end nothing is left.
+/// flight, a pool that is much too small, drafts of which some are wrong), every sequence reads only its own K and V
+/// and generates what it would alone, and at the end nothing is left.
 #[test]
 fn every_sequence_generates_what_it_would_alone() {
     let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
