@@ -3,12 +3,13 @@
 #![allow(clippy::unwrap_used)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use rocmforge::backend::cpu::CpuLoader;
 use rocmforge::backend::cpu::pool::ThreadPool;
+use rocmforge::backend::cpu::{CpuLoader, CpuStep};
 use rocmforge::backend::{
-    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec, Rotation,
+    Attention, Backend, Embed, KvLayerSpec, LinearPart, Loader, Norm, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind,
+    RopeSpec, Rotation, Scoring,
 };
-use rocmforge::batch::{Batch, GroupTables};
+use rocmforge::batch::{Batch, GroupKind, GroupTables};
 use rocmforge::config::KvCacheDtype;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
@@ -55,10 +56,12 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let num_blocks = seqs * context.div_ceil(BLOCK_SIZE);
         let QkvLayout { num_kv_heads, head_dim, .. } = layout;
         let dtype = KvCacheDtype::F16;
-        let spec = KvLayerSpec { num_blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim, dtype };
-        let mut kv = loader.alloc_kv_layer(spec).unwrap();
-        let mut backend = loader.finish().unwrap();
+        let kind = GroupKind::Full;
+        let spec = KvLayerSpec { kind, num_blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim, dtype };
+        let mut kv = loader.alloc_kv_layers(&[spec]).unwrap().remove(0);
         let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: Vec::new(), magnitude: 1.0 };
+        let rope = loader.upload_rope(&rope).unwrap();
+        let mut backend = loader.finish().unwrap();
         let step = batch(seqs, context, new);
         let mut whole = batch(seqs, context, context);
         whole.token_ids = whole.positions.clone();
@@ -67,9 +70,12 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             let tokens = whole.tokens_of(seq);
             let mut one = batch(1, context, context);
             one.groups[0].slot_mapping = whole.groups[0].slot_mapping[tokens].to_vec();
-            backend.embed(&table, &one, 1.0, &mut qkv).unwrap();
-            let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles: &angles };
-            backend.rope_and_store_kv(&mut qkv, layout, rotation, &one, 0, &mut kv).unwrap();
+            let mut ops = |step: &mut CpuStep<'_>| {
+                step.embed(Embed { table: &table, scale: 1.0, out: &mut qkv })?;
+                let rotation = Rotation { norms: None, rope: &rope, angles: &angles };
+                step.rope_and_store_kv(RopeAndStore { qkv: &mut qkv, layout, rotation, group: 0, kv: &mut kv })
+            };
+            backend.step(&one, &mut ops).unwrap();
         }
         let throughput = if new == context {
             Throughput::Elements((seqs * 4 * layout.q_cols() * context * (context + 1) / 2) as u64)
@@ -77,10 +83,13 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             Throughput::Bytes((seqs * context * 2 * layout.kv_cols() * 2) as u64)
         };
         group.throughput(throughput);
-        let args = AttentionArgs { scale: 0.125, softcap: None, window: None };
+        let scoring = Scoring { scale: 0.125, softcap: None };
         let id = format!("{}x{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads);
         group.bench_function(BenchmarkId::from_parameter(id), |b| {
-            b.iter(|| backend.attention(&qkv, layout, args, &step, 0, &kv, &mut out).unwrap());
+            let mut ops = |step: &mut CpuStep<'_>| {
+                step.attention(Attention { qkv: &qkv, layout, scoring, group: 0, kv: &kv, out: &mut out })
+            };
+            b.iter(|| backend.step(&step, &mut ops).unwrap());
         });
     }
     group.finish();
@@ -96,9 +105,12 @@ fn rms_norm(c: &mut Criterion) {
         let x = loader.alloc_buffer(rows, cols).unwrap();
         let mut out = loader.alloc_buffer(rows, cols).unwrap();
         let mut backend = loader.finish().unwrap();
+        let tokens = batch(1, rows, rows);
         group.throughput(Throughput::Bytes((rows * cols * 8) as u64));
         group.bench_function(format!("{rows}x{cols}"), |b| {
-            b.iter(|| backend.rms_norm(&x, &weight, 1e-5, rows, &mut out).unwrap());
+            let norm = Norm { weight: &weight, eps: 1e-5 };
+            let mut ops = |step: &mut CpuStep<'_>| step.norm(NormRows { x: &x, norm, rows, out: &mut out });
+            b.iter(|| backend.step(&tokens, &mut ops).unwrap());
         });
     }
     group.finish();

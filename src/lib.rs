@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Modules, from the bottom up: `quant` (block formats), `gguf` (the file), `tensor`, `backend` (ops on a device),
-//! `model` (one decoder, many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
+//! `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
 //! `engine`, `diagnose` (reports for people), `python`. `tests/test_architecture.py` enforces who may import whom.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,12 +1,13 @@
 //! What a loader is given, as data: so it can be counted before any of it is uploaded.
 
-use super::{ExpertTensors, LinearPart};
+use super::{ExpertTensors, LinearPart, RopeSpec};
 use crate::tensor::TensorView;
 
-/// One call of a loader's `upload_matrix`, `upload_experts` or `upload_vector`.
+/// One call of a loader's `upload_matrix`, `upload_experts`, `upload_vector` or `upload_rope`.
 #[derive(Debug, Clone)]
 pub enum Upload<'a> {
     Matrix(Vec<LinearPart<'a>>),
     Experts(Box<ExpertTensors<'a>>),
     Vector(TensorView<'a>),
+    Rope(RopeSpec),
 }

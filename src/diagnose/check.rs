@@ -6,7 +6,7 @@ use super::events::with_warnings;
 use crate::Error;
 use crate::engine::{LoadProgress, load_tokenizer, sampling_defaults};
 use crate::gguf::GgufFile;
-use crate::model::{DecoderSpec, ModelTensors};
+use crate::model::{ModelSpec, ModelTensors};
 use crate::tokenizer::ChatTemplate;
 
 /// One thing that was checked: what was found, or every problem.
@@ -56,9 +56,9 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
 
 /// The metadata that the architecture needs, and every tensor's shape against it.
 fn architecture(file: &GgufFile) -> crate::Result<String> {
-    let spec = DecoderSpec::from_gguf(file)?;
+    let spec = ModelSpec::from_gguf(file)?;
     ModelTensors::collect(file, &spec)?;
-    Ok(format!("{}, every tensor is there and fits", spec.architecture()))
+    Ok(format!("{}, every tensor is there and fits", spec.architecture))
 }
 
 fn tokenizer(file: &GgufFile) -> crate::Result<String> {

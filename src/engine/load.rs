@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::executor::Executor;
+use super::kv_pool::PoolWish;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
+use crate::backend::Loader;
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::gpu::{Device, GpuLoader, StepLimits};
-use crate::backend::{KvLayerSpec, Loader};
-use crate::batch::GroupKind;
-use crate::config::{DeviceKind, EngineArgs, EngineConfig, GroupConfig};
+use crate::config::{DeviceKind, EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
-use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
+use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
@@ -50,8 +50,8 @@ pub(super) fn load_on(
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
-    let spec = DecoderSpec::from_gguf(&gguf)?;
-    let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec };
+    let spec = ModelSpec::from_gguf(&gguf)?;
+    let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
@@ -68,7 +68,7 @@ pub(super) fn load_on(
 struct Model<'a> {
     args: &'a EngineArgs,
     gguf: &'a GgufFile,
-    spec: DecoderSpec,
+    spec: &'a ModelSpec,
     tensors: ModelTensors<'a>,
 }
 
@@ -106,7 +106,8 @@ fn load_onto_gpu(device: Device, model: &Model<'_>, progress: &mut dyn FnMut(Loa
         tokens: limits.max_num_batched_tokens,
         seqs,
         logits_rows: limits.max_logits_rows,
-        table_entries: seqs.saturating_mul(longest.div_ceil(model.args.block_size)),
+        groups: model.spec.kv_groups.len(),
+        table_blocks: longest.div_ceil(model.args.block_size),
     };
     let loader = GpuLoader::new(device, &model.args.gpu, step)?;
     // What an integrated GPU takes, the rest of the machine cannot have.
@@ -127,21 +128,20 @@ where
 {
     let Model { args, gguf, spec, tensors } = model;
     loader.check_block_size(args.block_size)?;
-    let wish = PoolWish::new(args, spec)?;
-    let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits);
+    let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens)?;
+    let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
     // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it
     // memory.
-    let room = room_for_pool(loader.room_beside(&tensors.uploads())?, scratch)?;
+    let room = room_for_pool(loader.room_beside(tensors.uploads())?, scratch)?;
     wish.check(room)?;
     let total = gguf.tensor_bytes();
     let mut tell = |done| match progress(LoadProgress { done, total }) {
         true => Ok(()),
         false => Err(Error::Interrupted),
     };
-    let weights = tensors.upload(gguf, &mut loader, wish.spare(room), &mut tell)?;
+    let weights = tensors.upload(&mut loader, wish.spare(room), &mut tell)?;
     let available = room_for_pool(loader.available_memory()?, scratch)?;
-    let pool = wish.resolve(args, available, default_pool(available))?;
-    let kind = spec.attention.window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window });
+    let pool = wish.resolve(available, default_pool(available))?;
     let config = EngineConfig {
         num_threads: resolve_threads(args)?,
         context_length: spec.context_length,
@@ -150,7 +150,7 @@ where
         max_num_batched_tokens: limits.max_num_batched_tokens,
         max_prompt_logits: MAX_PROMPT_LOGITS,
         block_size: args.block_size,
-        kv_groups: vec![GroupConfig { kind, num_blocks: pool.layer.num_blocks }],
+        kv_groups: pool.groups,
         kv_cache_dtype: args.kv_cache_dtype,
         enable_prefix_caching: args.enable_prefix_caching,
         max_queue_size: args.max_queue_size,
@@ -161,7 +161,9 @@ where
         seed: args.seed,
         sampling_defaults: sampling_defaults(gguf.metadata()),
     };
-    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pool.layer)?;
+    let num_blocks: Vec<usize> = config.kv_groups.iter().map(|group| group.num_blocks).collect();
+    let kv_layers = spec.kv_layers(&num_blocks, args.block_size, args.kv_cache_dtype);
+    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, &kv_layers)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok((Box::new(Runner::new(backend, decoder)), config))
@@ -205,108 +207,4 @@ fn room_for_pool(room: u64, activations: u64) -> Result<u64> {
         available: room,
         advice: "lower max_num_batched_tokens or max_num_seqs, or use a smaller model",
     })
-}
-
-struct Pool {
-    layer: KvLayerSpec,
-    max_model_len: usize,
-}
-
-/// What the arguments say of the KV pool.
-struct PoolWish {
-    /// Of no blocks yet.
-    layer: KvLayerSpec,
-    /// Of all layers.
-    block_bytes: u64,
-    max_model_len: usize,
-    /// Blocks that can be of use, and without which nothing can be served.
-    useful: u64,
-    needed: u64,
-    /// Bytes, where the user names them.
-    memory: Option<u64>,
-}
-
-impl PoolWish {
-    /// # Errors
-    /// `InvalidRequest` for a length beyond the model's, or blocks that cannot be.
-    fn new(args: &EngineArgs, spec: &DecoderSpec) -> Result<Self> {
-        if let Some(len) = args.max_model_len
-            && len > spec.context_length
-        {
-            return Err(Error::invalid(
-                "max_model_len",
-                len,
-                format!("at most the model's context length, {}", spec.context_length),
-            ));
-        }
-        let layer = KvLayerSpec {
-            num_blocks: 0,
-            block_size: args.block_size,
-            num_kv_heads: spec.qkv.num_kv_heads,
-            head_dim: spec.qkv.head_dim,
-            dtype: args.kv_cache_dtype,
-        };
-        let block_bytes = layer
-            .block_bytes()
-            .and_then(|b| b.checked_mul(spec.num_layers as u64))
-            .ok_or_else(|| Error::invalid("block_size", args.block_size, "a block whose bytes can be counted"))?;
-        let max_model_len = args.max_model_len.unwrap_or(spec.context_length);
-        let longest = max_model_len.div_ceil(args.block_size) as u64;
-        let useful = longest.saturating_mul(args.max_num_seqs as u64);
-        let needed = if args.max_model_len.is_some() { longest } else { 1 };
-        Ok(Self { layer, block_bytes, max_model_len, useful, needed, memory: args.kv_cache_memory })
-    }
-
-    /// What may go to things that only make steps faster: half of what a pool leaves whose size the user named (some
-    /// of the rest is the driver's, for their code), else a quarter of what the least pool leaves.
-    fn spare(&self, available: u64) -> u64 {
-        match self.memory {
-            Some(bytes) => available.saturating_sub(bytes) / 2,
-            None => available.saturating_sub(self.least_bytes()) / 4,
-        }
-    }
-
-    /// Bytes of the pool without which nothing can be served.
-    fn least_bytes(&self) -> u64 {
-        self.needed.saturating_mul(self.block_bytes)
-    }
-
-    /// # Errors
-    /// `OutOfMemory` where what is asked for, or the least that serves, is not there.
-    fn check(&self, available: u64) -> Result<()> {
-        match self.memory {
-            Some(bytes) if bytes > available => Err(Error::OutOfMemory {
-                what: "the KV cache (kv_cache_memory)".to_owned(),
-                requested: bytes,
-                available,
-                advice: "lower kv_cache_memory",
-            }),
-            Some(bytes) => self.check_least(bytes, "raise kv_cache_memory or lower max_model_len"),
-            None => {
-                self.check_least(available, "lower max_model_len or max_num_batched_tokens, or use a smaller model")
-            }
-        }
-    }
-
-    fn check_least(&self, available: u64, advice: &'static str) -> Result<()> {
-        let requested = self.least_bytes();
-        if requested <= available {
-            return Ok(());
-        }
-        let tokens = if self.needed == 1 { self.layer.block_size } else { self.max_model_len };
-        let what = format!("the KV cache of one sequence of {tokens} tokens");
-        Err(Error::OutOfMemory { what, requested, available, advice })
-    }
-
-    /// The pool's size, and the longest sequence: as asked for, else `default` bytes, or what can be of use.
-    fn resolve(self, args: &EngineArgs, available: u64, default: u64) -> Result<Pool> {
-        self.check(available)?;
-        let bytes = self.memory.unwrap_or_else(|| default.min(self.useful.saturating_mul(self.block_bytes)));
-        // The default is a part of what is available; the least that serves may take more than that part.
-        let num_blocks = (bytes / self.block_bytes).max(self.needed);
-        // Slots are 32-bit numbers on the device.
-        let num_blocks = num_blocks.min(u64::from(u32::MAX - 1) / args.block_size as u64);
-        let layer = KvLayerSpec { num_blocks: num_blocks as usize, ..self.layer };
-        Ok(Pool { max_model_len: self.max_model_len.min(layer.num_blocks.saturating_mul(args.block_size)), layer })
-    }
 }

@@ -14,6 +14,7 @@ mod delivery;
 pub mod executor;
 pub mod handle;
 mod ids;
+mod kv_pool;
 mod lifecycle;
 mod load;
 pub mod output;

@@ -1,111 +1,54 @@
-//! The forward pass: one skeleton for every architecture, over any backend.
+//! The forward pass: the layers of a model, one after the other, over any backend.
 
-use super::experts::FeedForward;
-use super::spec::DecoderSpec;
-use super::weights::{FeedForwardWeights, LayerWeights, Weights};
-use crate::backend::{Backend, KvLayerSpec, Loader, Plan, Rotation};
+use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
+use super::layers::{AttentionWeights, FfnWeights, LayerWeights, MixerWeights, Weights};
+use super::spec::{AttentionSpec, ModelSpec};
+use crate::backend::{
+    Backend, CopyBlocks, Embed, Fusions, GatherRows, KvLayerSpec, Linear, Loader, Norm, NormExperts, NormGatedLinear,
+    NormLinear, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, StepOps,
+};
 use crate::batch::Batch;
-use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 use crate::{Error, Result};
 
-/// All layers of the supported architectures attend alike, so there is one KV group.
-const KV_GROUP: usize = 0;
-
-/// The largest step that the activations are allocated for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DecoderLimits {
-    pub max_num_batched_tokens: usize,
-    /// Rows of logits per step.
-    pub max_logits_rows: usize,
-}
-
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
-    spec: DecoderSpec,
+    model: Model<B>,
     limits: DecoderLimits,
-    weights: Weights<B>,
-    kv_layers: Vec<B::KvLayer>,
-    buffers: Buffers<B>,
     /// Rows of logits of the step that was launched last.
     num_rows: usize,
 }
 
-/// Activations of one step.
-struct Buffers<B: Backend> {
-    /// cos and sin per token.
-    angles: B::Buffer,
-    qkv: B::Buffer,
-    /// All tokens of the step.
-    all: Stream<B>,
-    /// The rows whose logits are wanted: all that matters after the last attention.
-    last: Stream<B>,
-    work: Work<B>,
-    logits: B::Buffer,
-}
-
-/// What flows from layer to layer.
-struct Stream<B: Backend> {
-    residual: B::Buffer,
-    /// Attention's result, before its output projection.
-    attn: B::Buffer,
-}
-
-/// Intermediate results that no layer leaves behind for the next.
-struct Work<B: Backend> {
-    normed: B::Buffer,
-    feed_forward: FeedForwardWork<B>,
-}
-
-enum FeedForwardWork<B: Backend> {
-    Dense { gate_up: B::Buffer, gated: B::Buffer },
-    Experts(B::ExpertWork),
+/// What the ops of a step work with.
+struct Model<B: Backend> {
+    spec: ModelSpec,
+    weights: Weights<B>,
+    /// Of each layer.
+    kv_layers: Vec<B::KvLayer>,
+    buffers: Buffers<B>,
 }
 
 impl<B: Backend> Decoder<B> {
     /// Takes the memory for activations and the KV pool.
     pub fn new<L: Loader<Backend = B>>(
-        spec: DecoderSpec,
+        spec: ModelSpec,
         weights: Weights<B>,
         loader: &mut L,
         limits: DecoderLimits,
-        kv: KvLayerSpec,
+        kv_layers: &[KvLayerSpec],
     ) -> Result<Self> {
-        let kv_layers = loader.alloc_kv_layers(&vec![kv; spec.num_layers])?;
-        let feed_forward = match &spec.feed_forward {
-            FeedForward::Dense(ffn) => {
-                let [gate_up, gated] = dense_shapes(*ffn, limits).map(|[rows, cols]| loader.alloc_buffer(rows, cols));
-                FeedForwardWork::Dense { gate_up: gate_up?, gated: gated? }
-            }
-            FeedForward::Experts(experts) => {
-                FeedForwardWork::Experts(loader.alloc_expert_work(experts, limits.max_num_batched_tokens)?)
-            }
-        };
-        let [angles, qkv, residual, attn, last_residual, last_attn, normed, logits] =
-            buffer_shapes(&spec, limits).map(|[rows, cols]| loader.alloc_buffer(rows, cols));
-        let buffers = Buffers {
-            angles: angles?,
-            qkv: qkv?,
-            all: Stream { residual: residual?, attn: attn? },
-            last: Stream { residual: last_residual?, attn: last_attn? },
-            work: Work { normed: normed?, feed_forward },
-            logits: logits?,
-        };
-        Ok(Self { spec, limits, weights, kv_layers, buffers, num_rows: 0 })
+        let kv_layers = loader.alloc_kv_layers(kv_layers)?;
+        let buffers = Buffers::new(&spec, limits, loader)?;
+        Ok(Self { model: Model { spec, weights, kv_layers, buffers }, limits, num_rows: 0 })
     }
 
-    pub fn spec(&self) -> &DecoderSpec {
-        &self.spec
+    pub fn spec(&self) -> &ModelSpec {
+        &self.model.spec
     }
 
     /// Bytes of activations that `new` takes, for budgeting.
-    pub fn scratch_bytes<L: Loader<Backend = B>>(spec: &DecoderSpec, limits: DecoderLimits) -> u64 {
-        let bytes = |[rows, cols]: [usize; 2]| L::buffer_bytes(rows, cols);
-        let feed_forward = match &spec.feed_forward {
-            FeedForward::Dense(ffn) => dense_shapes(*ffn, limits).map(bytes).into_iter().fold(0, u64::saturating_add),
-            FeedForward::Experts(experts) => L::expert_work_bytes(experts, limits.max_num_batched_tokens),
-        };
-        buffer_shapes(spec, limits).map(bytes).into_iter().fold(feed_forward, u64::saturating_add)
+    pub fn scratch_bytes<L: Loader<Backend = B>>(spec: &ModelSpec, limits: DecoderLimits) -> Result<u64> {
+        buffers::bytes::<L>(spec, limits)
     }
 
     /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the
@@ -126,9 +69,10 @@ impl<B: Backend> Decoder<B> {
                 self.limits
             )));
         }
-        self.compute(backend, batch)?;
+        let model = &mut self.model;
+        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step))?;
         if rows > 0 {
-            backend.begin_select(&self.buffers.logits, self.spec.vocab_size, wishes)?;
+            backend.select(&self.model.buffers.logits, self.model.spec.vocab_size, wishes)?;
         }
         self.num_rows = rows;
         Ok(())
@@ -139,116 +83,150 @@ impl<B: Backend> Decoder<B> {
     /// # Errors
     /// Those of a step that would also fail later.
     pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
-        while let Some(batch) = backend.next_rehearsal()? {
-            let outcome = self.compute(backend, &batch);
-            backend.rehearsed(outcome)?;
-        }
-        Ok(())
-    }
-
-    /// A step up to its logits.
-    fn compute(&mut self, backend: &mut B, batch: &Batch) -> Result<()> {
-        let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
-        backend.begin_step(batch)?;
-        if let Plan::Run { rows: padded } = backend.begin_ops(batch)? {
-            // A step is padded only where every token has its row of logits.
-            self.run_ops(backend, batch, padded, if padded == tokens { rows } else { padded })?;
-            check_interrupt(backend)?;
-        }
-        backend.end_ops()
+        let model = &mut self.model;
+        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step);
+        backend.rehearse(ops)
     }
 
     /// Waits for the step that was launched last.
     pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
-        let (rows, cols) = (self.num_rows, self.spec.vocab_size);
-        if rows == 0 { Ok(Selection::of_rows(&[], cols)) } else { backend.select(&self.buffers.logits, rows, cols) }
+        let (rows, cols) = (self.num_rows, self.model.spec.vocab_size);
+        match rows {
+            0 => Ok(Selection::of_rows(&[], cols)),
+            _ => backend.collect(&self.model.buffers.logits, rows, cols),
+        }
     }
+}
 
-    /// The ops of a step of `tokens` rows, of which `rows` go on to become logits.
-    fn run_ops(&mut self, backend: &mut B, batch: &Batch, tokens: usize, rows: usize) -> Result<()> {
-        let Self { spec, weights, kv_layers, buffers, .. } = self;
-        let Buffers { angles, qkv, all, last, work, logits } = buffers;
-        let eps = spec.norm_eps;
-        backend.rope_angles(&spec.rope, batch, angles)?;
-        backend.embed(&weights.token_embd, batch, 1.0, &mut all.residual)?;
+impl<B: Backend> Model<B> {
+    /// From the step's tokens to its logits.
+    fn forward(&mut self, step: &mut B::Step<'_>) -> Result<()> {
+        let Self { spec, weights, kv_layers, buffers } = self;
+        let Buffers { angles, all, last, work, logits } = buffers;
+        let (tokens, rows, eps) = (step.num_tokens(), step.num_logits(), spec.norm_eps);
+        for (rope, out) in weights.ropes.iter().zip(angles.iter_mut()) {
+            step.rope_angles(RopeAngles { rope, out })?;
+        }
+        let shared = Shared { ropes: &weights.ropes, angles, eps };
+        step.embed(Embed { table: &weights.token_embd, scale: 1.0, out: &mut all.residual })?;
         let num_layers = weights.layers.len();
-        for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers.iter_mut()).enumerate() {
-            // Ops that are left out take next to no time, so a look per layer is often enough.
-            check_interrupt(backend)?;
-            backend.copy_blocks(batch, KV_GROUP, kv)?;
-            backend.norm_linear(&all.residual, &layer.attn_norm, eps, &layer.qkv, tokens, &mut work.normed, qkv)?;
-            let norms = layer.qk_norm.as_ref().map_or([None; 2], |norms| norms.each_ref().map(Some));
-            let rotation = Rotation { norms, eps, rope: &spec.rope, angles };
-            let is_last = i + 1 == num_layers;
-            if is_last && rows == 0 {
-                return backend.rope_and_store_kv(qkv, spec.qkv, rotation, batch, KV_GROUP, kv);
-            }
-            let out = &mut all.attn;
-            backend.rope_attention(qkv, spec.qkv, rotation, spec.attention, batch, KV_GROUP, kv, out)?;
-            if is_last {
-                backend.gather_rows(&all.attn, batch, spec.qkv.q_cols(), &mut last.attn)?;
-                backend.gather_rows(&all.residual, batch, spec.hidden_size, &mut last.residual)?;
-                feed_forward(backend, spec, layer, rows, last, work)?;
+        for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers).enumerate() {
+            step.check_interrupt()?;
+            let MixerWeights::Attention(attention) = &layer.mixer;
+            let norm = Norm { weight: &layer.mixer_norm, eps };
+            if i + 1 < num_layers {
+                mix(step, &shared, attention, norm, kv, all, work)?;
+                feed(step, attention, layer, tokens, eps, all, work)?;
+            } else if rows > 0 {
+                // After the last attention nothing matters but the rows whose logits are wanted.
+                mix(step, &shared, attention, norm, kv, all, work)?;
+                step.gather_rows(GatherRows {
+                    x: &all.mixed,
+                    cols: attention.spec.qkv.q_cols(),
+                    out: &mut last.mixed,
+                })?;
+                step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+                feed(step, attention, layer, rows, eps, last, work)?;
             } else {
-                feed_forward(backend, spec, layer, tokens, all, work)?;
+                return store(step, &shared, attention, norm, kv, all, work);
             }
         }
-        let output = weights.output.as_ref().unwrap_or(&weights.token_embd);
-        backend.norm_linear(&last.residual, &weights.output_norm, eps, output, rows, &mut work.normed, logits)
+        let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
+        let norm = Norm { weight: &weights.output_norm, eps };
+        step.norm_linear(NormLinear { x: &last.residual, norm, matrix, rows, normed: &mut work.normed, out: logits })
     }
 }
 
-/// Rows and columns of the buffers of a step, in the order of `Buffers`: angles, qkv, residual and attn of all tokens
-/// and of the last rows, normed, logits.
-fn buffer_shapes(spec: &DecoderSpec, limits: DecoderLimits) -> [[usize; 2]; 8] {
-    let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_logits_rows);
-    let (hidden, q) = (spec.hidden_size, spec.qkv.q_cols());
-    [
-        [tokens, 2 * spec.rope.inv_freq.len()],
-        [tokens, spec.qkv.cols()],
-        [tokens, hidden],
-        [tokens, q],
-        [rows, hidden],
-        [rows, q],
-        [tokens, hidden],
-        [rows, spec.vocab_size],
-    ]
+/// What the layers of a step have in common.
+struct Shared<'a, B: Backend> {
+    ropes: &'a [B::Rope],
+    angles: &'a [B::Buffer],
+    eps: f32,
 }
 
-/// Those of gate and up, and of their product.
-fn dense_shapes(ffn: usize, limits: DecoderLimits) -> [[usize; 2]; 2] {
-    [2 * ffn, ffn].map(|cols| [limits.max_num_batched_tokens, cols])
+impl<'a, B: Backend> Shared<'a, B> {
+    fn rotation(&self, attention: &'a AttentionWeights<B>) -> Rotation<'a, B> {
+        let norms = attention.qk_norm.as_ref().map(|[q, k]| QkNorms { q, k, eps: self.eps });
+        Rotation { norms, rope: &self.ropes[attention.spec.rope], angles: &self.angles[attention.spec.rope] }
+    }
 }
 
-fn check_interrupt<B: Backend>(backend: &B) -> Result<()> {
-    backend.interrupt().map_or(Ok(()), Interrupt::check)
+/// `qkv = W · norm(x)` for all tokens of the step.
+fn project<B: Backend>(
+    step: &mut B::Step<'_>,
+    attention: &AttentionWeights<B>,
+    norm: Norm<'_, B>,
+    kv: &mut B::KvLayer,
+    x: &B::Buffer,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let rows = step.num_tokens();
+    step.copy_blocks(CopyBlocks { group: attention.spec.kv_group, kv })?;
+    let Work { normed, qkv, .. } = work;
+    step.norm_linear(NormLinear { x, norm, matrix: &attention.qkv, rows, normed, out: qkv })
 }
 
-/// From attention's result to the layer's: `residual += attn_output(attn); residual += ffn(norm(residual))`.
-fn feed_forward<B: Backend>(
-    backend: &mut B,
-    spec: &DecoderSpec,
-    layer: &LayerWeights<B>,
-    rows: usize,
+/// `mixed = attention(norm(residual))`, before its output projection.
+fn mix<B: Backend>(
+    step: &mut B::Step<'_>,
+    shared: &Shared<'_, B>,
+    attention: &AttentionWeights<B>,
+    norm: Norm<'_, B>,
+    kv: &mut B::KvLayer,
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Work { normed, feed_forward } = work;
-    let Stream { residual, attn } = stream;
-    let (eps, activation, norm) = (spec.norm_eps, spec.arch.activation, &layer.ffn_norm);
-    backend.linear_add(&layer.attn_output, attn, rows, residual)?;
-    match (&layer.feed_forward, feed_forward, &spec.feed_forward) {
-        (
-            FeedForwardWeights::Dense { gate_up, down },
-            FeedForwardWork::Dense { gate_up: products, gated },
-            &FeedForward::Dense(cols),
-        ) => {
-            backend.norm_gated_linear(residual, norm, eps, gate_up, activation, rows, cols, normed, products, gated)?;
-            backend.linear_add(down, gated, rows, residual)
+    project(step, attention, norm, kv, &stream.residual, work)?;
+    let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = attention.spec;
+    let (rotation, out) = (shared.rotation(attention), &mut stream.mixed);
+    step.rope_attention(RopeAttention { qkv: &mut work.qkv, layout, rotation, scoring, group, kv, out })
+}
+
+/// Keys and values alone, for a step of which no logits are wanted.
+fn store<B: Backend>(
+    step: &mut B::Step<'_>,
+    shared: &Shared<'_, B>,
+    attention: &AttentionWeights<B>,
+    norm: Norm<'_, B>,
+    kv: &mut B::KvLayer,
+    stream: &mut Stream<B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    project(step, attention, norm, kv, &stream.residual, work)?;
+    let AttentionSpec { qkv: layout, kv_group: group, .. } = attention.spec;
+    let rotation = shared.rotation(attention);
+    step.rope_and_store_kv(RopeAndStore { qkv: &mut work.qkv, layout, rotation, group, kv })
+}
+
+/// `residual += W · mixed; residual += ffn(norm(residual))`.
+fn feed<B: Backend>(
+    step: &mut B::Step<'_>,
+    attention: &AttentionWeights<B>,
+    layer: &LayerWeights<B>,
+    rows: usize,
+    eps: f32,
+    stream: &mut Stream<B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let Stream { residual, mixed } = stream;
+    let Work { normed, dense, experts, .. } = work;
+    let norm = Norm { weight: &layer.ffn_norm, eps };
+    step.linear(Linear { x: mixed, matrix: &attention.output, rows, out: residual, add: true })?;
+    match &layer.ffn {
+        FfnWeights::Dense { activation, gate_up, down } => {
+            let Some([products, gated]) = dense else {
+                return Err(Error::internal("a dense feed-forward without its buffers"));
+            };
+            let (x, activation) = (&*residual, *activation);
+            let args = NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out: gated };
+            step.norm_gated_linear(args)?;
+            step.linear(Linear { x: gated, matrix: down, rows, out: residual, add: true })
         }
-        (FeedForwardWeights::Experts(experts), FeedForwardWork::Experts(work), FeedForward::Experts(_)) => {
-            backend.experts(experts, norm, eps, rows, normed, work, residual)
+        FfnWeights::Experts(weights) => {
+            let Some(work) = experts else {
+                return Err(Error::internal("experts without their buffers"));
+            };
+            step.norm_experts(NormExperts { norm, experts: weights, rows, normed, work, residual })
         }
-        _ => Err(Error::internal("a layer whose feed-forward is not of the model's kind")),
     }
 }

@@ -1,7 +1,7 @@
 //! Reading of an architecture's keys, `<architecture>.<key>`, from a file's metadata.
 
 use crate::Result;
-use crate::gguf::{Metadata, Value};
+use crate::gguf::{GgufFile, Metadata, Value};
 
 /// Upper bounds that no real model is near; they keep products of dimensions far from overflow.
 const MAX_LAYERS: usize = 4096;
@@ -10,13 +10,15 @@ const MAX_DIM: usize = 1 << 24;
 /// Errors name the key.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
-    /// The architecture.
-    pub(super) prefix: &'static str,
+    /// The file that they are of.
+    pub(super) gguf: &'a GgufFile,
+    /// Its name is the prefix of the keys.
+    pub(super) architecture: &'static str,
 }
 
 impl Keys<'_> {
     pub(super) fn full(&self, key: &str) -> String {
-        format!("{}.{key}", self.prefix)
+        format!("{}.{key}", self.architecture)
     }
 
     pub(super) fn error(&self, key: &str, problem: impl std::fmt::Display) -> crate::Error {
@@ -43,36 +45,45 @@ impl Keys<'_> {
         self.metadata.opt_str(&self.full(key))
     }
 
-    /// A dimension: an integer above zero.
+    /// A dimension of the whole model: an integer above zero.
     pub(super) fn size(&self, key: &str) -> Result<usize> {
-        self.opt_size(key)?.ok_or_else(|| self.error(key, "is missing; the architecture requires it"))
+        self.opt_size(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// As `size`; a per-layer array counts as its value when all layers agree.
     pub(super) fn opt_size(&self, key: &str) -> Result<Option<usize>> {
         let full = self.full(key);
-        let value = match self.metadata.get(&full) {
-            None => return Ok(None),
-            Some(Value::Array(_)) => self.uniform(key)?,
-            Some(_) => self.metadata.u32(&full)? as usize,
-        };
-        if value == 0 || value > MAX_DIM {
-            return Err(self.error(key, format!("is {value}, expected 1 to {MAX_DIM}")));
+        match self.metadata.get(&full) {
+            None => Ok(None),
+            Some(_) => self.check_size(key, i64::from(self.metadata.u32(&full)?)).map(Some),
         }
-        Ok(Some(value))
     }
 
-    fn uniform(&self, key: &str) -> Result<usize> {
+    /// A dimension of one layer: that of all layers, or the layer's entry where the file has an array.
+    pub(super) fn size_of(&self, layer: usize, key: &str) -> Result<usize> {
+        self.opt_size_of(layer, key)?.ok_or_else(|| self.missing(key))
+    }
+
+    pub(super) fn opt_size_of(&self, layer: usize, key: &str) -> Result<Option<usize>> {
+        if !matches!(self.metadata.get(&self.full(key)), Some(Value::Array(_))) {
+            return self.opt_size(key);
+        }
         let values = self.metadata.opt_ints(&self.full(key))?.unwrap_or_default();
         let layers = self.layers()?;
-        let first = values.first().copied().unwrap_or(0);
-        if values.len() != layers {
-            return Err(self.error(key, format!("has {} entries, expected one per layer ({layers})", values.len())));
+        match values.get(layer) {
+            Some(&value) if values.len() == layers => self.check_size(key, value).map(Some),
+            _ => Err(self.error(key, format!("has {} entries, expected one per layer ({layers})", values.len()))),
         }
-        if values.iter().any(|&v| v != first) {
-            return Err(self.error(key, "differs between layers, which this version does not support"));
+    }
+
+    fn missing(&self, key: &str) -> crate::Error {
+        self.error(key, "is missing; the architecture requires it")
+    }
+
+    fn check_size(&self, key: &str, value: i64) -> Result<usize> {
+        match usize::try_from(value).ok().filter(|size| (1..=MAX_DIM).contains(size)) {
+            Some(size) => Ok(size),
+            None => Err(self.error(key, format!("is {value}, expected 1 to {MAX_DIM}"))),
         }
-        usize::try_from(first).map_err(|_| self.error(key, format!("is {first}, expected a positive number")))
     }
 
     pub(super) fn layers(&self) -> Result<usize> {

@@ -1,20 +1,26 @@
-//! Models: ONE decoder, parameterised by a `DecoderSpec` that is read from the file's metadata and tensors.
+//! Models: a list of layers, read from a file's metadata, and the one forward pass that runs any of them.
 //!
-//! `arch` says what is particular to an architecture (one small file each), `keys` reads its metadata, `spec` makes the
-//! hyper-parameters of it, `experts` those of the feed-forward, `rope` folds every RoPE scaling into frequencies,
-//! `weights` checks each tensor against the spec and uploads it, `decoder` is the forward pass over any `Backend`.
+//! `arch` says what the model of a file is (one file per architecture, a function from keys to a `ModelSpec`), with what
+//! `keys`, `common`, `experts` and `rope` read for it. `layers` defines the tensors of a `ModelSpec` once; `find` checks
+//! them in the file, `upload` brings them to a device. `buffers` are the activations of a step, `decoder` is the forward
+//! pass over any `Backend`.
 
 mod arch;
+mod buffers;
+mod common;
 mod decoder;
 mod experts;
+mod find;
 mod keys;
+mod layers;
 mod rope;
 mod spec;
-mod weights;
+mod upload;
 
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{Decoder, DecoderLimits};
-pub use spec::DecoderSpec;
-pub use weights::{ModelTensors, Weights};
+pub use buffers::DecoderLimits;
+pub use decoder::Decoder;
+pub use find::ModelTensors;
+pub use spec::{KvGroupSpec, ModelSpec};

@@ -7,7 +7,6 @@
 use super::keys::Keys;
 use crate::Result;
 use crate::backend::{RopeKind, RopeSpec};
-use crate::gguf::GgufFile;
 use crate::quant;
 
 /// The GGUF specification's default for `rope.freq_base`.
@@ -16,31 +15,40 @@ const DEFAULT_BASE: f32 = 10_000.0;
 const YARN_BETA_FAST: f64 = 32.0;
 const YARN_BETA_SLOW: f64 = 1.0;
 
-pub(super) fn spec(keys: &Keys<'_>, kind: RopeKind, head_dim: usize, gguf: &GgufFile) -> Result<RopeSpec> {
-    let dims = keys.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
-    if dims > head_dim || !dims.is_multiple_of(2) {
-        return Err(keys.error(
-            "rope.dimension_count",
-            format!("is {dims}, expected an even number up to the head size ({head_dim})"),
-        ));
-    }
-    let base = keys.opt_f32("rope.freq_base")?.unwrap_or(DEFAULT_BASE);
-    if base <= 1.0 {
-        return Err(keys.error("rope.freq_base", format!("is {base}, expected a number above 1")));
-    }
-    let factors = freq_factors(keys, gguf, dims / 2)?;
-    let plain: Vec<f64> =
-        (0..dims / 2).map(|i| f64::from(base).powf(-2.0 * i as f64 / dims as f64) / f64::from(factors[i])).collect();
-    let (frequencies, magnitude) = match Scaling::read(keys)? {
-        Scaling::None => (plain, 1.0),
-        Scaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
-        Scaling::Yarn { factor, original_context, attention_factor } => {
-            let ramp = yarn_ramp(dims, f64::from(base), original_context);
-            let blended = plain.iter().enumerate().map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i))).collect();
-            (blended, attention_factor * (1.0 + 0.1 * factor.ln()))
+impl Keys<'_> {
+    /// The RoPE of heads of `head_dim` elements.
+    pub(super) fn rope(&self, kind: RopeKind, head_dim: usize) -> Result<RopeSpec> {
+        let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
+        if dims > head_dim || !dims.is_multiple_of(2) {
+            return Err(self.error(
+                "rope.dimension_count",
+                format!("is {dims}, expected an even number up to the head size ({head_dim})"),
+            ));
         }
-    };
-    Ok(RopeSpec { kind, inv_freq: frequencies.into_iter().map(|f| f as f32).collect(), magnitude: magnitude as f32 })
+        let base = self.opt_f32("rope.freq_base")?.unwrap_or(DEFAULT_BASE);
+        if base <= 1.0 {
+            return Err(self.error("rope.freq_base", format!("is {base}, expected a number above 1")));
+        }
+        let factors = freq_factors(self, dims / 2)?;
+        let plain: Vec<f64> = (0..dims / 2)
+            .map(|i| f64::from(base).powf(-2.0 * i as f64 / dims as f64) / f64::from(factors[i]))
+            .collect();
+        let (frequencies, magnitude) = match Scaling::read(self)? {
+            Scaling::None => (plain, 1.0),
+            Scaling::Linear { factor } => (plain.iter().map(|f| f / factor).collect(), 1.0),
+            Scaling::Yarn { factor, original_context, attention_factor } => {
+                let ramp = yarn_ramp(dims, f64::from(base), original_context);
+                let blended =
+                    plain.iter().enumerate().map(|(i, f)| f / factor * ramp(i) + f * (1.0 - ramp(i))).collect();
+                (blended, attention_factor * (1.0 + 0.1 * factor.ln()))
+            }
+        };
+        Ok(RopeSpec {
+            kind,
+            inv_freq: frequencies.into_iter().map(|f| f as f32).collect(),
+            magnitude: magnitude as f32,
+        })
+    }
 }
 
 enum Scaling {
@@ -99,11 +107,11 @@ fn yarn_ramp(dims: usize, base: f64, original_context: f64) -> impl Fn(usize) ->
     move |i| ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0)
 }
 
-fn freq_factors(keys: &Keys<'_>, gguf: &GgufFile, pairs: usize) -> Result<Vec<f32>> {
-    let Some(info) = gguf.tensor("rope_freqs.weight") else {
+fn freq_factors(keys: &Keys<'_>, pairs: usize) -> Result<Vec<f32>> {
+    let Some(info) = keys.gguf.tensor("rope_freqs.weight") else {
         return Ok(vec![1.0; pairs]);
     };
-    let view = gguf.view(info);
+    let view = keys.gguf.view(info);
     if view.rows != 1 || view.cols != pairs {
         return Err(keys.metadata.error(&info.name, format!("has shape {:?}, expected [{pairs}]", info.shape)));
     }

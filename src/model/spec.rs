@@ -1,138 +1,132 @@
-//! The hyper-parameters of a model, from its metadata. Nothing is guessed: a missing or contradictory key is an error
-//! that names it; the only defaults are those that the GGUF specification states.
+//! What a model is: a list of layers, each with its own mixer and feed-forward, and what they share.
 
-use super::arch::{self, Architecture};
-use super::experts::{self, FeedForward};
-use super::keys::Keys;
-use super::rope;
-use crate::Result;
-use crate::backend::{AttentionArgs, QkvLayout, RopeSpec};
-use crate::gguf::GgufFile;
+use crate::backend::{Activation, ExpertSpec, KvLayerSpec, QkvLayout, RopeSpec, Scoring};
+use crate::batch::GroupKind;
+use crate::config::KvCacheDtype;
+use crate::{Error, Result};
 
-/// Everything about a decoder that is not a weight.
-#[derive(Debug, Clone)]
-pub struct DecoderSpec {
-    pub(super) arch: &'static Architecture,
-    pub num_layers: usize,
+/// Whether a kind of tensor belongs to an architecture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    Absent,
+    Optional,
+    Required,
+}
+
+/// Everything about a model that is not a weight. Made by the file of its architecture (`arch`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelSpec {
+    /// `general.architecture`.
+    pub architecture: &'static str,
     pub hidden_size: usize,
-    pub feed_forward: FeedForward,
     pub vocab_size: usize,
     /// Positions the model was trained for.
     pub context_length: usize,
-    pub qkv: QkvLayout,
+    /// Of every RMS norm.
     pub norm_eps: f32,
-    pub rope: RopeSpec,
-    pub attention: AttentionArgs,
+    pub layers: Vec<LayerSpec>,
+    /// Those that the layers name by their index.
+    pub ropes: Vec<RopeSpec>,
+    pub kv_groups: Vec<KvGroupSpec>,
     /// Token embedding and output projection are the same tensor.
     pub tied_output: bool,
 }
 
-impl DecoderSpec {
-    /// # Errors
-    /// `Error::ModelFile` naming the key or tensor that is missing, contradictory or not supported.
-    pub fn from_gguf(gguf: &GgufFile) -> Result<Self> {
-        let metadata = gguf.metadata();
-        let name = metadata.str("general.architecture")?;
-        let arch = arch::find(name).ok_or_else(|| {
-            metadata.error(
-                "general.architecture",
-                format!("architecture '{name}' is not supported; this version runs {}", arch::names()),
-            )
-        })?;
-        let keys = Keys { metadata, prefix: arch.name };
+/// One layer: `x += mixer(norm(x)); x += ffn(norm(x))`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerSpec {
+    pub mixer: Mixer,
+    pub ffn: Ffn,
+}
 
-        let hidden_size = keys.size("embedding_length")?;
-        let num_heads = keys.size("attention.head_count")?;
-        let qkv = QkvLayout {
-            num_heads,
-            num_kv_heads: keys.kv_heads(num_heads)?,
-            head_dim: keys.head_dim(hidden_size, num_heads)?,
-        };
-        let norm_eps = keys.norm_eps()?;
-        let window = keys.opt_u32("attention.sliding_window")?.filter(|&w| w > 0);
-        let rope = rope::spec(&keys, arch.rope_kind, qkv.head_dim, gguf)?;
-        let attention = AttentionArgs { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None, window };
-        Ok(Self {
-            arch,
-            num_layers: keys.layers()?,
-            hidden_size,
-            feed_forward: experts::feed_forward(&keys, arch, hidden_size)?,
-            vocab_size: keys.vocab_size(gguf)?,
-            context_length: keys.size("context_length")?,
-            qkv,
-            norm_eps,
-            rope,
-            attention,
-            tied_output: gguf.tensor("output.weight").is_none(),
-        })
+/// What lets a token see those before it. A mixer that carries a state in place of keys and values becomes a variant
+/// beside attention, with a group of its own kind for the states.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Mixer {
+    Attention(AttentionSpec),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionSpec {
+    pub qkv: QkvLayout,
+    /// Index into `ModelSpec::kv_groups`.
+    pub kv_group: usize,
+    /// Index into `ModelSpec::ropes`.
+    pub rope: usize,
+    pub scoring: Scoring,
+    pub qkv_bias: Presence,
+    pub output_bias: Presence,
+    /// RMS norm of each head of q and of k, before RoPE.
+    pub qk_norm: bool,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ffn {
+    /// `down · (act(gate · x) * (up · x))`.
+    Dense {
+        size: usize,
+        activation: Activation,
+    },
+    Experts(ExpertSpec),
+}
+
+/// Layers that attend to the same tokens and keep keys and values of the same shape: they share block tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvGroupSpec {
+    pub kind: GroupKind,
+    pub num_kv_heads: usize,
+    pub head_dim: usize,
+    pub num_layers: usize,
+}
+
+impl KvGroupSpec {
+    /// One of its layers, in a pool of `num_blocks` blocks of `block_size` tokens.
+    pub fn layer(&self, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> KvLayerSpec {
+        let &Self { kind, num_kv_heads, head_dim, .. } = self;
+        KvLayerSpec { kind, num_blocks, block_size, num_kv_heads, head_dim, dtype }
     }
 
-    pub fn architecture(&self) -> &'static str {
-        self.arch.name
+    /// Bytes of one block in all layers of the group.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for a block size whose bytes cannot be counted.
+    pub fn block_bytes(&self, block_size: usize, dtype: KvCacheDtype) -> Result<u64> {
+        let of_layer = self.layer(0, block_size, dtype).block_bytes();
+        of_layer
+            .and_then(|bytes| bytes.checked_mul(self.num_layers as u64))
+            .ok_or_else(|| Error::invalid("block_size", block_size, "a block whose bytes can be counted"))
     }
 }
 
-/// What the keys say of a decoder.
-impl Keys<'_> {
-    /// Absent means one KV head per query head (GGUF specification).
-    fn kv_heads(&self, num_heads: usize) -> Result<usize> {
-        let kv = self.opt_size("attention.head_count_kv")?.unwrap_or(num_heads);
-        if !num_heads.is_multiple_of(kv) {
-            return Err(self.error(
-                "attention.head_count_kv",
-                format!("is {kv}, expected a divisor of attention.head_count ({num_heads})"),
-            ));
+impl ModelSpec {
+    /// The group of layers with this shape, to which one more layer belongs now.
+    pub(super) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout) -> usize {
+        let QkvLayout { num_kv_heads, head_dim, .. } = qkv;
+        let is_like =
+            |group: &KvGroupSpec| (group.kind, group.num_kv_heads, group.head_dim) == (kind, num_kv_heads, head_dim);
+        let index = self.kv_groups.iter().position(is_like).unwrap_or(self.kv_groups.len());
+        if index == self.kv_groups.len() {
+            self.kv_groups.push(KvGroupSpec { kind, num_kv_heads, head_dim, num_layers: 0 });
         }
-        Ok(kv)
+        self.kv_groups[index].num_layers += 1;
+        index
     }
 
-    /// `attention.key_length`, else hidden size / heads (GGUF specification).
-    fn head_dim(&self, hidden_size: usize, num_heads: usize) -> Result<usize> {
-        let key_length = self.opt_size("attention.key_length")?;
-        if key_length.is_none() && !hidden_size.is_multiple_of(num_heads) {
-            return Err(self.error(
-                "attention.head_count",
-                format!("is {num_heads}, which does not divide embedding_length ({hidden_size}), and there is no attention.key_length"),
-            ));
-        }
-        let head_dim = key_length.unwrap_or(hidden_size / num_heads);
-        match self.opt_size("attention.value_length")? {
-            Some(v) if v != head_dim => Err(self.error(
-                "attention.value_length",
-                format!("is {v} while keys have {head_dim} elements; different lengths are not supported"),
-            )),
-            _ => Ok(head_dim),
-        }
+    /// The index of a RoPE, which may be that of other layers too.
+    pub(super) fn add_rope(&mut self, rope: RopeSpec) -> usize {
+        let known = self.ropes.iter().position(|known| *known == rope);
+        known.unwrap_or_else(|| {
+            self.ropes.push(rope);
+            self.ropes.len() - 1
+        })
     }
 
-    fn norm_eps(&self) -> Result<f32> {
-        let key = "attention.layer_norm_rms_epsilon";
-        let eps = self.metadata.f32(&self.full(key))?;
-        if !(eps.is_finite() && (0.0..1.0).contains(&eps)) {
-            return Err(self.error(key, format!("is {eps}, expected a small positive number")));
-        }
-        Ok(eps)
-    }
-
-    /// The embedding table's rows; the token list and `vocab_size`, where present, must agree.
-    fn vocab_size(&self, gguf: &GgufFile) -> Result<usize> {
-        let tensor = gguf
-            .tensor("token_embd.weight")
-            .ok_or_else(|| self.metadata.error("token_embd.weight", "tensor is missing"))?;
-        let rows = gguf.view(tensor).rows;
-        if let Some(tokens) = self.metadata.opt_strings("tokenizer.ggml.tokens")?
-            && tokens.len() != rows
-        {
-            return Err(self.metadata.error(
-                "tokenizer.ggml.tokens",
-                format!("holds {} tokens while token_embd.weight has {rows} rows", tokens.len()),
-            ));
-        }
-        match self.opt_size("vocab_size")? {
-            Some(v) if v != rows => {
-                Err(self.error("vocab_size", format!("is {v} while token_embd.weight has {rows} rows")))
-            }
-            _ => Ok(rows),
-        }
+    /// The KV layers of all groups, in the order of the model's layers. `num_blocks`: of each group.
+    pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
+        let of_layer = |layer: &LayerSpec| {
+            let Mixer::Attention(AttentionSpec { kv_group, .. }) = layer.mixer;
+            self.kv_groups[kv_group].layer(num_blocks[kv_group], block_size, dtype)
+        };
+        self.layers.iter().map(of_layer).collect()
     }
 }

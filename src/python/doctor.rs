@@ -12,8 +12,8 @@ use super::logging::{flush, prepare};
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
-use crate::engine::LoadProgress;
 use crate::diagnose::doctor::{Gpu, cpu_features, cpu_kernels, embedded_kernels, gpu, gpus, taken_device};
+use crate::engine::LoadProgress;
 
 #[derive(IntoPyObject)]
 pub(super) struct DoctorReport<'py> {

@@ -1,8 +1,11 @@
 //! Norms, gated activation, gather, embedding scale, angles.
 
-use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector};
+use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
-use crate::backend::{Activation, Backend, Loader, RopeKind, RopeSpec};
+use crate::backend::{
+    Activation, Backend, Embed, GatedActivation, GatherRows, Loader, Norm, NormRows, Ops, RopeAngles, RopeKind,
+    RopeSpec,
+};
 use crate::batch::Batch;
 
 /// `(rows, cols)`; rows of 5001 and 12,301 are longer than what a block of threads holds at once.
@@ -33,17 +36,18 @@ fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
 
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
-    let (x, w) = (random.values(rows * cols), random.values(cols));
+    let (values, w) = (random.values(rows * cols), random.values(cols));
     let eps = 1e-5;
-    let table = matrix(&mut loader, &x, cols)?;
+    let table = matrix(&mut loader, &values, cols)?;
     let weight = vector(&mut loader, &w)?;
     let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
     let what = format!("rms_norm of {rows} rows of {cols}");
 
-    backend.rms_norm(&input, &weight, eps, rows, &mut out)?;
-    let expected = rms_norm_reference(&x, &w, eps);
+    let (x, norm) = (&input, Norm { weight: &weight, eps });
+    within(&mut backend, rows, |step| step.norm(NormRows { x, norm, rows, out: &mut out }))?;
+    let expected = rms_norm_reference(&values, &w, eps);
     tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, 1e-30);
     Ok(())
 }
@@ -55,7 +59,10 @@ fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     let mut out = loader.alloc_buffer(rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
-    backend.gated_activation(&input, Activation::Silu, rows, cols, &mut out)?;
+    let (gate_up, activation) = (&input, Activation::Silu);
+    within(&mut backend, rows, |step| {
+        step.gated_activation(GatedActivation { gate_up, activation, rows, cols, out: &mut out })
+    })?;
     let expected: Vec<f64> = x
         .chunks(2 * cols)
         .flat_map(|row| {
@@ -81,15 +88,20 @@ fn gather<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: 
     };
 
     fill(&mut backend, &table, rows, &mut input)?;
-    backend.begin_step(&batch)?;
-    backend.gather_rows(&input, &batch, cols, &mut out)?;
+    backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.gather_rows(GatherRows { x: &input, cols, out: &mut out })
+    })?;
     tally.same(&format!("gather {rows} rows of {cols}"), backend.to_host(&out, rows, cols)?, &expected(1.0));
 
-    backend.embed(&table, &batch, 3.5, &mut out)?;
+    backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.embed(Embed { table: &table, scale: 3.5, out: &mut out })
+    })?;
     tally.same(&format!("embed {rows} rows of {cols}"), backend.to_host(&out, rows, cols)?, &expected(3.5));
     let unknown = rows_batch(vec![rows as u32]);
-    backend.begin_step(&unknown)?;
-    let refused = backend.embed(&table, &unknown, 1.0, &mut out).is_err();
+    let embedded = backend.step(&unknown, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.embed(Embed { table: &table, scale: 1.0, out: &mut out })
+    });
+    let refused = embedded.is_err();
     tally.judge("an unknown token", 1, if refused { Ok(0.0) } else { Err("embedded as if it were known".to_owned()) });
     Ok(())
 }
@@ -99,11 +111,13 @@ fn angles<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
     let positions = [0, 1, 2, 17, 4095, 131_071];
     let inv_freq: Vec<f32> = (0..5).map(|i| 10_000f32.powf(-(i as f32) / 5.0)).collect();
     let spec = RopeSpec { kind: RopeKind::Norm, inv_freq: inv_freq.clone(), magnitude: 1.25 };
+    let rope = loader.upload_rope(&spec)?;
     let mut out = loader.alloc_buffer(positions.len(), 2 * inv_freq.len())?;
     let mut backend = loader.finish()?;
     let batch = Batch { positions: positions.to_vec(), context_lens: vec![131_072], ..rows_batch(vec![0; 6]) };
-    backend.begin_step(&batch)?;
-    backend.rope_angles(&spec, &batch, &mut out)?;
+    backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.rope_angles(RopeAngles { rope: &rope, out: &mut out })
+    })?;
     let mut expected = Vec::new();
     for position in positions {
         let angles: Vec<f64> = inv_freq.iter().map(|f| f64::from(position as f32 * f)).collect();

@@ -1,8 +1,8 @@
 //! Mixtures of experts, with their router and the norm before it, against f64.
 
 use super::linear::Weights;
-use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector};
-use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Loader};
+use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
+use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Loader, Norm, NormExperts};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -223,7 +223,8 @@ impl<L: Loader> Rig<L> {
     fn run(&mut self, rows: usize) -> Result<Vec<f32>> {
         let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;
-        backend.experts(experts, norm, EPS, rows, normed, work, residual)?;
+        let norm = Norm { weight: norm, eps: EPS };
+        within(backend, rows, |step| step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual }))?;
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }
 }

@@ -1,8 +1,8 @@
 //! Ops that are fused where the device can: a decoder's half layers, over f32 weights, against f64.
 
-use super::{Random, Tally, fill, matrix, stack, two_buffers, vector};
+use super::{Random, Tally, fill, matrix, stack, two_buffers, vector, within};
 use crate::Result;
-use crate::backend::{Activation, Backend, Loader};
+use crate::backend::{Activation, Backend, Fusions, Linear, Loader, Norm, NormGatedLinear, NormLinear, Ops};
 
 /// `(rows, inputs, outputs)`.
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
@@ -26,13 +26,13 @@ fn half_layer<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     let mut random = Random(seed);
-    let (x, norm) = (random.values(rows * inputs), random.values(inputs));
+    let (x, norm_weights) = (random.values(rows * inputs), random.values(inputs));
     let (gate_up, down) = (random.values(2 * outputs * inputs), random.values(inputs * outputs));
     let table = matrix(&mut loader, &x, inputs)?;
     let (gate, up) = gate_up.split_at(outputs * inputs);
     let gate_up_matrix = stack(&mut loader, &[gate, up], inputs)?;
     let down_matrix = matrix(&mut loader, &down, outputs)?;
-    let norm_vector = vector(&mut loader, &norm)?;
+    let norm_vector = vector(&mut loader, &norm_weights)?;
     let [mut residual, mut normed] = two_buffers(&mut loader, rows, inputs)?;
     let mut products = loader.alloc_buffer(rows, 2 * outputs)?;
     let mut gated = loader.alloc_buffer(rows, outputs)?;
@@ -40,7 +40,7 @@ fn half_layer<L: Loader>(
     let what = format!("{rows} rows, {inputs} inputs, {outputs} outputs");
 
     let x64: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let normed64 = rms_norm(&x64, &norm);
+    let normed64 = rms_norm(&x64, &norm_weights);
     let products64 = multiply(&gate_up, &normed64, inputs);
     let silu = |x: f64| x / (1.0 + (-x).exp());
     let gated64: Vec<f64> = products64
@@ -50,29 +50,27 @@ fn half_layer<L: Loader>(
     let sums64: Vec<f64> = multiply(&down, &gated64, outputs).iter().zip(&x64).map(|(y, x)| y + x).collect();
 
     fill(&mut backend, &table, rows, &mut residual)?;
-    backend.norm_linear(&residual, &norm_vector, EPS, &gate_up_matrix, rows, &mut normed, &mut products)?;
+    let norm = Norm { weight: &norm_vector, eps: EPS };
+    within(&mut backend, rows, |step| {
+        let (x, matrix, normed, out) = (&residual, &gate_up_matrix, &mut normed, &mut products);
+        step.norm_linear(NormLinear { x, norm, matrix, rows, normed, out })
+    })?;
     let got = backend.to_host(&products, rows, 2 * outputs)?;
     tally.close(&format!("norm_linear of {what}"), got, &products64, 1e-5, 1e-5);
 
-    let (norm, silu) = (&norm_vector, Activation::Silu);
-    backend.norm_gated_linear(
-        &residual,
-        norm,
-        EPS,
-        &gate_up_matrix,
-        silu,
-        rows,
-        outputs,
-        &mut normed,
-        &mut products,
-        &mut gated,
-    )?;
+    within(&mut backend, rows, |step| {
+        let (x, gate_up, activation) = (&residual, &gate_up_matrix, Activation::Silu);
+        let (normed, products, out) = (&mut normed, &mut products, &mut gated);
+        step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out })
+    })?;
     let got = backend.to_host(&gated, rows, outputs)?;
     tally.close(&format!("norm_gated_linear of {what}"), got, &gated64, 1e-5, 1e-5);
 
-    backend.linear_add(&down_matrix, &gated, rows, &mut residual)?;
+    within(&mut backend, rows, |step| {
+        step.linear(Linear { x: &gated, matrix: &down_matrix, rows, out: &mut residual, add: true })
+    })?;
     let got = backend.to_host(&residual, rows, inputs)?;
-    tally.close(&format!("linear_add of {what}"), got, &sums64, 1e-5, 1e-4);
+    tally.close(&format!("linear, added, of {what}"), got, &sums64, 1e-5, 1e-4);
     Ok(())
 }
 

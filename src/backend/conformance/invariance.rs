@@ -2,9 +2,9 @@
 //! row.
 
 use super::attention::CASES;
-use super::{AttentionRig, Piece, Random, Tally, experts, fill, matrix, two_buffers, vector};
+use super::{AttentionRig, Piece, Random, Tally, experts, fill, matrix, two_buffers, vector, within};
 use crate::Result;
-use crate::backend::{Activation, Backend, Loader};
+use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
 
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("bits alone and together");
@@ -20,7 +20,7 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let together = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?.run(case.args(), &pieces)?;
+        let together = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?.run(case.scoring(), &pieces)?;
         for chunk in [1, 13] {
             let mut rig = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?;
             let mut alone = Vec::new();
@@ -28,7 +28,7 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
                 let end = piece.cached + piece.new;
                 for start in (0..end).step_by(chunk) {
                     let part = Piece { cached: start, new: chunk.min(end - start), ..piece.clone() };
-                    let out = rig.step(case.args(), &[part])?;
+                    let out = rig.step(case.scoring(), &[part])?;
                     let wanted = piece.cached.saturating_sub(start) * case.layout().q_cols();
                     alone.extend_from_slice(out.get(wanted..).unwrap_or(&[]));
                 }
@@ -51,9 +51,13 @@ fn rows_alone<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
     let mut backend = loader.finish()?;
     let mut last_of = |table, rows: usize| -> Result<[Vec<f32>; 2]> {
         fill(&mut backend, table, rows, &mut input)?;
-        backend.rms_norm(&input, &weight, 1e-5, rows, &mut out)?;
+        let norm = Norm { weight: &weight, eps: 1e-5 };
+        within(&mut backend, rows, |step| step.norm(NormRows { x: &input, norm, rows, out: &mut out }))?;
         let norm = backend.to_host(&out, rows, cols)?[(rows - 1) * cols..].to_vec();
-        backend.gated_activation(&input, Activation::Silu, rows, cols / 2, &mut out)?;
+        let (activation, half) = (Activation::Silu, cols / 2);
+        within(&mut backend, rows, |step| {
+            step.gated_activation(GatedActivation { gate_up: &input, activation, rows, cols: half, out: &mut out })
+        })?;
         Ok([norm, backend.to_host(&out, rows, cols / 2)?[(rows - 1) * cols / 2..].to_vec()])
     };
     let [norm, gated] = last_of(&table, rows)?;

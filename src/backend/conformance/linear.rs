@@ -5,8 +5,8 @@
 //! column or sign of a single block is far outside.
 
 use super::fused::{EPS, rms_norm};
-use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector};
-use crate::backend::{Backend, LinearPart, Loader};
+use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector, within};
+use crate::backend::{Backend, Embed, Fusions, Linear, LinearPart, Loader, Norm, NormLinear, Ops};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -186,7 +186,9 @@ impl<L: Loader> ProductRig<L> {
     }
 
     pub(super) fn run(&mut self) -> Result<Vec<f32>> {
-        self.backend.linear(&self.matrix, &self.input, self.rows, &mut self.out)?;
+        let Self { backend, matrix, input: x, out, rows, .. } = self;
+        let rows = *rows;
+        within(backend, rows, |step| step.linear(Linear { x, matrix, rows, out, add: false }))?;
         Ok(self.backend.to_host(&self.out, self.rows, self.bias.len())?.to_vec())
     }
 
@@ -241,15 +243,20 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally:
         expected.into_iter()
     };
     fill(&mut backend, &x_table, rows, &mut input)?;
-    backend.linear(&uploaded, &input, rows, &mut out)?;
+    let (x_buffer, matrix) = (&input, &uploaded);
+    within(&mut backend, rows, |step| step.linear(Linear { x: x_buffer, matrix, rows, out: &mut out, add: false }))?;
     tally.compare(&format!("linear, {what}"), backend.to_host(&out, rows, outputs)?, expected(&x, None));
 
     fill(&mut backend, &residual_table, rows, &mut out)?;
-    backend.linear_add(&uploaded, &input, rows, &mut out)?;
+    within(&mut backend, rows, |step| step.linear(Linear { x: x_buffer, matrix, rows, out: &mut out, add: true }))?;
     let sums = expected(&x, Some(&residual));
-    tally.compare(&format!("linear_add, {what}"), backend.to_host(&out, rows, outputs)?, sums);
+    tally.compare(&format!("linear, added, {what}"), backend.to_host(&out, rows, outputs)?, sums);
 
-    backend.norm_linear(&input, &norm_vector, EPS, &uploaded, rows, &mut normed, &mut out)?;
+    within(&mut backend, rows, |step| {
+        let norm = Norm { weight: &norm_vector, eps: EPS };
+        let (normed, out) = (&mut normed, &mut out);
+        step.norm_linear(NormLinear { x: x_buffer, norm, matrix, rows, normed, out })
+    })?;
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let x: Vec<f32> = rms_norm(&x, &norm).into_iter().map(|x| x as f32).collect();
     tally.compare(&format!("norm_linear, {what}"), backend.to_host(&out, rows, outputs)?, expected(&x, None));
@@ -295,8 +302,9 @@ fn embedding<L: Loader>(mut loader: L, weights: &Weights, tally: &mut Tally<'_>)
     let mut out = loader.alloc_buffer(ids.len(), cols)?;
     let mut backend = loader.finish()?;
     let batch = rows_batch(ids.to_vec());
-    backend.begin_step(&batch)?;
-    backend.embed(&table, &batch, 1.0, &mut out)?;
+    backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.embed(Embed { table: &table, scale: 1.0, out: &mut out })
+    })?;
     let got = backend.to_host(&out, ids.len(), cols)?;
     let kept = may_be_kept_as_f16(weights.ggml_type);
     let values = ids.iter().flat_map(|&id| &weights.values[id as usize * cols..][..cols]);

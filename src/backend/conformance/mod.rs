@@ -2,11 +2,13 @@
 //! through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device
 //! that it finds.
 
+mod arguments;
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod experts;
 pub(crate) mod fused;
 mod invariance;
+mod kv_groups;
 pub(crate) mod linear;
 mod rope;
 pub(crate) mod rope_attention;
@@ -18,9 +20,10 @@ pub use tally::{Extent, Group, Tally};
 
 use crate::Result;
 use crate::backend::{
-    AttentionArgs, Backend, KvLayerSpec, LinearPart, Loader, QkvLayout, RopeKind, RopeSpec, Rotation,
+    Attention, Backend, Embed, Fusions, KvLayerSpec, LinearPart, Loader, Ops, QkNorms, QkvLayout, RopeAndStore,
+    RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
 };
-use crate::batch::{Batch, GroupTables, NULL_BLOCK};
+use crate::batch::{Batch, GroupKind, GroupTables, NULL_BLOCK};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
@@ -68,6 +71,8 @@ pub(crate) fn check_types<L: Loader>(
     rope::check(loader, tally)?;
     attention::check(loader, accuracy, tally)?;
     rope_attention::check(loader, tally)?;
+    kv_groups::check(loader, accuracy, tally)?;
+    arguments::check(loader, tally)?;
     selection::check(loader, tally)
 }
 
@@ -156,9 +161,22 @@ fn two_buffers<L: Loader>(loader: &mut L, rows: usize, cols: usize) -> Result<[B
 
 /// Fills `buffer` with the first `rows` rows of `table`: the traits' own way in is the embedding.
 pub(crate) fn fill<B: Backend>(backend: &mut B, table: &B::Matrix, rows: usize, buffer: &mut B::Buffer) -> Result<()> {
-    let batch = rows_batch((0..rows as u32).collect());
-    backend.begin_step(&batch)?;
-    backend.embed(table, &batch, 1.0, buffer)
+    within(backend, rows, |step| step.embed(Embed { table, scale: 1.0, out: &mut *buffer }))
+}
+
+/// Runs ops in a step of `rows` tokens, of which they read nothing but their number.
+pub(crate) fn within<B: Backend>(
+    backend: &mut B,
+    rows: usize,
+    mut ops: impl for<'s> FnMut(&mut B::Step<'s>) -> Result<()>,
+) -> Result<()> {
+    backend.step(&rows_batch((0..rows as u32).collect()), &mut ops)
+}
+
+/// One KV layer.
+pub(crate) fn kv_layer<L: Loader>(loader: &mut L, spec: KvLayerSpec) -> Result<<L::Backend as Backend>::KvLayer> {
+    let layer = loader.alloc_kv_layers(&[spec])?.pop();
+    layer.ok_or_else(|| crate::Error::internal("no KV layer where one was asked for"))
 }
 
 /// One sequence of these tokens, without a cache.
@@ -183,8 +201,8 @@ pub(crate) struct Piece {
     pub(crate) new: usize,
 }
 
-/// The batch of `pieces`, in blocks of `block_size`. Blocks that `window` has left behind are null.
-pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, window: Option<u32>) -> Batch {
+/// The batch of `pieces`, in blocks of `block_size`. Blocks that a window has left behind are null.
+pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, kind: GroupKind) -> Batch {
     let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
     let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
     for piece in pieces {
@@ -198,7 +216,10 @@ pub(crate) fn batch_of(pieces: &[Piece], block_size: usize, window: Option<u32>)
         }
         batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
         batch.context_lens.push(end as u32);
-        let first_key = window.map_or(0, |window| (piece.cached + 1).saturating_sub(window as usize));
+        let first_key = match kind {
+            GroupKind::Full => 0,
+            GroupKind::Sliding { window } => (piece.cached + 1).saturating_sub(window as usize),
+        };
         for (i, &block) in piece.blocks[..end.div_ceil(block_size)].iter().enumerate() {
             group.block_tables.push(if (i + 1) * block_size <= first_key { NULL_BLOCK } else { block });
         }
@@ -220,14 +241,18 @@ pub(crate) struct AttentionRig<L: Loader> {
     pub(crate) angles: BufferOf<L>,
     pub(crate) out: BufferOf<L>,
     pub(crate) kv: <L::Backend as Backend>::KvLayer,
-    rope: RopeSpec,
+    rope: <L::Backend as Backend>::Rope,
     /// Of q and of k.
     norms: Option<[<L::Backend as Backend>::Vector; 2]>,
 }
 
-fn rotation<'a, V, B>(norms: &'a Option<[V; 2]>, rope: &'a RopeSpec, angles: &'a B) -> Rotation<'a, V, B> {
-    let norms = norms.as_ref().map_or([None; 2], |norms| norms.each_ref().map(Some));
-    Rotation { norms, eps: rope::EPS, rope, angles }
+fn rotation<'a, B: Backend>(
+    norms: &'a Option<[B::Vector; 2]>,
+    rope: &'a B::Rope,
+    angles: &'a B::Buffer,
+) -> Rotation<'a, B> {
+    let norms = norms.as_ref().map(|[q, k]| QkNorms { q, k, eps: rope::EPS });
+    Rotation { norms, rope, angles }
 }
 
 impl<L: Loader> AttentionRig<L> {
@@ -252,7 +277,8 @@ impl<L: Loader> AttentionRig<L> {
         let qkv = loader.alloc_buffer(most, layout.cols())?;
         let angles = loader.alloc_buffer(most, 2 * rope.inv_freq.len().max(1))?;
         let out = loader.alloc_buffer(most, layout.q_cols())?;
-        let kv = loader.alloc_kv_layer(spec)?;
+        let kv = kv_layer(&mut loader, spec)?;
+        let rope = loader.upload_rope(&rope)?;
         let norms = match norms {
             Some([q, k]) => Some([vector(&mut loader, &q)?, vector(&mut loader, &k)?]),
             None => None,
@@ -267,50 +293,70 @@ impl<L: Loader> AttentionRig<L> {
     fn poison(&mut self) -> Result<()> {
         for block in 0..self.spec.num_blocks as u32 {
             let piece = Piece { first_row: self.table_rows, blocks: vec![block], cached: 0, new: self.spec.block_size };
-            self.store(&batch_of(&[piece], self.spec.block_size, None))?;
+            self.store(&batch_of(&[piece], self.spec.block_size, GroupKind::Full))?;
         }
         Ok(())
     }
 
     /// Stores the K and V of the batch's tokens.
     pub(crate) fn store(&mut self, batch: &Batch) -> Result<()> {
-        self.project(batch)?;
-        let Self { backend, layout, qkv, angles, kv, rope, norms, .. } = self;
-        backend.rope_and_store_kv(qkv, *layout, rotation(norms, rope, angles), batch, 0, kv)
-    }
-
-    /// The batch's rows of q, k and v, and their angles.
-    fn project(&mut self, batch: &Batch) -> Result<()> {
-        self.backend.begin_step(batch)?;
-        self.backend.rope_angles(&self.rope, batch, &mut self.angles)?;
-        self.backend.embed(&self.table, batch, 1.0, &mut self.qkv)
+        let Self { backend, layout, table, qkv, angles, kv, rope, norms, .. } = self;
+        backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.embed(Embed { table, scale: 1.0, out: qkv })?;
+            let rotation = rotation(norms, rope, angles);
+            step.rope_and_store_kv(RopeAndStore { qkv, layout: *layout, rotation, group: 0, kv })
+        })
     }
 
     /// Stores what the batch's sequences have in the cache, then runs the step: store and attention.
-    pub(crate) fn run(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
+    pub(crate) fn run(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         for piece in pieces {
             let before = Piece { cached: 0, new: piece.cached, ..piece.clone() };
-            self.store(&batch_of(&[before], self.spec.block_size, None))?;
+            self.store(&batch_of(&[before], self.spec.block_size, GroupKind::Full))?;
         }
-        self.step(args, pieces)
+        self.step(scoring, pieces)
     }
 
     /// One step, without what came before.
-    pub(crate) fn step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
-        let batch = &batch_of(pieces, self.spec.block_size, args.window);
-        self.store(batch)?;
-        self.backend.attention(&self.qkv, self.layout, args, batch, 0, &self.kv, &mut self.out)?;
-        Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols())?.to_vec())
+    pub(crate) fn step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
+        let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
+        let Self { backend, layout, table, qkv, angles, out, kv, rope, norms, .. } = self;
+        let layout = *layout;
+        backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.embed(Embed { table, scale: 1.0, out: qkv })?;
+            let rotation = rotation(norms, rope, angles);
+            step.rope_and_store_kv(RopeAndStore { qkv, layout, rotation, group: 0, kv })?;
+            step.attention(Attention { qkv, layout, scoring, group: 0, kv, out })
+        })?;
+        Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.q_cols())?.to_vec())
     }
 
     /// One step with store and attention in one op.
-    pub(crate) fn rope_step(&mut self, args: AttentionArgs, pieces: &[Piece]) -> Result<Vec<f32>> {
-        let batch = &batch_of(pieces, self.spec.block_size, args.window);
-        self.project(batch)?;
-        let Self { backend, layout, qkv, angles, out, kv, rope, norms, .. } = self;
-        let rotation = rotation(norms, rope, angles);
-        backend.rope_attention(qkv, *layout, rotation, args, batch, 0, kv, out)?;
-        Ok(backend.to_host(out, batch.num_tokens(), layout.q_cols())?.to_vec())
+    pub(crate) fn rope_step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
+        let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
+        self.rope_attention(scoring, Some(batch))?;
+        Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols())?.to_vec())
+    }
+
+    /// Queues that step, or lets the device see those that it asks for, where there is no batch. How often its ops were
+    /// called.
+    pub(crate) fn rope_attention(&mut self, scoring: Scoring, batch: Option<&Batch>) -> Result<usize> {
+        let Self { backend, layout, table, qkv, angles, out, kv, rope, norms, .. } = self;
+        let (layout, mut calls) = (*layout, 0);
+        let mut ops = |step: &mut <L::Backend as Backend>::Step<'_>| {
+            calls += 1;
+            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.embed(Embed { table, scale: 1.0, out: qkv })?;
+            let rotation = rotation(norms, rope, angles);
+            step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, group: 0, kv, out })
+        };
+        match batch {
+            Some(batch) => backend.step(batch, &mut ops)?,
+            None => backend.rehearse(&mut ops)?,
+        }
+        Ok(calls)
     }
 
     #[cfg(test)]

@@ -1,8 +1,11 @@
 //! q/k norm and RoPE, both kinds, whole and partial.
 
-use super::{Piece, Random, Tally, batch_of, fill, matrix, vector};
+use super::{Piece, Random, Tally, batch_of, fill, kv_layer, matrix, vector};
 use crate::Result;
-use crate::backend::{Backend, KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Rotation};
+use crate::backend::{
+    Backend, KvLayerSpec, Loader, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeKind, RopeSpec, Rotation,
+};
+use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 
 struct Case {
@@ -59,17 +62,20 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
     let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs)?;
     let num_blocks = tokens.div_ceil(16);
     let dtype = KvCacheDtype::F16;
-    let mut kv = loader.alloc_kv_layer(KvLayerSpec { num_blocks, block_size: 16, num_kv_heads, head_dim, dtype })?;
+    let spec = KvLayerSpec { kind: GroupKind::Full, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype };
+    let mut kv = kv_layer(&mut loader, spec)?;
+    let uploaded = loader.upload_rope(&rope)?;
     let mut backend = loader.finish()?;
 
     let piece = Piece { first_row: 0, blocks: (0..num_blocks as u32).collect(), cached: 0, new: tokens };
-    let batch = batch_of(&[piece], 16, None);
+    let batch = batch_of(&[piece], 16, GroupKind::Full);
     fill(&mut backend, &table, tokens, &mut qkv)?;
-    backend.begin_step(&batch)?;
-    backend.rope_angles(&rope, &batch, &mut angles)?;
-    let norms_of_case = weights.as_ref().map_or([None; 2], |(q, k)| [Some(q), Some(k)]);
-    let rotation = Rotation { norms: norms_of_case, eps: EPS, rope: &rope, angles: &angles };
-    backend.rope_and_store_kv(&mut qkv, layout, rotation, &batch, 0, &mut kv)?;
+    backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+        step.rope_angles(RopeAngles { rope: &uploaded, out: &mut angles })?;
+        let norms = weights.as_ref().map(|(q, k)| QkNorms { q, k, eps: EPS });
+        let rotation = Rotation { norms, rope: &uploaded, angles: &angles };
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut qkv, layout, rotation, group: 0, kv: &mut kv })
+    })?;
 
     let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let norms = norms.then_some([q_w, k_w]);

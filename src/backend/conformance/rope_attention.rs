@@ -6,6 +6,7 @@ use super::rope::rotate;
 use super::{AttentionRig, Piece, Random, Tally, batch_of};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
+use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 
 /// Tokens in the cache; two are new.
@@ -95,11 +96,15 @@ fn check_case<L: Loader>(
 
     let mut rig = AttentionRig::with_rope(loader(1100)?, layout, spec, &rows, rope, norms)?;
     for piece in &pieces {
-        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], case.block_size, None))?;
+        rig.store(&batch_of(
+            &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],
+            case.block_size,
+            GroupKind::Full,
+        ))?;
     }
     for step in 0..2 {
         let now: Vec<_> = pieces.iter().map(|p| Piece { cached: p.cached + step, new: 1, ..p.clone() }).collect();
-        let got = rig.rope_step(case.args(), &now)?;
+        let got = rig.rope_step(case.scoring(), &now)?;
         let expected = expected(case, &now, &expected_rows);
         let absolute = if case.dtype == KvCacheDtype::F16 { ROUNDED } else { 1e-5 };
         tally.close(&format!("{what}, step {step}"), &got, &expected, 1e-5, absolute);

@@ -3,7 +3,7 @@
 use super::tally::bits;
 use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
 use crate::Result;
-use crate::backend::{Backend, Loader};
+use crate::backend::{Backend, Embed, Loader, Ops};
 use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, Wanted, Wish};
 
 /// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
@@ -52,8 +52,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         ] {
             let wanted: Vec<Wanted> = (0..rows).map(|row| wishes[row % 2]).collect();
             let wishes: Vec<Wish<'_>> = wanted.iter().map(|&wanted| wanted.into()).collect();
-            backend.begin_select(&buffer, cols, &wishes)?;
-            let mut selection = backend.select(&buffer, rows, cols)?;
+            backend.select(&buffer, cols, &wishes)?;
+            let mut selection = backend.collect(&buffer, rows, cols)?;
             for (row, logits) in logits.chunks(cols).enumerate() {
                 let what = format!("row {row} of {cols} logits, {:?}", wanted[row]);
                 tally.judge(&what, 1, verdict(selection.row(row), wanted[row], logits));
@@ -70,10 +70,11 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         // A row alone may be dealt to several blocks of threads.
         for (row, logits) in logits.chunks(cols).enumerate() {
             let batch = rows_batch(vec![row as u32]);
-            backend.begin_step(&batch)?;
-            backend.embed(&table, &batch, 1.0, &mut buffer)?;
-            backend.begin_select(&buffer, cols, &[Wanted::Argmax.into()])?;
-            let selection = backend.select(&buffer, 1, cols)?;
+            backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
+                step.embed(Embed { table: &table, scale: 1.0, out: &mut buffer })
+            })?;
+            backend.select(&buffer, cols, &[Wanted::Argmax.into()])?;
+            let selection = backend.collect(&buffer, 1, cols)?;
             let what = format!("row {row} of {cols} logits, alone");
             tally.judge(&what, 1, verdict(selection.row(0), Wanted::Argmax, logits));
         }
@@ -123,8 +124,8 @@ fn check_altered<B: Backend>(
         Wish { wanted: wishes[row % 2], alteration: (!row.is_multiple_of(3)).then_some(alteration) }
     };
     let asked: Vec<Wish<'_>> = (0..rows).map(wish).collect();
-    backend.begin_select(buffer, cols, &asked)?;
-    let mut selection = backend.select(buffer, rows, cols)?;
+    backend.select(buffer, cols, &asked)?;
+    let mut selection = backend.collect(buffer, rows, cols)?;
     for (row, own) in logits.chunks(cols).enumerate() {
         let Wish { wanted, alteration } = asked[row];
         let what = format!("altered row {row} of {cols} logits, {wanted:?}");
@@ -192,9 +193,9 @@ impl<L: Loader> RowRig<L> {
 
     /// As `bits`, after a comparison with what is right.
     pub(super) fn run(&mut self, what: &str, tally: &mut Tally<'_>) -> Result<Vec<f32>> {
-        self.backend.begin_select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
+        self.backend.select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
         {
-            let selection = self.backend.select(&self.buffer, 1, self.logits.len())?;
+            let selection = self.backend.collect(&self.buffer, 1, self.logits.len())?;
             tally.judge(what, 1, verdict(selection.row(0), Wanted::Argmax, &self.logits));
         }
         self.bits()
@@ -202,8 +203,8 @@ impl<L: Loader> RowRig<L> {
 
     /// Token, logit and logarithm of the sum, or the row where the backend gives that.
     pub(super) fn bits(&mut self) -> Result<Vec<f32>> {
-        self.backend.begin_select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
-        let selection = self.backend.select(&self.buffer, 1, self.logits.len())?;
+        self.backend.select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
+        let selection = self.backend.collect(&self.buffer, 1, self.logits.len())?;
         Ok(match selection.row(0) {
             Selected::Argmax { token, logit, log_sum_exp } => vec![f32::from_bits(token), logit, log_sum_exp],
             Selected::Top { logits, .. } => logits.to_vec(),

@@ -42,9 +42,9 @@ pub fn check<L: Loader>(
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
         let mut rig = AttentionRig::new(loader(2200)?, case.layout(), spec, &rows)?;
-        let first = rig.run(case.args(), &pieces)?;
+        let first = rig.run(case.scoring(), &pieces)?;
         tally.close(&what, &first, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
-        repeat(&what, &first, repetitions, || rig.step(case.args(), &pieces), tally)?;
+        repeat(&what, &first, repetitions, || rig.step(case.scoring(), &pieces), tally)?;
     }
     tally.group("shared rows of logits");
     for (_, &cols) in tally.part(&LOGITS) {

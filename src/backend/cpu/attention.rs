@@ -17,7 +17,7 @@ use super::kv::{KvElement, KvPages, TILE, check_blocks};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd, exp, tanh};
 use super::split::Split;
-use crate::backend::{AttentionArgs, QkvLayout};
+use crate::backend::{QkvLayout, Scoring};
 use crate::batch::Batch;
 use crate::{Error, Result};
 
@@ -44,7 +44,7 @@ pub(super) struct Unit {
 pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
-    pub(super) args: AttentionArgs,
+    pub(super) scoring: Scoring,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
     pub(super) kv: &'a KvPages<E>,
@@ -67,9 +67,8 @@ impl<E: KvElement> Attention<'_, E> {
 
     /// Keys that the token at flat index `token` attends to.
     fn keys_of(&self, token: usize) -> Range<usize> {
-        let end = self.batch.positions[token] as usize + 1;
-        let window = self.args.window.map_or(end, |window| window as usize);
-        end.saturating_sub(window)..end
+        let position = self.batch.positions[token];
+        self.kv.spec.first_key(position) as usize..position as usize + 1
     }
 
     fn check_block_table(&self, seq: usize) -> Result<()> {
@@ -240,7 +239,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         maximum: &mut [f32; LANES],
         sums: &mut [S::V; MAX_ROWS],
     ) -> [f32; LANES] {
-        let AttentionArgs { scale, softcap, .. } = self.attention.args;
+        let Scoring { scale, softcap } = self.attention.scoring;
         let old = *maximum;
         // While all keys are masked the maximum is -inf, and -inf - -inf would be NaN.
         let mut base = [0.0; LANES];

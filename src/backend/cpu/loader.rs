@@ -8,7 +8,9 @@ use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::storage::{Element, Storage};
 use crate::backend::host_memory::HostMemory;
-use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
+use crate::backend::{
+    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, Upload,
+};
 use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -107,6 +109,24 @@ impl CpuLoader {
         Ok(KvPages { spec, k, v })
     }
 
+    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
+        let KvLayerSpec { num_blocks, block_size, .. } = spec;
+        spec.validate()?;
+        self.check_block_size(block_size)?;
+        let bytes = spec.block_bytes().and_then(|bytes| bytes.checked_mul(num_blocks as u64)).unwrap_or(u64::MAX);
+        // The system would promise more than it has, and kill the process when the pool fills up.
+        if let Ok(available) = self.available_memory()
+            && bytes > available
+        {
+            return Err(self.out_of_memory(Purpose::KvCache, bytes, available));
+        }
+        let pool = match spec.dtype {
+            KvCacheDtype::F16 => KvPool::F16(self.allocate_pages(spec)?),
+            KvCacheDtype::F32 => KvPool::F32(self.allocate_pages(spec)?),
+        };
+        Ok(KvLayer { spec, pool })
+    }
+
     fn out_of_memory(&self, purpose: Purpose, requested: u64, available: u64) -> Error {
         let (what, advice) = match purpose {
             Purpose::Weights => ("a weight", "use a smaller model or a machine with more memory"),
@@ -147,6 +167,8 @@ impl Loader for CpuLoader {
                 Upload::Matrix(parts) => add(parts)?,
                 Upload::Experts(tensors) => for_expert_stacks(tensors, &mut add)?,
                 Upload::Vector(tensor) => vectors += size_of::<f32>() as u64 * (tensor.rows * tensor.cols) as u64,
+                // Some hundred bytes, as the spec has them.
+                Upload::Rope(_) => {}
             }
         }
         let (weights, available) = (bytes.saturating_add(vectors), self.unclaimed_memory()?);
@@ -190,6 +212,10 @@ impl Loader for CpuLoader {
         Ok(vector)
     }
 
+    fn upload_rope(&mut self, spec: &RopeSpec) -> Result<RopeSpec> {
+        Ok(spec.clone())
+    }
+
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Storage<f32>> {
         self.allocate(Purpose::Scratch, &[rows, cols])
     }
@@ -224,21 +250,8 @@ impl Loader for CpuLoader {
         }
     }
 
-    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
-        let KvLayerSpec { num_blocks, block_size, .. } = spec;
-        self.check_block_size(block_size)?;
-        let bytes = spec.block_bytes().and_then(|bytes| bytes.checked_mul(num_blocks as u64)).unwrap_or(u64::MAX);
-        // The system would promise more than it has, and kill the process when the pool fills up.
-        if let Ok(available) = self.available_memory()
-            && bytes > available
-        {
-            return Err(self.out_of_memory(Purpose::KvCache, bytes, available));
-        }
-        let pool = match spec.dtype {
-            KvCacheDtype::F16 => KvPool::F16(self.allocate_pages(spec)?),
-            KvCacheDtype::F32 => KvPool::F32(self.allocate_pages(spec)?),
-        };
-        Ok(KvLayer { spec, pool })
+    fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<KvLayer>> {
+        specs.iter().map(|&spec| self.alloc_kv_layer(spec)).collect()
     }
 
     fn available_memory(&mut self) -> Result<u64> {

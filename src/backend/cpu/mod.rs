@@ -19,6 +19,6 @@ mod tests;
 pub use experts::{ExpertWork, Experts};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
-pub use ops::CpuBackend;
+pub use ops::{CpuBackend, CpuStep};
 pub use simd::Isa;
 pub use storage::Storage;

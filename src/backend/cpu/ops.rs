@@ -1,18 +1,23 @@
-//! The ops of [`Backend`]: arguments are checked here, then kernels run on the team.
+//! Steps on the CPU: arguments are checked here, then kernels run on the team.
 
 use super::activation;
-use super::attention::{Attention, Unit};
+use super::attention::{self, Unit};
 use super::experts::{self, ExpertWork, Experts};
 use super::kv::{KvLayer, KvPool};
 use super::linear::{LinearScratch, PackedMatrix, Store};
 use super::norm;
 use super::pool::ThreadPool;
-use super::rope::{self, RopeAndStore};
+use super::rope;
 use super::simd::Isa;
 use super::split::for_rows;
 use super::storage::Storage;
-use crate::backend::{Activation, AttentionArgs, Backend, MemoryLedger, QkvLayout, RopeSpec, Rotation};
-use crate::batch::Batch;
+use crate::backend::check_batch::validate_batch;
+use crate::backend::{
+    Attention, Backend, BufferShape, CopyBlocks, Embed, ExpertShape, ExpertSpec, Fusions, GatedActivation, GatherRows,
+    KvLayerSpec, KvShape, Linear, MatrixShape, MemoryLedger, MixExperts, NormRows, Ops, RopeAndStore, RopeAngles,
+    RopeShape, RopeSpec, StepOps, VectorShape, WorkShape,
+};
+use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -48,206 +53,82 @@ impl CpuBackend {
     }
 }
 
-/// The first `rows * cols` elements of a buffer.
-fn rows_of<'a>(what: &str, buffer: &'a [f32], rows: usize, cols: usize) -> Result<&'a [f32]> {
-    let have = buffer.len();
-    rows.checked_mul(cols).and_then(|n| buffer.get(..n)).ok_or_else(|| too_small(what, have, rows, cols))
+impl BufferShape for Storage<f32> {
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows.checked_mul(cols).is_some_and(|n| n <= self.len())
+    }
+
+    fn room(&self) -> String {
+        format!("{} elements", self.len())
+    }
 }
 
-fn rows_of_mut<'a>(what: &str, buffer: &'a mut [f32], rows: usize, cols: usize) -> Result<&'a mut [f32]> {
-    let have = buffer.len();
-    rows.checked_mul(cols).and_then(|n| buffer.get_mut(..n)).ok_or_else(|| too_small(what, have, rows, cols))
+impl VectorShape for Storage<f32> {
+    fn elements(&self) -> usize {
+        self.len()
+    }
 }
 
-fn too_small(what: &str, have: usize, rows: usize, cols: usize) -> Error {
-    Error::internal(format!("{what} has {have} elements, {rows} rows of {cols} were asked for"))
+impl MatrixShape for PackedMatrix {
+    fn rows(&self) -> usize {
+        self.rows()
+    }
+
+    fn cols(&self) -> usize {
+        self.cols()
+    }
+}
+
+impl RopeShape for RopeSpec {
+    fn num_pairs(&self) -> usize {
+        self.inv_freq.len()
+    }
+}
+
+impl KvShape for KvLayer {
+    fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+}
+
+impl ExpertShape for Experts {
+    fn spec(&self) -> &ExpertSpec {
+        &self.spec
+    }
+}
+
+impl WorkShape for ExpertWork {
+    fn room(&self) -> (&ExpertSpec, usize) {
+        (&self.spec, self.rows)
+    }
 }
 
 impl Backend for CpuBackend {
     type Buffer = Storage<f32>;
     type Matrix = PackedMatrix;
     type Vector = Storage<f32>;
+    type Rope = RopeSpec;
     type KvLayer = KvLayer;
     type Experts = Experts;
     type ExpertWork = ExpertWork;
+    type Step<'s> = CpuStep<'s>;
 
     const ASYNCHRONOUS: bool = false;
-
-    fn begin_step(&mut self, batch: &Batch) -> Result<()> {
-        crate::backend::args::validate_batch(batch)
-    }
 
     fn interrupt(&self) -> Option<&Interrupt> {
         Some(self.pool.interrupt())
     }
 
-    fn embed(&mut self, table: &PackedMatrix, batch: &Batch, scale: f32, out: &mut Storage<f32>) -> Result<()> {
-        let cols = table.cols();
-        if let Some(id) = batch.token_ids.iter().find(|&&id| id as usize >= table.rows()) {
-            return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows())));
-        }
-        let out = rows_of_mut("embed's output", out, batch.num_tokens(), cols)?;
-        for_rows(&self.pool, out, cols, |first, out| {
-            for (row, &id) in out.chunks_exact_mut(cols).zip(&batch.token_ids[first..]) {
-                table.dequantize_row(id as usize, row);
-                if scale != 1.0 {
-                    row.iter_mut().for_each(|x| *x *= scale);
-                }
-            }
-        });
-        Ok(())
-    }
-
-    fn rms_norm(
-        &mut self,
-        x: &Storage<f32>,
-        weight: &Storage<f32>,
-        eps: f32,
-        rows: usize,
-        out: &mut Storage<f32>,
-    ) -> Result<()> {
-        let x = rows_of("rms_norm's input", x, rows, weight.len())?;
-        let out = rows_of_mut("rms_norm's output", out, rows, weight.len())?;
-        norm::rms_norm(&self.pool, self.isa, x, weight, eps, out);
-        Ok(())
-    }
-
-    fn linear(&mut self, matrix: &PackedMatrix, x: &Storage<f32>, rows: usize, out: &mut Storage<f32>) -> Result<()> {
-        let x = rows_of("linear's input", x, rows, matrix.cols())?;
-        let out = rows_of_mut("linear's output", out, rows, matrix.rows())?;
-        matrix.multiply(x, rows, out, Store::Assign, &mut self.linear_scratch, &self.pool);
-        Ok(())
-    }
-
-    fn linear_add(
-        &mut self,
-        matrix: &PackedMatrix,
-        x: &Storage<f32>,
-        rows: usize,
-        residual: &mut Storage<f32>,
-    ) -> Result<()> {
-        let x = rows_of("linear's input", x, rows, matrix.cols())?;
-        let residual = rows_of_mut("the residual", residual, rows, matrix.rows())?;
-        matrix.multiply(x, rows, residual, Store::Add, &mut self.linear_scratch, &self.pool);
-        Ok(())
-    }
-
-    fn experts(
-        &mut self,
-        experts: &Experts,
-        norm: &Storage<f32>,
-        eps: f32,
-        rows: usize,
-        normed: &mut Storage<f32>,
-        work: &mut ExpertWork,
-        residual: &mut Storage<f32>,
-    ) -> Result<()> {
-        let hidden = experts.spec.hidden_size;
-        experts.spec.check_room(rows, &work.spec, work.rows)?;
-        self.rms_norm(residual, norm, eps, rows, normed)?;
-        let normed = rows_of("the experts' input", normed, rows, hidden)?;
-        let residual = rows_of_mut("the residual", residual, rows, hidden)?;
-        experts::run(experts, normed, work, residual, self.isa, &mut self.linear_scratch, &self.pool);
-        Ok(())
-    }
-
-    fn rope_angles(&mut self, spec: &RopeSpec, batch: &Batch, out: &mut Storage<f32>) -> Result<()> {
-        let out = rows_of_mut("the buffer of angles", out, batch.num_tokens(), 2 * spec.inv_freq.len())?;
-        rope::angles(&self.pool, spec, &batch.positions, out);
-        Ok(())
-    }
-
-    fn rope_and_store_kv(
-        &mut self,
-        qkv: &mut Storage<f32>,
-        layout: QkvLayout,
-        rotation: Rotation<'_, Storage<f32>, Storage<f32>>,
-        batch: &Batch,
-        group: usize,
-        kv: &mut KvLayer,
-    ) -> Result<()> {
-        let Rotation { norms, eps, rope, angles } = rotation;
-        check_heads(layout, kv)?;
-        let num_pairs = rope.inv_freq.len();
-        if 2 * num_pairs > layout.head_dim {
-            return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {}", layout.head_dim)));
-        }
-        for norm in norms.into_iter().flatten() {
-            if norm.len() != layout.head_dim {
-                return Err(Error::internal(format!("norm of {} for heads of {}", norm.len(), layout.head_dim)));
-            }
-        }
-        let slots = &tables(batch, group)?.slot_mapping;
-        kv.check_slots(slots)?;
-        let rows = slots.len();
-        let qkv = rows_of_mut("qkv", qkv, rows, layout.cols())?;
-        let angles = rows_of("the buffer of angles", angles, rows, 2 * num_pairs)?;
-        let [q_norm, k_norm] = norms.map(|norm| norm.map(|weights| &**weights));
-        let args = RopeAndStore { layout, q_norm, k_norm, eps, kind: rope.kind, num_pairs, angles, slots };
-        match &mut kv.pool {
-            KvPool::F16(pages) => args.run_on(&self.pool, self.isa, qkv, &pages.writer()),
-            KvPool::F32(pages) => args.run_on(&self.pool, self.isa, qkv, &pages.writer()),
-        }
-        Ok(())
-    }
-
-    fn attention(
-        &mut self,
-        qkv: &Storage<f32>,
-        layout: QkvLayout,
-        args: AttentionArgs,
-        batch: &Batch,
-        group: usize,
-        kv: &KvLayer,
-        out: &mut Storage<f32>,
-    ) -> Result<()> {
-        check_heads(layout, kv)?;
-        tables(batch, group)?;
-        let qkv = rows_of("qkv", qkv, batch.num_tokens(), layout.cols())?;
-        let out = rows_of_mut("attention's output", out, batch.num_tokens(), layout.q_cols())?;
-        let (pool, isa, units) = (&self.pool, self.isa, &mut self.units);
-        match &kv.pool {
-            KvPool::F16(kv) => Attention { qkv, layout, args, batch, group, kv }.run_on(pool, isa, units, out),
-            KvPool::F32(kv) => Attention { qkv, layout, args, batch, group, kv }.run_on(pool, isa, units, out),
-        }
-    }
-
-    fn gated_activation(
-        &mut self,
-        gate_up: &Storage<f32>,
-        activation: Activation,
-        rows: usize,
-        cols: usize,
-        out: &mut Storage<f32>,
-    ) -> Result<()> {
-        let gate_up = rows_of("gate and up", gate_up, rows, cols.saturating_mul(2))?;
-        let out = rows_of_mut("the activation's output", out, rows, cols)?;
-        activation::gated(&self.pool, self.isa, gate_up, activation, cols, out);
-        Ok(())
-    }
-
-    fn gather_rows(&mut self, x: &Storage<f32>, batch: &Batch, cols: usize, out: &mut Storage<f32>) -> Result<()> {
-        let indices = &batch.logits_indices;
-        let needed = indices.iter().max().map_or(0, |&index| index as usize + 1);
-        let x = rows_of("gather_rows' input", x, needed, cols)?;
-        let out = rows_of_mut("gather_rows' output", out, indices.len(), cols)?;
-        for_rows(&self.pool, out, cols, |first, out| {
-            for (row, &index) in out.chunks_exact_mut(cols).zip(&indices[first..]) {
-                row.copy_from_slice(&x[index as usize * cols..][..cols]);
-            }
-        });
-        Ok(())
-    }
-
-    fn copy_blocks(&mut self, batch: &Batch, group: usize, kv: &mut KvLayer) -> Result<()> {
-        for copy in batch.block_copies.iter().filter(|copy| copy.group as usize == group) {
-            kv.copy_block(copy.src, copy.dst)?;
-        }
-        Ok(())
+    fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        validate_batch(batch)?;
+        let mut step = CpuStep { cpu: self, batch };
+        ops(&mut step)?;
+        step.check_interrupt()
     }
 
     fn to_host<'a>(&'a mut self, buffer: &'a Storage<f32>, rows: usize, cols: usize) -> Result<&'a [f32]> {
-        rows_of("the buffer to read", buffer, rows, cols)
+        let elements = rows.checked_mul(cols).and_then(|n| buffer.get(..n));
+        elements.ok_or_else(|| Error::internal(format!("{rows} rows of {cols} of a buffer of {}", buffer.room())))
     }
 
     fn memory(&self) -> MemoryLedger {
@@ -265,15 +146,146 @@ impl Backend for CpuBackend {
     }
 }
 
-fn check_heads(layout: QkvLayout, kv: &KvLayer) -> Result<()> {
-    layout.validate()?;
-    if (layout.num_kv_heads, layout.head_dim) != (kv.spec.num_kv_heads, kv.spec.head_dim) {
-        return Err(Error::internal(format!("qkv of {layout:?} for a KV layer of {:?}", kv.spec)));
-    }
-    Ok(())
+/// One step on the CPU. Ops are done when they return.
+pub struct CpuStep<'s> {
+    cpu: &'s mut CpuBackend,
+    batch: &'s Batch,
 }
 
-fn tables(batch: &Batch, group: usize) -> Result<&crate::batch::GroupTables> {
-    let have = batch.groups.len();
-    batch.groups.get(group).ok_or_else(|| Error::internal(format!("KV group {group} of a batch with {have}")))
+impl CpuStep<'_> {
+    fn tables(&self, group: usize) -> Result<&GroupTables> {
+        let have = self.batch.groups.len();
+        self.batch.groups.get(group).ok_or_else(|| Error::internal(format!("KV group {group} of a batch with {have}")))
+    }
 }
+
+impl Ops<CpuBackend> for CpuStep<'_> {
+    fn num_tokens(&self) -> usize {
+        self.batch.num_tokens()
+    }
+
+    fn num_logits(&self) -> usize {
+        self.batch.logits_indices.len()
+    }
+
+    fn check_interrupt(&self) -> Result<()> {
+        self.cpu.pool.interrupt().check()
+    }
+
+    fn embed(&mut self, args: Embed<'_, CpuBackend>) -> Result<()> {
+        let tokens = self.num_tokens();
+        args.validate(tokens)?;
+        let Embed { table, scale, out } = args;
+        if let Some(id) = self.batch.token_ids.iter().find(|&&id| id as usize >= table.rows()) {
+            return Err(Error::invalid("token id", id, format!("less than the vocabulary's {}", table.rows())));
+        }
+        let cols = table.cols();
+        for_rows(&self.cpu.pool, &mut out[..tokens * cols], cols, |first, out| {
+            for (row, &id) in out.chunks_exact_mut(cols).zip(&self.batch.token_ids[first..]) {
+                table.dequantize_row(id as usize, row);
+                if scale != 1.0 {
+                    row.iter_mut().for_each(|x| *x *= scale);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn norm(&mut self, args: NormRows<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let n = args.rows * args.cols();
+        let NormRows { x, norm, out, .. } = args;
+        norm::rms_norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm.weight, norm.eps, &mut out[..n]);
+        Ok(())
+    }
+
+    fn linear(&mut self, args: Linear<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let Linear { x, matrix, rows, out, add } = args;
+        let (x, out) = (&x[..rows * matrix.cols()], &mut out[..rows * matrix.rows()]);
+        let store = if add { Store::Add } else { Store::Assign };
+        matrix.multiply(x, rows, out, store, &mut self.cpu.linear_scratch, &self.cpu.pool);
+        Ok(())
+    }
+
+    fn gated_activation(&mut self, args: GatedActivation<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let GatedActivation { gate_up, activation, rows, cols, out } = args;
+        let (gate_up, out) = (&gate_up[..rows * 2 * cols], &mut out[..rows * cols]);
+        activation::gated(&self.cpu.pool, self.cpu.isa, gate_up, activation, cols, out);
+        Ok(())
+    }
+
+    fn experts(&mut self, args: MixExperts<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let n = args.rows * args.experts.spec.hidden_size;
+        let MixExperts { x, experts, work, out, .. } = args;
+        let CpuBackend { isa, linear_scratch, pool, .. } = &mut *self.cpu;
+        experts::run(experts, &x[..n], work, &mut out[..n], *isa, linear_scratch, pool);
+        Ok(())
+    }
+
+    fn rope_angles(&mut self, args: RopeAngles<'_, CpuBackend>) -> Result<()> {
+        args.validate(self.num_tokens())?;
+        let RopeAngles { rope, out } = args;
+        let n = self.num_tokens() * 2 * rope.num_pairs();
+        rope::angles(&self.cpu.pool, rope, &self.batch.positions, &mut out[..n]);
+        Ok(())
+    }
+
+    fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, CpuBackend>) -> Result<()> {
+        let tokens = self.num_tokens();
+        args.validate(tokens)?;
+        let RopeAndStore { qkv, layout, rotation, group, kv } = args;
+        let slots = &self.tables(group)?.slot_mapping;
+        kv.check_slots(slots)?;
+        let rows = rope::RopeAndStore { layout, rotation, slots };
+        let qkv = &mut qkv[..tokens * layout.cols()];
+        let (pool, isa) = (&self.cpu.pool, self.cpu.isa);
+        match &mut kv.pool {
+            KvPool::F16(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
+            KvPool::F32(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, args: Attention<'_, CpuBackend>) -> Result<()> {
+        let tokens = self.num_tokens();
+        args.validate(tokens)?;
+        self.tables(args.group)?;
+        let Attention { qkv, layout, scoring, group, kv, out } = args;
+        let (qkv, out, batch) = (&qkv[..tokens * layout.cols()], &mut out[..tokens * layout.q_cols()], self.batch);
+        let CpuBackend { pool, isa, units, .. } = &mut *self.cpu;
+        match &kv.pool {
+            KvPool::F16(kv) => {
+                attention::Attention { qkv, layout, scoring, batch, group, kv }.run_on(pool, *isa, units, out)
+            }
+            KvPool::F32(kv) => {
+                attention::Attention { qkv, layout, scoring, batch, group, kv }.run_on(pool, *isa, units, out)
+            }
+        }
+    }
+
+    fn gather_rows(&mut self, args: GatherRows<'_, CpuBackend>) -> Result<()> {
+        args.validate(self.num_tokens(), self.num_logits())?;
+        let (n, indices) = (self.num_logits() * args.cols, &self.batch.logits_indices);
+        let GatherRows { x, cols, out } = args;
+        for_rows(&self.cpu.pool, &mut out[..n], cols, |first, out| {
+            for (row, &index) in out.chunks_exact_mut(cols).zip(&indices[first..]) {
+                row.copy_from_slice(&x[index as usize * cols..][..cols]);
+            }
+        });
+        Ok(())
+    }
+
+    fn copy_blocks(&mut self, args: CopyBlocks<'_, CpuBackend>) -> Result<()> {
+        let CopyBlocks { group, kv } = args;
+        let copies = self.batch.block_copies.iter().filter(|copy| copy.group as usize == group);
+        for copy in copies {
+            kv.copy_block(copy.src, copy.dst)?;
+        }
+        Ok(())
+    }
+}
+
+impl Fusions<CpuBackend> for CpuStep<'_> {}

@@ -2,10 +2,11 @@
 
 use super::kv::{KvElement, KvWriter};
 use super::norm::normalize;
+use super::ops::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;
-use crate::backend::{QkvLayout, RopeKind, RopeSpec};
+use crate::backend::{Norm, QkNorms, QkvLayout, RopeKind, RopeShape, RopeSpec, Rotation};
 
 /// `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
 ///
@@ -27,13 +28,7 @@ pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out:
 /// What `rope_and_store_kv` needs besides the rows.
 pub(super) struct RopeAndStore<'a> {
     pub(super) layout: QkvLayout,
-    pub(super) q_norm: Option<&'a [f32]>,
-    pub(super) k_norm: Option<&'a [f32]>,
-    pub(super) eps: f32,
-    pub(super) kind: RopeKind,
-    pub(super) num_pairs: usize,
-    /// `[n, 2 * num_pairs]`.
-    pub(super) angles: &'a [f32],
+    pub(super) rotation: Rotation<'a, CpuBackend>,
     /// `[n]`, checked to be in the pool.
     pub(super) slots: &'a [u32],
 }
@@ -57,14 +52,19 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let RopeAndStore { layout, num_pairs, .. } = *self.args;
+        let RopeAndStore { layout, rotation, .. } = self.args;
+        let num_pairs = rotation.rope.num_pairs();
+        let [q_norm, k_norm] = match rotation.norms {
+            Some(QkNorms { q, k, eps }) => [Some(Norm { weight: q, eps }), Some(Norm { weight: k, eps })],
+            None => [None; 2],
+        };
         for (i, row) in self.rows.chunks_exact_mut(layout.cols()).enumerate() {
             let index = self.first_row + i;
-            let angles = &self.args.angles[index * 2 * num_pairs..][..2 * num_pairs];
+            let angles = &rotation.angles[index * 2 * num_pairs..][..2 * num_pairs];
             let (q, kv) = row.split_at_mut(layout.q_cols());
             let (k, v) = kv.split_at_mut(layout.kv_cols());
-            self.args.rotate_heads(s, q, self.args.q_norm, angles);
-            self.args.rotate_heads(s, k, self.args.k_norm, angles);
+            self.args.rotate_heads(s, q, q_norm, angles);
+            self.args.rotate_heads(s, k, k_norm, angles);
             self.kv.store(s, self.args.slots[index], k, v);
         }
     }
@@ -72,14 +72,15 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
 
 impl RopeAndStore<'_> {
     #[inline(always)]
-    fn rotate_heads<S: Simd>(&self, s: S, heads: &mut [f32], norm: Option<&[f32]>, angles: &[f32]) {
-        let (cos, sin) = angles.split_at(self.num_pairs);
+    fn rotate_heads<S: Simd>(&self, s: S, heads: &mut [f32], norm: Option<Norm<'_, CpuBackend>>, angles: &[f32]) {
+        let rope = self.rotation.rope;
+        let (cos, sin) = angles.split_at(rope.num_pairs());
         for head in heads.chunks_exact_mut(self.layout.head_dim) {
-            if let Some(weight) = norm {
-                normalize(s, head, weight, self.eps);
+            if let Some(Norm { weight, eps }) = norm {
+                normalize(s, head, weight, eps);
             }
-            let rotated = &mut head[..2 * self.num_pairs];
-            match self.kind {
+            let rotated = &mut head[..2 * rope.num_pairs()];
+            match rope.kind {
                 RopeKind::Norm => {
                     for ((pair, cos), sin) in rotated.as_chunks_mut::<2>().0.iter_mut().zip(cos).zip(sin) {
                         let [a, b] = *pair;
@@ -87,7 +88,7 @@ impl RopeAndStore<'_> {
                     }
                 }
                 RopeKind::Neox => {
-                    let (first, second) = rotated.split_at_mut(self.num_pairs);
+                    let (first, second) = rotated.split_at_mut(rope.num_pairs());
                     for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
                         (*a, *b) = (a.mul_add(*cos, -(*b * sin)), a.mul_add(*sin, *b * cos));
                     }

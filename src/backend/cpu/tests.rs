@@ -1,11 +1,15 @@
 //! The conformance cases on every instruction set of this CPU, and what is particular to the CPU.
 
 use super::kv::KvPool;
-use super::{CpuLoader, Isa};
+use super::{CpuLoader, CpuStep, Isa};
 use crate::Error;
-use crate::backend::conformance::{self, Accuracy, AttentionRig, Piece, Random, batch_of, matrix, vector};
-use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Loader, QkvLayout, Rotation};
-use crate::batch::{Batch, BlockCopy, NULL_BLOCK};
+use crate::backend::conformance::{
+    self, Accuracy, AttentionRig, Piece, Random, batch_of, kv_layer, matrix, rows_batch, vector, within,
+};
+use crate::backend::{
+    Attention, Backend, CopyBlocks, GatherRows, KvLayerSpec, Loader, Norm, NormRows, Ops, QkvLayout, Scoring,
+};
+use crate::batch::{Batch, BlockCopy, GroupKind, NULL_BLOCK};
 use crate::config::KvCacheDtype;
 
 fn loader(rows: usize) -> CpuLoader {
@@ -13,7 +17,8 @@ fn loader(rows: usize) -> CpuLoader {
 }
 
 fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
-    KvLayerSpec { num_blocks, block_size, num_kv_heads: 3, head_dim: 64, dtype: KvCacheDtype::F16 }
+    let dtype = KvCacheDtype::F16;
+    KvLayerSpec { kind: GroupKind::Full, num_blocks, block_size, num_kv_heads: 3, head_dim: 64, dtype }
 }
 
 /// M4 (decode equals prefill), M12 (group sizes 1, 2, 4, 7, 8), K14 (only the table's blocks are read: all others are
@@ -33,11 +38,12 @@ fn conformance_on_every_instruction_set() {
 }
 
 const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72 };
-const ARGS: AttentionArgs = AttentionArgs { scale: 0.5, softcap: None, window: None };
+const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
 
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
     let num_blocks = tokens.div_ceil(16) + 1;
-    let spec = KvLayerSpec { num_blocks, block_size: 16, num_kv_heads: 2, head_dim: 72, dtype: KvCacheDtype::F16 };
+    let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
+    let spec = KvLayerSpec { kind, num_blocks, block_size: 16, num_kv_heads: 2, head_dim: 72, dtype };
     let rows = Random(3).values(tokens * LAYOUT.cols());
     let piece = Piece { first_row: 0, blocks: (1..num_blocks as u32).collect(), cached: 0, new: tokens };
     (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows).unwrap(), piece)
@@ -47,7 +53,7 @@ fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
 fn instruction_sets_agree_on_attention_bit_for_bit() {
     let run = |isa| {
         let (mut rig, piece) = rig(isa, 200);
-        rig.run(ARGS, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        rig.run(SCORING, &[piece]).unwrap().into_iter().map(f32::to_bits).collect::<Vec<_>>()
     };
     let expected = run(Isa::SCALAR);
     for isa in Isa::available() {
@@ -61,7 +67,7 @@ fn attention_scratch_is_linear_in_the_prompt() {
     let held = |tokens| {
         let (mut rig, piece) = rig(Isa::detect(), tokens);
         let before = rig.held();
-        rig.run(ARGS, &[piece]).unwrap();
+        rig.run(SCORING, &[piece]).unwrap();
         assert_eq!(rig.held(), before);
         rig.backend.work_list_bytes()
     };
@@ -75,12 +81,12 @@ fn attention_scratch_is_linear_in_the_prompt() {
 fn kv_bytes_and_ledger_are_exact() {
     let mut loader = loader(32);
     for _ in 0..4 {
-        let layer = loader.alloc_kv_layer(kv_spec(50, 32)).unwrap();
+        let layer = kv_layer(&mut loader, kv_spec(50, 32)).unwrap();
         let KvPool::F16(pages) = &layer.pool else { panic!("{layer:?}") };
         assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 2);
     }
     let spec = KvLayerSpec { dtype: KvCacheDtype::F32, ..kv_spec(50, 32) };
-    let layer = loader.alloc_kv_layer(spec).unwrap();
+    let layer = kv_layer(&mut loader, spec).unwrap();
     let KvPool::F32(pages) = &layer.pool else { panic!("{layer:?}") };
     assert_eq!(pages.k.bytes() + pages.v.bytes(), 50 * 32 * 2 * 3 * 64 * 4);
     loader.alloc_buffer(32, 100).unwrap();
@@ -98,7 +104,7 @@ fn kv_bytes_and_ledger_are_exact() {
 #[test]
 fn block_sizes_other_than_whole_tiles_are_errors() {
     for block_size in [0, 1, 15, 24] {
-        let error = loader(1).alloc_kv_layer(kv_spec(1, block_size)).unwrap_err();
+        let error = kv_layer(&mut loader(1), kv_spec(1, block_size)).unwrap_err();
         assert!(matches!(error, Error::InvalidRequest { what: "block_size", .. }), "{error}");
     }
 }
@@ -106,7 +112,7 @@ fn block_sizes_other_than_whole_tiles_are_errors() {
 #[test]
 fn a_pool_larger_than_memory_is_out_of_memory() {
     for num_blocks in [1 << 40, usize::MAX / 2] {
-        let error = loader(1).alloc_kv_layer(kv_spec(num_blocks, 16)).unwrap_err();
+        let error = kv_layer(&mut loader(1), kv_spec(num_blocks, 16)).unwrap_err();
         let Error::OutOfMemory { requested, available, .. } = error else { panic!("{error}") };
         assert!(requested > available);
     }
@@ -125,11 +131,19 @@ fn untouched_memory_is_not_available() {
     assert!(after <= before - before.min(4 << 30) / 4, "{before} before, {after} after");
 }
 
+/// Attention alone, over what the rig's cache holds.
+fn attention(rig: &mut AttentionRig<CpuLoader>, batch: &Batch, group: usize) -> crate::Result<()> {
+    let AttentionRig { backend, qkv, kv, out, .. } = rig;
+    backend.step(batch, &mut |step: &mut CpuStep<'_>| {
+        step.attention(Attention { qkv, layout: LAYOUT, scoring: SCORING, group, kv, out })
+    })
+}
+
 #[test]
 fn bad_tables_are_errors_not_panics() {
     let (mut rig, piece) = rig(Isa::detect(), 40);
-    rig.run(ARGS, std::slice::from_ref(&piece)).unwrap();
-    let good = batch_of(std::slice::from_ref(&piece), 16, None);
+    rig.run(SCORING, std::slice::from_ref(&piece)).unwrap();
+    let good = batch_of(std::slice::from_ref(&piece), 16, GroupKind::Full);
 
     let mut short = good.clone();
     short.groups[0].block_tables.pop();
@@ -139,25 +153,20 @@ fn bad_tables_are_errors_not_panics() {
     let mut outside = good.clone();
     outside.groups[0].block_tables[2] = 1000;
     for bad in [&short, &null, &outside] {
-        rig.backend.begin_step(bad).unwrap();
-        let result = rig.backend.attention(&rig.qkv, LAYOUT, ARGS, bad, 0, &rig.kv, &mut rig.out);
-        assert!(matches!(result, Err(Error::Internal { .. })));
+        assert!(matches!(attention(&mut rig, bad, 0), Err(Error::Internal { .. })));
     }
-    assert!(rig.backend.attention(&rig.qkv, LAYOUT, ARGS, &good, 1, &rig.kv, &mut rig.out).is_err());
+    attention(&mut rig, &good, 0).unwrap();
+    assert!(attention(&mut rig, &good, 1).is_err());
 
     let mut slot = good.clone();
     slot.groups[0].slot_mapping[3] = 4 * 16;
-    let rope = conformance::no_rope();
-    let (qkv, angles, kv) = (&mut rig.qkv, &rig.angles, &mut rig.kv);
-    let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles };
-    let result = rig.backend.rope_and_store_kv(qkv, LAYOUT, rotation, &slot, 0, kv);
-    assert!(matches!(result, Err(Error::Internal { .. })));
+    assert!(matches!(rig.store(&slot), Err(Error::Internal { .. })));
 }
 
 #[test]
 fn inconsistent_batches_are_refused() {
     let (mut rig, piece) = rig(Isa::detect(), 20);
-    let good = batch_of(&[piece], 16, None);
+    let good = batch_of(&[piece], 16, GroupKind::Full);
     let mut bad = vec![good.clone(); 6];
     bad[0].positions.pop();
     bad[1].cu_seqlens_q[1] = 19;
@@ -165,9 +174,10 @@ fn inconsistent_batches_are_refused() {
     bad[3].context_lens[0] = 19;
     bad[4].groups[0].slot_mapping.pop();
     bad[5].logits_indices.push(20);
-    rig.backend.begin_step(&good).unwrap();
+    let mut step = |batch| rig.backend.step(batch, &mut |_: &mut CpuStep<'_>| Ok(()));
+    step(&good).unwrap();
     for bad in &bad {
-        assert!(matches!(rig.backend.begin_step(bad), Err(Error::Internal { .. })));
+        assert!(matches!(step(bad), Err(Error::Internal { .. })));
     }
 }
 
@@ -175,15 +185,19 @@ fn inconsistent_batches_are_refused() {
 #[test]
 fn copied_blocks_attend_alike() {
     let (mut rig, piece) = rig(Isa::detect(), 30);
-    let expected = rig.run(ARGS, std::slice::from_ref(&piece)).unwrap();
+    let expected = rig.run(SCORING, std::slice::from_ref(&piece)).unwrap();
     let moved = Piece { blocks: vec![0, 2], ..piece.clone() };
-    let mut batch = batch_of(&[moved], 16, None);
+    let mut batch = batch_of(&[moved], 16, GroupKind::Full);
     batch.block_copies = vec![BlockCopy { group: 0, src: 1, dst: 0 }, BlockCopy { group: 1, src: 0, dst: 2 }];
-    rig.backend.copy_blocks(&batch, 0, &mut rig.kv).unwrap();
-    rig.backend.attention(&rig.qkv, LAYOUT, ARGS, &batch, 0, &rig.kv, &mut rig.out).unwrap();
+    let copy = |rig: &mut AttentionRig<CpuLoader>, batch: &Batch| {
+        let AttentionRig { backend, kv, .. } = rig;
+        backend.step(batch, &mut |step: &mut CpuStep<'_>| step.copy_blocks(CopyBlocks { group: 0, kv }))
+    };
+    copy(&mut rig, &batch).unwrap();
+    attention(&mut rig, &batch, 0).unwrap();
     assert_eq!(rig.backend.to_host(&rig.out, 30, LAYOUT.q_cols()).unwrap(), expected);
     batch.block_copies[0].dst = 99;
-    assert!(rig.backend.copy_blocks(&batch, 0, &mut rig.kv).is_err());
+    assert!(copy(&mut rig, &batch).is_err());
 }
 
 #[test]
@@ -192,10 +206,14 @@ fn buffers_too_small_are_errors() {
     let weight = vector(&mut loader, &[1.0; 10]).unwrap();
     let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
     let mut backend = loader.finish().unwrap();
-    assert!(backend.rms_norm(&x, &weight, 1e-5, 3, &mut out).is_ok());
-    assert!(matches!(backend.rms_norm(&x, &weight, 1e-5, 4, &mut out), Err(Error::Internal { .. })));
+    let norm = Norm { weight: &weight, eps: 1e-5 };
+    let mut norm = |rows| within(&mut backend, rows, |step| step.norm(NormRows { x: &x, norm, rows, out: &mut out }));
+    norm(3).unwrap();
+    assert!(matches!(norm(4), Err(Error::Internal { .. })));
     assert!(backend.to_host(&out, usize::MAX, 10).is_err());
-    let beyond = Batch { logits_indices: vec![3], ..Batch::default() };
-    assert!(backend.gather_rows(&x, &beyond, 10, &mut out).is_err());
+    let beyond = Batch { logits_indices: vec![3], ..rows_batch(vec![0; 4]) };
+    let gathered = backend
+        .step(&beyond, &mut |step: &mut CpuStep<'_>| step.gather_rows(GatherRows { x: &x, cols: 10, out: &mut out }));
+    assert!(matches!(gathered, Err(Error::Internal { .. })));
     assert!(backend.describe().contains(Isa::detect().name()));
 }

@@ -3,7 +3,10 @@
 
 use super::args::Format;
 use super::{DevicePtr, KernelType};
-use crate::backend::{ExpertSpec, KvLayerSpec};
+use crate::backend::{
+    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, VectorShape,
+    WorkShape,
+};
 use crate::{Error, Result};
 
 /// Weights are stored in tiles of 16 rows x 256 columns.
@@ -202,12 +205,73 @@ impl Vector {
     }
 }
 
+/// Frequencies of a RoPE, f32, with what else angles are made by.
+#[derive(Debug)]
+pub struct Rope {
+    pub(super) kind: RopeKind,
+    pub(super) num_pairs: usize,
+    pub(super) inv_freq: DevicePtr,
+    pub(super) magnitude: f32,
+}
+
 /// One layer's K and V, `[num_blocks][num_kv_heads][block_size][head_dim]` each.
 #[derive(Debug)]
 pub struct KvLayer {
     pub(super) spec: KvLayerSpec,
     pub(super) k: DevicePtr,
     pub(super) v: DevicePtr,
+}
+
+impl BufferShape for Buffer {
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        // Shapes are compared before they are multiplied in `most_bytes`.
+        let fits = rows.checked_mul(cols.next_multiple_of(TILE_COLS)).is_some_and(|n| n as u64 <= self.bytes);
+        fits && self.format.bytes(rows, cols) <= self.bytes
+    }
+
+    fn room(&self) -> String {
+        format!("{} bytes", self.bytes)
+    }
+}
+
+impl MatrixShape for Matrix {
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn cols(&self) -> usize {
+        self.cols
+    }
+}
+
+impl VectorShape for Vector {
+    fn elements(&self) -> usize {
+        self.len
+    }
+}
+
+impl RopeShape for Rope {
+    fn num_pairs(&self) -> usize {
+        self.num_pairs
+    }
+}
+
+impl KvShape for KvLayer {
+    fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+}
+
+impl ExpertShape for Experts {
+    fn spec(&self) -> &ExpertSpec {
+        &self.spec
+    }
+}
+
+impl WorkShape for ExpertWork {
+    fn room(&self) -> (&ExpertSpec, usize) {
+        (&self.spec, self.rows)
+    }
 }
 
 impl KernelType {

@@ -12,7 +12,7 @@ pub enum Check {
     /// Slots are in the cache.
     Slots { group: usize, spec: KvLayerSpec },
     /// So are the blocks that attention reads.
-    Tables { group: usize, spec: KvLayerSpec, window: Option<u32> },
+    Tables { group: usize, spec: KvLayerSpec },
 }
 
 impl Check {
@@ -34,21 +34,20 @@ impl Check {
                     None => Ok(()),
                 }
             }
-            Self::Tables { group, spec, window } => {
+            Self::Tables { group, spec } => {
                 tables(batch, group)?;
-                (0..batch.num_seqs()).try_for_each(|seq| check_table(batch, group, seq, spec, window))
+                (0..batch.num_seqs()).try_for_each(|seq| check_table(batch, group, seq, spec))
             }
         }
     }
 }
 
 /// Of the blocks of one sequence, those that its tokens see.
-fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec, window: Option<u32>) -> Result<()> {
+fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec) -> Result<()> {
     let (num_blocks, size) = (spec.num_blocks, spec.block_size);
     let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { return Ok(()) };
     let table = batch.block_table(group, seq);
-    let seen_from = window.map_or(0, |window| (first + 1).saturating_sub(window)) as usize;
-    let needed = seen_from / size..(batch.context_lens[seq] as usize).div_ceil(size);
+    let needed = spec.first_key(first) as usize / size..(batch.context_lens[seq] as usize).div_ceil(size);
     let Some(blocks) = table.get(needed.clone()) else {
         return Err(Error::internal(format!("a block table of {} for blocks {needed:?}", table.len())));
     };

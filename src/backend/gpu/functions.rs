@@ -20,7 +20,8 @@ pub struct Functions {
     pub alter_logits: Function,
     pub argmax: Function,
     pub top_k: Function,
-    pub cache: Option<CacheFunctions>,
+    /// By head size.
+    caches: Vec<(u32, CacheFunctions)>,
     experts: Option<ExpertFunctions>,
     typed: Vec<(KernelType, TypeFunctions)>,
     pairs: Vec<([KernelType; 2], PairFunctions)>,
@@ -85,26 +86,27 @@ pub fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
 }
 
 impl Functions {
-    /// `cache`: element type and head size of the KV cache, where there is one.
+    /// `caches`: element type and head size of each KV layer.
     pub fn load(
         kernels: &Kernels,
         types: &[KernelType],
-        cache: Option<(KvCacheDtype, usize)>,
+        caches: impl Iterator<Item = (KvCacheDtype, usize)>,
         has_experts: bool,
     ) -> Result<Self> {
         let get = |kernel: KernelId| kernels.function(&kernel);
-        let cache = match cache {
-            Some((dtype, head_dim)) => {
-                let size = head_size(head_dim)?;
-                Some(CacheFunctions {
+        let mut of_sizes: Vec<(u32, CacheFunctions)> = Vec::new();
+        for (dtype, head_dim) in caches {
+            let size = head_size(head_dim)?;
+            if of_sizes.iter().all(|(known, _)| *known != size) {
+                let functions = CacheFunctions {
                     rope_store: get(KernelId::rope_store(dtype))?,
                     decode: get(KernelId::attention_decode(dtype, size))?,
                     decode_head: get(KernelId::attention_decode_head(dtype, size))?,
                     prefill: get(KernelId::attention_prefill(dtype, size))?,
-                })
+                };
+                of_sizes.push((size, functions));
             }
-            None => None,
-        };
+        }
         let experts = match has_experts {
             true => Some(ExpertFunctions {
                 choose: get(KernelId::choose_experts())?,
@@ -138,7 +140,7 @@ impl Functions {
             alter_logits: get(KernelId::alter_logits())?,
             argmax: get(KernelId::argmax())?,
             top_k: get(KernelId::top_k())?,
-            cache,
+            caches: of_sizes,
             experts,
             typed: typed.collect::<Result<_>>()?,
             pairs: pairs.collect::<Result<_>>()?,
@@ -161,8 +163,13 @@ impl Functions {
         self.experts.as_ref().ok_or_else(|| Error::internal("experts in a model that was loaded without"))
     }
 
-    pub fn cache(&self) -> Result<&CacheFunctions> {
-        self.cache.as_ref().ok_or_else(|| Error::internal("attention in an engine without a KV cache"))
+    /// Kernels for heads of this size.
+    pub fn cache(&self, head_dim: usize) -> Result<&CacheFunctions> {
+        let size = head_size(head_dim)?;
+        let found = self.caches.iter().find(|(known, _)| *known == size).map(|(_, functions)| functions);
+        found.ok_or_else(|| {
+            Error::internal(format!("attention heads of {head_dim} in an engine without such a KV cache"))
+        })
     }
 }
 

@@ -10,7 +10,6 @@ use super::rehearse::Wanted;
 use super::step::StepInputs;
 use super::tuning::bucket;
 use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
-use crate::backend::Plan;
 use crate::batch::Batch;
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
@@ -41,6 +40,17 @@ pub fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Resul
         Ok(()) if options.self_test => replay::check(kernels, stream),
         known => Ok(known),
     }
+}
+
+/// How a step's ops come to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    /// As they come.
+    Run,
+    /// They are recorded, over this many rows of tokens and of logits.
+    Record { rows: usize },
+    /// A recorded step is repeated in their place.
+    Replay,
 }
 
 pub struct Graphs {
@@ -94,14 +104,6 @@ impl Graphs {
         *self = Self::new(Err(reason), 0);
     }
 
-    /// Rows of the recording that is being made.
-    pub fn recording(&self) -> Option<usize> {
-        match &self.state {
-            State::Recording(wanted) => Some(wanted.rows),
-            _ => None,
-        }
-    }
-
     /// Rows that a batch of `rows` single ones is padded to.
     pub fn padded(&self, rows: usize) -> usize {
         bucket(rows, self.most).unwrap_or(rows)
@@ -124,16 +126,15 @@ impl Graphs {
         stream: &Stream,
         copy_step: &Function,
     ) -> Result<Plan> {
-        let rows = batch.num_tokens();
-        let Some(size) = bucket(rows, self.most) else { return Ok(Plan::Run { rows }) };
+        let Some(rows) = bucket(batch.num_tokens(), self.most) else { return Ok(Plan::Run) };
         if let Some(wanted) = self.next.take() {
             stream.begin_capture()?;
             self.state = State::Recording(wanted);
             inputs.queue_copy(stream, copy_step)?;
-            return Ok(Plan::Run { rows: size });
+            return Ok(Plan::Record { rows });
         }
-        let key = Key { rows: size, context_splits: inputs.shape.context_splits };
-        let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run { rows }) };
+        let key = Key { rows, context_splits: inputs.shape.context_splits };
+        let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run) };
         self.recorded[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
         self.state = State::Replaying(place);
         Ok(Plan::Replay)

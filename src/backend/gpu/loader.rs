@@ -4,10 +4,12 @@
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{GpuBackend, Parts};
-use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Segment, TILE_ROWS, Vector};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, TILE_ROWS, Vector};
+use super::compute::{Compute, Workspace};
 use super::functions::{self, Functions};
 use super::graphs;
-use super::ops::{Kept, Vendor, kept_bytes};
+use super::launcher::Launcher;
+use super::ops::{Kept, Library, kept_bytes};
 use super::select;
 use super::self_test::Sample;
 use super::step::{StepInputs, StepLimits};
@@ -15,7 +17,9 @@ use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
-use crate::backend::{ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, Upload};
+use crate::backend::{
+    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, Upload,
+};
 use crate::config::GpuOptions;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -46,12 +50,13 @@ pub struct GpuLoader {
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
-    cache: Option<KvLayerSpec>,
+    /// Of each KV layer.
+    cache: Vec<KvLayerSpec>,
     has_experts: bool,
     /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
     /// What is wrong with it, where it is there.
-    vendor_problem: Option<String>,
+    library_problem: Option<String>,
     /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
     kept_bytes: u64,
 }
@@ -63,7 +68,7 @@ mod stacks;
 
 pub use stacks::Layout;
 
-use budget::{common_format, part_bytes, upload_bytes};
+use budget::{common_format, part_bytes, rope_bytes, upload_bytes};
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
 pub fn device_type(ty: GgmlType) -> KernelType {
@@ -74,7 +79,7 @@ pub fn device_type(ty: GgmlType) -> KernelType {
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Experts(_) | Upload::Vector(_) => None,
+        Upload::Experts(_) | Upload::Vector(_) | Upload::Rope(_) => None,
     })
 }
 
@@ -87,7 +92,7 @@ impl GpuLoader {
         Ok(Self {
             kernels: Kernels::new(&device, options)?,
             blas: None,
-            vendor_problem: None,
+            library_problem: None,
             kept_bytes: 0,
             device,
             options: options.clone(),
@@ -100,7 +105,7 @@ impl GpuLoader {
             samples: Vec::new(),
             kept: Vec::new(),
             max_cols: 1,
-            cache: None,
+            cache: Vec::new(),
             has_experts: false,
         })
     }
@@ -238,7 +243,7 @@ impl Loader for GpuLoader {
     }
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
-        self.open_vendor(uploads, spare);
+        self.open_library(uploads, spare);
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
         self.weights = Arena::new(start, bytes);
@@ -341,6 +346,13 @@ impl Loader for GpuLoader {
         Ok(Vector { ptr, len })
     }
 
+    fn upload_rope(&mut self, spec: &RopeSpec) -> Result<Rope> {
+        let RopeSpec { kind, inv_freq, magnitude } = spec;
+        let ptr = self.weights(rope_bytes(spec))?;
+        self.upload_floats(inv_freq, ptr)?;
+        Ok(Rope { kind: *kind, num_pairs: inv_freq.len(), inv_freq: ptr, magnitude: *magnitude })
+    }
+
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Buffer> {
         let bytes = Self::buffer_bytes(rows, cols);
         let ptr = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
@@ -361,10 +373,6 @@ impl Loader for GpuLoader {
         }
     }
 
-    fn alloc_kv_layer(&mut self, spec: KvLayerSpec) -> Result<KvLayer> {
-        self.alloc_kv_layers(&[spec])?.pop().ok_or_else(|| Error::internal("no KV layer"))
-    }
-
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<KvLayer>> {
         let layer_bytes = |spec: &KvLayerSpec| {
             spec.block_bytes()
@@ -373,12 +381,13 @@ impl Loader for GpuLoader {
         };
         let mut total = Some(0u64);
         for spec in specs {
+            spec.validate()?;
             self.check_block_size(spec.block_size)?;
             functions::head_size(spec.head_dim)?;
-            self.cache = Some(*spec);
             total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
         }
         let total = total.unwrap_or(u64::MAX);
+        self.cache.extend(specs);
         let mut at = self.allocate(total, "the KV cache", "lower kv_cache_memory, max_model_len or max_num_seqs")?;
         self.ledger.kv_cache += total;
         Ok(specs
@@ -407,8 +416,8 @@ impl Loader for GpuLoader {
         }
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
-        let cache = self.cache.map(|spec| (spec.dtype, spec.head_dim));
-        let functions = Functions::load(&self.kernels, &types, cache, self.has_experts)?;
+        let caches = self.cache.iter().map(|spec| (spec.dtype, spec.head_dim));
+        let functions = Functions::load(&self.kernels, &types, caches, self.has_experts)?;
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
 
@@ -422,36 +431,36 @@ impl Loader for GpuLoader {
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
-        let vendor_bytes = if self.blas.is_some() { self.vendor_bytes(self.max_cols) } else { 0 };
-        let vendor = match self.blas.take() {
+        let library_bytes = if self.blas.is_some() { self.library_bytes(self.max_cols) } else { 0 };
+        let library = match self.blas.take() {
             Some(blas) => {
-                let weights = self.allocate(vendor_bytes, "the matrix library's workspace", advice)?;
-                let weights_bytes = self.vendor_weights_bytes(self.max_cols);
+                let weights = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
+                let weights_bytes = self.library_weights_bytes(self.max_cols);
                 let workspace = weights.offset(weights_bytes);
                 let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
-                let least_rows = tuning::vendor_rows(all_16_bit, self.kept_bytes > 0);
-                Some(Vendor { blas, weights, weights_bytes, workspace, kept, least_rows, refusal: None })
+                let least_rows = tuning::library_rows(all_16_bit, self.kept_bytes > 0);
+                Some(Library { blas, weights, weights_bytes, workspace, kept, least_rows, refusal: None })
             }
             None => None,
         };
-        self.ledger.scratch += vendor_bytes;
+        self.ledger.scratch += library_bytes;
 
         let common = common_format(self.uploaded_types());
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
-        let mut backend = GpuBackend::new(Parts {
-            device: self.device,
-            options: self.options,
-            stream,
-            functions,
-            inputs,
+        let launcher = Launcher::new(stream, functions, self.options.batch_invariant);
+        let workspace = Workspace {
             partial: workspace,
             counters: counters_ptr,
             conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
-            vendor,
-            vendor_problem: self.vendor_problem,
-            common,
+        };
+        let mut backend = GpuBackend::new(Parts {
+            device: self.device,
+            options: self.options,
+            compute: Compute { launcher, workspace, library, common },
+            inputs,
+            library_problem: self.library_problem,
             graphs,
             cache: self.cache,
             allocations: self.allocations,
@@ -460,7 +469,7 @@ impl Loader for GpuLoader {
             types: self.types,
         })?;
         backend.self_test(&samples)?;
-        backend.keep_dequantized(&kept)?;
+        backend.compute.keep_dequantized(&kept)?;
         Ok(backend)
     }
 }

@@ -1,4 +1,4 @@
-//! The HIP backend. One half is the layer over the driver: a device with its memory, streams, events, graphs and
+//! The GPU backend, on AMD's HIP or NVIDIA's CUDA. One half is the layer over the driver: a device with its memory, streams, events, graphs and
 //! kernels, on either platform of HIP, opened at run time. The other is the engine's: loader, ops, recorded steps.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
@@ -9,6 +9,7 @@ mod buffer;
 mod checks;
 mod child;
 mod compile;
+mod compute;
 mod describe;
 mod device;
 #[cfg(test)]
@@ -19,6 +20,7 @@ mod graph;
 mod graphs;
 pub mod helper;
 mod kernels;
+mod launcher;
 mod loader;
 pub mod measure;
 mod memory;
@@ -37,13 +39,14 @@ mod stream;
 mod sys;
 #[cfg(test)]
 pub(crate) mod tests;
+mod transfers;
 pub mod trial;
 mod tuning;
 mod upload;
 mod vendor;
 
 pub use backend::GpuBackend;
-pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Vector};
+pub use buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
 pub use compile::plan::{KernelType, Unit};
 pub use compile::{MatrixUnit, Origin, embedded_targets};
 pub use device::Device;
@@ -53,6 +56,7 @@ pub use kernels::{EXPERT_RUNS, HEAD_SIZES, KernelId, Kernels, MATMUL_PAIR_ROWS, 
 pub use loader::GpuLoader;
 pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
+pub use ops::GpuStep;
 pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
 pub use step::StepLimits;
 pub use stream::{Event, Stream};

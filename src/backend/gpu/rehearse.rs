@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::backend::GpuBackend;
 use super::tuning::{self, DecodePlan};
-use crate::backend::KvLayerSpec;
-use crate::batch::{Batch, GroupTables};
+use crate::backend::StepOps;
+use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::{Error, Result};
 
 /// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
@@ -79,8 +79,10 @@ fn wanted(
     all
 }
 
-/// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block.
-fn batch(rows: usize, splits: u32, longest: u32, block_size: usize) -> Batch {
+/// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block of
+/// each KV group.
+fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
+    let &Contexts { longest, block_size, groups } = contexts;
     let context = splits.saturating_mul(tuning::LEAST_SPLIT).min(longest).max(1);
     let rows = rows as u32;
     let contexts = std::iter::once(context).chain((1..rows).map(|_| 1));
@@ -96,27 +98,50 @@ fn batch(rows: usize, splits: u32, longest: u32, block_size: usize) -> Batch {
         cu_seqlens_q: (0..=rows).collect(),
         context_lens: contexts.collect(),
         logits_indices: (0..rows).collect(),
-        groups: vec![group],
+        groups: vec![group; groups],
         ..Batch::default()
     }
 }
 
+/// What the contexts of a step can be.
+struct Contexts {
+    /// Tokens of the longest one.
+    longest: u32,
+    /// Tokens of a block.
+    block_size: usize,
+    /// KV groups.
+    groups: usize,
+}
+
 impl GpuBackend {
-    /// Tokens of the longest context, and of a block.
-    fn contexts(&self) -> Option<(u32, usize)> {
-        let KvLayerSpec { num_blocks, block_size, .. } = self.cache?;
+    /// `None` without a KV cache.
+    fn contexts(&self) -> Option<Contexts> {
         let limits = self.inputs.limits();
-        let blocks = (limits.table_entries / limits.seqs.max(1)).min(num_blocks);
-        u32::try_from(blocks * block_size).ok().filter(|&longest| longest > 0).map(|longest| (longest, block_size))
+        let cache = self.cache.first()?;
+        // A window's blocks are taken anew as it moves on: those of full attention bound a context.
+        let full = self.cache.iter().filter(|spec| spec.kind == GroupKind::Full).map(|spec| spec.num_blocks);
+        let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
+        let longest = u32::try_from(longest).ok().filter(|&longest| longest > 0)?;
+        Some(Contexts { longest, block_size: cache.block_size, groups: limits.groups })
     }
 
-    pub(super) fn rehearse_next(&mut self) -> Result<Option<Batch>> {
-        let Some((longest, block_size)) = self.contexts().filter(|_| self.graphs.usable().is_ok()) else {
+    /// Runs and records steps until all that are wanted are there.
+    pub(super) fn rehearse_steps(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        while let Some(batch) = self.next_rehearsal()? {
+            let outcome = self.run_step(&batch, ops);
+            self.rehearsed(outcome)?;
+        }
+        Ok(())
+    }
+
+    /// The next step to show the device; `None` once there is none left.
+    fn next_rehearsal(&mut self) -> Result<Option<Batch>> {
+        let Some(contexts) = self.contexts().filter(|_| self.graphs.usable().is_ok()) else {
             return Ok(None);
         };
-        let (refused, vendor_rows) = (self.vendor_refused(), self.vendor_rows());
+        let (refused, library_rows) = (self.compute.library_refused(), self.compute.library_rows());
         match &mut self.rehearsal {
-            Rehearsal::First => Ok(Some(batch(1, 1, longest, block_size))),
+            Rehearsal::First => Ok(Some(batch(1, 1, &contexts))),
             Rehearsal::Recording(recording) => {
                 // What the next one may take: as much as those before it, on average.
                 let each = (recording.taken / recording.count.max(1) as u64).max(GRAPH_BYTES);
@@ -126,8 +151,8 @@ impl GpuBackend {
                     self.end_rehearsal();
                     return Ok(None);
                 };
-                let batch = batch(next.rows, next.context_splits[0], longest, block_size);
-                if vendor_rows.is_some_and(|least| next.rows >= least) && recording.warmed < next.rows {
+                let batch = batch(next.rows, next.context_splits[0], &contexts);
+                if library_rows.is_some_and(|least| next.rows >= least) && recording.warmed < next.rows {
                     (recording.warmed, recording.refused_before) = (next.rows, None);
                 } else {
                     recording.refused_before = Some(refused);
@@ -139,18 +164,16 @@ impl GpuBackend {
         }
     }
 
-    fn vendor_refused(&self) -> bool {
-        self.vendor.as_ref().is_some_and(|vendor| vendor.refusal.is_some())
-    }
-
-    pub(super) fn rehearsed_one(&mut self, outcome: Result<()>) -> Result<()> {
-        let refused = self.vendor_refused();
+    /// The step that `next_rehearsal` gave was run, or could not be.
+    fn rehearsed(&mut self, outcome: Result<()>) -> Result<()> {
+        let refused = self.compute.library_refused();
         match (&mut self.rehearsal, outcome) {
             (Rehearsal::First, outcome) => {
                 outcome?;
-                self.stream.synchronize()?;
-                let longest = self.contexts().map_or(1, |(longest, _)| longest);
-                let (sms, invariant) = (self.multiprocessors(), self.options.batch_invariant);
+                self.compute.launcher.stream().synchronize()?;
+                let longest = self.contexts().map_or(1, |contexts| contexts.longest);
+                let launcher = &self.compute.launcher;
+                let (sms, invariant) = (launcher.multiprocessors(), launcher.batch_invariant());
                 let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, sms, splits, invariant);
                 let waiting = wanted(self.inputs.most_decodes(), longest, &self.attention_shapes, plan);
                 self.rehearsal = Rehearsal::Recording(Recording {
@@ -165,7 +188,7 @@ impl GpuBackend {
             }
             (Rehearsal::Recording(Recording { refused_before: None, .. }), outcome) => {
                 outcome?;
-                self.stream.synchronize()?;
+                self.compute.launcher.stream().synchronize()?;
             }
             (Rehearsal::Recording(recording), Ok(())) => {
                 recording.refused_before = None;
@@ -177,10 +200,10 @@ impl GpuBackend {
             // A product that the library refuses ends the recording that it is part of. Our own kernels take its place,
             // in the same one, made anew.
             (Rehearsal::Recording(Recording { refused_before: Some(false), .. }), Err(_)) if refused => {
-                self.graphs.abandon(&self.stream);
+                self.graphs.abandon(self.compute.launcher.stream());
             }
             (_, Err(error)) => {
-                self.graphs.abandon(&self.stream);
+                self.graphs.abandon(self.compute.launcher.stream());
                 let reason = format!("recording a step failed: {error}");
                 tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
                 self.graphs.give_up(reason);
@@ -214,7 +237,7 @@ impl GpuBackend {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::args::validate_batch;
+    use crate::backend::check_batch::validate_batch;
 
     /// Of an 8B model on 132 multiprocessors: attention goes in so many ways, of 84 numbers of rows and splits.
     #[test]
@@ -235,13 +258,15 @@ mod tests {
     #[test]
     fn batches_are_split_as_wanted_and_stay_in_the_first_block() {
         for (rows, splits, longest) in [(1, 1, 16), (7, 8, 1000), (256, 32, 1 << 17), (3, 16, 2000)] {
-            let batch = batch(rows, splits, longest, 16);
+            let batch = batch(rows, splits, &Contexts { longest, block_size: 16, groups: 2 });
             validate_batch(&batch).unwrap();
             assert_eq!(batch.num_tokens(), rows);
             let most = batch.context_lens.iter().copied().max().unwrap();
             assert!(most <= longest && tuning::context_splits(most) == splits, "{most}");
-            let table = batch.block_table(0, 0);
-            assert_eq!((table.len(), table.iter().max()), ((most as usize).div_ceil(16), Some(&0)));
+            for group in 0..2 {
+                let table = batch.block_table(group, 0);
+                assert_eq!((table.len(), table.iter().max()), ((most as usize).div_ceil(16), Some(&0)));
+            }
         }
     }
 }

@@ -179,9 +179,9 @@ pub fn matrix_library(device: &Device, options: &GpuOptions) -> String {
             "{}, if it is right with the shapes of the model: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
              them dequantised, else of {} and more",
             library.canonicalize().unwrap_or(library).display(),
-            tuning::vendor_rows(true, true),
-            tuning::vendor_rows(false, true),
-            tuning::vendor_rows(false, false),
+            tuning::library_rows(true, true),
+            tuning::library_rows(false, true),
+            tuning::library_rows(false, false),
         ),
         Err(problem) => format!("none, so products of any number of rows use the kernels above: {problem}"),
     }

@@ -6,9 +6,11 @@ mod results;
 use self::alter::Alterations;
 use self::results::{Places, Top, TopPlaces, Words};
 use super::args::{ArgmaxArgs, Format, TopKArgs};
-use super::backend::GpuBackend;
 use super::buffer::{Buffer, count};
-use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, StepLimits, tuning};
+use super::compute::Compute;
+use super::launcher::Launcher;
+use super::transfers::Transfers;
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, StepLimits, Stream, tuning};
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
@@ -23,6 +25,8 @@ pub struct Results {
     wanted: Vec<RowWanted>,
     /// Whether any row wants its argmax.
     argmax: bool,
+    /// The results as they came.
+    words: Vec<u32>,
     tokens: Vec<u32>,
     /// Largest logit and log-sum-exp of each row.
     largest: Vec<f32>,
@@ -54,6 +58,7 @@ impl Results {
             max_rows,
             wanted: Vec::with_capacity(max_rows),
             argmax: false,
+            words: Vec::new(),
             tokens: Vec::with_capacity(max_rows),
             largest: Vec::with_capacity(2 * max_rows),
             top: Top::with_capacity(max_rows, MAX_TOP),
@@ -109,41 +114,49 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
     bytes.as_chunks().0.iter().map(|&word| f32::from_ne_bytes(word))
 }
 
-impl GpuBackend {
-    /// Queues the kernels of a selection; `bring_selection` waits for it.
-    pub(super) fn queue_selection(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+impl Results {
+    /// Queues the kernels of a selection; `collect` waits for it.
+    pub fn select(&mut self, compute: &Compute, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
         let num_rows = wishes.len();
-        if num_rows > self.results.max_rows {
-            return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.results.max_rows)));
+        if num_rows > self.max_rows {
+            return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.max_rows)));
         }
+        let launcher = &compute.launcher;
         let from = logits.read_f32("logits", num_rows, cols)?;
-        self.results.note(wishes, cols)?;
-        let places = self.results.places();
-        let tops = self.results.top.width.max(self.results.unaltered.width);
-        let temperatures = if tops > 0 { self.upload_temperatures()? } else { DevicePtr::NULL };
-        self.queue_top_k(from, num_rows, cols, temperatures, &places.unaltered)?;
-        let (stream, alter_logits) = (&self.stream, &self.functions.alter_logits);
+        self.note(wishes, cols)?;
+        let places = self.places();
+        let tops = self.top.width.max(self.unaltered.width);
+        let temperatures = if tops > 0 { self.upload_temperatures(launcher.stream())? } else { DevicePtr::NULL };
+        self.queue_top_k(launcher, from, num_rows, cols, temperatures, &places.unaltered)?;
         // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
         // for.
-        unsafe { self.results.alterations.queue(stream, alter_logits, from, cols)? };
-        if self.results.argmax {
-            self.queue_argmax(from, num_rows, cols, &places)?;
+        unsafe { self.alterations.queue(launcher.stream(), &launcher.functions().alter_logits, from, cols)? };
+        if self.argmax {
+            self.queue_argmax(compute, from, num_rows, cols, &places)?;
         }
-        self.queue_top_k(from, num_rows, cols, temperatures, &places.top)
+        self.queue_top_k(launcher, from, num_rows, cols, temperatures, &places.top)
     }
 
-    fn queue_argmax(&mut self, logits: DevicePtr, num_rows: usize, cols: usize, places: &Places) -> Result<()> {
+    fn queue_argmax(
+        &self,
+        compute: &Compute,
+        logits: DevicePtr,
+        num_rows: usize,
+        cols: usize,
+        places: &Places,
+    ) -> Result<()> {
+        let (launcher, workspace) = (&compute.launcher, &compute.workspace);
         // How a row's sum comes about must not depend on how many rows there are in batch-invariant mode.
-        let share = match self.options.batch_invariant {
+        let share = match launcher.batch_invariant() {
             true => cols.max(1),
-            false => tuning::argmax_share(num_rows, cols, self.multiprocessors()),
+            false => tuning::argmax_share(num_rows, cols, launcher.multiprocessors()),
         };
         let args = ArgmaxArgs {
             logits,
-            tokens: self.results.at(places.tokens),
-            values: self.results.at(places.largest),
-            partial: self.partial,
-            counters: self.counters,
+            tokens: self.at(places.tokens),
+            values: self.at(places.largest),
+            partial: workspace.partial,
+            counters: workspace.counters,
             rows: count(num_rows)?,
             cols: count(cols)?,
             share: count(share)?,
@@ -151,12 +164,13 @@ impl GpuBackend {
         let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
         // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are
         // no more blocks than multiprocessors, whose partial results are few; one stream.
-        unsafe { self.stream.launch(&self.functions.argmax, grid, &args) }
+        unsafe { launcher.launch(&launcher.functions().argmax, grid, &args) }
     }
 
     /// Nothing where no row wants candidates.
     fn queue_top_k(
-        &mut self,
+        &self,
+        launcher: &Launcher,
         logits: DevicePtr,
         num_rows: usize,
         cols: usize,
@@ -169,84 +183,81 @@ impl GpuBackend {
         }
         let args = TopKArgs {
             logits,
-            ids: self.results.at(places.ids),
-            values: self.results.at(places.logits),
-            log_sums: self.results.at(places.log_sums),
+            ids: self.at(places.ids),
+            values: self.at(places.logits),
+            log_sums: self.at(places.log_sums),
             temperatures,
             rows: count(num_rows)?,
             cols: count(cols)?,
             k: count(width)?,
         };
         // SAFETY: as above.
-        unsafe { self.stream.launch(&self.functions.top_k, [count(num_rows)?, 1, 1], &args) }
+        unsafe { launcher.launch(&launcher.functions().top_k, [count(num_rows)?, 1, 1], &args) }
     }
 
-    fn upload_temperatures(&mut self) -> Result<DevicePtr> {
-        let results = &mut self.results;
-        let to = results.at(Places::new(results.max_rows, MAX_TOP, MAX_TOP).end);
-        let places = results.temperatures.as_mut_slice().as_chunks_mut().0;
-        for (place, row) in places.iter_mut().zip(&results.wanted) {
+    fn upload_temperatures(&mut self, stream: &Stream) -> Result<DevicePtr> {
+        let to = self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end);
+        let places = self.temperatures.as_mut_slice().as_chunks_mut().0;
+        for (place, row) in places.iter_mut().zip(&self.wanted) {
             let temperature = if let Wanted::Top { temperature, .. } = row.wanted { temperature } else { 1.0 };
             *place = temperature.to_ne_bytes();
         }
         // SAFETY: the results of one selection are waited for before the next is asked for, so the last copy has run.
-        unsafe { self.stream.copy_to_device(to, &results.temperatures.as_slice()[..4 * results.wanted.len()])? };
+        unsafe { stream.copy_to_device(to, &self.temperatures.as_slice()[..4 * self.wanted.len()])? };
         Ok(to)
     }
 
     /// Waits for what the kernels left, then brings the rows that are wanted whole.
-    pub(super) fn bring_selection<'a>(
+    pub fn collect<'a>(
         &'a mut self,
-        logits: &'a Buffer,
+        stream: &'a Stream,
+        transfers: &'a mut Transfers,
+        logits: &Buffer,
         num_rows: usize,
         cols: usize,
     ) -> Result<Selection<'a>> {
         let from = logits.read_f32("logits", num_rows, cols)?;
-        let asked = self.results.wanted.len();
+        let asked = self.wanted.len();
         if num_rows != asked {
             return Err(Error::internal(format!("the selection of {num_rows} rows, {asked} were asked for")));
         }
-        let places = self.results.places();
-        let first = if self.results.argmax { places.tokens } else { places.top.log_sums };
-        let mut words = std::mem::take(&mut self.words);
-        words.clear();
-        let read = self.read(self.results.at(first), 4 * (places.end - first), |bytes| {
-            words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
+        let places = self.places();
+        let first = if self.argmax { places.tokens } else { places.top.log_sums };
+        let device = self.at(first);
+        self.words.clear();
+        let read = transfers.read(stream, device, 4 * (places.end - first), |bytes| {
+            self.words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
         });
-        let (results, found) = (&mut self.results, Words { first, words: &words });
-        results.tokens.clear();
-        results.tokens.extend(found.part(places.tokens, places.largest));
-        found.floats(places.largest, places.top.log_sums, &mut results.largest);
-        results.top.read(&found, &places.top);
-        results.unaltered.read(&found, &places.unaltered);
-        self.words = words;
+        let found = Words { first, words: &self.words };
+        self.tokens.clear();
+        self.tokens.extend(found.part(places.tokens, places.largest));
+        found.floats(places.largest, places.top.log_sums, &mut self.largest);
+        self.top.read(&found, &places.top);
+        self.unaltered.read(&found, &places.unaltered);
         read?;
 
-        let mut rows = std::mem::take(&mut self.results.rows);
-        rows.clear();
-        let mut outcome = Ok(());
-        for row in 0..num_rows {
-            if self.results.wanted[row].wanted == Wanted::Row && outcome.is_ok() {
-                let from = from.offset(4 * (row * cols) as u64);
-                outcome = self.read(from, 4 * cols, |bytes| rows.extend(floats(bytes)));
-            }
+        self.rows.clear();
+        for row in (0..num_rows).filter(|&row| self.wanted[row].wanted == Wanted::Row) {
+            let from = from.offset(4 * (row * cols) as u64);
+            transfers.read(stream, from, 4 * cols, |bytes| self.rows.extend(floats(bytes)))?;
         }
-        self.results.rows = rows;
-        outcome?;
-        Ok(Selection::on_device(Box::new(Rows { backend: self, logits: from, cols }), num_rows, cols))
+        let rows = Rows { results: self, stream, transfers, logits: from, cols };
+        Ok(Selection::on_device(Box::new(rows), num_rows, cols))
     }
 }
 
 /// The rows of one step.
 struct Rows<'a> {
-    backend: &'a mut GpuBackend,
+    results: &'a mut Results,
+    stream: &'a Stream,
+    transfers: &'a mut Transfers,
     logits: DevicePtr,
     cols: usize,
 }
 
 impl DeviceRows for Rows<'_> {
     fn row(&self, row: usize) -> Selected<'_> {
-        let results = &self.backend.results;
+        let results = &self.results;
         let RowWanted { wanted, whole, .. } = results.wanted[row];
         match wanted {
             Wanted::Argmax => Selected::Argmax {
@@ -260,28 +271,26 @@ impl DeviceRows for Rows<'_> {
     }
 
     fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
-        let results = &self.backend.results;
-        let k = results.wanted[row].unaltered;
-        (k > 0).then(|| results.unaltered.of_row(row, k))
+        let k = self.results.wanted[row].unaltered;
+        (k > 0).then(|| self.results.unaltered.of_row(row, k))
     }
 
     fn fetch(&mut self, row: usize) -> Result<&[f32]> {
-        let RowWanted { wanted, whole, .. } = self.backend.results.wanted[row];
+        let Self { results, stream, transfers, logits, cols } = self;
+        let RowWanted { wanted, whole, .. } = results.wanted[row];
         if wanted == Wanted::Row {
-            return Ok(&self.backend.results.rows[whole..whole + self.cols]);
+            return Ok(&results.rows[whole..whole + *cols]);
         }
-        let mut fetched = std::mem::take(&mut self.backend.results.fetched);
+        let fetched = &mut results.fetched;
         fetched.clear();
-        let from = self.logits.offset(4 * (row * self.cols) as u64);
-        let mut read = self.backend.read(from, 4 * self.cols, |bytes| fetched.extend(floats(bytes)));
+        let from = logits.offset(4 * (row * *cols) as u64);
+        transfers.read(stream, from, 4 * *cols, |bytes| fetched.extend(floats(bytes)))?;
         // What the row's own logits were is with its tokens on the device.
-        if let (Ok(()), Some((from, bytes))) = (&read, self.backend.results.alterations.tokens_of(row)) {
+        if let Some((from, bytes)) = results.alterations.tokens_of(row) {
             let mut tokens = Vec::with_capacity(bytes);
-            read = self.backend.read(from, bytes, |bytes| tokens.extend_from_slice(bytes));
-            alter::undo(&tokens, &mut fetched);
+            transfers.read(stream, from, bytes, |bytes| tokens.extend_from_slice(bytes))?;
+            alter::undo(&tokens, fetched);
         }
-        self.backend.results.fetched = fetched;
-        read?;
-        Ok(&self.backend.results.fetched)
+        Ok(fetched)
     }
 }

@@ -130,12 +130,12 @@ impl GpuBackend {
             self.upload_activations(&values)?;
             let weights = sample.weights()?;
             for rows in [1].into_iter().chain(MATMUL_ROWS.map(|rows| rows as usize)) {
-                self.linear(&sample.matrix, &x, rows, &mut out)?;
+                self.compute.linear(&sample.matrix, &x, None, rows, &mut out, Format::F32, 0)?;
                 let got = self.to_host(&out, rows, sample.matrix.rows)?.to_vec();
                 self.compare(sample, &weights, &values, rows, &got)?;
             }
         }
-        self.stream.synchronize()?;
+        self.compute.launcher.stream().synchronize()?;
         self.test_memory = None;
         Ok(())
     }
@@ -147,12 +147,15 @@ impl GpuBackend {
         }
         // SAFETY: the copy has run before the host buffer is written again: the products after it are waited for, and
         // after an error it is not written again.
-        unsafe { self.stream.copy_to_device(memory.x.ptr(), &memory.host.as_slice()[..4 * values.len()]) }
+        unsafe {
+            let stream = self.compute.launcher.stream();
+            stream.copy_to_device(memory.x.ptr(), &memory.host.as_slice()[..4 * values.len()])
+        }
     }
 
     fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {
         let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
-        let is_gemv = self.activation_format(ty.matmul_format(), rows).is_f32();
+        let is_gemv = self.compute.activation_format(ty.matmul_format(), rows).is_f32();
         // Rows that were decoded on the host are f16 for both.
         let exact = sample.slices.iter().all(|slice| KernelType::of(slice.file_type).is_some());
         let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };

@@ -2,12 +2,14 @@
 //! is padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose
 //! length differs, come last.
 
+use std::ops::Range;
+
 use super::args::{CopyStepArgs, NO_SLOT};
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
 use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
-use crate::backend::args::validate_batch;
+use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
 
@@ -17,14 +19,26 @@ pub struct StepLimits {
     pub tokens: usize,
     pub seqs: usize,
     pub logits_rows: usize,
-    /// Entries of all sequences' block tables together.
-    pub table_entries: usize,
+    /// KV groups of the model.
+    pub groups: usize,
+    /// Blocks of the longest sequence.
+    pub table_blocks: usize,
 }
 
 impl StepLimits {
     /// The largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
         self.tokens.min(self.seqs).min(self.logits_rows)
+    }
+
+    /// Entries of the block tables of all sequences in all groups.
+    fn table_entries(&self) -> usize {
+        self.seqs.saturating_mul(self.table_blocks).saturating_mul(self.groups)
+    }
+
+    /// Blocks that a step may copy.
+    fn copies(&self) -> usize {
+        self.seqs.saturating_mul(self.groups)
     }
 }
 
@@ -41,6 +55,7 @@ struct Sizes {
     /// Sequences as attention counts them: in batch-invariant mode each token is one.
     attention_seqs: usize,
     logits_rows: usize,
+    groups: usize,
     copies: usize,
     table_entries: usize,
 }
@@ -48,9 +63,10 @@ struct Sizes {
 impl Sizes {
     /// Those of the largest step.
     fn largest(limits: &StepLimits, by_token: bool) -> Self {
-        let StepLimits { tokens, seqs, logits_rows, table_entries } = *limits;
+        let StepLimits { tokens, seqs, logits_rows, groups, .. } = *limits;
         let attention_seqs = if by_token { tokens } else { seqs };
-        Self { tokens, seqs, attention_seqs, logits_rows, copies: seqs, table_entries }
+        let (copies, table_entries) = (limits.copies(), limits.table_entries());
+        Self { tokens, seqs, attention_seqs, logits_rows, groups, copies, table_entries }
     }
 }
 
@@ -62,10 +78,14 @@ const LINE: usize = 32;
 struct Layout {
     token_ids: usize,
     positions: usize,
+    /// Of the first group; those of the next begin so many words behind it.
     slots: usize,
+    slots_of_group: usize,
     q_start: usize,
     context_lens: usize,
+    /// As `slots`. Counted from the start of all groups' tables, which lie one behind the other.
     block_start: usize,
+    block_start_of_group: usize,
     decode_items: usize,
     prefill_items: usize,
     logits_indices: usize,
@@ -82,15 +102,19 @@ impl Layout {
             at += words.next_multiple_of(LINE);
             start
         };
-        let Sizes { tokens, seqs, attention_seqs, logits_rows, copies, table_entries } = sizes;
+        let Sizes { tokens, seqs, attention_seqs, logits_rows, groups, copies, table_entries } = sizes;
         let prefill_items = 2 * (seqs + tokens.div_ceil(LEAST_PREFILL_ROWS));
+        let slots_of_group = tokens.next_multiple_of(LINE);
+        let block_start_of_group = attention_seqs.next_multiple_of(LINE);
         Self {
             token_ids: take(tokens),
             positions: take(tokens),
-            slots: take(tokens),
+            slots: take(groups * slots_of_group),
+            slots_of_group,
             q_start: take(attention_seqs + 1),
             context_lens: take(attention_seqs),
-            block_start: take(attention_seqs),
+            block_start: take(groups * block_start_of_group),
+            block_start_of_group,
             decode_items: take(attention_seqs),
             prefill_items: take(prefill_items),
             logits_indices: take(logits_rows),
@@ -115,11 +139,11 @@ pub struct StepInputs {
     host_on_device: DevicePtr,
     /// Behind the copy that was queued last, or the graph that it is part of: the host's buffer may be written again.
     copied: Event,
-    /// Whether the step's copy is still to be queued.
-    waiting: bool,
     pub shape: StepShape,
     /// Of the batch: last position, sequence, and first row within the sequence of each item of prefill.
     tiles: Vec<(u32, u32, u32)>,
+    /// Of the batch: which of the step's copies are of each group.
+    copies: Vec<Range<usize>>,
     /// Of the batch.
     checked: Vec<Check>,
 }
@@ -131,8 +155,6 @@ pub struct StepShape {
     /// Sequences with one row, to the decode kernel, without padding; and tiles of the others, to the prefill kernel.
     pub decode_items: usize,
     pub prefill_items: usize,
-    pub logits_rows: usize,
-    pub num_copies: usize,
     /// Of the sequences with one row.
     pub context_splits: u32,
     /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
@@ -190,9 +212,9 @@ impl StepInputs {
             host_on_device: host.on_device()?,
             host,
             copied: Event::new(device)?,
-            waiting: false,
             shape: StepShape::default(),
             tiles: Vec::new(),
+            copies: Vec::new(),
             checked: Vec::new(),
         })
     }
@@ -217,28 +239,32 @@ impl StepInputs {
     /// # Errors
     /// `Error::Internal` for a batch that contradicts itself or is larger than the limits.
     pub fn begin(&mut self, batch: &Batch, padded: impl Fn(usize) -> usize) -> Result<()> {
-        self.waiting = false;
         validate_batch(batch)?;
         let (tokens, seqs) = (batch.num_tokens(), batch.num_seqs());
-        let group = match &batch.groups[..] {
-            [] => None,
-            [group] => Some(group),
-            groups => return Err(Error::internal(format!("{} KV groups, the device has one", groups.len()))),
-        };
-        let entries = group.map_or(0, |group| group.block_tables.len());
+        let groups = &batch.groups;
+        let entries: usize = groups.iter().map(|group| group.block_tables.len()).sum();
         let (rows, copies) = (batch.logits_indices.len(), batch.block_copies.len());
-        let StepLimits { tokens: t, seqs: s, logits_rows, table_entries } = self.limits;
-        if tokens > t || seqs > s || rows > logits_rows || entries > table_entries || copies > s {
+        let limits = &self.limits;
+        if tokens > limits.tokens
+            || seqs > limits.seqs
+            || rows > limits.logits_rows
+            || groups.len() > limits.groups
+            || entries > limits.table_entries()
+            || copies > limits.copies()
+        {
             return Err(Error::internal(format!(
-                "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {entries} table entries and {copies} \
-                 copies; the limits are {:?}",
-                self.limits
+                "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {} KV groups, {entries} table entries \
+                 and {copies} copies; the limits are {limits:?}",
+                groups.len()
             )));
+        }
+        if let Some(copy) = batch.block_copies.iter().find(|copy| copy.group as usize >= groups.len()) {
+            return Err(Error::internal(format!("{copy:?} in a batch of {} KV groups", groups.len())));
         }
         let pure_decode = tokens == seqs
             && rows == tokens
             && copies == 0
-            && group.is_some()
+            && !groups.is_empty()
             && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
 
@@ -249,6 +275,7 @@ impl StepInputs {
             seqs: seqs_there,
             attention_seqs: if self.by_token { padded } else { seqs_there },
             logits_rows: if pure_decode { padded } else { rows },
+            groups: groups.len(),
             copies,
             table_entries: entries,
         });
@@ -258,27 +285,47 @@ impl StepInputs {
         let padding = |value: u32| std::iter::repeat_n(value, padded - tokens);
         words.put(at.token_ids, batch.token_ids.iter().copied().chain(padding(0)));
         words.put(at.positions, batch.positions.iter().copied().chain(padding(0)));
-        let slots = group.map_or(&[][..], |group| &group.slot_mapping);
-        words.put(at.slots, slots.iter().copied().chain(padding(NO_SLOT)));
+        for (i, group) in groups.iter().enumerate() {
+            let slots = group.slot_mapping.iter().copied();
+            words.put(at.slots + i * at.slots_of_group, slots.chain(padding(NO_SLOT)));
+        }
         words.put(at.logits_indices, batch.logits_indices.iter().copied().chain(tokens as u32..padded as u32));
-        words.put(at.copies, batch.block_copies.iter().flat_map(|copy| [copy.src, copy.dst]));
-        let tables = group.map_or(&[][..], |group| &group.block_tables);
-        words.put(at.tables, tables.iter().copied());
+        self.copies.clear();
+        let mut copied = 0;
+        for group in 0..groups.len() {
+            let of_group = batch.block_copies.iter().filter(|copy| copy.group as usize == group);
+            let first = copied;
+            for copy in of_group {
+                words.put(at.copies + 2 * copied, [copy.src, copy.dst]);
+                copied += 1;
+            }
+            self.copies.push(first..copied);
+        }
+        words.put(at.tables, groups.iter().flat_map(|group| group.block_tables.iter().copied()));
+        let mut tables = 0;
+        for (i, group) in groups.iter().enumerate() {
+            let start_of = |seq: usize| tables + group.cu_blocks[seq];
+            let at = at.block_start + i * at.block_start_of_group;
+            match self.by_token {
+                true => {
+                    let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |_| seq));
+                    words.put(at, rows.map(start_of).chain(padding(0)));
+                }
+                false => words.put(at, (0..seqs).map(start_of).chain(padding(0))),
+            }
+            tables += group.block_tables.len() as u32;
+        }
 
-        let start_of = |seq: usize| group.map_or(0, |group| group.cu_blocks[seq]);
         self.tiles.clear();
         let mut decode_items = 0;
         if self.by_token {
-            let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |row| (seq, row)));
             words.put(at.q_start, 0..=padded as u32);
             words.put(at.context_lens, batch.positions.iter().map(|position| position + 1).chain(padding(0)));
-            words.put(at.block_start, rows.map(|(seq, _)| start_of(seq)).chain(padding(0)));
             words.put(at.decode_items, 0..padded as u32);
             decode_items = tokens;
         } else {
             words.put(at.q_start, batch.cu_seqlens_q.iter().copied().chain(tokens as u32 + 1..=padded as u32));
             words.put(at.context_lens, batch.context_lens.iter().copied().chain(padding(0)));
-            words.put(at.block_start, (0..seqs).map(start_of).chain(padding(0)));
             for seq in 0..seqs {
                 let rows_of = batch.tokens_of(seq);
                 match rows_of.len() {
@@ -305,28 +352,21 @@ impl StepInputs {
             tokens,
             decode_items,
             prefill_items: self.tiles.len(),
-            logits_rows: rows,
-            num_copies: copies,
             context_splits: context_splits(longest),
             pure_decode,
         };
         self.checked.clear();
-        self.waiting = true;
         Ok(())
     }
 
-    /// Queues the copy of the step's numbers, unless that was done: they are there for whatever is queued after it.
+    /// Queues the copy of the step's numbers: they are there for whatever is queued after it.
     pub fn bring(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
-        if !self.waiting {
-            return Ok(());
-        }
         self.queue_copy(stream, copy_step)?;
         self.mark_copied(stream)
     }
 
     /// The copy alone, as a recording holds it.
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
-        self.waiting = false;
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
         // device's is on this stream, before the copy or behind it.
         unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.ptr(), self.layout.tables) }
@@ -335,7 +375,6 @@ impl StepInputs {
     /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read
     /// the host's memory: the stream has to be waited for before the next step begins.
     pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
-        self.waiting = false;
         self.copied.record(stream)
     }
 
@@ -368,8 +407,8 @@ impl StepInputs {
         self.at(self.layout.positions)
     }
 
-    pub fn slots(&self) -> DevicePtr {
-        self.at(self.layout.slots)
+    pub fn slots(&self, group: usize) -> DevicePtr {
+        self.at(self.layout.slots + group * self.layout.slots_of_group)
     }
 
     pub fn q_start(&self) -> DevicePtr {
@@ -380,10 +419,11 @@ impl StepInputs {
         self.at(self.layout.context_lens)
     }
 
-    pub fn block_start(&self) -> DevicePtr {
-        self.at(self.layout.block_start)
+    pub fn block_start(&self, group: usize) -> DevicePtr {
+        self.at(self.layout.block_start + group * self.layout.block_start_of_group)
     }
 
+    /// Of all groups.
     pub fn block_tables(&self) -> DevicePtr {
         self.at(self.layout.tables)
     }
@@ -400,8 +440,10 @@ impl StepInputs {
         self.at(self.layout.logits_indices)
     }
 
-    pub fn copies(&self) -> DevicePtr {
-        self.at(self.layout.copies)
+    /// Pairs of blocks of a group, and how many there are.
+    pub fn copies(&self, group: usize) -> (DevicePtr, usize) {
+        let copies = self.copies.get(group).cloned().unwrap_or_default();
+        (self.at(self.layout.copies + 2 * copies.start), copies.len())
     }
 }
 

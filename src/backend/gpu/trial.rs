@@ -16,5 +16,6 @@ pub fn case_loader(device: &Device, options: &GpuOptions, rows: usize) -> Result
 /// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of
 /// each.
 pub fn case_limits(rows: usize) -> StepLimits {
-    StepLimits { tokens: rows, seqs: rows.clamp(16, 64), logits_rows: rows, table_entries: 4096 }
+    let seqs = rows.clamp(16, 64);
+    StepLimits { tokens: rows, seqs, logits_rows: rows, groups: 2, table_blocks: 4096usize.div_ceil(seqs) }
 }

@@ -224,7 +224,7 @@ pub fn buckets(most: usize) -> impl Iterator<Item = usize> {
 
 /// From how many rows on the vendor's matrix library is faster than our own kernels: soonest for weights that have 16
 /// bits anyhow, latest where weights are dequantised for each product.
-pub fn vendor_rows(all_16_bit: bool, kept: bool) -> usize {
+pub fn library_rows(all_16_bit: bool, kept: bool) -> usize {
     match (all_16_bit, kept) {
         (true, true) => 9,
         (false, true) => 65,
@@ -236,15 +236,15 @@ pub fn vendor_rows(all_16_bit: bool, kept: bool) -> usize {
 pub const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
 
 /// The format in which a product on the matrix units takes its rows, `on_units` being that of our own kernels (`None`:
-/// the type has none). A single row goes to `gemv`, which takes f32; `vendor_rows` and more to the vendor's library.
+/// the type has none). A single row goes to `gemv`, which takes f32; `library_rows` and more to the vendor's library.
 pub fn activation_format(
     on_units: Option<Format>,
     rows: usize,
     batch_invariant: bool,
-    vendor_rows: Option<usize>,
+    library_rows: Option<usize>,
 ) -> Format {
     match on_units {
-        Some(format) if vendor_rows.is_some_and(|least| rows >= least) && !batch_invariant => format.row_major(),
+        Some(format) if library_rows.is_some_and(|least| rows >= least) && !batch_invariant => format.row_major(),
         Some(format) if rows > 1 || batch_invariant => format,
         _ => Format::F32,
     }

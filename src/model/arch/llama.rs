@@ -1,15 +1,31 @@
 //! `llama`: Llama 1 to 3.x, Mistral, Mixtral, SmolLM2 and others of that shape. The converter permutes q and k so that
 //! RoPE pairs adjacent elements.
 
-use super::{Architecture, Presence};
+use crate::Result;
 use crate::backend::{Activation, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, ModelSpec, Presence};
 
-pub(super) const LLAMA: Architecture = Architecture {
-    name: "llama",
-    rope_kind: RopeKind::Norm,
-    activation: Activation::Silu,
-    qkv_bias: Presence::Optional,
-    attn_output_bias: Presence::Optional,
-    qk_norm: Presence::Absent,
-    experts: Presence::Optional,
-};
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let mut model = keys.model()?;
+    for layer in 0..keys.layers()? {
+        let attention = AttentionSpec {
+            qkv_bias: Presence::Optional,
+            output_bias: Presence::Optional,
+            ..keys.attention(&mut model, layer, RopeKind::Norm)?
+        };
+        let ffn = match keys.opt_u32("expert_count")?.filter(|&count| count > 0) {
+            None => keys.dense(layer, Activation::Silu)?,
+            Some(_) => {
+                // Mixtral's experts are as wide as its key for dense models says.
+                let size = match keys.opt_size("expert_feed_forward_length")? {
+                    Some(size) => size,
+                    None => keys.size_of(layer, "feed_forward_length")?,
+                };
+                Ffn::Experts(keys.experts(&model, size, Activation::Silu)?)
+            }
+        };
+        model.layers.push(LayerSpec { mixer: Mixer::Attention(attention), ffn });
+    }
+    Ok(model)
+}

@@ -1,41 +1,42 @@
-//! What distinguishes the architectures: data, one file each. To add one: a file with a constant, and its entry in
-//! `ALL`. Anything that this data cannot express belongs into `DecoderSpec` first.
+//! The architectures: one file each, whose `spec` says what the model of a file is. To add one: its file, and its entry
+//! in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
 
 mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen3moe;
 
-use crate::backend::{Activation, RopeKind};
+use super::keys::Keys;
+use super::spec::ModelSpec;
+use crate::Result;
+use crate::gguf::GgufFile;
 
-/// Whether a kind of tensor belongs to an architecture.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presence {
-    Absent,
-    Optional,
-    Required,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Architecture {
+struct Architecture {
     /// `general.architecture`, and the prefix of its keys.
-    pub(super) name: &'static str,
-    pub(super) rope_kind: RopeKind,
-    pub(super) activation: Activation,
-    pub(super) qkv_bias: Presence,
-    pub(super) attn_output_bias: Presence,
-    /// RMS norm of each query and key head before RoPE.
-    pub(super) qk_norm: Presence,
-    /// Several feed-forwards a layer, of which a router chooses (`expert_count`).
-    pub(super) experts: Presence,
+    name: &'static str,
+    spec: fn(&Keys<'_>) -> Result<ModelSpec>,
 }
 
-const ALL: [&Architecture; 4] = [&llama::LLAMA, &qwen2::QWEN2, &qwen3::QWEN3, &qwen3moe::QWEN3MOE];
+const ALL: [Architecture; 4] = [
+    Architecture { name: "llama", spec: llama::spec },
+    Architecture { name: "qwen2", spec: qwen2::spec },
+    Architecture { name: "qwen3", spec: qwen3::spec },
+    Architecture { name: "qwen3moe", spec: qwen3moe::spec },
+];
 
-pub(super) fn find(name: &str) -> Option<&'static Architecture> {
-    ALL.into_iter().find(|arch| arch.name == name)
-}
-
-pub(super) fn names() -> String {
-    ALL.map(|arch| arch.name).join(", ")
+impl ModelSpec {
+    /// What the model of a file is.
+    ///
+    /// # Errors
+    /// `Error::ModelFile` naming the key or tensor that is missing, contradictory or not supported.
+    pub fn from_gguf(gguf: &GgufFile) -> Result<Self> {
+        let metadata = gguf.metadata();
+        let name = metadata.str("general.architecture")?;
+        let architecture = ALL.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
+            let names = ALL.each_ref().map(|architecture| architecture.name).join(", ");
+            let problem = format!("architecture '{name}' is not supported; this version runs {names}");
+            metadata.error("general.architecture", problem)
+        })?;
+        (architecture.spec)(&Keys { metadata, gguf, architecture: architecture.name })
+    }
 }

@@ -1,14 +1,18 @@
 //! `qwen2`: Qwen 2 and 2.5: biases on q, k and v.
 
-use super::{Architecture, Presence};
+use crate::Result;
 use crate::backend::{Activation, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::spec::{AttentionSpec, LayerSpec, Mixer, ModelSpec, Presence};
 
-pub(super) const QWEN2: Architecture = Architecture {
-    name: "qwen2",
-    rope_kind: RopeKind::Neox,
-    activation: Activation::Silu,
-    qkv_bias: Presence::Required,
-    attn_output_bias: Presence::Absent,
-    qk_norm: Presence::Absent,
-    experts: Presence::Absent,
-};
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.model()?;
+    for layer in 0..keys.layers()? {
+        let attention =
+            AttentionSpec { qkv_bias: Presence::Required, ..keys.attention(&mut model, layer, RopeKind::Neox)? };
+        let ffn = keys.dense(layer, Activation::Silu)?;
+        model.layers.push(LayerSpec { mixer: Mixer::Attention(attention), ffn });
+    }
+    Ok(model)
+}

@@ -1,4 +1,4 @@
-//! Golden logits through the HIP backend, on the devices of its tests.
+//! Golden logits through the GPU backend, on the devices of its tests.
 
 use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
 use crate::backend::Backend;

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::backend::cpu::CpuLoader;
-use crate::backend::{Backend, KvLayerSpec, LinearPart, Loader, MemoryLedger};
+use crate::backend::{Backend, LinearPart, Loader, MemoryLedger};
 use crate::batch::{Batch, GroupTables};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
-use crate::model::{Decoder, DecoderLimits, DecoderSpec, ModelTensors};
+use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
 use crate::selection::{Wanted, Wish};
 use crate::tensor::TensorView;
@@ -42,18 +42,12 @@ fn load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Model<L::Ba
 fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = DecoderSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let weights = tensors.upload(&gguf, &mut loader, 1 << 40, &mut |_| Ok(()))?;
-    let kv = KvLayerSpec {
-        num_blocks: 512,
-        block_size: BLOCK,
-        num_kv_heads: spec.qkv.num_kv_heads,
-        head_dim: spec.qkv.head_dim,
-        dtype,
-    };
-    let mut decoder = Decoder::new(spec, weights, &mut loader, limits, kv)?;
+    let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
+    let kv_layers = spec.kv_layers(&vec![512; spec.kv_groups.len()], BLOCK, dtype);
+    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok(Model { backend, decoder })
@@ -99,15 +93,14 @@ impl<B: Backend> Model<B> {
 fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = DecoderSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
-    let room = loader.room_beside(&tensors.uploads()).unwrap();
-    let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits);
-    let weights = tensors.upload(&gguf, &mut loader, 0, &mut |_| Ok(())).unwrap();
-    let (num_kv_heads, head_dim) = (spec.qkv.num_kv_heads, spec.qkv.head_dim);
-    let kv = KvLayerSpec { num_blocks: 4, block_size: BLOCK, num_kv_heads, head_dim, dtype: KvCacheDtype::F16 };
-    let decoder = Decoder::new(spec, weights, &mut loader, limits, kv).unwrap();
+    let room = loader.room_beside(tensors.uploads()).unwrap();
+    let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits).unwrap();
+    let weights = tensors.upload(&mut loader, 0, &mut |_| Ok(())).unwrap();
+    let kv_layers = spec.kv_layers(&vec![4; spec.kv_groups.len()], BLOCK, KvCacheDtype::F16);
+    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
     assert_eq!(available - (256 << 20) - room + activations, ledger.weights + ledger.scratch, "{name}");
@@ -149,12 +142,12 @@ fn the_budget_is_what_is_taken() {
 fn weights_that_do_not_fit_are_refused() {
     let file = testdata::file("quant_models/Q4_0.gguf");
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = DecoderSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let weights = load("quant_models/Q4_0.gguf").backend.memory().weights;
     let room = |kilobytes: u64| {
         let machine = Machine::new("refused", kilobytes);
-        CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0).room_beside(&tensors.uploads())
+        CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0).room_beside(tensors.uploads())
     };
     let least = (256 << 10) + weights.div_ceil(1024);
     room(least).unwrap();

@@ -4,7 +4,7 @@ use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, device_type, experts, st
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::gpu::{KernelType, graphs, rehearse, select, step};
-use crate::backend::{Loader, Upload};
+use crate::backend::{Loader, RopeSpec, Upload};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
@@ -18,7 +18,12 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
         }
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
         Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
+        Upload::Rope(spec) => rope_bytes(spec),
     }
+}
+
+pub(super) fn rope_bytes(spec: &RopeSpec) -> u64 {
+    aligned(4 * spec.inv_freq.len() as u64)
 }
 
 pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
@@ -62,7 +67,7 @@ impl GpuLoader {
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
         let step = step::device_bytes(&self.limits, self.options.batch_invariant) + select::device_bytes(&self.limits);
-        let vendor = if self.blas.is_some() { self.vendor_bytes(max_cols) } else { 0 };
+        let vendor = if self.blas.is_some() { self.library_bytes(max_cols) } else { 0 };
         let workspace = vendor + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
         conversion.saturating_add(workspace + self.graph_bytes())
     }

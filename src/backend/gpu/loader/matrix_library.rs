@@ -14,17 +14,17 @@ use crate::error::shortage;
 
 impl GpuLoader {
     /// What the vendor's library needs.
-    pub(super) fn vendor_bytes(&self, max_cols: usize) -> u64 {
-        self.vendor_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes
+    pub(super) fn library_bytes(&self, max_cols: usize) -> u64 {
+        self.library_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes
     }
 
     /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
-    pub(super) fn vendor_weights_bytes(&self, max_cols: usize) -> u64 {
+    pub(super) fn library_weights_bytes(&self, max_cols: usize) -> u64 {
         aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
     }
 
     /// The vendor's matrix library, if it is to serve and is there.
-    fn locate_vendor(&self) -> Option<PathBuf> {
+    fn locate_library(&self) -> Option<PathBuf> {
         if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
             tracing::info!("long prompts use our own matrix kernels: {reason}");
             return None;
@@ -40,9 +40,9 @@ impl GpuLoader {
     /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
     /// shapes of the model, before anything else takes the device's memory. Whatever is wrong with it is said once, and
     /// our own kernels serve. Weights are kept dequantised for it where `spare` has room for them too.
-    pub(super) fn open_vendor(&mut self, uploads: &[Upload<'_>], spare: u64) {
-        let Some(library) = self.locate_vendor() else { return };
-        let needed = self.vendor_bytes(most_cols(uploads));
+    pub(super) fn open_library(&mut self, uploads: &[Upload<'_>], spare: u64) {
+        let Some(library) = self.locate_library() else { return };
+        let needed = self.library_bytes(most_cols(uploads));
         let open = || {
             if needed > spare {
                 return Err(format!("beside weights and KV cache it needs {}", shortage(needed, spare)));
@@ -55,7 +55,7 @@ impl GpuLoader {
             Ok(library) => self.blas = Some(library),
             Err(problem) => {
                 tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
-                self.vendor_problem = Some(problem);
+                self.library_problem = Some(problem);
                 return;
             }
         }

@@ -1,15 +1,16 @@
 //! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
-use super::rows::norm_args;
+use super::rows::{Norm, norm_args};
 use crate::Result;
 use crate::backend::gpu::args::{
     AddExpertsArgs, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
 };
-use crate::backend::gpu::backend::GpuBackend;
-use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Vector, count};
-use crate::backend::gpu::{DevicePtr, tuning};
-use crate::backend::{Activation, ExpertSpec};
+use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
+use crate::backend::gpu::compute::{Compute, Workspace};
+use crate::backend::gpu::launcher::Launcher;
+use crate::backend::gpu::{DevicePtr, GpuBackend, tuning};
+use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
 
 /// Rows of a block of `choose_experts`.
 const ROWS_PER_CHOICE: usize = 8;
@@ -25,43 +26,60 @@ struct Rows {
     share: usize,
 }
 
-impl GpuBackend {
+impl Compute {
+    /// `out += experts(x)`.
+    pub(super) fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
+        let MixExperts { x, experts, rows, work, out } = args;
+        self.mix_experts(
+            x,
+            None,
+            experts,
+            rows,
+            work,
+            out.read_f32("the experts' output", rows, experts.spec.hidden_size)?,
+        )
+    }
+
     /// `residual += experts(n(residual))`, n being the norm.
-    #[allow(clippy::too_many_arguments)] // the op's
-    pub(in super::super) fn run_experts(
+    pub(super) fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
+        let NormExperts { norm, experts, rows, normed, work, residual } = args;
+        let hidden = experts.spec.hidden_size;
+        let out = residual.read_f32("the experts' residual", rows, hidden)?;
+        // The norm of a single row is `gemv`'s; batch-invariant, it is that of all rows.
+        if rows == 1 && !self.launcher.batch_invariant() {
+            return self.mix_experts(residual, Some(norm), experts, rows, work, out);
+        }
+        self.launcher.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
+        self.mix_experts(normed, None, experts, rows, work, out)
+    }
+
+    /// `out += experts(x)`, or that of the norm of `x`, which is one row then.
+    fn mix_experts(
         &mut self,
+        x: &Buffer,
+        norm: Norm<'_>,
         experts: &Experts,
-        norm: (&Vector, f32),
         rows: usize,
-        normed: &mut Buffer,
         work: &mut ExpertWork,
-        residual: &mut Buffer,
+        out: DevicePtr,
     ) -> Result<()> {
         let spec = experts.spec;
-        spec.check_room(rows, &work.spec, work.rows)?;
         let hidden = spec.hidden_size;
-        residual.read_f32("the experts' residual", rows, hidden)?;
         if rows == 0 {
             return Ok(());
         }
-        // The norm of a single row is `gemv`'s; batch-invariant, it is that of all rows.
-        let (x, norm) = if rows == 1 && !self.options.batch_invariant {
-            (&*residual, Some(norm))
-        } else {
-            self.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
-            (&*normed, None)
-        };
-        self.multiply(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
-        self.choose(&spec, rows, work)?;
-        let run = tuning::expert_run(rows * spec.used, spec.num, self.options.batch_invariant);
+        self.linear(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
+        let (launcher, workspace) = (&self.launcher, &self.workspace);
+        launcher.choose(&spec, rows, work)?;
+        let run = tuning::expert_run(rows * spec.used, spec.num, launcher.batch_invariant());
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
-                self.products_of_runs(experts, x, rows, run, formats, work)?;
+                launcher.products_of_runs(experts, x, rows, run, formats, work, workspace)?;
                 work.places
             }
             _ => {
                 let (norm, eps) = norm_args(norm, hidden)?;
-                self.products_of_pairs(experts, x.ptr, norm, eps, rows, work)?;
+                launcher.products_of_pairs(experts, x.ptr, norm, eps, rows, work)?;
                 DevicePtr::NULL
             }
         };
@@ -69,15 +87,17 @@ impl GpuBackend {
             values: work.values.ptr,
             weights: work.weights,
             places,
-            residual: residual.ptr,
+            residual: out,
             cols: count(hidden)?,
             used: count(spec.used)?,
         };
         let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS))?, 1];
         // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.functions.experts()?.add, grid, &args) }
+        unsafe { launcher.launch(&launcher.functions().experts()?.add, grid, &args) }
     }
+}
 
+impl Launcher {
     fn choose(&self, spec: &ExpertSpec, rows: usize, work: &ExpertWork) -> Result<()> {
         let args = ChooseExpertsArgs {
             logits: work.logits.ptr,
@@ -91,7 +111,7 @@ impl GpuBackend {
         };
         let blocks = count(rows.div_ceil(ROWS_PER_CHOICE))?;
         // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
-        unsafe { self.stream.launch(&self.functions.experts()?.choose, [blocks, 1, 1], &args) }
+        unsafe { self.launch(&self.functions().experts()?.choose, [blocks, 1, 1], &args) }
     }
 
     /// Each pair by itself. The results lie in the order of the pairs.
@@ -122,7 +142,7 @@ impl GpuBackend {
                 let out = Rows { ptr: products.offset(4 * first as u64), stride: 2 * ffn, share: 1 };
                 product(matrix, DevicePtr::NULL, x, norm, out)?;
             }
-            self.activate_rows(products, Format::F32, pairs, ffn, gated, Format::F32)?;
+            self.gated_activation(products, Format::F32, pairs, ffn, gated, Format::F32)?;
         }
         let out = Rows { ptr: values, stride: hidden, share: 1 };
         product(&experts.down, DevicePtr::NULL, gated_rows, DevicePtr::NULL, out)
@@ -140,7 +160,7 @@ impl GpuBackend {
         experts: DevicePtr,
         out: Rows,
     ) -> Result<()> {
-        let grid_x = match self.options.batch_invariant {
+        let grid_x = match self.batch_invariant() {
             true => tuning::gemv_blocks(matrix.rows, self.multiprocessors()),
             false => tuning::expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors()),
         };
@@ -168,6 +188,7 @@ impl GpuBackend {
     }
 
     /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.
+    #[allow(clippy::too_many_arguments)] // the op's
     fn products_of_runs(
         &self,
         experts: &Experts,
@@ -176,6 +197,7 @@ impl GpuBackend {
         run: u32,
         [format_in, format_down]: [Format; 2],
         work: &mut ExpertWork,
+        workspace: &Workspace,
     ) -> Result<()> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation: Activation::Silu, .. } =
             experts.spec;
@@ -191,7 +213,7 @@ impl GpuBackend {
             run,
         };
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
-        unsafe { self.stream.launch(&self.functions.experts()?.place, [1, 1, 1], &args)? };
+        unsafe { self.launch(&self.functions().experts()?.place, [1, 1, 1], &args)? };
 
         let args = PrepareArgs {
             x: x.read_f32("the experts' input", rows, hidden)?,
@@ -206,18 +228,18 @@ impl GpuBackend {
             share: count(share)?,
         };
         // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.functions.prepare, [count(pairs)?, 1, 1], &args)? };
+        unsafe { self.launch(&self.functions().prepare, [count(pairs)?, 1, 1], &args)? };
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
         let product = |matrix: &ExpertMatrix, x: DevicePtr, out: DevicePtr, stride: usize| {
-            self.matmul_of_runs(matrix, x, out, stride, run, runs, work.run_experts)
+            self.matmul_of_runs(matrix, x, out, stride, run, runs, work.run_experts, workspace)
         };
         for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
             product(matrix, work.values.ptr, products.offset(4 * first as u64), 2 * ffn)?;
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        self.activate_rows(products, Format::F32, places, ffn, gated, format_down)?;
+        self.gated_activation(products, Format::F32, places, ffn, gated, format_down)?;
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
         product(&experts.down, gated, values, hidden)
     }
@@ -232,6 +254,7 @@ impl GpuBackend {
         run: u32,
         runs: usize,
         run_experts: DevicePtr,
+        workspace: &Workspace,
     ) -> Result<()> {
         let rows = count(runs * run as usize)?;
         let product = MatmulArgs {
@@ -239,8 +262,8 @@ impl GpuBackend {
             x,
             bias: DevicePtr::NULL,
             out,
-            partial: self.partial,
-            counters: self.counters,
+            partial: workspace.partial,
+            counters: workspace.counters,
             out_rows: count(matrix.rows)?,
             cols: count(matrix.cols)?,
             rows,
@@ -250,9 +273,9 @@ impl GpuBackend {
         };
         let args = MatmulExpertsArgs { product, experts: run_experts, expert_bytes: matrix.expert_bytes() };
         let plan = tuning::expert_matmul(run, rows, product.out_rows);
-        let function = self.functions.of(matrix.ty)?.matmul_experts(run)?;
+        let function = self.functions().of(matrix.ty)?.matmul_experts(run)?;
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
-        unsafe { self.stream.launch(function, plan.grid, &args) }
+        unsafe { self.launch(function, plan.grid, &args) }
     }
 }
 

@@ -3,13 +3,14 @@
 //! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, norm_args};
-use crate::backend::Activation;
 use crate::backend::gpu::args::{Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs};
-use crate::backend::gpu::backend::GpuBackend;
 use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
+use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::functions::PairFunctions;
+use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::tuning::{self, MatmulPlan};
-use crate::backend::gpu::{DevicePtr, KernelType, MATMUL_PAIR_ROWS};
+use crate::backend::gpu::{DevicePtr, GpuBackend, KernelType, MATMUL_PAIR_ROWS};
+use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
 use crate::{Error, Result};
 
 /// Blocks along the second dimension of a grid at most.
@@ -37,7 +38,7 @@ impl Product {
     }
 }
 
-impl GpuBackend {
+impl Compute {
     /// What all segments read, if they agree.
     fn matrix_format(&self, matrix: &Matrix, rows: usize) -> Option<Format> {
         let mut formats = matrix.segments.iter().map(|s| self.activation_format(s.ty.matmul_format(), rows));
@@ -55,8 +56,8 @@ impl GpuBackend {
     fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
         let [first, second] = &matrix.segments[..] else { return None };
         let [.., most_rows] = MATMUL_PAIR_ROWS;
-        let wanted = rows <= most_rows as usize && !self.options.batch_invariant;
-        (wanted && self.functions.of_pair([first.ty, second.ty]).is_some()).then_some([first, second])
+        let wanted = rows <= most_rows as usize && !self.launcher.batch_invariant();
+        (wanted && self.launcher.functions().of_pair([first.ty, second.ty]).is_some()).then_some([first, second])
     }
 
     /// Where the rows are in `format`: where they were, else where they have just been `converted` to.
@@ -76,13 +77,13 @@ impl GpuBackend {
             self.convert(x, rows, cols, format)?;
             *converted = Some(format);
         }
-        Ok(self.conversion.ptr)
+        Ok(self.workspace.conversion.ptr)
     }
 
     /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
     /// kernels have neither.
     #[allow(clippy::too_many_arguments)] // the op's, and how its callers differ
-    pub(in super::super) fn multiply(
+    pub(in super::super) fn linear(
         &mut self,
         matrix: &Matrix,
         x: &Buffer,
@@ -104,14 +105,18 @@ impl GpuBackend {
             && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
         {
             let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
-            return if format.is_f32() { self.gemv_pair(pair, &product) } else { self.matmul_pair(pair, &product) };
+            let launcher = &self.launcher;
+            return match format.is_f32() {
+                true => launcher.gemv_pair(pair, &product),
+                false => launcher.matmul_pair(pair, &product, &self.workspace),
+            };
         }
         for segment in &matrix.segments {
             let format = self.activation_format(segment.ty.matmul_format(), rows);
             let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
             match format {
                 Format::F16 | Format::Bf16 => {
-                    let Some(refused) = self.vendor_product(segment, format, &product)? else { continue };
+                    let Some(refused) = self.library_product(segment, format, &product)? else { continue };
                     // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
                     let (first, start) = match out_format {
                         Format::F32 => (refused, start),
@@ -120,56 +125,37 @@ impl GpuBackend {
                     let format = self.activation_format(segment.ty.matmul_format(), rows);
                     let x = self.rows_in(format, x, rows, cols, &mut converted)?;
                     let rest = Product { x, out: start, out_format: Format::F32, ..product };
-                    self.matmul(&segment.rows_from(first, cols), &rest)?;
+                    self.launcher.matmul(&segment.rows_from(first, cols), &rest, &self.workspace)?;
                 }
-                Format::F32 => self.gemv(segment, DevicePtr::NULL, &product)?,
-                Format::F16Tiled | Format::Bf16Tiled => self.matmul(segment, &product)?,
+                Format::F32 => self.launcher.gemv(segment, DevicePtr::NULL, &product)?,
+                Format::F16Tiled | Format::Bf16Tiled => self.launcher.matmul(segment, &product, &self.workspace)?,
             }
         }
         Ok(())
     }
 
-    /// `out = matrix · rms_norm(x)`. For one row the norm is `gemv`'s; else `normed` takes the rows in the matrix'
-    /// format.
-    #[allow(clippy::too_many_arguments)] // the op's
-    pub(in super::super) fn norm_multiply(
-        &mut self,
-        x: &Buffer,
-        norm: Norm<'_>,
-        matrix: &Matrix,
-        rows: usize,
-        normed: &mut Buffer,
-        out: &mut Buffer,
-        out_format: Format,
-    ) -> Result<()> {
+    /// `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s; else `normed` takes the rows in the
+    /// matrix' format.
+    pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
+        let NormLinear { x, norm, matrix, rows, normed, out } = args;
         if self.is_gemv(matrix, rows) {
-            return self.multiply(matrix, x, norm, rows, out, out_format, 0);
+            return self.linear(matrix, x, Some(norm), rows, out, out_format, 0);
         }
         let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
-        self.prepare(x, norm, rows, matrix.cols, normed, format)?;
-        self.multiply(matrix, normed, None, rows, out, out_format, 0)
+        self.launcher.prepare(x, Some(norm), rows, matrix.cols, normed, format)?;
+        self.linear(matrix, normed, None, rows, out, out_format, 0)
     }
 
     /// `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
-    #[allow(clippy::too_many_arguments)] // the op's
-    pub(in super::super) fn norm_gated_multiply(
-        &mut self,
-        x: &Buffer,
-        norm: Norm<'_>,
-        gate_up: &Matrix,
-        activation: Activation,
-        rows: usize,
-        cols: usize,
-        normed: &mut Buffer,
-        products: &mut Buffer,
-        out: &mut Buffer,
-    ) -> Result<()> {
+    pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
+        let cols = args.cols();
+        let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
         if let ([first, ..], Some(up)) = (&gate_up.segments[..], gate_up.up)
             && self.is_gemv(gate_up, rows)
         {
             let Activation::Silu = activation; // the kernel's
             let gate = Segment { rows: gate_up.rows / 2, ..*first };
-            let (norm, eps) = norm_args(norm, gate_up.cols)?;
+            let (norm, eps) = norm_args(Some(norm), gate_up.cols)?;
             let product = Product {
                 x: x.read_f32("norm_gated_linear's input", rows, gate_up.cols)?,
                 norm,
@@ -181,24 +167,25 @@ impl GpuBackend {
                 out_stride: gate.rows,
                 flags: 0,
             };
-            return self.gemv(&gate, up, &product);
+            return self.launcher.gemv(&gate, up, &product);
         }
         // The library's products half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
         // The library would read a bias as 16-bit numbers too.
-        let [segment] = &gate_up.segments[..] else {
-            self.norm_multiply(x, norm, gate_up, rows, normed, products, Format::F32)?;
-            return self.activate(products, activation, rows, cols, out);
-        };
-        let whole = gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias == DevicePtr::NULL;
-        let format = match self.matrix_format(gate_up, rows) {
-            Some(Format::F16) if whole => Format::F16,
+        let format = match (&gate_up.segments[..], self.matrix_format(gate_up, rows)) {
+            ([segment], Some(Format::F16))
+                if gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias == DevicePtr::NULL =>
+            {
+                Format::F16
+            }
             _ => Format::F32,
         };
-        self.norm_multiply(x, norm, gate_up, rows, normed, products, format)?;
-        self.activate(products, activation, rows, cols, out)
+        self.norm_linear(NormLinear { x, norm, matrix: gate_up, rows, normed, out: products }, format)?;
+        self.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out })
     }
+}
 
+impl Launcher {
     /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
     fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
         let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
@@ -207,7 +194,7 @@ impl GpuBackend {
 
     /// In as many launches as the rows need.
     pub(super) fn launch_gemv(&self, ty: KernelType, args: &GemvArgs) -> Result<()> {
-        let function = &self.functions.of(ty)?.gemv;
+        let function = &self.functions().of(ty)?.gemv;
         // Whole rows of x.
         let most = MAX_GRID_Y / args.share * args.share;
         for first in (0..args.rows).step_by(most as usize) {
@@ -220,7 +207,7 @@ impl GpuBackend {
                 ..*args
             };
             // SAFETY: see `ops`.
-            unsafe { self.stream.launch(function, [here.grid_x, here.rows, 1], &here)? };
+            unsafe { self.launch(function, [here.grid_x, here.rows, 1], &here)? };
         }
         Ok(())
     }
@@ -234,41 +221,42 @@ impl GpuBackend {
         };
         let grid = [blocks[0] + blocks[1], args.first.rows, 1];
         // SAFETY: see `ops`.
-        unsafe { self.stream.launch(&self.pair_functions(pair)?.gemv, grid, &args) }
+        unsafe { self.launch(&self.pair_functions(pair)?.gemv, grid, &args) }
     }
 
     /// A product on the matrix units.
-    fn matmul(&self, segment: &Segment, product: &Product) -> Result<()> {
+    fn matmul(&self, segment: &Segment, product: &Product, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.rows)?, count(segment.rows)?, count(product.cols)?);
-        let plan = match self.options.batch_invariant {
+        let plan = match self.batch_invariant() {
             true => tuning::invariant_matmul(rows, out_rows),
             false => tuning::matmul(rows, out_rows, cols, self.multiprocessors()),
         };
-        let args = matmul_args(segment, product, plan, self.partial, self.counters)?;
-        let function = self.functions.of(segment.ty)?.matmul(plan.n)?;
+        let args = matmul_args(segment, product, plan, workspace.partial, workspace.counters)?;
+        let function = self.functions().of(segment.ty)?.matmul(plan.n)?;
         // SAFETY: see `ops`; partial sums and counters have the room that `tuning` keeps to.
-        unsafe { self.stream.launch(function, plan.grid, &args) }
+        unsafe { self.launch(function, plan.grid, &args) }
     }
 
-    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product, workspace: &Workspace) -> Result<()> {
+        let &Workspace { partial, counters, .. } = workspace;
         let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
         let (rows, cols) = (count(product.rows)?, count(product.cols)?);
         let plans = tuning::matmuls(rows, out_rows, cols, self.multiprocessors());
         let [x, y, splits] = plans[0].grid;
-        let partial = self.partial.offset(tuning::partial_bytes(plans[0]));
-        let counters = self.counters.offset(4 * u64::from(x) * u64::from(y));
+        let second_partial = partial.offset(tuning::partial_bytes(plans[0]));
+        let second_counters = counters.offset(4 * u64::from(x) * u64::from(y));
         let args = MatmulPairArgs {
-            first: matmul_args(pair[0], product, plans[0], self.partial, self.counters)?,
-            second: matmul_args(pair[1], product, plans[1], partial, counters)?,
+            first: matmul_args(pair[0], product, plans[0], partial, counters)?,
+            second: matmul_args(pair[1], product, plans[1], second_partial, second_counters)?,
         };
         let function = self.pair_functions(pair)?.matmul(plans[0].n)?;
         // SAFETY: see `ops`; partial sums and counters of both have the room that `tuning` keeps to.
-        unsafe { self.stream.launch(function, [x + plans[1].grid[0], y, splits], &args) }
+        unsafe { self.launch(function, [x + plans[1].grid[0], y, splits], &args) }
     }
 
     fn pair_functions(&self, pair: [&Segment; 2]) -> Result<&PairFunctions> {
         let types = pair.map(|segment| segment.ty);
-        let found = self.functions.of_pair(types);
+        let found = self.functions().of_pair(types);
         found.ok_or_else(|| Error::internal(format!("no kernels of a stack of {types:?} were loaded")))
     }
 }

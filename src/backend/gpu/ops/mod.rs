@@ -1,4 +1,4 @@
-//! The ops: arguments are checked, formats chosen, kernels queued.
+//! The ops of a step: arguments are checked, formats chosen, kernels queued.
 //!
 //! SAFETY of every launch below: the argument struct is the kernel's; addresses come from buffers whose room for the
 //! rows was checked, all of which live as long as the backend; and everything is queued on the one stream, in the order
@@ -6,9 +6,126 @@
 
 mod attention;
 mod experts;
+mod library;
 mod linear;
 mod rows;
-mod vendor;
 
 pub use experts::most_runs;
-pub use vendor::{Kept, Vendor, kept_bytes, piece_rows};
+pub use library::{Kept, Library, kept_bytes, piece_rows};
+
+use super::GpuBackend;
+use super::args::{Format, LINEAR_ADD};
+use super::compute::Compute;
+use super::rehearse::AttentionShape;
+use super::step::StepInputs;
+use crate::Result;
+use crate::backend::{
+    Attention, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
+    NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention,
+};
+use crate::batch::Batch;
+
+/// One step on the GPU, whose numbers are on their way to the device. An op is queued when it returns.
+pub struct GpuStep<'s> {
+    pub(super) compute: &'s mut Compute,
+    pub(super) inputs: &'s mut StepInputs,
+    /// Those that attention was asked for.
+    pub(super) attention_shapes: &'s mut Vec<AttentionShape>,
+    pub(super) batch: &'s Batch,
+    /// Rows of tokens and of logits.
+    pub(super) tokens: usize,
+    pub(super) logits: usize,
+    /// The same rows, where the step is being recorded for every batch of single rows up to so many.
+    pub(super) recorded: Option<usize>,
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Ops<GpuBackend> for GpuStep<'_> {
+    fn num_tokens(&self) -> usize {
+        self.tokens
+    }
+
+    fn num_logits(&self) -> usize {
+        self.logits
+    }
+
+    /// A step takes milliseconds, and what was queued cannot be called back.
+    fn check_interrupt(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn embed(&mut self, args: Embed<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        rows::embed(self, args)
+    }
+
+    fn norm(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        let cols = args.cols();
+        let NormRows { x, norm, rows, out } = args;
+        self.compute.launcher.prepare(x, Some(norm), rows, cols, out, Format::F32)
+    }
+
+    fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        let Linear { x, matrix, rows, out, add } = args;
+        self.compute.linear(matrix, x, None, rows, out, Format::F32, if add { LINEAR_ADD } else { 0 })
+    }
+
+    fn gated_activation(&mut self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        self.compute.gated_activation(args)
+    }
+
+    fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        self.compute.experts(args)
+    }
+
+    fn rope_angles(&mut self, args: RopeAngles<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        attention::rope_angles(self, args)
+    }
+
+    fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        attention::rope_and_store_kv(self, args)
+    }
+
+    fn attention(&mut self, args: Attention<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        attention::attention(self, args)
+    }
+
+    fn gather_rows(&mut self, args: GatherRows<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens, self.logits)?;
+        rows::gather_rows(self, args)
+    }
+
+    fn copy_blocks(&mut self, args: CopyBlocks<'_, GpuBackend>) -> Result<()> {
+        attention::copy_blocks(self, args)
+    }
+}
+
+#[deny(clippy::missing_trait_methods)] // a fusion that falls back to its parts must say so here
+impl Fusions<GpuBackend> for GpuStep<'_> {
+    fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        self.compute.norm_linear(args, Format::F32)
+    }
+
+    fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        self.compute.norm_gated_linear(args)
+    }
+
+    fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        self.compute.norm_experts(args)
+    }
+
+    fn rope_attention(&mut self, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        attention::rope_attention(self, args)
+    }
+}

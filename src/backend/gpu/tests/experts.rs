@@ -1,8 +1,8 @@
 //! What the loader and the op refuse of mixtures of experts, and the memory that they take.
 
 use super::devices::{self, CPU_TARGETS};
-use crate::backend::conformance::{Random, bytes_of, matrix, vector};
-use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Loader, Upload};
+use crate::backend::conformance::{Random, bytes_of, fill, matrix, vector, within};
+use crate::backend::{Activation, ExpertSpec, ExpertTensors, Fusions, Loader, Norm, NormExperts, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -67,8 +67,12 @@ fn steps_keep_to_their_room() {
         let table = matrix(&mut loader, &[1.0; 64], 8).unwrap();
         let [mut residual, mut normed] = [loader.alloc_buffer(8, 8)?, loader.alloc_buffer(8, 8)?];
         let mut backend = loader.finish()?;
-        crate::backend::conformance::fill(&mut backend, &table, 8, &mut residual).unwrap();
-        backend.experts(&experts, &norm, 1e-5, rows, &mut normed, &mut work, &mut residual)
+        fill(&mut backend, &table, 8, &mut residual).unwrap();
+        let norm = Norm { weight: &norm, eps: 1e-5 };
+        within(&mut backend, rows, |step| {
+            let (experts, normed, work, residual) = (&experts, &mut normed, &mut work, &mut residual);
+            step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual })
+        })
     };
     run(spec(4, 2, 8, 8), 3).unwrap();
     run(spec(4, 2, 8, 8), 0).unwrap();

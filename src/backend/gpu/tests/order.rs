@@ -4,8 +4,8 @@
 use super::devices::{self, FAULTY_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix, rows_batch};
 use crate::backend::gpu::upload::Uploader;
-use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend};
-use crate::backend::{Backend, Loader};
+use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
+use crate::backend::{Backend, Embed, Loader, Ops};
 use crate::config::GpuOptions;
 
 /// `hipsim_without`.
@@ -69,10 +69,8 @@ fn a_step_needs_the_wait_for_the_copy_of_the_one_before() {
     let mut backend = loader.finish().unwrap();
     let batch = rows_batch(vec![0]);
     let step = |backend: &mut GpuBackend, out: &mut Buffer| {
-        backend.begin_step(&batch).unwrap();
-        backend.begin_ops(&batch).unwrap();
-        backend.embed(&table, &batch, 1.0, out).unwrap();
-        backend.end_ops().unwrap();
+        let mut ops = |step: &mut GpuStep<'_>| step.embed(Embed { table: &table, scale: 1.0, out: &mut *out });
+        backend.step(&batch, &mut ops).unwrap();
     };
     step(&mut backend, &mut out);
     step(&mut backend, &mut out);

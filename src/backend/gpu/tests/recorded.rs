@@ -4,17 +4,23 @@ use super::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
 use crate::backend::gpu::describe::decode_steps;
 use crate::backend::gpu::{Device, DeviceProperties, GpuLoader, StepLimits, graphs, recorded_steps};
-use crate::backend::{AttentionArgs, Backend, KvLayerSpec, Plan, QkvLayout, RopeKind, RopeSpec, Rotation};
-use crate::batch::{Batch, NULL_BLOCK};
+use crate::backend::{Backend, KvLayerSpec, QkvLayout, RopeKind, RopeSpec, Scoring};
+use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::config::{GpuOptions, KvCacheDtype, Platform};
 use crate::{Error, Result};
 
 const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 };
-const CACHE: KvLayerSpec =
-    KvLayerSpec { num_blocks: 8, block_size: 16, num_kv_heads: 1, head_dim: 16, dtype: KvCacheDtype::F32 };
+const WINDOW: GroupKind = GroupKind::Sliding { window: 20 };
+const CACHE: KvLayerSpec = KvLayerSpec {
+    kind: WINDOW,
+    num_blocks: 8,
+    block_size: 16,
+    num_kv_heads: 1,
+    head_dim: 16,
+    dtype: KvCacheDtype::F32,
+};
 /// Rows of the embedding table, but for a block of NaN.
 const TOKENS: usize = 64;
-const WINDOW: Option<u32> = Some(20);
 
 /// What makes a batch a bad one.
 type Spoil = fn(&mut Batch);
@@ -23,35 +29,24 @@ fn rope() -> RopeSpec {
     RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0], magnitude: 1.0 }
 }
 
-/// A step as the decoder runs it: how it came to run, and attention's output.
-fn step(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<(Plan, Vec<f32>)> {
-    let plan = ops(rig, batch)?;
-    Ok((plan, rig.backend.to_host(&rig.out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
+
+/// A step as the decoder runs it: whether its ops were called or repeated, and attention's output.
+fn step(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<(Came, Vec<f32>)> {
+    let came = if rig.rope_attention(SCORING, Some(batch))? == 0 { Came::Repeated } else { Came::Called };
+    Ok((came, rig.backend.to_host(&rig.out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
+}
+
+/// How the ops of a step came to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Came {
+    Called,
+    Repeated,
 }
 
 /// Lets the device record the steps that it wants, as the decoder does.
 fn rehearse(rig: &mut AttentionRig<GpuLoader>) -> Result<()> {
-    while let Some(batch) = rig.backend.next_rehearsal()? {
-        let outcome = ops(rig, &batch);
-        rig.backend.rehearsed(outcome.map(drop))?;
-    }
-    Ok(())
-}
-
-fn ops(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<Plan> {
-    let rope = rope();
-    let args = AttentionArgs { scale: 1.0, softcap: None, window: WINDOW };
-    let AttentionRig { backend, table, qkv, angles, out, kv, .. } = rig;
-    backend.begin_step(batch)?;
-    let plan = backend.begin_ops(batch)?;
-    if let Plan::Run { .. } = plan {
-        backend.rope_angles(&rope, batch, angles)?;
-        backend.embed(table, batch, 1.0, qkv)?;
-        let rotation = Rotation { norms: [None; 2], eps: 0.0, rope: &rope, angles };
-        backend.rope_attention(qkv, LAYOUT, rotation, args, batch, 0, kv, out)?;
-    }
-    backend.end_ops()?;
-    Ok(plan)
+    rig.rope_attention(SCORING, None).map(drop)
 }
 
 /// A recording may be forbidden: the steps then run op by op and give the same.
@@ -66,15 +61,19 @@ fn without_recordings() {
         rehearse(&mut rig).unwrap();
         let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
         for piece in &pieces {
-            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
-                .unwrap();
+            rig.store(&batch_of(
+                &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],
+                CACHE.block_size,
+                GroupKind::Full,
+            ))
+            .unwrap();
         }
         let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
         batch.logits_indices = vec![0, 1, 2];
         let (first, expected) = step(&mut rig, &batch).unwrap();
         let (second, output) = step(&mut rig, &batch).unwrap();
-        let plan = if graphs == Some(true) { Plan::Replay } else { Plan::Run { rows: 3 } };
-        assert_eq!((first, second), (plan, plan));
+        let came = if graphs == Some(true) { Came::Repeated } else { Came::Called };
+        assert_eq!((first, second), (came, came));
         assert_eq!(output, expected);
         output
     });
@@ -117,16 +116,20 @@ fn a_repeated_step_checks_its_batch() {
     // The window has left its first block behind.
     let long = Piece { first_row: 16, blocks: vec![6, 1, 4], cached: 40, new: 1 };
     for piece in [&short, &long] {
-        rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
-            .unwrap();
+        rig.store(&batch_of(
+            &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],
+            CACHE.block_size,
+            GroupKind::Full,
+        ))
+        .unwrap();
     }
     let mut good = batch_of(&[short, long], CACHE.block_size, WINDOW);
     good.logits_indices = vec![0, 1];
     assert_eq!(good.groups[0].block_tables, [3, NULL_BLOCK, 1, 4]);
 
     let (plan, expected) = step(&mut rig, &good).unwrap();
-    assert_eq!(plan, Plan::Replay);
-    assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+    assert_eq!(plan, Came::Repeated);
+    assert_eq!(step(&mut rig, &good).unwrap(), (Came::Repeated, expected.clone()));
 
     let bad: [(&str, Spoil); 5] = [
         ("KV slot 128", |batch| batch.groups[0].slot_mapping[1] = (CACHE.num_blocks * CACHE.block_size) as u32),
@@ -144,7 +147,7 @@ fn a_repeated_step_checks_its_batch() {
         let error = step(&mut rig, &batch).unwrap_err();
         assert!(matches!(error, Error::Internal { .. } | Error::InvalidRequest { .. }), "{error}");
         assert!(error.to_string().contains(problem), "{error}");
-        assert_eq!(step(&mut rig, &good).unwrap(), (Plan::Replay, expected.clone()));
+        assert_eq!(step(&mut rig, &good).unwrap(), (Came::Repeated, expected.clone()));
     }
 }
 
@@ -161,8 +164,12 @@ fn check_repetitions(target: &str) {
         let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
         let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
         for piece in &pieces {
-            rig.store(&batch_of(&[Piece { cached: 0, new: piece.cached, ..piece.clone() }], CACHE.block_size, None))
-                .unwrap();
+            rig.store(&batch_of(
+                &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],
+                CACHE.block_size,
+                GroupKind::Full,
+            ))
+            .unwrap();
         }
         let steps = [[0, 1, 2], [2, 0, 1], [1, 2, 0]].into_iter().enumerate();
         let steps = steps.map(|(number, order)| {
@@ -172,7 +179,7 @@ fn check_repetitions(target: &str) {
             step(&mut rig, &batch).unwrap()
         });
         let (plans, outputs): (Vec<_>, Vec<_>) = steps.unzip();
-        let repeated = plans.iter().filter(|&&plan| plan == Plan::Replay).count();
+        let repeated = plans.iter().filter(|&&plan| plan == Came::Repeated).count();
         assert_eq!(repeated, if graphs == Some(true) { 3 } else { 0 }, "{target}");
         outputs
     });
@@ -207,7 +214,7 @@ fn repeated_steps_read_their_own_numbers_on_gfx1201() {
 
 /// A rig whose load tests what it is to rely on.
 fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<GpuLoader>> {
-    let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, table_entries: 4096 };
+    let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64 };
     let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
     let mut rig = AttentionRig::with_rope(loader, LAYOUT, CACHE, &rows, rope(), None)?;
@@ -216,7 +223,7 @@ fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<Gpu
 }
 
 /// Two steps of three sequences: how the second came to run, and its output.
-fn two_steps(rig: &mut AttentionRig<GpuLoader>) -> (Plan, Vec<f32>) {
+fn two_steps(rig: &mut AttentionRig<GpuLoader>) -> (Came, Vec<f32>) {
     let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 0, new: 1 });
     let mut batch = batch_of(&pieces, CACHE.block_size, WINDOW);
     batch.logits_indices = vec![0, 1, 2];
@@ -233,7 +240,7 @@ fn graphs_that_read_old_numbers_are_not_used() {
     let described = right.backend.describe();
     assert!(described.contains("decode steps: recorded"), "{described}");
     let (plan, expected) = two_steps(&mut right);
-    assert_eq!(plan, Plan::Replay);
+    assert_eq!(plan, Came::Repeated);
     assert_eq!(
         recorded_steps(&device, &GpuOptions { self_test: true, ..options.clone() }),
         "decode steps: recorded and repeated"
@@ -245,7 +252,7 @@ fn graphs_that_read_old_numbers_are_not_used() {
     for said in [rig.backend.describe(), doctor] {
         assert!(said.contains("op by op") && said.contains("read old numbers (kernel 1 of 300"), "{said}");
     }
-    assert_eq!(two_steps(&mut rig), (Plan::Run { rows: 3 }, expected));
+    assert_eq!(two_steps(&mut rig), (Came::Called, expected));
     devices::late_graphs(&options, false);
     drop((right, rig));
     assert_eq!(device.allocated_bytes(), 0);
@@ -274,7 +281,7 @@ fn a_test_of_graphs_that_fails_fails_no_load() {
         assert!(!faults.disarm(), "{call:?}");
         let described = rig.backend.describe();
         assert!(described.contains("op by op") && described.contains("failed on purpose"), "{described}");
-        assert_eq!(two_steps(&mut rig).0, Plan::Run { rows: 3 });
+        assert_eq!(two_steps(&mut rig).0, Came::Called);
         drop(rig);
         assert_eq!(faults.live(), Live::default(), "{call:?}");
     }

@@ -18,8 +18,8 @@ fn the_order_of_blocks_leaves_no_trace() {
         let mut backend = loader.finish().unwrap();
         fill(&mut backend, &table, 1, &mut logits).unwrap();
         let results = [(); 3].map(|()| {
-            backend.begin_select(&logits, cols, &[Wanted::Argmax.into()]).unwrap();
-            let selection = backend.select(&logits, 1, cols).unwrap();
+            backend.select(&logits, cols, &[Wanted::Argmax.into()]).unwrap();
+            let selection = backend.collect(&logits, 1, cols).unwrap();
             let Selected::Argmax { token, log_sum_exp, .. } = selection.row(0) else { panic!("not what was wanted") };
             (token, log_sum_exp.to_bits())
         });
@@ -47,8 +47,8 @@ fn a_list_without_room_brings_its_row() {
     let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
     let alteration = Some(Alteration { tokens: &tokens, penalties, unaltered: 0 });
     let wish = Wish { wanted: Wanted::Argmax, alteration };
-    backend.begin_select(&logits, cols, &[wish; 2]).unwrap();
-    let mut selection = backend.select(&logits, rows, cols).unwrap();
+    backend.select(&logits, cols, &[wish; 2]).unwrap();
+    let mut selection = backend.collect(&logits, rows, cols).unwrap();
     let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first list has room") };
     let largest = values[140_000..cols].iter().copied().fold(f32::MIN, f32::max);
     assert_eq!((token >= 140_000, logit), (true, largest));

@@ -8,10 +8,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
-use crate::backend::conformance::{Random, fill, vector};
+use crate::backend::conformance::{Random, fill, vector, within};
 use crate::backend::gpu::vendor::blas::{Element, Operands, Product, VendorBlas};
 use crate::backend::gpu::{Buffer, Device, DevicePtr, GpuBackend, Matrix, Stream, Vector, helper, survey_library};
-use crate::backend::{Activation, Backend, LinearPart, Loader, Upload};
+use crate::backend::{Activation, Backend, Fusions, Linear, LinearPart, Loader, Norm, NormGatedLinear, Ops, Upload};
 use crate::config::{EngineArgs, GpuOptions};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
@@ -138,15 +138,15 @@ impl Rig {
             .chunks(COLS)
             .flat_map(|x| weights.chunks(COLS).zip(&bias).map(|(w, b)| dot(w, x) + b).collect::<Vec<_>>())
             .collect();
-        let Self { backend, matrix, gate_up, norm, x: rows, normed, products, out } = self;
-        backend.linear(matrix, rows, ROWS, out).unwrap();
+        let Self { backend, matrix, x: rows, out, .. } = self;
+        within(backend, ROWS, |step| step.linear(Linear { x: rows, matrix, rows: ROWS, out, add: false })).unwrap();
         close("linear", backend.to_host(out, ROWS, OUT).unwrap(), &expected, 1e-4);
-        backend.linear_add(matrix, rows, ROWS, out).unwrap();
+        within(backend, ROWS, |step| step.linear(Linear { x: rows, matrix, rows: ROWS, out, add: true })).unwrap();
         let twice: Vec<f64> = expected.iter().map(|x| 2.0 * x).collect();
-        close("linear_add", backend.to_host(out, ROWS, OUT).unwrap(), &twice, 1e-4);
+        close("linear, added", backend.to_host(out, ROWS, OUT).unwrap(), &twice, 1e-4);
 
-        let silu = Activation::Silu;
-        backend.norm_gated_linear(rows, norm, EPS, gate_up, silu, ROWS, FFN, normed, products, out).unwrap();
+        gated(self).unwrap();
+        let Self { backend, out, .. } = self;
         let (gate, up) = (halves(3, FFN * COLS).0, halves(4, FFN * COLS).0);
         let expected: Vec<f64> = x
             .chunks(COLS)
@@ -162,8 +162,18 @@ impl Rig {
             .collect();
         // Rows and products are rounded to f16.
         close("norm_gated_linear", backend.to_host(out, ROWS, FFN).unwrap(), &expected, 0.5);
-        self.backend.stream.synchronize().unwrap();
+        self.backend.compute.launcher.stream().synchronize().unwrap();
     }
+}
+
+/// The gated product of the normed rows.
+fn gated(rig: &mut Rig) -> crate::Result<()> {
+    let Rig { backend, gate_up, norm, x, normed, products, out, .. } = rig;
+    let norm = Norm { weight: norm, eps: EPS };
+    within(backend, ROWS, |step| {
+        let activation = Activation::Silu;
+        step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows: ROWS, normed, products, out })
+    })
 }
 
 /// Values are some ten large.
@@ -257,11 +267,10 @@ fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     let _alone = alone();
     let Some((device, options, _cache)) = open(helper("")) else { return };
     let mut rig = Rig::load(&device, &options);
-    let Rig { backend, gate_up, norm, x, normed, products, out, .. } = &mut rig;
     devices::misbehave("all-refused");
-    backend.norm_gated_linear(x, norm, EPS, gate_up, Activation::Silu, ROWS, FFN, normed, products, out).unwrap();
+    gated(&mut rig).unwrap();
     devices::misbehave("");
-    assert!(backend.describe().contains("long prompts: matmul ("));
+    assert!(rig.backend.describe().contains("long prompts: matmul ("));
     rig.check();
 }
 

@@ -18,7 +18,7 @@ const MANY_OUTPUTS: usize = 16 << 20;
 pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone, tokens: usize) -> Vec<Product> {
     let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
     let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
-    let least = tuning::vendor_rows(all_16_bit, true);
+    let least = tuning::library_rows(all_16_bit, true);
     let mut all = Vec::new();
     if tokens < least {
         return all;

@@ -8,8 +8,9 @@ use crate::backend::LinearPart;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::arena::Arena;
 use crate::backend::gpu::args::{DequantizeArgs, Format, LINEAR_ADD};
-use crate::backend::gpu::backend::GpuBackend;
 use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
+use crate::backend::gpu::compute::Compute;
+use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
 use crate::backend::gpu::vendor::blas::{self, Element, Operands, VendorBlas};
 use crate::{Error, Result};
@@ -18,7 +19,7 @@ use crate::{Error, Result};
 const TILES_PER_BLOCK: usize = 4;
 
 /// The library, and the device memory that its products need.
-pub struct Vendor {
+pub struct Library {
     pub blas: VendorBlas,
     pub workspace: DevicePtr,
     /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
@@ -73,13 +74,13 @@ pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
     bytes.clone().all(|bytes| bytes <= VENDOR_WEIGHTS_BYTES).then(|| bytes.sum())
 }
 
-impl GpuBackend {
+impl Compute {
     /// Dequantises the segments (with their columns) for which room was reserved.
     pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
         for (segment, cols) in segments {
-            let Some(vendor) = &mut self.vendor else { return Ok(()) };
-            if let Some(place) = vendor.kept.take(segment.tiles, dequantized_bytes(segment.rows, *cols)) {
-                self.dequantize(segment, *cols, 0, segment.rows, place)?;
+            let Some(library) = &mut self.library else { return Ok(()) };
+            if let Some(place) = library.kept.take(segment.tiles, dequantized_bytes(segment.rows, *cols)) {
+                self.launcher.dequantize(segment, *cols, 0, segment.rows, place)?;
             }
         }
         Ok(())
@@ -87,24 +88,24 @@ impl GpuBackend {
 
     /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that
     /// it did not compute. It is not asked again then, and `activation_format` is that of our own kernels.
-    pub(super) fn vendor_product(
+    pub(super) fn library_product(
         &mut self,
         segment: &Segment,
         format: Format,
         product: &Product,
     ) -> Result<Option<usize>> {
-        let Some(vendor) = &mut self.vendor else {
+        let Some(library) = &mut self.library else {
             return Err(Error::internal("row-major activations without a vendor's library"));
         };
-        if let Some(weights) = vendor.kept.find(segment.tiles) {
-            return self.library_product(segment, format, product, 0, segment.rows, weights);
+        if let Some(weights) = library.kept.find(segment.tiles) {
+            return self.product_of_rows(segment, format, product, 0, segment.rows, weights);
         }
-        let weights = vendor.weights;
+        let weights = library.weights;
         let piece_rows = piece_rows(product.cols);
         for first in (0..segment.rows).step_by(piece_rows) {
             let rows = piece_rows.min(segment.rows - first);
-            self.dequantize(segment, product.cols, first, rows, weights)?;
-            if let Some(refused) = self.library_product(segment, format, product, first, rows, weights)? {
+            self.launcher.dequantize(segment, product.cols, first, rows, weights)?;
+            if let Some(refused) = self.product_of_rows(segment, format, product, first, rows, weights)? {
                 return Ok(Some(refused));
             }
         }
@@ -112,33 +113,20 @@ impl GpuBackend {
     }
 
     /// Goes on without the library, which was warned of once. It stays open: recorded steps may hold what it launched.
-    fn give_up_vendor(&mut self, refusal: blas::Refusal) {
-        let Some(vendor) = &mut self.vendor else { return };
-        let library = vendor.blas.file().display();
-        tracing::warn!(%library, refusal, "the matrix library refuses a product; our own kernels serve from here on");
-        vendor.refusal = Some(refusal);
+    fn give_up_library(&mut self, refusal: blas::Refusal) {
+        let Some(library) = &mut self.library else { return };
+        let file = library.blas.file().display();
+        tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
+        library.refusal = Some(refusal);
         // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
-        if self.conversion.bytes < vendor.weights_bytes {
-            self.conversion = Buffer { ptr: vendor.weights, bytes: vendor.weights_bytes, format: Format::F32 };
+        if self.workspace.conversion.bytes < library.weights_bytes {
+            self.workspace.conversion =
+                Buffer { ptr: library.weights, bytes: library.weights_bytes, format: Format::F32 };
         }
     }
 
-    /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
-    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: DevicePtr) -> Result<()> {
-        let num_tiles = rows.div_ceil(TILE_ROWS);
-        let args = DequantizeArgs {
-            weights: segment.tiles.offset(segment.ty.matrix_bytes(first, cols)),
-            out,
-            num_tiles: count(num_tiles)?,
-            cols: count(cols)?,
-        };
-        let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(TILES_PER_BLOCK))?;
-        // SAFETY: see `ops`; the rows fit where they go.
-        unsafe { self.stream.launch(&self.functions.of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
-    }
-
     /// The product of those rows, which lie dequantised at `weights`; `first` where the library refused it.
-    fn library_product(
+    fn product_of_rows(
         &mut self,
         segment: &Segment,
         format: Format,
@@ -147,7 +135,7 @@ impl GpuBackend {
         rows: usize,
         weights: DevicePtr,
     ) -> Result<Option<usize>> {
-        let Some(vendor) = &mut self.vendor else {
+        let Some(library) = &mut self.library else {
             return Err(Error::internal("a library's product without the library"));
         };
         let wanted = blas::Product {
@@ -165,14 +153,30 @@ impl GpuBackend {
             x: product.x,
             bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
             out: product.out_of(segment).offset(product.out_format.element_bytes() * first as u64),
-            workspace: vendor.workspace,
+            workspace: library.workspace,
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
-        let refusal = unsafe { vendor.blas.multiply(&self.stream, wanted, operands)? };
+        let refusal = unsafe { library.blas.multiply(self.launcher.stream(), wanted, operands)? };
         Ok(refusal.err().map(|refusal| {
-            self.give_up_vendor(refusal);
+            self.give_up_library(refusal);
             first
         }))
+    }
+}
+
+impl Launcher {
+    /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
+    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: DevicePtr) -> Result<()> {
+        let num_tiles = rows.div_ceil(TILE_ROWS);
+        let args = DequantizeArgs {
+            weights: segment.tiles.offset(segment.ty.matrix_bytes(first, cols)),
+            out,
+            num_tiles: count(num_tiles)?,
+            cols: count(cols)?,
+        };
+        let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(TILES_PER_BLOCK))?;
+        // SAFETY: see `ops`; the rows fit where they go.
+        unsafe { self.launch(&self.functions().of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
     }
 }
 

@@ -1,6 +1,6 @@
-//! Arguments of the backend's operations: plain data, checked once before any pointer is formed.
+//! What a model asks of a device, as plain data: layouts, RoPE, shares of the KV pool, tensors to upload.
 
-use crate::batch::Batch;
+use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -27,16 +27,6 @@ pub struct RopeSpec {
     pub inv_freq: Vec<f32>,
     /// Factor on cos and sin (YaRN's and longrope's attention factor), else 1.
     pub magnitude: f32,
-}
-
-/// What makes q and k of what was projected: RMSNorm per head where given, then RoPE.
-pub struct Rotation<'a, Vector, Buffer> {
-    /// Of q and of k.
-    pub norms: [Option<&'a Vector>; 2],
-    pub eps: f32,
-    pub rope: &'a RopeSpec,
-    /// Those of `rope`, for the batch's rows.
-    pub angles: &'a Buffer,
 }
 
 /// How q, k and v lie in one row of the stacked projection: `[num_heads | num_kv_heads | num_kv_heads] * head_dim`.
@@ -73,16 +63,6 @@ impl QkvLayout {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionArgs {
-    /// Factor on q·k before the softmax.
-    pub scale: f32,
-    /// `cap * tanh(score / cap)`, where the model has it.
-    pub softcap: Option<f32>,
-    /// A token attends to itself and the `window - 1` tokens before it.
-    pub window: Option<u32>,
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     Silu,
@@ -91,6 +71,8 @@ pub enum Activation {
 /// One layer's share of the KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayerSpec {
+    /// What the layer's tokens attend to.
+    pub kind: GroupKind,
     pub num_blocks: usize,
     pub block_size: usize,
     pub num_kv_heads: usize,
@@ -99,6 +81,23 @@ pub struct KvLayerSpec {
 }
 
 impl KvLayerSpec {
+    /// Position of the first token that the token at `position` attends to.
+    pub fn first_key(&self, position: u32) -> u32 {
+        match self.kind {
+            GroupKind::Full => 0,
+            GroupKind::Sliding { window } => (position + 1).saturating_sub(window),
+        }
+    }
+
+    /// # Errors
+    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it.
+    pub fn validate(&self) -> Result<()> {
+        match self.kind {
+            GroupKind::Sliding { window: 0 } => Err(Error::internal("a KV layer with a window of no tokens")),
+            GroupKind::Full | GroupKind::Sliding { .. } => Ok(()),
+        }
+    }
+
     /// Bytes of K and V of one block.
     pub fn block_bytes(&self) -> Option<u64> {
         let element = match self.dtype {
@@ -124,36 +123,4 @@ impl MemoryLedger {
     pub fn total(&self) -> u64 {
         self.weights + self.kv_cache + self.scratch + self.other
     }
-}
-
-/// Checks that the parts of a batch fit each other, so that the ops may index without asking again. Block ids and slots
-/// are checked where they are used, against the pool.
-///
-/// # Errors
-/// `Error::Internal`: batches are made by the scheduler, never by a caller.
-pub fn validate_batch(batch: &Batch) -> Result<()> {
-    let (n, s) = (batch.num_tokens(), batch.num_seqs());
-    let ensure = |ok: bool, what: &str| {
-        if ok { Ok(()) } else { Err(Error::internal(format!("batch of {n} tokens, {s} sequences: {what}"))) }
-    };
-    ensure(batch.positions.len() == n, "positions are not one per token")?;
-    ensure(is_cumulative(&batch.cu_seqlens_q, s, n), "cu_seqlens_q does not cut the tokens into sequences")?;
-    for seq in 0..s {
-        let positions = &batch.positions[batch.tokens_of(seq)];
-        ensure(positions.is_sorted_by(|a, b| a < b), "positions do not increase")?;
-        ensure(positions.last().is_none_or(|&last| last < batch.context_lens[seq]), "a token is beyond its context")?;
-    }
-    for group in &batch.groups {
-        ensure(group.slot_mapping.len() == n, "slots are not one per token")?;
-        ensure(is_cumulative(&group.cu_blocks, s, group.block_tables.len()), "cu_blocks does not cut block_tables")?;
-    }
-    ensure(batch.logits_indices.iter().all(|&index| (index as usize) < n), "logits of a token that is not there")
-}
-
-/// Whether `offsets` cuts `total` things into `parts` runs.
-fn is_cumulative(offsets: &[u32], parts: usize, total: usize) -> bool {
-    offsets.len() == parts + 1
-        && offsets[0] == 0
-        && offsets.is_sorted()
-        && offsets.last().is_some_and(|&last| last as usize == total)
 }

@@ -1,0 +1,286 @@
+//! Arguments that contradict each other: every op refuses them before anything is computed.
+
+use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
+use crate::backend::{
+    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GatedActivation, GatherRows,
+    KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms,
+    QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
+};
+use crate::batch::{Batch, GroupKind, GroupTables};
+use crate::config::KvCacheDtype;
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Tokens of a step, so many that no op's rows fit into a buffer of one: devices round its size up.
+const TOKENS: usize = 66;
+const COLS: usize = 256;
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128 };
+const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
+
+pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
+    tally.group("arguments that are refused");
+    tally.begin("arguments that contradict each other")?;
+    let mut loader = loader(TOKENS)?;
+    let mut random = Random(1);
+    let square = matrix(&mut loader, &random.values(COLS * COLS), COLS)?;
+    let halves = random.values(COLS / 2 * COLS);
+    let gate_up = stack(&mut loader, &[&halves, &halves], COLS)?;
+    let norms = [vector(&mut loader, &random.values(COLS))?, vector(&mut loader, &random.values(COLS / 2))?];
+    let head_norm = vector(&mut loader, &random.values(LAYOUT.head_dim))?;
+    let wide = RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0; LAYOUT.head_dim], magnitude: 1.0 };
+    let whole = RopeSpec { inv_freq: vec![1.0; LAYOUT.head_dim / 2], ..wide.clone() };
+    let (rope, wide_rope) = (loader.upload_rope(&whole)?, loader.upload_rope(&wide)?);
+    let KvLayerSpec { num_kv_heads, head_dim, .. } = spec(LAYOUT);
+    let mut kv = kv_layer(&mut loader, spec(LAYOUT))?;
+    let mut other_kv = kv_layer(&mut loader, spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, num_heads: 1 }))?;
+    let experts_spec = |used| ExpertSpec {
+        num: 2,
+        used,
+        hidden_size: COLS,
+        ffn_size: 16,
+        activation: Activation::Silu,
+        normalize: true,
+        scale: 1.0,
+    };
+    let data = bytes_of(&random.values(2 * 16 * COLS));
+    let view = |rows, cols| TensorView {
+        name: "experts",
+        ggml_type: GgmlType::F32,
+        rows,
+        cols,
+        data: &data[..4 * rows * cols],
+    };
+    let (router, gate, down) = (view(2, COLS), view(2 * 16, COLS), view(2 * COLS, 16));
+    let tensors = ExpertTensors { spec: experts_spec(1), router, gate, up: gate, down };
+    let experts = loader.upload_experts(&tensors, &mut |_| Ok(()))?;
+    let mut work = loader.alloc_expert_work(&experts_spec(1), TOKENS)?;
+    let mut small_work = loader.alloc_expert_work(&experts_spec(1), 1)?;
+    let mut other_work = loader.alloc_expert_work(&experts_spec(2), TOKENS)?;
+    let mut buffers = Vec::new();
+    for rows in [TOKENS, TOKENS, TOKENS, TOKENS, TOKENS, 1, 1] {
+        buffers.push(loader.alloc_buffer(rows, if rows == 1 { 1 } else { 2 * COLS })?);
+    }
+    let Ok([x, angles, mut normed, mut products, mut out, mut small, small_angles]) =
+        <[BufferOf<L>; 7]>::try_from(buffers)
+    else {
+        return Err(Error::internal("not the buffers that were made"));
+    };
+    let mut backend = loader.finish()?;
+    let ids = (0..TOKENS as u32).map(|i| i % COLS as u32).collect::<Vec<_>>();
+    let slots = GroupTables {
+        slot_mapping: (0..TOKENS as u32).collect(),
+        block_tables: (0..TOKENS.div_ceil(16) as u32).collect(),
+        cu_blocks: vec![0, TOKENS.div_ceil(16) as u32],
+    };
+    let batch = Batch { logits_indices: (0..TOKENS as u32).collect(), groups: vec![slots], ..rows_batch(ids) };
+    let rows = TOKENS;
+    let (norm, short_norm) = (Norm { weight: &norms[0], eps: 1e-5 }, Norm { weight: &norms[1], eps: 1e-5 });
+    let activation = Activation::Silu;
+
+    // Each op with arguments that are right, and then with one that is not.
+    macro_rules! refused {
+        ($what:literal, $step:ident, $right:expr, $($wrong:expr),+ $(,)?) => {{
+            backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $right)?;
+            $(
+                let outcome = backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $wrong);
+                let verdict = match outcome {
+                    Err(Error::Internal { .. }) => Ok(0.0),
+                    Err(error) => Err(format!("ends in another error: {error}")),
+                    Ok(()) => Err(format!("accepts {}", stringify!($wrong))),
+                };
+                tally.judge($what, 1, verdict);
+            )+
+        }};
+    }
+    let table = &square;
+    refused!(
+        "embed",
+        step,
+        step.embed(Embed { table, scale: 1.0, out: &mut out }),
+        step.embed(Embed { table, scale: 1.0, out: &mut small }),
+    );
+    refused!(
+        "norm",
+        step,
+        step.norm(NormRows { x: &x, norm, rows, out: &mut out }),
+        step.norm(NormRows { x: &small, norm, rows, out: &mut out }),
+        step.norm(NormRows { x: &x, norm, rows, out: &mut small }),
+        step.norm(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out }),
+    );
+    refused!(
+        "linear",
+        step,
+        step.linear(Linear { x: &x, matrix: &square, rows, out: &mut out, add: true }),
+        step.linear(Linear { x: &small, matrix: &square, rows, out: &mut out, add: false }),
+        step.linear(Linear { x: &x, matrix: &square, rows, out: &mut small, add: true }),
+    );
+    refused!(
+        "gated_activation",
+        step,
+        step.gated_activation(GatedActivation { gate_up: &x, activation, rows, cols: COLS / 2, out: &mut out }),
+        step.gated_activation(GatedActivation { gate_up: &small, activation, rows, cols: COLS / 2, out: &mut out }),
+        step.gated_activation(GatedActivation { gate_up: &x, activation, rows, cols: COLS / 2, out: &mut small }),
+    );
+    refused!(
+        "experts",
+        step,
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut out }),
+        step.experts(MixExperts { x: &small, experts: &experts, rows, work: &mut work, out: &mut out }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut small_work, out: &mut out }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut other_work, out: &mut out }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut small }),
+    );
+    refused!(
+        "rope_angles",
+        step,
+        step.rope_angles(RopeAngles { rope: &wide_rope, out: &mut out }),
+        step.rope_angles(RopeAngles { rope: &wide_rope, out: &mut small }),
+    );
+    let plain = Rotation { norms: None, rope: &rope, angles: &angles };
+    let uneven = QkvLayout { num_heads: 3, num_kv_heads: 2, ..LAYOUT };
+    let too_wide = Rotation { rope: &wide_rope, ..plain };
+    let no_angles = Rotation { angles: &small_angles, ..plain };
+    let misfits = Rotation { norms: Some(QkNorms { q: &head_norm, k: &norms[0], eps: 1e-5 }), ..plain };
+    let (layout, group, scoring) = (LAYOUT, 0, SCORING);
+    refused!(
+        "rope_and_store_kv",
+        step,
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut small, layout, rotation: plain, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout: uneven, rotation: plain, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group, kv: &mut other_kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: too_wide, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: no_angles, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: misfits, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group: 1, kv: &mut kv }),
+    );
+    refused!(
+        "attention",
+        step,
+        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &small, layout, scoring, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout: uneven, scoring, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &other_kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &kv, out: &mut small }),
+        step.attention(Attention { qkv: &x, layout, scoring, group: 1, kv: &kv, out: &mut out }),
+    );
+    refused!(
+        "gather_rows",
+        step,
+        step.gather_rows(GatherRows { x: &x, cols: COLS, out: &mut out }),
+        step.gather_rows(GatherRows { x: &small, cols: COLS, out: &mut out }),
+        step.gather_rows(GatherRows { x: &x, cols: COLS, out: &mut small }),
+    );
+    let matrix = &square;
+    refused!(
+        "norm_linear",
+        step,
+        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut normed, out: &mut out }),
+        step.norm_linear(NormLinear { x: &x, norm: short_norm, matrix, rows, normed: &mut normed, out: &mut out }),
+        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut small, out: &mut out }),
+        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut normed, out: &mut small }),
+    );
+    let gate_up = &gate_up;
+    refused!(
+        "norm_gated_linear",
+        step,
+        step.norm_gated_linear(NormGatedLinear {
+            x: &x,
+            norm,
+            gate_up,
+            activation,
+            rows,
+            normed: &mut normed,
+            products: &mut products,
+            out: &mut out
+        }),
+        step.norm_gated_linear(NormGatedLinear {
+            x: &small,
+            norm,
+            gate_up,
+            activation,
+            rows,
+            normed: &mut normed,
+            products: &mut products,
+            out: &mut out
+        }),
+        step.norm_gated_linear(NormGatedLinear {
+            x: &x,
+            norm: short_norm,
+            gate_up,
+            activation,
+            rows,
+            normed: &mut normed,
+            products: &mut products,
+            out: &mut small
+        }),
+    );
+    refused!(
+        "norm_experts",
+        step,
+        step.norm_experts(NormExperts {
+            norm,
+            experts: &experts,
+            rows,
+            normed: &mut normed,
+            work: &mut work,
+            residual: &mut out
+        }),
+        step.norm_experts(NormExperts {
+            norm: short_norm,
+            experts: &experts,
+            rows,
+            normed: &mut normed,
+            work: &mut work,
+            residual: &mut out
+        }),
+        step.norm_experts(NormExperts {
+            norm,
+            experts: &experts,
+            rows,
+            normed: &mut small,
+            work: &mut work,
+            residual: &mut out
+        }),
+    );
+    refused!(
+        "rope_attention",
+        step,
+        step.rope_attention(RopeAttention {
+            qkv: &mut out,
+            layout,
+            rotation: plain,
+            scoring,
+            group,
+            kv: &mut kv,
+            out: &mut products
+        }),
+        step.rope_attention(RopeAttention {
+            qkv: &mut out,
+            layout,
+            rotation: plain,
+            scoring,
+            group,
+            kv: &mut kv,
+            out: &mut small
+        }),
+        step.rope_attention(RopeAttention {
+            qkv: &mut out,
+            layout,
+            rotation: plain,
+            scoring,
+            group,
+            kv: &mut other_kv,
+            out: &mut products
+        }),
+    );
+    Ok(())
+}
+
+/// A layer of full attention with room for the step.
+fn spec(layout: QkvLayout) -> KvLayerSpec {
+    let QkvLayout { num_kv_heads, head_dim, .. } = layout;
+    let (kind, num_blocks, dtype) = (GroupKind::Full, TOKENS.div_ceil(16), KvCacheDtype::F16);
+    KvLayerSpec { kind, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }
+}

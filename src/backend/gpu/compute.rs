@@ -1,0 +1,43 @@
+//! What the ops of every step compute with, beside the step's own numbers: the launcher, the workspace, and the matrix
+//! library where there is one.
+
+use super::DevicePtr;
+use super::args::Format;
+use super::buffer::Buffer;
+use super::launcher::Launcher;
+use super::ops::Library;
+use super::tuning;
+
+/// Memory that ops use in turn.
+pub struct Workspace {
+    /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
+    pub partial: DevicePtr,
+    pub counters: DevicePtr,
+    /// Rows on their way from one format to another.
+    pub conversion: Buffer,
+}
+
+pub struct Compute {
+    pub launcher: Launcher,
+    pub workspace: Workspace,
+    pub library: Option<Library>,
+    /// What all matrices take on the matrix units, if they agree.
+    pub common: Option<Format>,
+}
+
+impl Compute {
+    /// From how many rows on the vendor's library serves; `None` where there is none.
+    pub fn library_rows(&self) -> Option<usize> {
+        self.library.as_ref().filter(|library| library.refusal.is_none()).map(|library| library.least_rows)
+    }
+
+    /// Whether the vendor's library has refused a product, so that it is not asked any more.
+    pub fn library_refused(&self) -> bool {
+        self.library.as_ref().is_some_and(|library| library.refusal.is_some())
+    }
+
+    /// The format in which a product takes its activations, `on_units` being that of the matrix kernels.
+    pub fn activation_format(&self, on_units: Option<Format>, rows: usize) -> Format {
+        tuning::activation_format(on_units, rows, self.launcher.batch_invariant(), self.library_rows())
+    }
+}

@@ -1,0 +1,60 @@
+//! What comes from the device to the host, through one page-locked area; and whether anything that was queued may still
+//! use page-locked memory.
+
+use super::{Device, DevicePtr, HostBuffer, Stream};
+use crate::Result;
+
+/// Bytes that come to the host at once.
+const STAGING_BYTES: usize = 4 << 20;
+
+pub struct Transfers {
+    staging: HostBuffer,
+    /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to
+    /// its end.
+    unsettled: bool,
+}
+
+impl Transfers {
+    pub fn new(device: &Device) -> Result<Self> {
+        Ok(Self { staging: HostBuffer::new(device, STAGING_BYTES)?, unsettled: false })
+    }
+
+    /// Work that uses page-locked memory is about to be queued.
+    pub fn begin(&mut self) {
+        self.unsettled = true;
+    }
+
+    /// Nothing that was queued uses page-locked memory, but for what an event marks.
+    pub fn settled(&mut self) {
+        self.unsettled = false;
+    }
+
+    /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and
+    /// what was queued before a failed launch runs all the same: both may still read or write page-locked memory, which
+    /// the next step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
+    pub fn settle(&mut self, stream: &Stream) -> Result<()> {
+        if self.unsettled {
+            stream.synchronize()?;
+            self.unsettled = false;
+        }
+        Ok(())
+    }
+
+    /// Brings `bytes` of device memory to the host, piece by piece, and shows each piece to `take`.
+    pub fn read(&mut self, stream: &Stream, from: DevicePtr, bytes: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let piece = (bytes - done).min(STAGING_BYTES);
+            let to = &mut self.staging.as_mut_slice()[..piece];
+            self.unsettled = true;
+            // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as
+            // long as the backend lives.
+            unsafe { stream.copy_to_host(to, from.offset(done as u64))? };
+            stream.synchronize()?;
+            self.unsettled = false;
+            take(&self.staging.as_slice()[..piece]);
+            done += piece;
+        }
+        Ok(())
+    }
+}

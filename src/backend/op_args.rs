@@ -1,0 +1,351 @@
+//! Arguments of the ops (`ops`), with names. `validate` is the one place where shapes are compared: after it, a device
+//! may index by them without asking again.
+
+use super::Backend;
+use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
+use super::specs::{Activation, QkvLayout};
+use crate::{Error, Result};
+
+/// Weights and epsilon of an RMS norm.
+pub struct Norm<'a, B: Backend> {
+    pub weight: &'a B::Vector,
+    pub eps: f32,
+}
+
+impl<B: Backend> Clone for Norm<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Norm<'_, B> {}
+
+impl<B: Backend> Norm<'_, B> {
+    fn check(&self, len: usize) -> Result<()> {
+        match self.weight.elements() == len {
+            true => Ok(()),
+            false => Err(Error::internal(format!("a norm of {} elements for {len}", self.weight.elements()))),
+        }
+    }
+}
+
+fn check_room<T: BufferShape>(what: &str, buffer: &T, rows: usize, cols: usize) -> Result<()> {
+    match buffer.holds(rows, cols) {
+        true => Ok(()),
+        false => Err(Error::internal(format!("{what} has no room for {rows} rows of {cols}: {}", buffer.room()))),
+    }
+}
+
+/// See `Ops::embed`.
+pub struct Embed<'a, B: Backend> {
+    pub table: &'a B::Matrix,
+    pub scale: f32,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> Embed<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        check_room("embed's output", self.out, tokens, self.table.cols())
+    }
+}
+
+/// See `Ops::norm`.
+pub struct NormRows<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub norm: Norm<'a, B>,
+    pub rows: usize,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> NormRows<'_, B> {
+    pub fn cols(&self) -> usize {
+        self.norm.weight.elements()
+    }
+
+    pub fn validate(&self) -> Result<()> {
+        check_room("norm's input", self.x, self.rows, self.cols())?;
+        check_room("norm's output", self.out, self.rows, self.cols())
+    }
+}
+
+/// See `Ops::linear`.
+pub struct Linear<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub matrix: &'a B::Matrix,
+    pub rows: usize,
+    pub out: &'a mut B::Buffer,
+    /// Whether the products are added to what `out` holds.
+    pub add: bool,
+}
+
+impl<B: Backend> Linear<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_room("linear's input", self.x, self.rows, self.matrix.cols())?;
+        check_room("linear's output", self.out, self.rows, self.matrix.rows())
+    }
+}
+
+/// See `Ops::gated_activation`.
+pub struct GatedActivation<'a, B: Backend> {
+    pub gate_up: &'a B::Buffer,
+    pub activation: Activation,
+    pub rows: usize,
+    /// Of the output.
+    pub cols: usize,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> GatedActivation<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_room("gate and up", self.gate_up, self.rows, self.cols.saturating_mul(2))?;
+        check_room("the activation's output", self.out, self.rows, self.cols)
+    }
+}
+
+/// See `Ops::experts`.
+pub struct MixExperts<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub experts: &'a B::Experts,
+    pub rows: usize,
+    /// Intermediate results; every layer uses them in turn.
+    pub work: &'a mut B::ExpertWork,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> MixExperts<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_experts::<B>(self.experts, self.work, self.rows)?;
+        let hidden = self.experts.spec().hidden_size;
+        check_room("the experts' input", self.x, self.rows, hidden)?;
+        check_room("the experts' output", self.out, self.rows, hidden)
+    }
+}
+
+fn check_experts<B: Backend>(experts: &B::Experts, work: &B::ExpertWork, rows: usize) -> Result<()> {
+    let (spec, (room, most)) = (experts.spec(), work.room());
+    spec.check_room(rows, room, most)
+}
+
+/// See `Ops::rope_angles`.
+pub struct RopeAngles<'a, B: Backend> {
+    pub rope: &'a B::Rope,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> RopeAngles<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        check_room("the buffer of angles", self.out, tokens, 2 * self.rope.num_pairs())
+    }
+}
+
+/// RMS norms of each head of q and of k.
+pub struct QkNorms<'a, B: Backend> {
+    pub q: &'a B::Vector,
+    pub k: &'a B::Vector,
+    pub eps: f32,
+}
+
+impl<B: Backend> Clone for QkNorms<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for QkNorms<'_, B> {}
+
+/// What makes q and k of what was projected: norms where given, then RoPE.
+pub struct Rotation<'a, B: Backend> {
+    pub norms: Option<QkNorms<'a, B>>,
+    pub rope: &'a B::Rope,
+    /// Those of `rope`, for the step's tokens.
+    pub angles: &'a B::Buffer,
+}
+
+impl<B: Backend> Clone for Rotation<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B: Backend> Copy for Rotation<'_, B> {}
+
+/// See `Ops::rope_and_store_kv`.
+pub struct RopeAndStore<'a, B: Backend> {
+    pub qkv: &'a mut B::Buffer,
+    pub layout: QkvLayout,
+    pub rotation: Rotation<'a, B>,
+    /// KV group of the model that the layer is of.
+    pub group: usize,
+    pub kv: &'a mut B::KvLayer,
+}
+
+impl<B: Backend> RopeAndStore<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        check_rotation(self.layout, &self.rotation, self.kv, tokens)?;
+        check_room("qkv", self.qkv, tokens, self.layout.cols())
+    }
+}
+
+fn check_rotation<B: Backend>(
+    layout: QkvLayout,
+    rotation: &Rotation<'_, B>,
+    kv: &B::KvLayer,
+    tokens: usize,
+) -> Result<()> {
+    check_heads(layout, kv)?;
+    let (head_dim, num_pairs) = (layout.head_dim, rotation.rope.num_pairs());
+    if 2 * num_pairs > head_dim {
+        return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {head_dim}")));
+    }
+    if let Some(QkNorms { q, k, eps }) = rotation.norms {
+        [q, k].into_iter().try_for_each(|weight| Norm::<B> { weight, eps }.check(head_dim))?;
+    }
+    check_room("the buffer of angles", rotation.angles, tokens, 2 * num_pairs)
+}
+
+fn check_heads(layout: QkvLayout, kv: &impl KvShape) -> Result<()> {
+    layout.validate()?;
+    let spec = kv.spec();
+    if (layout.num_kv_heads, layout.head_dim) != (spec.num_kv_heads, spec.head_dim) {
+        return Err(Error::internal(format!("qkv of {layout:?} for a KV layer of {spec:?}")));
+    }
+    Ok(())
+}
+
+/// How attention makes its scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scoring {
+    /// Factor on q·k before the softmax.
+    pub scale: f32,
+    /// `cap * tanh(score / cap)`, where the model has it.
+    pub softcap: Option<f32>,
+}
+
+/// See `Ops::attention`.
+pub struct Attention<'a, B: Backend> {
+    pub qkv: &'a B::Buffer,
+    pub layout: QkvLayout,
+    pub scoring: Scoring,
+    /// KV group of the model that the layer is of.
+    pub group: usize,
+    pub kv: &'a B::KvLayer,
+    /// `[tokens, num_heads * head_dim]`.
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> Attention<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        check_heads(self.layout, self.kv)?;
+        check_room("qkv", self.qkv, tokens, self.layout.cols())?;
+        check_room("attention's output", self.out, tokens, self.layout.q_cols())
+    }
+}
+
+/// See `Ops::gather_rows`.
+pub struct GatherRows<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub cols: usize,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> GatherRows<'_, B> {
+    pub fn validate(&self, tokens: usize, logits: usize) -> Result<()> {
+        check_room("gather_rows' input", self.x, tokens, self.cols)?;
+        check_room("gather_rows' output", self.out, logits, self.cols)
+    }
+}
+
+/// See `Ops::copy_blocks`.
+pub struct CopyBlocks<'a, B: Backend> {
+    /// KV group of the model that the layer is of.
+    pub group: usize,
+    pub kv: &'a mut B::KvLayer,
+}
+
+/// See `Fusions::norm_linear`.
+pub struct NormLinear<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub norm: Norm<'a, B>,
+    pub matrix: &'a B::Matrix,
+    pub rows: usize,
+    pub normed: &'a mut B::Buffer,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> NormLinear<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        let cols = self.matrix.cols();
+        self.norm.check(cols)?;
+        check_room("norm_linear's input", self.x, self.rows, cols)?;
+        check_room("norm_linear's buffer", self.normed, self.rows, cols)?;
+        check_room("norm_linear's output", self.out, self.rows, self.matrix.rows())
+    }
+}
+
+/// See `Fusions::norm_gated_linear`.
+pub struct NormGatedLinear<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub norm: Norm<'a, B>,
+    /// Gate and up, of the same number of rows, stacked.
+    pub gate_up: &'a B::Matrix,
+    pub activation: Activation,
+    pub rows: usize,
+    pub normed: &'a mut B::Buffer,
+    pub products: &'a mut B::Buffer,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> NormGatedLinear<'_, B> {
+    /// Columns of the output.
+    pub fn cols(&self) -> usize {
+        self.gate_up.rows() / 2
+    }
+
+    pub fn validate(&self) -> Result<()> {
+        let (hidden, products) = (self.gate_up.cols(), self.gate_up.rows());
+        self.norm.check(hidden)?;
+        check_room("norm_gated_linear's input", self.x, self.rows, hidden)?;
+        check_room("norm_gated_linear's buffer", self.normed, self.rows, hidden)?;
+        check_room("gate and up", self.products, self.rows, products)?;
+        check_room("norm_gated_linear's output", self.out, self.rows, self.cols())
+    }
+}
+
+/// See `Fusions::norm_experts`.
+pub struct NormExperts<'a, B: Backend> {
+    pub norm: Norm<'a, B>,
+    pub experts: &'a B::Experts,
+    pub rows: usize,
+    pub normed: &'a mut B::Buffer,
+    pub work: &'a mut B::ExpertWork,
+    pub residual: &'a mut B::Buffer,
+}
+
+impl<B: Backend> NormExperts<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_experts::<B>(self.experts, self.work, self.rows)?;
+        let hidden = self.experts.spec().hidden_size;
+        self.norm.check(hidden)?;
+        check_room("the experts' buffer", self.normed, self.rows, hidden)?;
+        check_room("the residual", self.residual, self.rows, hidden)
+    }
+}
+
+/// See `Fusions::rope_attention`.
+pub struct RopeAttention<'a, B: Backend> {
+    pub qkv: &'a mut B::Buffer,
+    pub layout: QkvLayout,
+    pub rotation: Rotation<'a, B>,
+    pub scoring: Scoring,
+    pub group: usize,
+    pub kv: &'a mut B::KvLayer,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> RopeAttention<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        check_rotation(self.layout, &self.rotation, self.kv, tokens)?;
+        check_room("qkv", self.qkv, tokens, self.layout.cols())?;
+        check_room("attention's output", self.out, tokens, self.layout.q_cols())
+    }
+}

@@ -1,0 +1,101 @@
+//! The operations of a step: the few that every device has to have, and fusions of them, which a device overrides where
+//! one launch is cheaper than several.
+//!
+//! Buffers are row-major f32 `[rows, cols]`; an op handles the rows that its arguments name and writes only its output.
+//! A result row depends on its own inputs alone, bit for bit: never on how many rows were computed with it (batch
+//! invariance). Every op begins with its arguments' `validate`.
+
+use super::Backend;
+use super::op_args::{
+    Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, NormExperts, NormGatedLinear,
+    NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention,
+};
+use crate::Result;
+
+/// What every device can do within a step. The batch is the step's own: no op is told of it again.
+pub trait Ops<B: Backend> {
+    /// Rows of tokens that the ops compute: the batch's, or more where the device records the step for every batch up
+    /// to a size.
+    fn num_tokens(&self) -> usize;
+
+    /// Rows of logits that the ops compute: those that the batch wants, or more, as above.
+    fn num_logits(&self) -> usize;
+
+    /// Whether the step is to go on. Asked between layers: once an interrupt is due, ops leave out work, so what comes
+    /// after takes next to no time.
+    ///
+    /// # Errors
+    /// `Error::Interrupted`.
+    fn check_interrupt(&self) -> Result<()>;
+
+    /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
+    fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
+
+    /// `out = x / rms(x) * weight`.
+    fn norm(&mut self, args: NormRows<'_, B>) -> Result<()>;
+
+    /// `out[r] = matrix · x[r] (+ bias)`, or that added to what `out[r]` holds; `out` has one column per row of the
+    /// stacked matrix.
+    fn linear(&mut self, args: Linear<'_, B>) -> Result<()>;
+
+    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns.
+    fn gated_activation(&mut self, args: GatedActivation<'_, B>) -> Result<()>;
+
+    /// `out[r] += sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
+    /// chooses for the row: those of its largest logits, among equals the lower index. Their weights are the softmax of
+    /// all logits, normalised as the spec says.
+    fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
+
+    /// cos and sin of every rotated pair for the step's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
+    /// each times the RoPE's magnitude.
+    fn rope_angles(&mut self, args: RopeAngles<'_, B>) -> Result<()>;
+
+    /// q/k norm per head (where given), then RoPE on q and k, in place in the stacked `qkv`; stores k and v into the
+    /// cache at the group's `slot_mapping`.
+    fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
+
+    /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
+    /// sliding window, a token attends to the last tokens of the window alone, itself among them.
+    fn attention(&mut self, args: Attention<'_, B>) -> Result<()>;
+
+    /// `out[i] = x[logits_indices[i]]`: the rows whose logits the step wants.
+    fn gather_rows(&mut self, args: GatherRows<'_, B>) -> Result<()>;
+
+    /// Executes the step's copy-on-write copies of a KV group on one of its layers.
+    fn copy_blocks(&mut self, args: CopyBlocks<'_, B>) -> Result<()>;
+}
+
+/// Chains of ops that devices may do at once. What becomes of the buffers between them is the device's affair.
+pub trait Fusions<B: Backend>: Ops<B> {
+    /// `out = linear(matrix, norm(x))`.
+    fn norm_linear(&mut self, args: NormLinear<'_, B>) -> Result<()> {
+        args.validate()?;
+        let NormLinear { x, norm, matrix, rows, normed, out } = args;
+        self.norm(NormRows { x, norm, rows, out: normed })?;
+        self.linear(Linear { x: normed, matrix, rows, out, add: false })
+    }
+
+    /// `out = gated_activation(linear(gate_up, norm(x)))`.
+    fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, B>) -> Result<()> {
+        args.validate()?;
+        let cols = args.cols();
+        let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
+        self.norm_linear(NormLinear { x, norm, matrix: gate_up, rows, normed, out: products })?;
+        self.gated_activation(GatedActivation { gate_up: products, activation, rows, cols, out })
+    }
+
+    /// `residual += experts(norm(residual))`.
+    fn norm_experts(&mut self, args: NormExperts<'_, B>) -> Result<()> {
+        args.validate()?;
+        let NormExperts { norm, experts, rows, normed, work, residual } = args;
+        self.norm(NormRows { x: residual, norm, rows, out: normed })?;
+        self.experts(MixExperts { x: normed, experts, rows, work, out: residual })
+    }
+
+    /// `rope_and_store_kv`, then `attention` over what is there with it.
+    fn rope_attention(&mut self, args: RopeAttention<'_, B>) -> Result<()> {
+        let RopeAttention { qkv, layout, rotation, scoring, group, kv, out } = args;
+        self.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
+        self.attention(Attention { qkv, layout, scoring, group, kv, out })
+    }
+}

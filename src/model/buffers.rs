@@ -1,0 +1,154 @@
+//! The activations of a step, defined once: what allocates them also says how many bytes they take.
+
+use std::marker::PhantomData;
+
+use super::spec::{Ffn, Mixer, ModelSpec};
+use crate::Result;
+use crate::backend::{Backend, ExpertSpec, Loader, QkvLayout};
+
+/// The largest step that the activations are allocated for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecoderLimits {
+    pub max_num_batched_tokens: usize,
+    /// Rows of logits per step.
+    pub max_logits_rows: usize,
+}
+
+/// What becomes of a buffer.
+pub trait Memory {
+    type Buffer;
+    type ExpertWork;
+}
+
+/// On a device.
+impl<B: Backend> Memory for B {
+    type Buffer = B::Buffer;
+    type ExpertWork = B::ExpertWork;
+}
+
+/// Activations of one step.
+pub(super) struct Buffers<M: Memory> {
+    /// cos and sin per token, of each RoPE.
+    pub(super) angles: Vec<M::Buffer>,
+    /// All tokens of the step.
+    pub(super) all: Stream<M>,
+    /// The rows whose logits are wanted: all that matters after the last attention.
+    pub(super) last: Stream<M>,
+    pub(super) work: Work<M>,
+    pub(super) logits: M::Buffer,
+}
+
+/// What flows from layer to layer.
+pub(super) struct Stream<M: Memory> {
+    pub(super) residual: M::Buffer,
+    /// What the mixer made, before its output projection.
+    pub(super) mixed: M::Buffer,
+}
+
+/// Intermediate results that no layer leaves behind for the next.
+pub(super) struct Work<M: Memory> {
+    pub(super) normed: M::Buffer,
+    pub(super) qkv: M::Buffer,
+    /// Of models with dense feed-forwards: products of gate and up, and what the activation makes of them.
+    pub(super) dense: Option<[M::Buffer; 2]>,
+    /// Of models with experts.
+    pub(super) experts: Option<M::ExpertWork>,
+}
+
+/// Takes memory, or counts what would be taken.
+trait Allocate {
+    type Memory: Memory;
+
+    fn buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Memory as Memory>::Buffer>;
+
+    fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Memory as Memory>::ExpertWork>;
+}
+
+impl<B: Backend> Buffers<B> {
+    pub(super) fn new<L: Loader<Backend = B>>(spec: &ModelSpec, limits: DecoderLimits, loader: &mut L) -> Result<Self> {
+        allocate(spec, limits, &mut Taking(loader))
+    }
+}
+
+/// Bytes that `Buffers::new` takes.
+pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Result<u64> {
+    let mut counting = Counting::<L> { bytes: 0, loader: PhantomData };
+    allocate(spec, limits, &mut counting)?;
+    Ok(counting.bytes)
+}
+
+fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
+    let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: last } = limits;
+    let layouts = || {
+        spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => attention.qkv,
+        })
+    };
+    let qkv = layouts().map(QkvLayout::cols).max().unwrap_or(0);
+    let mixed = layouts().map(QkvLayout::q_cols).max().unwrap_or(0);
+    let dense = spec.layers.iter().filter_map(|layer| match layer.ffn {
+        Ffn::Dense { size, .. } => Some(size),
+        Ffn::Experts(_) => None,
+    });
+    let experts = spec.layers.iter().find_map(|layer| match &layer.ffn {
+        Ffn::Dense { .. } => None,
+        Ffn::Experts(experts) => Some(experts),
+    });
+    let angles = spec.ropes.iter().map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
+    Ok(Buffers {
+        angles: angles.collect::<Result<_>>()?,
+        all: Stream { residual: memory.buffer(tokens, spec.hidden_size)?, mixed: memory.buffer(tokens, mixed)? },
+        last: Stream { residual: memory.buffer(last, spec.hidden_size)?, mixed: memory.buffer(last, mixed)? },
+        work: Work {
+            normed: memory.buffer(tokens, spec.hidden_size)?,
+            qkv: memory.buffer(tokens, qkv)?,
+            dense: match dense.max() {
+                Some(size) => Some([memory.buffer(tokens, size.saturating_mul(2))?, memory.buffer(tokens, size)?]),
+                None => None,
+            },
+            experts: experts.map(|experts| memory.expert_work(experts, tokens)).transpose()?,
+        },
+        logits: memory.buffer(last, spec.vocab_size)?,
+    })
+}
+
+struct Taking<'l, L>(&'l mut L);
+
+impl<L: Loader> Allocate for Taking<'_, L> {
+    type Memory = L::Backend;
+
+    fn buffer(&mut self, rows: usize, cols: usize) -> Result<<L::Backend as Backend>::Buffer> {
+        self.0.alloc_buffer(rows, cols)
+    }
+
+    fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<L::Backend as Backend>::ExpertWork> {
+        self.0.alloc_expert_work(spec, rows)
+    }
+}
+
+struct Counting<L> {
+    bytes: u64,
+    loader: PhantomData<L>,
+}
+
+/// Nothing is made of what is only counted.
+struct Counted;
+
+impl Memory for Counted {
+    type Buffer = ();
+    type ExpertWork = ();
+}
+
+impl<L: Loader> Allocate for Counting<L> {
+    type Memory = Counted;
+
+    fn buffer(&mut self, rows: usize, cols: usize) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(L::buffer_bytes(rows, cols));
+        Ok(())
+    }
+
+    fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<()> {
+        self.bytes = self.bytes.saturating_add(L::expert_work_bytes(spec, rows));
+        Ok(())
+    }
+}

@@ -1,0 +1,207 @@
+//! Finds the model's tensors in its file and checks them, all before any is used.
+
+use std::collections::HashSet;
+
+use super::layers::{Part, Tensors, Visitor, Weights, of_layer};
+use super::spec::{ModelSpec, Presence};
+use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
+use crate::gguf::{GgufFile, TensorInfo};
+use crate::quant;
+use crate::tensor::TensorView;
+use crate::{Error, Result};
+
+/// Every tensor of the model, checked: all are there, each has the shape that the spec demands and a type that can be
+/// computed with, and the file holds none that the architecture does not know (it would be silently ignored).
+#[derive(Debug)]
+pub struct ModelTensors<'a> {
+    pub(super) finder: Finder<'a>,
+    pub(super) spec: &'a ModelSpec,
+    uploads: Vec<Upload<'a>>,
+}
+
+impl<'a> ModelTensors<'a> {
+    /// # Errors
+    /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
+    pub fn collect(gguf: &'a GgufFile, spec: &'a ModelSpec) -> Result<Self> {
+        let finder = Finder { gguf };
+        let mut inventory = Inventory { finder, used: HashSet::from(["rope_freqs.weight"]), uploads: Vec::new() };
+        Weights::visit(spec, &mut inventory)?;
+        inventory.reject_unused(spec.architecture)?;
+        Ok(Self { finder, spec, uploads: inventory.uploads })
+    }
+
+    /// Every upload that `upload` will make.
+    pub fn uploads(&self) -> &[Upload<'a>] {
+        &self.uploads
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tensor<'a> {
+    pub(super) info: &'a TensorInfo,
+    pub(super) view: TensorView<'a>,
+}
+
+/// A matrix with its bias.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Linear<'a> {
+    pub(super) weight: Tensor<'a>,
+    pub(super) bias: Option<Tensor<'a>>,
+}
+
+impl<'a> Linear<'a> {
+    pub(super) fn part(&self) -> LinearPart<'a> {
+        LinearPart { weight: self.weight.view, bias: self.bias.map(|bias| bias.view) }
+    }
+}
+
+/// The experts of a layer.
+pub(super) struct FoundExperts<'a> {
+    pub(super) spec: ExpertSpec,
+    /// Router, gate, up and down.
+    pub(super) tensors: [Tensor<'a>; 4],
+}
+
+impl<'a> FoundExperts<'a> {
+    pub(super) fn tensors(&self) -> ExpertTensors<'a> {
+        let [router, gate, up, down] = self.tensors.map(|tensor| tensor.view);
+        ExpertTensors { spec: self.spec, router, gate, up, down }
+    }
+}
+
+/// Looks tensors up by their names.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Finder<'a> {
+    pub(super) gguf: &'a GgufFile,
+}
+
+impl<'a> Finder<'a> {
+    fn error(&self, name: &str, problem: impl std::fmt::Display) -> Error {
+        self.gguf.metadata().error(name, problem)
+    }
+
+    /// A tensor of this shape, whose last dimensions a file may leave out where they are one.
+    fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor<'a>>> {
+        let Some(info) = self.gguf.tensor(name) else { return Ok(None) };
+        let view = self.gguf.view(info);
+        let given = info.shape.iter().copied().chain(std::iter::repeat(1));
+        if info.shape.len() > shape.len() || given.zip(shape).any(|(given, &n)| given != n as u64) {
+            let end = shape.iter().rposition(|&n| n != 1).map_or(1, |last| last + 1);
+            return Err(self.error(name, format!("has shape {:?}, expected {:?}", info.shape, &shape[..end])));
+        }
+        if !quant::can_dequantize(view.ggml_type) {
+            return Err(
+                self.error(name, format!("is of type {}, which cannot be computed with", view.ggml_type.name()))
+            );
+        }
+        Ok(Some(Tensor { info, view }))
+    }
+
+    fn required(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>> {
+        self.optional(name, shape)?.ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
+    }
+
+    pub(super) fn vector(&self, name: &str, len: usize) -> Result<Tensor<'a>> {
+        self.required(&format!("{name}.weight"), &[len, 1])
+    }
+
+    fn linear(&self, part: &Part) -> Result<Linear<'a>> {
+        let weight = self.required(&format!("{}.weight", part.name), &[part.cols, part.rows])?;
+        let bias_name = format!("{}.bias", part.name);
+        let bias = match part.bias {
+            Presence::Absent => None,
+            Presence::Optional => self.optional(&bias_name, &[part.rows, 1])?,
+            Presence::Required => Some(self.required(&bias_name, &[part.rows, 1])?),
+        };
+        Ok(Linear { weight, bias })
+    }
+
+    pub(super) fn matrix(&self, parts: &[Part]) -> Result<Vec<Linear<'a>>> {
+        parts.iter().map(|part| self.linear(part)).collect()
+    }
+
+    pub(super) fn experts(&self, layer: usize, spec: &ExpertSpec) -> Result<FoundExperts<'a>> {
+        let split = of_layer(layer, "ffn_gate.0.weight");
+        if self.gguf.tensor(&split).is_some() {
+            return Err(self.error(
+                &split,
+                "is a tensor of a single expert, the layout of old converters, which is not supported; convert the model \
+                 again with a current convert_hf_to_gguf.py, or take a newer file",
+            ));
+        }
+        let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = *spec;
+        let find = |name: &str, shape: &[usize]| self.required(&format!("{}.weight", of_layer(layer, name)), shape);
+        let tensors = [
+            find("ffn_gate_inp", &[hidden, num])?,
+            find("ffn_gate_exps", &[hidden, ffn, num])?,
+            find("ffn_up_exps", &[hidden, ffn, num])?,
+            find("ffn_down_exps", &[ffn, hidden, num])?,
+        ];
+        Ok(FoundExperts { spec: *spec, tensors })
+    }
+}
+
+/// Finds all tensors, and notes what will be uploaded of them.
+struct Inventory<'a> {
+    finder: Finder<'a>,
+    used: HashSet<&'a str>,
+    uploads: Vec<Upload<'a>>,
+}
+
+/// Nothing is made of what is only found.
+struct Found;
+
+impl Tensors for Found {
+    type Matrix = ();
+    type Vector = ();
+    type Experts = ();
+    type Rope = ();
+}
+
+impl Visitor for Inventory<'_> {
+    type Made = Found;
+
+    fn matrix(&mut self, parts: &[Part]) -> Result<()> {
+        let found = self.finder.matrix(parts)?;
+        self.used.extend(found.iter().flat_map(|linear| [Some(linear.weight), linear.bias]).flatten().map(name));
+        self.uploads.push(Upload::Matrix(found.iter().map(Linear::part).collect()));
+        Ok(())
+    }
+
+    fn vector(&mut self, prefix: &str, len: usize) -> Result<()> {
+        let tensor = self.finder.vector(prefix, len)?;
+        self.used.insert(name(tensor));
+        self.uploads.push(Upload::Vector(tensor.view));
+        Ok(())
+    }
+
+    fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<()> {
+        let found = self.finder.experts(layer, spec)?;
+        self.used.extend(found.tensors.map(name));
+        self.uploads.push(Upload::Experts(Box::new(found.tensors())));
+        Ok(())
+    }
+
+    fn rope(&mut self, spec: &RopeSpec) -> Result<()> {
+        self.uploads.push(Upload::Rope(spec.clone()));
+        Ok(())
+    }
+}
+
+fn name<'a>(tensor: Tensor<'a>) -> &'a str {
+    &tensor.info.name
+}
+
+impl Inventory<'_> {
+    fn reject_unused(&self, architecture: &str) -> Result<()> {
+        match self.finder.gguf.tensors().iter().find(|t| !self.used.contains(t.name.as_str())) {
+            Some(t) => Err(self.finder.error(
+                &t.name,
+                format!(
+                    "is not a tensor of a {architecture} model with these keys; ignoring it would change the results"
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+}

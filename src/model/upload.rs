@@ -1,0 +1,78 @@
+//! Uploads the model's tensors one by one.
+
+use super::find::{Finder, Linear, ModelTensors, Tensor};
+use super::layers::{Part, Visitor, Weights};
+use crate::Result;
+use crate::backend::{Backend, ExpertSpec, LinearPart, Loader, RopeSpec};
+
+impl ModelTensors<'_> {
+    /// Uploads everything; what only makes steps faster may take `spare` bytes of the device. `progress` is told the
+    /// file bytes done, every few megabytes, and may stop the load by an error.
+    pub fn upload<L: Loader>(
+        &self,
+        loader: &mut L,
+        spare: u64,
+        progress: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Weights<L::Backend>> {
+        loader.reserve_weights(self.uploads(), spare)?;
+        Weights::visit(self.spec, &mut Uploader { finder: self.finder, loader, progress, done: 0 })
+    }
+}
+
+struct Uploader<'u, L: Loader> {
+    finder: Finder<'u>,
+    loader: &'u mut L,
+    progress: &'u mut dyn FnMut(u64) -> Result<()>,
+    /// Bytes of the file.
+    done: u64,
+}
+
+impl<L: Loader> Uploader<'_, L> {
+    /// The device has its copy: the file's pages need not stay in memory.
+    fn finished(&mut self, tensor: &Tensor<'_>) -> Result<()> {
+        self.finder.gguf.release_pages(tensor.info);
+        self.done += tensor.info.num_bytes as u64;
+        (self.progress)(self.done)
+    }
+}
+
+impl<L: Loader> Visitor for Uploader<'_, L> {
+    type Made = L::Backend;
+
+    fn matrix(&mut self, parts: &[Part]) -> Result<<L::Backend as Backend>::Matrix> {
+        let found = self.finder.matrix(parts)?;
+        let views: Vec<LinearPart<'_>> = found.iter().map(Linear::part).collect();
+        let Self { loader, progress, done, .. } = self;
+        let matrix = loader.upload_matrix(&views, &mut |bytes| {
+            *done += bytes;
+            progress(*done)
+        })?;
+        for Linear { weight, bias } in &found {
+            self.finder.gguf.release_pages(weight.info);
+            bias.iter().try_for_each(|bias| self.finished(bias))?;
+        }
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, name: &str, len: usize) -> Result<<L::Backend as Backend>::Vector> {
+        let tensor = self.finder.vector(name, len)?;
+        let vector = self.loader.upload_vector(tensor.view)?;
+        self.finished(&tensor)?;
+        Ok(vector)
+    }
+
+    fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<L::Backend as Backend>::Experts> {
+        let found = self.finder.experts(layer, spec)?;
+        let Self { loader, progress, done, .. } = self;
+        let experts = loader.upload_experts(&found.tensors(), &mut |bytes| {
+            *done += bytes;
+            progress(*done)
+        })?;
+        found.tensors.iter().for_each(|tensor| self.finder.gguf.release_pages(tensor.info));
+        Ok(experts)
+    }
+
+    fn rope(&mut self, spec: &RopeSpec) -> Result<<L::Backend as Backend>::Rope> {
+        self.loader.upload_rope(spec)
+    }
+}
