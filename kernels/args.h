@@ -1,5 +1,5 @@
 // The arguments of every kernel: one struct each, passed by value. `src/backend/gpu/args.rs` mirrors this file field by
-// field (a test compares sizes and offsets). Pointers are device pointers; counts are 32-bit, offsets are computed in
+// field and constant by constant (a test compares sizes, offsets and values). Pointers are device pointers; counts are 32-bit, offsets are computed in
 // 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols` its inputs.
 #pragma once
 
@@ -52,7 +52,8 @@ struct EmbedArgs {
   float scale;
 };
 
-// Tiles -> f16 (bf16 for BF16 weights) rows for a vendor matrix library. dequantize_<type>
+// Tiles -> f16 (bf16 for BF16 weights) rows for a vendor matrix library. dequantize_<type>, DEQUANTIZE_TILES a block
+constexpr u32 DEQUANTIZE_TILES = 4;
 struct DequantizeArgs {
   const u8* weights;
   u16* out;               // [16 * num_tiles][padded_cols]
@@ -157,7 +158,8 @@ struct GatherArgs {
 constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32;
 
 // The experts of each row: those of its largest logits, best first, among equals the lower index; their weights are
-// scale * softmax, over the chosen alone where `normalize` is not 0. choose_experts, 8 rows a block
+// scale * softmax, over the chosen alone where `normalize` is not 0. choose_experts, CHOOSE_EXPERTS_ROWS a block
+constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
 struct ChooseExpertsArgs {
   const float* logits;    // [rows][num]
   u32* experts;           // [rows][used]

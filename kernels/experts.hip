@@ -17,9 +17,9 @@ constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane:
 
 // A group of 32 lanes has a row. Rows beyond the last are computed as the last one, because all lanes of a wave take
 // part in its shuffles, and not stored.
-KERNEL(256, choose_experts, ChooseExpertsArgs) {
+KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x() * 8 + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
+  const u32 row = (u32)bid_x() * CHOOSE_EXPERTS_ROWS + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
   const float* logits = a.logits + (u64)(row < a.rows ? row : a.rows - 1) * a.num;
   const Candidate none{0, 0xffffffffu};                    // behind every expert
   Candidate held[HELD];

@@ -38,11 +38,11 @@ TYPED_KERNEL(256, embed_, EmbedArgs) {
 // order of the fragments reached a fifth of the rate.
 constexpr int LDS_ROW = 264;           // halves; 8 more than a row keep the 16-byte stores off the same banks
 struct Rows { alignas(16) u16 of_group[4][16 * LDS_ROW]; };
-TYPED_KERNEL(128, dequantize_, DequantizeArgs) {
+TYPED_KERNEL(32 * DEQUANTIZE_TILES, dequantize_, DequantizeArgs) {
   pdl_launch(); pdl_wait();             // a library's kernel may still read what is overwritten here
   SHARED Rows lds;
   const u32 super_blocks = (a.cols + 255) >> 8;
-  const u64 unit = (u64)bid_x() * 4 + (tid_x() >> 5);
+  const u64 unit = (u64)bid_x() * DEQUANTIZE_TILES + (tid_x() >> 5);
   const int lane = tid_x() & 31, g = lane >> 2, t = lane & 3;
   u16* const tile = lds.of_group[tid_x() >> 5];
   const bool inside = unit < (u64)a.num_tiles * super_blocks;

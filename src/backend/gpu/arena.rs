@@ -23,6 +23,10 @@ impl Arena {
         Self { start, bytes, used: 0 }
     }
 
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Room for `bytes`, or `None` where so many are not left.
     pub fn take(&mut self, bytes: u64) -> Option<DevicePtr> {
         let at = aligned(self.used);

@@ -14,6 +14,58 @@ pub enum Format {
     Bf16Tiled = 4,
 }
 
+/// Declares the numbers that kernels and launches have in common, and for the test their names in `args.h`.
+macro_rules! constants {
+    ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
+        $($(#[$doc])* pub const $name: u32 = $value;)*
+
+        #[cfg(test)]
+        pub fn constants() -> Vec<(&'static str, u32)> {
+            vec![$((stringify!($name), $name)),*]
+        }
+    };
+}
+
+constants! {
+    /// Blocks of `copy_step`, each with a line of so many words ahead of the words that it copies.
+    COPY_STEP_BLOCKS = 32;
+    COPY_STEP_THREADS = 256;
+    /// Words of 64 bits.
+    COPY_STEP_LINE = 16;
+    COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;
+    /// Blocks of a link of the test of recorded steps. They read what another one has stored.
+    LINK_BLOCKS = 4;
+    LINK_THREADS = 64;
+    /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
+    DEQUANTIZE_TILES = 4;
+    GEMV_THREADS = 512;
+    /// Threads of a block of `matmul_<type>_n<N>`, and tiles of 16 outputs that it computes.
+    MATMUL_THREADS_N8 = 256;
+    MATMUL_TILES_N8 = 2;
+    MATMUL_THREADS_N16 = 256;
+    MATMUL_TILES_N16 = 2;
+    MATMUL_THREADS_N32 = 128;
+    MATMUL_TILES_N32 = 4;
+    MATMUL_THREADS_N64 = 128;
+    MATMUL_TILES_N64 = 8;
+    /// Columns of a block of `gated_activation`.
+    GATED_COLS = 2048;
+    /// What the routing kernel takes.
+    MAX_EXPERTS = 512;
+    MAX_USED_EXPERTS = 32;
+    /// Rows of a block of `choose_experts`.
+    CHOOSE_EXPERTS_ROWS = 8;
+    PLACE_THREADS = MAX_EXPERTS;
+    /// Columns of a block of `add_experts`.
+    ADD_EXPERTS_COLS = 1024;
+    /// Heads of a block of `rope_store`.
+    ROPE_STORE_HEADS = 8;
+    ATTENTION_THREADS = 128;
+    ATTENTION_DECODE_HEAD_THREADS = 256;
+    /// Blocks of a row of `argmax` at most.
+    ARGMAX_BLOCKS = 64;
+}
+
 /// `LinearFlags`: add to the output instead of writing it.
 pub const LINEAR_ADD: u32 = 1;
 

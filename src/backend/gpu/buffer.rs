@@ -116,6 +116,8 @@ pub(super) struct Segment {
     pub tiles: DevicePtr,
     /// Null where the stack has none.
     pub bias: DevicePtr,
+    /// Where its weights lie dequantised, for the vendor's matrix library, if they are kept so.
+    pub dense: Option<DevicePtr>,
 }
 
 impl Segment {
@@ -127,6 +129,8 @@ impl Segment {
             rows: self.rows - first,
             tiles: self.tiles.offset(self.ty.matrix_bytes(first, cols)),
             bias: if self.bias == DevicePtr::NULL { self.bias } else { self.bias.offset(4 * first as u64) },
+            // For our own kernels, where the library has refused the rest of a product.
+            dense: None,
         }
     }
 }

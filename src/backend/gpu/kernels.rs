@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::compile::plan::{KernelType, Unit};
+use super::args;
+use super::compile::plan::{KernelType, Unit, with_kernel_types};
 use super::compile::{CodeObject, Compiler, MatrixUnit, Origin};
 use super::device::Device;
 use super::module::{Function, Module};
@@ -39,7 +40,15 @@ pub struct KernelId {
 impl KernelType {
     /// The kernels of a file's type; `None` where only dequantised rows serve.
     pub fn of(ty: GgmlType) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kernels| kernels.name() == ty.name())
+        macro_rules! find {
+            ($($variant:ident $ggml:ident)*) => {
+                match ty {
+                    $(GgmlType::$ggml => Some(Self::$variant),)*
+                    _ => None,
+                }
+            };
+        }
+        with_kernel_types!(find)
     }
 }
 
@@ -71,7 +80,7 @@ impl KernelId {
     }
 
     pub fn dequantize(ty: KernelType) -> Self {
-        Self::typed(Unit::typed("weights.hip", ty), "dequantize", "", 128)
+        Self::typed(Unit::typed("weights.hip", ty), "dequantize", "", 32 * args::DEQUANTIZE_TILES)
     }
 
     pub fn gemv(ty: KernelType) -> Self {
@@ -84,7 +93,7 @@ impl KernelId {
     }
 
     fn gemv_of(unit: Unit) -> Self {
-        Self::typed(unit, "gemv", "", 512)
+        Self::typed(unit, "gemv", "", args::GEMV_THREADS)
     }
 
     /// `rows` is one of `MATMUL_ROWS`.
@@ -103,17 +112,21 @@ impl KernelId {
     }
 
     fn matmul_of(unit: Unit, name: &str, rows: u32) -> Self {
-        // MATMUL_THREADS_N* of args.h.
-        let threads = if rows <= 16 { 256 } else { 128 };
+        let threads = match rows {
+            8 => args::MATMUL_THREADS_N8,
+            16 => args::MATMUL_THREADS_N16,
+            32 => args::MATMUL_THREADS_N32,
+            _ => args::MATMUL_THREADS_N64,
+        };
         Self::typed(unit, name, &format!("_n{rows}"), threads)
     }
 
     pub fn copy_step() -> Self {
-        Self::new("step.hip", "copy_step", 256)
+        Self::new("step.hip", "copy_step", args::COPY_STEP_THREADS)
     }
 
     pub fn link_steps() -> Self {
-        Self::new("step.hip", "link_steps", 64)
+        Self::new("step.hip", "link_steps", args::LINK_THREADS)
     }
 
     pub fn prepare() -> Self {
@@ -129,15 +142,15 @@ impl KernelId {
     }
 
     pub fn choose_experts() -> Self {
-        Self::new("experts.hip", "choose_experts", 256)
+        Self::new("experts.hip", "choose_experts", 32 * args::CHOOSE_EXPERTS_ROWS)
     }
 
     pub fn place_experts() -> Self {
-        Self::new("experts.hip", "place_experts", 512)
+        Self::new("experts.hip", "place_experts", args::PLACE_THREADS)
     }
 
     pub fn add_experts() -> Self {
-        Self::new("experts.hip", "add_experts", 256)
+        Self::new("experts.hip", "add_experts", args::ADD_EXPERTS_COLS / 4)
     }
 
     pub fn copy_blocks() -> Self {
@@ -149,25 +162,25 @@ impl KernelId {
     }
 
     pub fn rope_store(cache: KvCacheDtype) -> Self {
-        Self::new("rope.hip", format!("rope_store_{}", cache_type(cache)), 256)
+        Self::new("rope.hip", format!("rope_store_{}", cache_type(cache)), 32 * args::ROPE_STORE_HEADS)
     }
 
     /// `head_size` is one of `HEAD_SIZES`.
     pub fn attention_decode(cache: KvCacheDtype, head_size: u32) -> Self {
         let name = format!("attention_decode_{}_d{head_size}", cache_type(cache));
-        Self::new("attention_decode.hip", name, 128)
+        Self::new("attention_decode.hip", name, args::ATTENTION_THREADS)
     }
 
     /// `head_size` is one of `HEAD_SIZES`.
     pub fn attention_decode_head(cache: KvCacheDtype, head_size: u32) -> Self {
         let name = format!("attention_decode_head_{}_d{head_size}", cache_type(cache));
-        Self::new("attention_decode.hip", name, 256)
+        Self::new("attention_decode.hip", name, args::ATTENTION_DECODE_HEAD_THREADS)
     }
 
     /// `head_size` is one of `HEAD_SIZES`.
     pub fn attention_prefill(cache: KvCacheDtype, head_size: u32) -> Self {
         let name = format!("attention_prefill_{}_d{head_size}", cache_type(cache));
-        Self::new("attention_prefill.hip", name, 128)
+        Self::new("attention_prefill.hip", name, args::ATTENTION_THREADS)
     }
 
     pub fn alter_logits() -> Self {

@@ -9,13 +9,13 @@ use super::compute::{Compute, Workspace};
 use super::functions::{self, Functions};
 use super::graphs;
 use super::launcher::Launcher;
-use super::ops::{Kept, Library, kept_bytes};
+use super::ops::{Library, dequantized_bytes, kept_bytes};
 use super::select;
 use super::self_test::Sample;
 use super::step::{StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
-use super::vendor::blas::{self, VendorBlas};
+use super::vendor::blas::VendorBlas;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{
     ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, Upload,
@@ -46,7 +46,7 @@ pub struct GpuLoader {
     /// Types on the device, each with the file's types that it holds.
     types: Vec<(KernelType, GgmlType)>,
     samples: Vec<Sample>,
-    /// Segments that are kept dequantised where there is room, with their columns.
+    /// Segments that are kept dequantised, with their columns.
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
@@ -57,8 +57,8 @@ pub struct GpuLoader {
     blas: Option<VendorBlas>,
     /// What is wrong with it, where it is there.
     library_problem: Option<String>,
-    /// Room for `kept`, for the vendor's library; 0 where it would take too much of the memory.
-    kept_bytes: u64,
+    /// Room for weights that are kept dequantised for it; none where it would take too much of the memory.
+    dense: Arena,
 }
 
 mod budget;
@@ -93,7 +93,7 @@ impl GpuLoader {
             kernels: Kernels::new(&device, options)?,
             blas: None,
             library_problem: None,
-            kept_bytes: 0,
+            dense: Arena::default(),
             device,
             options: options.clone(),
             limits,
@@ -243,10 +243,14 @@ impl Loader for GpuLoader {
     }
 
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
-        self.open_library(uploads, spare);
+        let dense = self.open_library(uploads, spare);
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
         let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
         self.weights = Arena::new(start, bytes);
+        if dense > 0 {
+            self.dense = Arena::new(self.allocate(dense, "weights for the matrix library", WEIGHTS_ADVICE)?, dense);
+            self.ledger.scratch += dense;
+        }
         // Kernels that have to be compiled on this machine are compiled now, several at once.
         let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         types.extend(experts::types(uploads));
@@ -301,11 +305,21 @@ impl Loader for GpuLoader {
         for (LinearPart { weight, .. }, &tiles) in parts.iter().zip(&starts) {
             self.upload_part(weight, tiles, progress)?;
         }
+        let keeps = kept_bytes(parts).is_some();
         let segments = layout.segments.iter().map(|run| {
             let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * run.first_row as u64));
-            Segment { ty: run.ty, first_row: run.first_row, rows: run.rows, tiles: start.offset(run.start), bias }
+            let dense = keeps.then(|| self.dense.take(dequantized_bytes(run.rows, cols))).flatten();
+            Segment {
+                ty: run.ty,
+                first_row: run.first_row,
+                rows: run.rows,
+                tiles: start.offset(run.start),
+                bias,
+                dense,
+            }
         });
         let segments: Vec<Segment> = segments.collect();
+        self.kept.extend(segments.iter().filter(|segment| segment.dense.is_some()).map(|&segment| (segment, cols)));
         if let [first, second] = segments[..] {
             self.sample_pair(parts, &starts, [first, second]);
         }
@@ -319,9 +333,6 @@ impl Loader for GpuLoader {
             }
             _ => None,
         };
-        if kept_bytes(parts).is_some() {
-            self.kept.extend(segments.iter().map(|&segment| (segment, cols)));
-        }
         Ok(Matrix { rows, cols, segments, up })
     }
 
@@ -437,10 +448,9 @@ impl Loader for GpuLoader {
                 let weights = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
                 let weights_bytes = self.library_weights_bytes(self.max_cols);
                 let workspace = weights.offset(weights_bytes);
-                let kept = Kept::new(Arena::new(workspace.offset(blas::WORKSPACE_BYTES), self.kept_bytes));
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
-                let least_rows = tuning::library_rows(all_16_bit, self.kept_bytes > 0);
-                Some(Library { blas, weights, weights_bytes, workspace, kept, least_rows, refusal: None })
+                let least_rows = tuning::library_rows(all_16_bit, self.dense.bytes() > 0);
+                Some(Library { blas, weights, weights_bytes, workspace, least_rows, refusal: None })
             }
             None => None,
         };

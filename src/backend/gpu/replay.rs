@@ -2,7 +2,7 @@
 //! each of them reads as the engine's kernels do and as a compiler would. Drivers whose repeated graphs read the
 //! numbers of an earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
 
-use super::args::LinkStepsArgs;
+use super::args::{LINK_BLOCKS, LinkStepsArgs};
 use super::step::{COPY_HEADER, counted, launch_copy};
 use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, KernelId, Kernels, Stream};
 use crate::{Error, Result};
@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
 const LINKS: usize = 300;
 const REPETITIONS: u32 = 64;
-/// Blocks of a link; `LINK_BLOCKS` in `args.h`. They read what another one has stored.
-const BLOCKS: usize = 4;
+/// Blocks of a link.
+const BLOCKS: usize = LINK_BLOCKS as usize;
 /// What a link stores: of each block a sum by plain loads, and one by the engine's.
 const LINK_BYTES: usize = 4 * 2 * BLOCKS;
 /// A pair of words, of which the first is the number.

@@ -47,7 +47,14 @@ impl Sample {
         for &(weight, ty, tiles) in parts {
             let rows = weight.rows.min(TILE_ROWS);
             let row_bytes = weight.data.len() / weight.rows.max(1);
-            matrix.segments.push(Segment { ty, first_row: matrix.rows, rows, tiles, bias: DevicePtr::NULL });
+            matrix.segments.push(Segment {
+                ty,
+                first_row: matrix.rows,
+                rows,
+                tiles,
+                bias: DevicePtr::NULL,
+                dense: None,
+            });
             matrix.rows += rows;
             matrix.cols = weight.cols;
             slices.push(Slice {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::args::{CopyStepArgs, NO_SLOT};
+use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
@@ -42,10 +42,8 @@ impl StepLimits {
     }
 }
 
-/// Blocks of `copy_step`; `COPY_STEP_BLOCKS` in `args.h`.
-const COPY_STEP_BLOCKS: u32 = 32;
-/// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks (`COPY_STEP_HEADER` in `args.h`).
-pub const COPY_HEADER: usize = COPY_STEP_BLOCKS as usize * 4 * LINE;
+/// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks.
+pub const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
 
 /// How long the arrays of a step are.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +69,7 @@ impl Sizes {
 }
 
 /// Words of a cache line: every array begins one, and every line of the header is one.
-const LINE: usize = 32;
+const LINE: usize = 2 * COPY_STEP_LINE as usize;
 
 /// Where each array begins, in words.
 #[derive(Debug, Clone, Copy)]

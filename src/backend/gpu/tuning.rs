@@ -2,7 +2,7 @@
 //! them.
 
 use super::EXPERT_RUNS;
-use super::args::Format;
+use super::args::{self, Format};
 use crate::config::Platform;
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
@@ -67,12 +67,13 @@ pub struct MatmulPlan {
     pub grid: [u32; 3],
 }
 
-/// Tiles of 16 outputs that a block of a variant computes; `MATMUL_TILES_N*` in `args.h`.
+/// Tiles of 16 outputs that a block of a variant computes.
 fn tiles_per_block(n: u32) -> u32 {
     match n {
-        8 | 16 => 2,
-        32 => 4,
-        _ => 8,
+        8 => args::MATMUL_TILES_N8,
+        16 => args::MATMUL_TILES_N16,
+        32 => args::MATMUL_TILES_N32,
+        _ => args::MATMUL_TILES_N64,
     }
 }
 
@@ -194,13 +195,11 @@ pub fn decode_plan(
 
 /// Logits that a block of `argmax` reads with one load a thread.
 const ARGMAX_STRETCH: usize = 4096;
-/// Blocks of a row at most; `ARGMAX_BLOCKS` in `args.h`.
-const ARGMAX_BLOCKS: usize = 64;
 
 /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
 /// thread.
 pub fn argmax_share(rows: usize, cols: usize, multiprocessors: u32) -> usize {
-    let blocks = (multiprocessors as usize / rows.max(1)).clamp(1, ARGMAX_BLOCKS);
+    let blocks = (multiprocessors as usize / rows.max(1)).clamp(1, args::ARGMAX_BLOCKS as usize);
     cols.max(1).div_ceil(blocks).next_multiple_of(ARGMAX_STRETCH)
 }
 
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(blocks(66, 151_936, 132), 2);
         assert_eq!(blocks(67, 151_936, 132), 1);
         assert_eq!(blocks(1, 4096, 132), 1);
-        assert_eq!(blocks(1, 1 << 24, 1000), ARGMAX_BLOCKS);
+        assert_eq!(blocks(1, 1 << 24, 1000), args::ARGMAX_BLOCKS as usize);
         for (rows, sms) in [(1, 4), (3, 96), (16, 304), (304, 304)] {
             let blocks = blocks(rows, 1 << 20, sms);
             assert!(blocks == 1 || rows * blocks <= sms as usize && rows <= NUM_COUNTERS, "{rows} {sms}");

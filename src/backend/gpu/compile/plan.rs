@@ -1,9 +1,34 @@
 //! What is compiled: the units of the kernels' sources, and the generic targets. The build
 //! script includes this file, so it uses nothing of the crate.
 
-/// Types whose kernels work on the file's own quantised blocks, as kernels/ spells them.
-macro_rules! kernel_types {
-    ($($variant:ident $name:literal)*) => {
+/// The types whose kernels work on the file's own quantised blocks: our name, and ggml's, which kernels/ has too. A new
+/// one is a line here, beside its files in kernels/.
+macro_rules! with_kernel_types {
+    ($then:ident) => {
+        $then! {
+            F32 F32
+            F16 F16
+            Bf16 BF16
+            Q4_0 Q4_0
+            Q4_1 Q4_1
+            Q5_0 Q5_0
+            Q5_1 Q5_1
+            Q8_0 Q8_0
+            Q2K Q2_K
+            Q3K Q3_K
+            Q4K Q4_K
+            Q5K Q5_K
+            Q6K Q6_K
+            Iq4Nl IQ4_NL
+            Iq4Xs IQ4_XS
+            Mxfp4 MXFP4
+        }
+    };
+}
+
+macro_rules! declare_kernel_types {
+    ($($variant:ident $ggml:ident)*) => {
+        /// A type with kernels of its own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum KernelType {
             $($variant,)*
@@ -15,19 +40,16 @@ macro_rules! kernel_types {
             /// ggml's name: what `-DTYPE=` takes. Kernels have it in their names in lower case.
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$variant => $name,)*
+                    $(Self::$variant => stringify!($ggml),)*
                 }
             }
         }
     };
 }
 
-kernel_types! {
-    F32 "F32" F16 "F16" Bf16 "BF16"
-    Q4_0 "Q4_0" Q4_1 "Q4_1" Q5_0 "Q5_0" Q5_1 "Q5_1" Q8_0 "Q8_0"
-    Q2K "Q2_K" Q3K "Q3_K" Q4K "Q4_K" Q5K "Q5_K" Q6K "Q6_K"
-    Iq4Nl "IQ4_NL" Iq4Xs "IQ4_XS" Mxfp4 "MXFP4"
-}
+with_kernel_types!(declare_kernel_types);
+#[allow(unused_imports)] // the build script needs no more than the enumeration
+pub(crate) use with_kernel_types;
 
 impl KernelType {
     /// Types that lie in one stack in common files (the V of every other layer has more bits than Q and K), and whose

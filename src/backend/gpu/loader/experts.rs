@@ -1,6 +1,7 @@
 //! Memory of a mixture of experts: weights, and what a step needs beside its residuals.
 
 use super::{GpuLoader, aligned, device_type};
+use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
 use crate::backend::gpu::{DevicePtr, EXPERT_RUNS, KernelType};
@@ -8,10 +9,6 @@ use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
-
-/// What the routing kernel takes; `MAX_EXPERTS` and `MAX_USED_EXPERTS` in `args.h`.
-const MAX_EXPERTS: usize = 512;
-const MAX_USED_EXPERTS: usize = 32;
 
 /// Bytes of a tensor whose rows are shared out to `num` experts: each expert's are whole tiles.
 fn tensor_bytes(tensor: &TensorView<'_>, num: usize) -> u64 {
@@ -79,7 +76,7 @@ impl GpuLoader {
     ) -> Result<Experts> {
         tensors.validate()?;
         let ExpertSpec { num, used, hidden_size, ffn_size, .. } = tensors.spec;
-        if num > MAX_EXPERTS || used > MAX_USED_EXPERTS {
+        if num > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize {
             return Err(Error::Device {
                 device: self.device.label().to_owned(),
                 problem: format!(
@@ -95,7 +92,7 @@ impl GpuLoader {
         let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
         let ty = self.upload_tiles(&view, tiles, progress)?;
-        let segment = Segment { ty, first_row: 0, rows: num, tiles, bias: DevicePtr::NULL };
+        let segment = Segment { ty, first_row: 0, rows: num, tiles, bias: DevicePtr::NULL, dense: None };
         Ok(Experts {
             spec: tensors.spec,
             router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], up: None },

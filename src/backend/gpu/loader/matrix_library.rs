@@ -13,9 +13,9 @@ use crate::backend::gpu::vendor::blas::{self, VendorBlas};
 use crate::error::shortage;
 
 impl GpuLoader {
-    /// What the vendor's library needs.
+    /// What the vendor's library needs, beside weights that are kept for it.
     pub(super) fn library_bytes(&self, max_cols: usize) -> u64 {
-        self.library_weights_bytes(max_cols) + blas::WORKSPACE_BYTES + self.kept_bytes
+        self.library_weights_bytes(max_cols) + blas::WORKSPACE_BYTES
     }
 
     /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
@@ -39,9 +39,10 @@ impl GpuLoader {
 
     /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
     /// shapes of the model, before anything else takes the device's memory. Whatever is wrong with it is said once, and
-    /// our own kernels serve. Weights are kept dequantised for it where `spare` has room for them too.
-    pub(super) fn open_library(&mut self, uploads: &[Upload<'_>], spare: u64) {
-        let Some(library) = self.locate_library() else { return };
+    /// our own kernels serve. Answers how many bytes of weights may be kept dequantised for it: those that `spare` has
+    /// room for too, or none.
+    pub(super) fn open_library(&mut self, uploads: &[Upload<'_>], spare: u64) -> u64 {
+        let Some(library) = self.locate_library() else { return 0 };
         let needed = self.library_bytes(most_cols(uploads));
         let open = || {
             if needed > spare {
@@ -56,10 +57,10 @@ impl GpuLoader {
             Err(problem) => {
                 tracing::warn!(library = %library.display(), "our own kernels in place of the matrix library: {problem}");
                 self.library_problem = Some(problem);
-                return;
+                return 0;
             }
         }
         let kept = stacks(uploads).filter_map(kept_bytes).sum::<u64>();
-        self.kept_bytes = if needed + kept <= spare { kept } else { 0 };
+        if needed + kept <= spare { kept } else { 0 }
     }
 }

@@ -3,7 +3,9 @@
 use super::GpuStep;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::args::{AttentionArgs, CopyBlocksArgs, Format, RopeAnglesArgs, RopeStoreArgs};
+use crate::backend::gpu::args::{
+    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, RopeAnglesArgs, RopeStoreArgs,
+};
 use crate::backend::gpu::buffer::count;
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::tuning::{self, DecodePlan};
@@ -12,9 +14,6 @@ use crate::backend::{
 };
 use crate::batch::GroupKind;
 use crate::{Error, Result};
-
-/// Heads of a block of `rope_store`; `ROPE_STORE_HEADS` in `args.h`.
-const ROPE_STORE_HEADS: usize = 8;
 
 /// A `Rotation` as kernels take it.
 struct RotationArgs {
@@ -111,7 +110,7 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
         return Ok(());
     }
     let heads = layout.num_heads + 2 * layout.num_kv_heads;
-    let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS))?, 1];
+    let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS as usize))?, 1];
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`; the slots were checked against the cache.
     unsafe { launcher.launch(&launcher.functions().cache(layout.head_dim)?.rope_store, grid, &args) }

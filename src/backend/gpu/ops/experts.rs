@@ -4,18 +4,14 @@
 use super::rows::{Norm, norm_args};
 use crate::Result;
 use crate::backend::gpu::args::{
-    AddExpertsArgs, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
+    ADD_EXPERTS_COLS, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs,
+    MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, GpuBackend, tuning};
 use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
-
-/// Rows of a block of `choose_experts`.
-const ROWS_PER_CHOICE: usize = 8;
-/// Columns of a block of `add_experts`; `ADD_EXPERTS_COLS` in `args.h`.
-const ADD_EXPERTS_COLS: usize = 1024;
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
@@ -91,7 +87,7 @@ impl Compute {
             cols: count(hidden)?,
             used: count(spec.used)?,
         };
-        let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS))?, 1];
+        let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS as usize))?, 1];
         // SAFETY: see `ops`.
         unsafe { launcher.launch(&launcher.functions().experts()?.add, grid, &args) }
     }
@@ -109,7 +105,7 @@ impl Launcher {
             normalize: u32::from(spec.normalize),
             scale: spec.scale,
         };
-        let blocks = count(rows.div_ceil(ROWS_PER_CHOICE))?;
+        let blocks = count(rows.div_ceil(CHOOSE_EXPERTS_ROWS as usize))?;
         // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
         unsafe { self.launch(&self.functions().experts()?.choose, [blocks, 1, 1], &args) }
     }

@@ -1,22 +1,16 @@
 //! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there
 //! is memory to keep them, else right before each product.
 
-use std::collections::HashMap;
-
 use super::linear::Product;
 use crate::backend::LinearPart;
 use crate::backend::gpu::DevicePtr;
-use crate::backend::gpu::arena::Arena;
-use crate::backend::gpu::args::{DequantizeArgs, Format, LINEAR_ADD};
+use crate::backend::gpu::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
 use crate::backend::gpu::vendor::blas::{self, Element, Operands, VendorBlas};
 use crate::{Error, Result};
-
-/// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
-const TILES_PER_BLOCK: usize = 4;
 
 /// The library, and the device memory that its products need.
 pub struct Library {
@@ -25,39 +19,14 @@ pub struct Library {
     /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
     pub weights: DevicePtr,
     pub weights_bytes: u64,
-    pub kept: Kept,
     /// It serves products of so many rows and more.
     pub least_rows: usize,
     /// What it has refused: from then on our own kernels serve.
     pub refusal: Option<blas::Refusal>,
 }
 
-/// Dequantised weights that stay on the device.
-pub struct Kept {
-    room: Arena,
-    /// By the address of their tiles.
-    places: HashMap<u64, DevicePtr>,
-}
-
-impl Kept {
-    /// Keeps what fits in `room`.
-    pub fn new(room: Arena) -> Self {
-        Self { room, places: HashMap::new() }
-    }
-
-    fn find(&self, tiles: DevicePtr) -> Option<DevicePtr> {
-        self.places.get(&tiles.0).copied()
-    }
-
-    fn take(&mut self, tiles: DevicePtr, bytes: u64) -> Option<DevicePtr> {
-        let place = self.room.take(bytes)?;
-        self.places.insert(tiles.0, place);
-        Some(place)
-    }
-}
-
 /// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.
-fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
+pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
     2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
@@ -75,15 +44,12 @@ pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
 }
 
 impl Compute {
-    /// Dequantises the segments (with their columns) for which room was reserved.
+    /// Dequantises the segments (with their columns) that have a place for it.
     pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
-        for (segment, cols) in segments {
-            let Some(library) = &mut self.library else { return Ok(()) };
-            if let Some(place) = library.kept.take(segment.tiles, dequantized_bytes(segment.rows, *cols)) {
-                self.launcher.dequantize(segment, *cols, 0, segment.rows, place)?;
-            }
-        }
-        Ok(())
+        segments.iter().try_for_each(|(segment, cols)| match segment.dense {
+            Some(place) => self.launcher.dequantize(segment, *cols, 0, segment.rows, place),
+            None => Ok(()),
+        })
     }
 
     /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that
@@ -94,10 +60,10 @@ impl Compute {
         format: Format,
         product: &Product,
     ) -> Result<Option<usize>> {
-        let Some(library) = &mut self.library else {
+        let Some(library) = &self.library else {
             return Err(Error::internal("row-major activations without a vendor's library"));
         };
-        if let Some(weights) = library.kept.find(segment.tiles) {
+        if let Some(weights) = segment.dense {
             return self.product_of_rows(segment, format, product, 0, segment.rows, weights);
         }
         let weights = library.weights;
@@ -174,7 +140,7 @@ impl Launcher {
             num_tiles: count(num_tiles)?,
             cols: count(cols)?,
         };
-        let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(TILES_PER_BLOCK))?;
+        let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(DEQUANTIZE_TILES as usize))?;
         // SAFETY: see `ops`; the rows fit where they go.
         unsafe { self.launch(&self.functions().of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
     }
@@ -183,6 +149,7 @@ impl Launcher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::gpu::arena::Arena;
     use crate::quant::GgmlType;
     use crate::tensor::TensorView;
 
@@ -198,10 +165,9 @@ mod tests {
         let (rows, cols) = (17_408, 5120);
         let reserved = kept_bytes(&[part(rows, cols), part(rows, cols)]).unwrap();
         assert!(reserved > VENDOR_WEIGHTS_BYTES);
-        let mut kept = Kept::new(Arena::new(DevicePtr(4096), reserved));
-        assert_eq!(kept.take(DevicePtr(1), dequantized_bytes(2 * rows, cols)), Some(DevicePtr(4096)));
-        assert_eq!(kept.find(DevicePtr(1)), Some(DevicePtr(4096)));
-        assert_eq!(kept.take(DevicePtr(2), 1), None);
+        let mut kept = Arena::new(DevicePtr(4096), reserved);
+        assert_eq!(kept.take(dequantized_bytes(2 * rows, cols)), Some(DevicePtr(4096)));
+        assert_eq!(kept.take(1), None);
         // Parts that do not fill their tiles are segments of their own.
         let separate = kept_bytes(&[part(17, 300), part(33, 300)]);
         assert_eq!(separate, Some(dequantized_bytes(17, 300) + dequantized_bytes(33, 300)));

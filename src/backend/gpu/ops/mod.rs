@@ -11,7 +11,7 @@ mod linear;
 mod rows;
 
 pub use experts::most_runs;
-pub use library::{Kept, Library, kept_bytes, piece_rows};
+pub use library::{Library, dequantized_bytes, kept_bytes, piece_rows};
 
 use super::GpuBackend;
 use super::args::{Format, LINEAR_ADD};

@@ -1,7 +1,7 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
 use super::GpuStep;
-use crate::backend::gpu::args::{EmbedArgs, Format, GatedArgs, GatherArgs, PrepareArgs};
+use crate::backend::gpu::args::{EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, PrepareArgs};
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
@@ -9,9 +9,6 @@ use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{self, Activation, Embed, GatedActivation, GatherRows};
 use crate::{Error, Result};
-
-/// Columns of a block of `gated_activation`; `GATED_COLS` in `args.h`.
-const GATED_COLS: usize = 2048;
 
 /// RMSNorm of rows that a product takes, or `None` for the rows as they are.
 pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
@@ -112,7 +109,7 @@ impl Launcher {
         }
         // The padding is stored too.
         let stored = if format_out.is_f32() { cols } else { cols.next_multiple_of(256) };
-        let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS))?, 1];
+        let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS as usize))?, 1];
         // SAFETY: see `ops`.
         unsafe { self.launch(&self.functions().gated_activation, grid, &args) }
     }

@@ -3,8 +3,10 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use crate::backend::gpu::args::{CopyStepArgs, GemvArgs, GemvPairArgs, layouts};
+use crate::backend::gpu::args::{CopyStepArgs, GemvArgs, GemvPairArgs, constants, layouts};
+use crate::backend::gpu::tuning;
 use crate::backend::gpu::{DevicePtr, KernelArgs};
+use crate::config::Platform;
 
 /// G: a field that moved in one of the two languages would be an address where a count belongs.
 #[test]
@@ -22,11 +24,21 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
             writeln!(program, "  std::printf(\"{name}.{field} %zu\\n\", offsetof({name}, {field}));").unwrap();
         }
     }
+    for (name, value) in constants() {
+        writeln!(expected, "{name} {value}").unwrap();
+        writeln!(program, "  std::printf(\"{name} %u\\n\", {name});").unwrap();
+    }
     program.push_str("}\n");
     // Structs that Rust does not know would go unseen.
     let header = include_str!("../../../../kernels/args.h");
     let structs = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
     assert_eq!(structs.collect::<Vec<_>>(), layouts().iter().map(|(name, ..)| *name).collect::<Vec<_>>());
+
+    // So would constants, but for a marker that no launch has.
+    let declared = header.lines().filter_map(|line| line.strip_prefix("constexpr u32 ")?.split_once(';'));
+    let declared = declared.flat_map(|(list, _)| list.split(", ")).filter_map(|one| one.split_once(" = "));
+    let declared: Vec<_> = declared.map(|(name, _)| name).filter(|name| *name != "NO_EXPERT").collect();
+    assert_eq!(declared, constants().iter().map(|(name, _)| *name).collect::<Vec<_>>());
 
     let folder = tempfile::tempdir().unwrap();
     let (source, binary) = (folder.path().join("args.cpp"), folder.path().join("args"));
@@ -76,4 +88,12 @@ fn what_lies_between_the_numbers_is_zero() {
     GemvPairArgs { first: product, second: product }.store(&mut bytes);
     assert_eq!((ones(&bytes[..100]), ones(&bytes[100..104])), (100, 0));
     assert_eq!((ones(&bytes[104..204]), ones(&bytes[204..])), (100, 0));
+}
+
+/// Rows of a block of the prefill kernel, on either platform.
+#[test]
+fn rows_of_prefill_are_those_of_the_kernel() {
+    let header = include_str!("../../../../kernels/attention_prefill.h");
+    let (nvidia, amd) = (tuning::prefill_rows(Platform::Nvidia), tuning::prefill_rows(Platform::Amd));
+    assert!(header.contains(&format!("constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? {nvidia} : {amd};")));
 }
