@@ -1,6 +1,7 @@
 // The arguments of every kernel: one struct each, passed by value. `src/backend/gpu/args.rs` mirrors this file field by
-// field and constant by constant (a test compares sizes, offsets and values). Pointers are device pointers; counts are 32-bit, offsets are computed in
-// 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix, `cols` its inputs.
+// field and constant by constant (a test compares sizes, offsets and values). Pointers are device pointers; counts are
+// 32-bit, offsets are computed in 64 bits. `rows` counts activation rows (tokens), `out_rows` the outputs of a matrix,
+// `cols` its inputs.
 #pragma once
 
 // How the rows of an activation buffer lie in memory. All but F32 pad the columns with zeros to a multiple of 256

@@ -2,7 +2,7 @@
 //! accepted file (sizes, weights, vocabulary, chat template) may be refused, and must not panic.
 
 use rocmforge::gguf::GgufFile;
-use rocmforge::model::{DecoderSpec, ModelTensors};
+use rocmforge::model::{ModelSpec, ModelTensors};
 use rocmforge::tokenizer::{ChatTemplate, Tokenizer};
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub fn check(bytes: &[u8]) {
     for info in file.tensors() {
         allowed(file.validate_tensor(info));
     }
-    if let Some(spec) = allowed(DecoderSpec::from_gguf(&file))
+    if let Some(spec) = allowed(ModelSpec::from_gguf(&file))
         && let Some(tensors) = allowed(ModelTensors::collect(&file, &spec))
     {
         assert!(!tensors.uploads().is_empty(), "a model without a tensor");

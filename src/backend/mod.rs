@@ -144,8 +144,8 @@ pub trait Backend: Send + Sized + 'static {
         Ok(())
     }
 
-    /// Says what `collect` is to bring of each row of `logits`, `[wishes.len(), cols]`, which the last step computed, so
-    /// that the device can go about it.
+    /// Says what `collect` is to bring of each row of `logits`, `[wishes.len(), cols]`, which the last step computed,
+    /// so that the device can go about it.
     fn select(&mut self, _logits: &Self::Buffer, _cols: usize, _wishes: &[Wish<'_>]) -> Result<()> {
         Ok(())
     }

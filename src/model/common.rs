@@ -7,6 +7,9 @@ use crate::Result;
 use crate::backend::{QkvLayout, RopeKind, Scoring};
 use crate::batch::GroupKind;
 
+/// Heads of no real model are near this; RoPE has a frequency for each two of their elements.
+const MAX_HEAD_DIM: usize = 1 << 16;
+
 impl Keys<'_> {
     /// The model without its layers.
     pub(super) fn model(&self) -> Result<ModelSpec> {
@@ -34,7 +37,7 @@ impl Keys<'_> {
         Ok(AttentionSpec {
             qkv,
             kv_group: model.join_kv_group(kind, qkv),
-            rope: model.add_rope(self.rope(rope_kind, qkv.head_dim)?),
+            rope: self.common_rope(model, rope_kind, qkv.head_dim)?,
             scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
@@ -61,6 +64,10 @@ impl Keys<'_> {
             ));
         }
         let head_dim = key_length.unwrap_or(hidden_size / num_heads);
+        if head_dim > MAX_HEAD_DIM {
+            let problem = format!("heads have {head_dim} elements, expected at most {MAX_HEAD_DIM}");
+            return Err(self.error("attention.key_length", problem));
+        }
         match self.opt_size("attention.value_length")? {
             Some(v) if v != head_dim => Err(self.error(
                 "attention.value_length",

@@ -5,6 +5,7 @@
 //! Llama 3.1's factors, which its converter stores as the tensor `rope_freqs.weight`.
 
 use super::keys::Keys;
+use super::spec::ModelSpec;
 use crate::Result;
 use crate::backend::{RopeKind, RopeSpec};
 use crate::quant;
@@ -16,8 +17,8 @@ const YARN_BETA_FAST: f64 = 32.0;
 const YARN_BETA_SLOW: f64 = 1.0;
 
 impl Keys<'_> {
-    /// The RoPE of heads of `head_dim` elements.
-    pub(super) fn rope(&self, kind: RopeKind, head_dim: usize) -> Result<RopeSpec> {
+    /// The RoPE of heads of `head_dim` elements, of a model whose layers differ in nothing else: its index.
+    pub(super) fn common_rope(&self, model: &mut ModelSpec, kind: RopeKind, head_dim: usize) -> Result<usize> {
         let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
         if dims > head_dim || !dims.is_multiple_of(2) {
             return Err(self.error(
@@ -25,6 +26,16 @@ impl Keys<'_> {
                 format!("is {dims}, expected an even number up to the head size ({head_dim})"),
             ));
         }
+        let is_it = |rope: &RopeSpec| rope.kind == kind && 2 * rope.inv_freq.len() == dims;
+        if let Some(index) = model.ropes.iter().position(is_it) {
+            return Ok(index);
+        }
+        model.ropes.push(self.rope(kind, dims)?);
+        Ok(model.ropes.len() - 1)
+    }
+
+    /// The RoPE of the first `dims` elements of each head.
+    fn rope(&self, kind: RopeKind, dims: usize) -> Result<RopeSpec> {
         let base = self.opt_f32("rope.freq_base")?.unwrap_or(DEFAULT_BASE);
         if base <= 1.0 {
             return Err(self.error("rope.freq_base", format!("is {base}, expected a number above 1")));

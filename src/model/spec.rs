@@ -112,15 +112,6 @@ impl ModelSpec {
         index
     }
 
-    /// The index of a RoPE, which may be that of other layers too.
-    pub(super) fn add_rope(&mut self, rope: RopeSpec) -> usize {
-        let known = self.ropes.iter().position(|known| *known == rope);
-        known.unwrap_or_else(|| {
-            self.ropes.push(rope);
-            self.ropes.len() - 1
-        })
-    }
-
     /// The KV layers of all groups, in the order of the model's layers. `num_blocks`: of each group.
     pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
         let of_layer = |layer: &LayerSpec| {

@@ -2,7 +2,7 @@
 //! through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device
 //! that it finds.
 
-mod arguments;
+pub(crate) mod arguments;
 pub(crate) mod attention;
 pub(crate) mod elementwise;
 pub(crate) mod experts;

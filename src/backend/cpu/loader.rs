@@ -1,9 +1,9 @@
 //! Takes the memory of an engine on the CPU.
 
+use super::backend::CpuBackend;
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
 use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
-use super::ops::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::storage::{Element, Storage};

@@ -2,6 +2,7 @@
 
 mod activation;
 mod attention;
+mod backend;
 mod experts;
 mod kv;
 pub mod linear;
@@ -16,9 +17,10 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
+pub use backend::CpuBackend;
 pub use experts::{ExpertWork, Experts};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;
-pub use ops::{CpuBackend, CpuStep};
+pub use ops::CpuStep;
 pub use simd::Isa;
 pub use storage::Storage;

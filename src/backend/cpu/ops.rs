@@ -1,107 +1,20 @@
 //! Steps on the CPU: arguments are checked here, then kernels run on the team.
 
-use super::activation;
-use super::attention::{self, Unit};
+use super::backend::CpuBackend;
 use super::experts::{self, ExpertWork, Experts};
 use super::kv::{KvLayer, KvPool};
-use super::linear::{LinearScratch, PackedMatrix, Store};
-use super::norm;
-use super::pool::ThreadPool;
-use super::rope;
-use super::simd::Isa;
+use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
 use super::storage::Storage;
+use super::{activation, attention, norm, rope};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
-    Attention, Backend, BufferShape, CopyBlocks, Embed, ExpertShape, ExpertSpec, Fusions, GatedActivation, GatherRows,
-    KvLayerSpec, KvShape, Linear, MatrixShape, MemoryLedger, MixExperts, NormRows, Ops, RopeAndStore, RopeAngles,
-    RopeShape, RopeSpec, StepOps, VectorShape, WorkShape,
+    Attention, Backend, BufferShape, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MemoryLedger,
+    MixExperts, NormRows, Ops, RopeAndStore, RopeAngles, RopeShape, RopeSpec, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
-use crate::quant::GgmlType;
 use crate::{Error, Result};
-
-/// Computes on the CPU; made by [`super::CpuLoader`].
-#[derive(Debug)]
-pub struct CpuBackend {
-    pool: ThreadPool,
-    isa: Isa,
-    linear_scratch: LinearScratch,
-    /// Kept between calls of attention so that it is not allocated anew.
-    units: Vec<Unit>,
-    ledger: MemoryLedger,
-    allocations: u64,
-    kernels: Vec<(GgmlType, &'static str)>,
-}
-
-impl CpuBackend {
-    pub(super) fn new(
-        pool: ThreadPool,
-        isa: Isa,
-        linear_scratch: LinearScratch,
-        ledger: MemoryLedger,
-        allocations: u64,
-        kernels: Vec<(GgmlType, &'static str)>,
-    ) -> Self {
-        Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels }
-    }
-
-    #[cfg(test)]
-    pub(super) fn work_list_bytes(&self) -> usize {
-        self.units.capacity() * size_of::<Unit>()
-    }
-}
-
-impl BufferShape for Storage<f32> {
-    fn holds(&self, rows: usize, cols: usize) -> bool {
-        rows.checked_mul(cols).is_some_and(|n| n <= self.len())
-    }
-
-    fn room(&self) -> String {
-        format!("{} elements", self.len())
-    }
-}
-
-impl VectorShape for Storage<f32> {
-    fn elements(&self) -> usize {
-        self.len()
-    }
-}
-
-impl MatrixShape for PackedMatrix {
-    fn rows(&self) -> usize {
-        self.rows()
-    }
-
-    fn cols(&self) -> usize {
-        self.cols()
-    }
-}
-
-impl RopeShape for RopeSpec {
-    fn num_pairs(&self) -> usize {
-        self.inv_freq.len()
-    }
-}
-
-impl KvShape for KvLayer {
-    fn spec(&self) -> &KvLayerSpec {
-        &self.spec
-    }
-}
-
-impl ExpertShape for Experts {
-    fn spec(&self) -> &ExpertSpec {
-        &self.spec
-    }
-}
-
-impl WorkShape for ExpertWork {
-    fn room(&self) -> (&ExpertSpec, usize) {
-        (&self.spec, self.rows)
-    }
-}
 
 impl Backend for CpuBackend {
     type Buffer = Storage<f32>;

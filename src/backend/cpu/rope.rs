@@ -1,8 +1,8 @@
 //! Rotary embedding, with the norms of q and k before it and the KV store behind it.
 
+use super::backend::CpuBackend;
 use super::kv::{KvElement, KvWriter};
 use super::norm::normalize;
-use super::ops::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;

@@ -131,6 +131,12 @@ fn untouched_memory_is_not_available() {
     assert!(after <= before - before.min(4 << 30) / 4, "{before} before, {after} after");
 }
 
+/// S26: sizes that contradict each other are refused by every op, whichever of its arguments they are of.
+#[test]
+fn arguments_that_contradict_each_other_are_refused() {
+    conformance::pass(|tally| conformance::arguments::check(|rows| Ok(loader(rows)), tally));
+}
+
 /// Attention alone, over what the rig's cache holds.
 fn attention(rig: &mut AttentionRig<CpuLoader>, batch: &Batch, group: usize) -> crate::Result<()> {
     let AttentionRig { backend, qkv, kv, out, .. } = rig;

@@ -1,5 +1,6 @@
-//! The GPU backend, on AMD's HIP or NVIDIA's CUDA. One half is the layer over the driver: a device with its memory, streams, events, graphs and
-//! kernels, on either platform of HIP, opened at run time. The other is the engine's: loader, ops, recorded steps.
+//! The GPU backend, on AMD's HIP or NVIDIA's CUDA. One half is the layer over the driver: a device with its memory,
+//! streams, events, graphs and kernels, on either platform, opened at run time. The other is the engine's: loader, ops,
+//! recorded steps.
 #![allow(unsafe_code)] // Foreign calls, and memory that a device writes.
 
 mod arena;

@@ -1,0 +1,95 @@
+//! The engine's half that serves on the CPU: what its steps compute with.
+
+use super::attention::Unit;
+use super::experts::{ExpertWork, Experts};
+use super::kv::KvLayer;
+use super::linear::{LinearScratch, PackedMatrix};
+use super::pool::ThreadPool;
+use super::simd::Isa;
+use super::storage::Storage;
+use crate::backend::{
+    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeShape, RopeSpec,
+    VectorShape, WorkShape,
+};
+use crate::quant::GgmlType;
+
+/// Computes on the CPU; made by [`super::CpuLoader`].
+#[derive(Debug)]
+pub struct CpuBackend {
+    pub(super) pool: ThreadPool,
+    pub(super) isa: Isa,
+    pub(super) linear_scratch: LinearScratch,
+    /// Kept between calls of attention so that it is not allocated anew.
+    pub(super) units: Vec<Unit>,
+    pub(super) ledger: MemoryLedger,
+    pub(super) allocations: u64,
+    pub(super) kernels: Vec<(GgmlType, &'static str)>,
+}
+
+impl CpuBackend {
+    pub(super) fn new(
+        pool: ThreadPool,
+        isa: Isa,
+        linear_scratch: LinearScratch,
+        ledger: MemoryLedger,
+        allocations: u64,
+        kernels: Vec<(GgmlType, &'static str)>,
+    ) -> Self {
+        Self { pool, isa, linear_scratch, units: Vec::new(), ledger, allocations, kernels }
+    }
+
+    #[cfg(test)]
+    pub(super) fn work_list_bytes(&self) -> usize {
+        self.units.capacity() * size_of::<Unit>()
+    }
+}
+
+impl BufferShape for Storage<f32> {
+    fn holds(&self, rows: usize, cols: usize) -> bool {
+        rows.checked_mul(cols).is_some_and(|n| n <= self.len())
+    }
+
+    fn room(&self) -> String {
+        format!("{} elements", self.len())
+    }
+}
+
+impl VectorShape for Storage<f32> {
+    fn elements(&self) -> usize {
+        self.len()
+    }
+}
+
+impl MatrixShape for PackedMatrix {
+    fn rows(&self) -> usize {
+        self.rows()
+    }
+
+    fn cols(&self) -> usize {
+        self.cols()
+    }
+}
+
+impl RopeShape for RopeSpec {
+    fn num_pairs(&self) -> usize {
+        self.inv_freq.len()
+    }
+}
+
+impl KvShape for KvLayer {
+    fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+}
+
+impl ExpertShape for Experts {
+    fn spec(&self) -> &ExpertSpec {
+        &self.spec
+    }
+}
+
+impl WorkShape for ExpertWork {
+    fn room(&self) -> (&ExpertSpec, usize) {
+        (&self.spec, self.rows)
+    }
+}
