@@ -5,8 +5,21 @@ use super::DevicePtr;
 use super::args::Format;
 use super::buffer::Buffer;
 use super::launcher::Launcher;
-use super::ops::Library;
 use super::tuning;
+use super::vendor::blas::{self, VendorBlas};
+
+/// The library, and the device memory that its products need.
+pub struct Library {
+    pub blas: VendorBlas,
+    pub workspace: DevicePtr,
+    /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
+    pub weights: DevicePtr,
+    pub weights_bytes: u64,
+    /// It serves products of so many rows and more.
+    pub least_rows: usize,
+    /// What it has refused: from then on our own kernels serve.
+    pub refusal: Option<blas::Refusal>,
+}
 
 /// Memory that ops use in turn.
 pub struct Workspace {

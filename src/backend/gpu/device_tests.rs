@@ -112,7 +112,7 @@ fn a_kernel_runs_alone_and_in_a_graph() {
         for _ in 0..3 {
             back.as_mut_slice().fill(0);
             stream.fill(out, 0xff, 4 * 15).unwrap();
-            graph.launch(&stream).unwrap();
+            stream.launch_graph(&graph).unwrap();
             stream.copy_to_host(back.as_mut_slice(), out).unwrap();
             stream.synchronize().unwrap();
             assert_eq!(back.as_slice(), expected);

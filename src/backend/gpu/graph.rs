@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::device::Device;
-use super::stream::{Queue, Stream};
+use super::queue::Queue;
 use super::sys::{GraphExecHandle, GraphHandle};
 use crate::Result;
 
@@ -27,16 +27,16 @@ impl Graph {
         Ok(Self { device: device.clone(), exec: exec?, last: Mutex::new(None) })
     }
 
-    /// Queues the whole graph.
+    /// Puts the whole graph behind what is in the queue.
     ///
     /// # Safety
     /// What `Stream::launch` and the copies asked for when they were captured holds again: modules are loaded, memory
     /// is allocated, and nothing else uses it until the stream has passed.
-    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+    pub(super) unsafe fn launch(&self, queue: &Arc<Queue>) -> Result<()> {
         self.device.check()?;
-        *self.last.lock() = Some(Arc::clone(stream.queue()));
+        *self.last.lock() = Some(Arc::clone(queue));
         // SAFETY: both live; the rest is the caller's promise.
-        self.device.call(|driver| unsafe { driver.launch_graph(self.exec, stream.queue().handle) })
+        self.device.call(|driver| unsafe { driver.launch_graph(self.exec, queue.handle) })
     }
 }
 

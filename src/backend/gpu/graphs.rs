@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::checks::Check;
-use super::rehearse::Wanted;
+use super::rehearsal::Wanted;
 use super::step::StepInputs;
 use super::tuning::bucket;
 use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
@@ -159,7 +159,7 @@ impl Graphs {
                 // SAFETY: a recording uses the engine's own buffers and modules, which live as long as the backend, on
                 // its one stream; weights and cache are given to every step by the same decoder, and `begin` checked
                 // the batch as the recorded ops did theirs.
-                unsafe { recorded.graph.launch(stream)? };
+                unsafe { stream.launch_graph(&recorded.graph)? };
                 inputs.mark_copied(stream)
             }
         }

@@ -5,13 +5,14 @@ use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{GpuBackend, Parts};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, TILE_ROWS, Vector};
-use super::compute::{Compute, Workspace};
+use super::compute::{Compute, Library, Workspace};
+use super::dense::{dequantized_bytes, kept_bytes};
 use super::functions::{self, Functions};
 use super::graphs;
 use super::launcher::Launcher;
-use super::ops::{Library, dequantized_bytes, kept_bytes};
 use super::select;
 use super::self_test::Sample;
+use super::stacks::{Layout, device_type};
 use super::step::{StepInputs, StepLimits};
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
@@ -64,16 +65,7 @@ pub struct GpuLoader {
 mod budget;
 mod experts;
 mod matrix_library;
-mod stacks;
-
-pub use stacks::Layout;
-
-use budget::{common_format, part_bytes, rope_bytes, upload_bytes};
-
-/// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
-pub fn device_type(ty: GgmlType) -> KernelType {
-    KernelType::of(ty).unwrap_or(KernelType::F16)
-}
+use budget::{common_format, rope_bytes, upload_bytes};
 
 /// The stacks of matrices among the uploads.
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {

@@ -161,7 +161,7 @@ pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<L
         let best = probe.best(|| {
             for _ in 0..repetitions {
                 // SAFETY: the kernels look at nothing, and their module lives as long as the probe.
-                unsafe { graph.launch(&probe.stream)? };
+                unsafe { probe.stream.launch_graph(&graph)? };
             }
             Ok(())
         })?;

@@ -11,6 +11,7 @@ mod checks;
 mod child;
 mod compile;
 mod compute;
+mod dense;
 mod describe;
 mod device;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod functions;
 mod graph;
 mod graphs;
 pub mod helper;
+mod job;
 mod kernels;
 mod launcher;
 mod loader;
@@ -29,13 +31,17 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod queue;
+mod rehearsal;
 mod rehearse;
 mod replay;
 mod report;
 mod search;
 mod select;
 mod self_test;
+mod stacks;
 mod step;
+mod steps;
 mod stream;
 mod sys;
 #[cfg(test)]

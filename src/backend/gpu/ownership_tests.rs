@@ -49,8 +49,8 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
         let launched = compute.launch(&kernel, [3, 1, 1], &NoArgs {});
         let graph = compute.end_capture()?;
         launched?;
-        graph.launch(&compute)?;
-        graph.launch(&compute)?;
+        compute.launch_graph(&graph)?;
+        compute.launch_graph(&graph)?;
         compute.copy_to_host(host.as_mut_slice(), scratch.ptr().offset(8))?;
     }
     event.record(&compute)?;
@@ -221,7 +221,7 @@ fn graphs_outlive_the_streams_they_run_on() {
     stream.begin_capture().unwrap();
     let graph = stream.end_capture().unwrap();
     // SAFETY: the graph is empty.
-    unsafe { graph.launch(&stream).unwrap() };
+    unsafe { stream.launch_graph(&graph).unwrap() };
     drop(stream);
     assert_eq!(faults.live(), Live { streams: 1, graphs: 1, ..Live::default() });
     drop(graph);

@@ -1,117 +1,13 @@
-//! Which steps are recorded, at the load, before anything is served: every size of a batch with every way in which
-//! attention would be launched for it. Nothing is recorded later: the memory that a driver takes for a graph comes out
-//! of the room that was left for it beside the KV cache, and no request waits for a recording.
+//! Runs and records the steps of a rehearsal (`rehearsal`), before anything is served.
 
-use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::backend::GpuBackend;
-use super::tuning::{self, DecodePlan};
+use super::rehearsal::{Contexts, GRAPH_BYTES, Recording, Rehearsal, batch, room, wanted};
+use super::tuning;
 use crate::backend::StepOps;
-use crate::batch::{Batch, GroupKind, GroupTables};
+use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
-
-/// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
-const GRAPH_BYTES: u64 = 1 << 20;
-const PIECE_BYTES: u64 = 32 << 20;
-/// Contexts up to the longest are split into 1, 2, 4 .. 32.
-const MOST_SPLITS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-
-/// A step to record: for a batch of so many rows, and for so many splits of the longest context.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    pub rows: usize,
-    /// Its launches are the same for each of these.
-    pub context_splits: Vec<u32>,
-}
-
-/// Heads of attention: of queries, of keys, and elements of each.
-pub type AttentionShape = [u32; 3];
-
-/// What is left for graphs, of steps of up to `most_rows` rows, beside everything else.
-pub fn room(most_rows: usize) -> u64 {
-    PIECE_BYTES + tuning::buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
-}
-
-/// How far it has come.
-pub enum Rehearsal {
-    /// A step of one row runs as it is: it brings what only the first one does, and shows attention's shapes.
-    First,
-    Recording(Recording),
-    Done,
-}
-
-pub struct Recording {
-    waiting: VecDeque<Wanted>,
-    begun: Instant,
-    count: usize,
-    /// Free memory when it began, and how much less there was after the last graph. Not a sum over graphs: others take
-    /// memory and give it back meanwhile, and of each graph no more than the increase would be seen.
-    free: u64,
-    taken: u64,
-    /// Rows of the last step that ran as it is, since the vendor's library may set up what no recording can hold when
-    /// it first multiplies so many.
-    warmed: usize,
-    /// Whether the vendor's library had refused a product before the recording that is being made; `None` while a step
-    /// runs as it is.
-    refused_before: Option<bool>,
-}
-
-/// The steps to record, the smallest first: they serve most often, should memory be short.
-fn wanted(
-    most_rows: usize,
-    longest: u32,
-    shapes: &[AttentionShape],
-    plan: impl Fn(u32, AttentionShape, u32) -> DecodePlan,
-) -> Vec<Wanted> {
-    let most_splits = tuning::context_splits(longest);
-    let splits = MOST_SPLITS.into_iter().filter(|&splits| splits <= most_splits);
-    let mut all: Vec<Wanted> = Vec::new();
-    for rows in tuning::buckets(most_rows) {
-        for splits in splits.clone() {
-            let plans = |splits| shapes.iter().map(|&shape| plan(rows as u32, shape, splits)).collect::<Vec<_>>();
-            match all.last_mut().filter(|last| last.rows == rows && plans(last.context_splits[0]) == plans(splits)) {
-                Some(last) => last.context_splits.push(splits),
-                None => all.push(Wanted { rows, context_splits: vec![splits] }),
-            }
-        }
-    }
-    all
-}
-
-/// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block of
-/// each KV group.
-fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
-    let &Contexts { longest, block_size, groups } = contexts;
-    let context = splits.saturating_mul(tuning::LEAST_SPLIT).min(longest).max(1);
-    let rows = rows as u32;
-    let contexts = std::iter::once(context).chain((1..rows).map(|_| 1));
-    let blocks = (context as usize).div_ceil(block_size) as u32;
-    let group = GroupTables {
-        slot_mapping: vec![0; rows as usize],
-        block_tables: vec![0; (blocks + rows - 1) as usize],
-        cu_blocks: std::iter::once(0).chain((0..rows).map(|row| blocks + row)).collect(),
-    };
-    Batch {
-        token_ids: vec![0; rows as usize],
-        positions: contexts.clone().map(|context| context - 1).collect(),
-        cu_seqlens_q: (0..=rows).collect(),
-        context_lens: contexts.collect(),
-        logits_indices: (0..rows).collect(),
-        groups: vec![group; groups],
-        ..Batch::default()
-    }
-}
-
-/// What the contexts of a step can be.
-struct Contexts {
-    /// Tokens of the longest one.
-    longest: u32,
-    /// Tokens of a block.
-    block_size: usize,
-    /// KV groups.
-    groups: usize,
-}
 
 impl GpuBackend {
     /// `None` without a KV cache.
@@ -231,42 +127,5 @@ impl GpuBackend {
         }
         self.graphs.left_out = left_out;
         self.ledger.other += taken;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::check_batch::validate_batch;
-
-    /// Of an 8B model on 132 multiprocessors: attention goes in so many ways, of 84 numbers of rows and splits.
-    #[test]
-    fn steps_that_are_launched_alike_are_recorded_once() {
-        let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, false);
-        let all = wanted(256, 1 << 17, &[[32, 8, 128]], plan);
-        assert_eq!(all.len(), 33);
-        assert_eq!(all.iter().map(|wanted| wanted.context_splits.len()).sum::<usize>(), 84);
-        assert!(all.is_sorted_by_key(|wanted| wanted.rows));
-        assert_eq!(all[0], Wanted { rows: 1, context_splits: vec![1, 2] });
-        assert_eq!(all[32], Wanted { rows: 256, context_splits: MOST_SPLITS.to_vec() });
-        // Short contexts, few sequences.
-        assert_eq!(wanted(3, 100, &[[32, 8, 128]], plan).iter().map(|w| w.rows).collect::<Vec<_>>(), [1, 2, 3]);
-        let invariant = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, true);
-        assert_eq!(wanted(256, 1 << 17, &[[32, 8, 128]], invariant).len(), 14);
-    }
-
-    #[test]
-    fn batches_are_split_as_wanted_and_stay_in_the_first_block() {
-        for (rows, splits, longest) in [(1, 1, 16), (7, 8, 1000), (256, 32, 1 << 17), (3, 16, 2000)] {
-            let batch = batch(rows, splits, &Contexts { longest, block_size: 16, groups: 2 });
-            validate_batch(&batch).unwrap();
-            assert_eq!(batch.num_tokens(), rows);
-            let most = batch.context_lens.iter().copied().max().unwrap();
-            assert!(most <= longest && tuning::context_splits(most) == splits, "{most}");
-            for group in 0..2 {
-                let table = batch.block_table(group, 0);
-                assert_eq!((table.len(), table.iter().max()), ((most as usize).div_ceil(16), Some(&0)));
-            }
-        }
     }
 }

@@ -61,7 +61,7 @@ impl Chain {
             counted(self.step.as_mut_slice(), STEP_WORDS)[0] = number.to_ne_bytes();
             // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
             unsafe {
-                self.graph.launch(stream)?;
+                stream.launch_graph(&self.graph)?;
                 stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.ptr()))?;
             }
             stream.synchronize()?;

@@ -2,7 +2,7 @@
 //! what `doctor` prints.
 
 use super::compile::{MatrixUnit, Origin};
-use super::loader::device_type;
+use super::stacks::device_type;
 use super::vendor::{self, blas::VendorBlas};
 use super::{
     Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Stream, Unit, tuning,

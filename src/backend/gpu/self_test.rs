@@ -3,7 +3,7 @@
 //! went wrong, is found here and not in a conversation.
 
 use super::args::Format;
-use super::backend::GpuBackend;
+use super::backend::{GpuBackend, TestMemory};
 use super::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
 use super::{DeviceBuffer, DevicePtr, HostBuffer, KernelType, MATMUL_ROWS};
 use crate::backend::Backend;
@@ -22,14 +22,6 @@ const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 pub struct Sample {
     matrix: Matrix,
     slices: Vec<Slice>,
-}
-
-/// What the products of the test are computed on. The backend holds it: after an error they may still run, and the
-/// backend's drop waits for them.
-pub struct TestMemory {
-    host: HostBuffer,
-    x: DeviceBuffer,
-    out: DeviceBuffer,
 }
 
 struct Slice {

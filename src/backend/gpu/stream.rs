@@ -7,20 +7,13 @@ use super::device::Device;
 use super::graph::Graph;
 use super::memory::DevicePtr;
 use super::module::{ArgBytes, Function, KernelArgs};
+use super::queue::Queue;
 use super::sys::{EventHandle, StreamHandle};
 use crate::Result;
 
 /// Work runs in the order in which it was put here. Drop waits for it.
 pub struct Stream {
     queue: Arc<Queue>,
-}
-
-/// The stream itself: graphs that were launched on it hold it until they are gone.
-pub(super) struct Queue {
-    pub device: Device,
-    pub handle: StreamHandle,
-    /// Whether the next kernel may not overlap with the last one.
-    apart: AtomicBool,
 }
 
 impl Stream {
@@ -35,8 +28,9 @@ impl Stream {
         &self.queue.device
     }
 
-    pub(super) fn queue(&self) -> &Arc<Queue> {
-        &self.queue
+    /// For calls that are not the driver's.
+    pub(super) fn handle(&self) -> StreamHandle {
+        self.queue.handle
     }
 
     /// Waits until everything put here so far has run; what failed on the way is reported here.
@@ -151,14 +145,14 @@ impl Stream {
         let graph = device.try_ending(|driver| unsafe { driver.end_capture(self.queue.handle) });
         Graph::instantiate(device, graph.map_err(|error| device.error(error))?)
     }
-}
 
-impl Drop for Queue {
-    fn drop(&mut self) {
-        // SAFETY: created by `Stream::new`, and this is the last owner.
-        self.device.release(|driver| unsafe { driver.synchronize_stream(self.handle) });
-        // SAFETY: as above; destroyed also when waiting failed.
-        self.device.release(|driver| unsafe { driver.destroy_stream(self.handle) });
+    /// Queues a whole graph.
+    ///
+    /// # Safety
+    /// As `Graph::launch`.
+    pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { graph.launch(&self.queue) }
     }
 }
 

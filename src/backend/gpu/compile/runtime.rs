@@ -12,7 +12,7 @@ use super::embedded::SOURCES;
 use super::plan::Unit;
 use crate::backend::gpu::child;
 use crate::backend::gpu::driver::DeviceProperties;
-use crate::backend::gpu::helper::{self, Failure};
+use crate::backend::gpu::job::{self, Failure};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::rtc::{Hiprtc, Nvrtc};
 use crate::backend::gpu::sys::{ProgramHandle, Status, file_of, reason};
@@ -140,13 +140,13 @@ impl RuntimeCompiler {
             return child::run(TIMEOUT, || compile_unit(&self.library, job.unit, &job.options));
         };
         let request = json!({
-            "kind": helper::COMPILE,
+            "kind": job::COMPILE,
             "platform": self.platform.name(),
             "library": self.file.display().to_string(),
             "unit": job.unit.name(),
             "options": job.options,
         });
-        helper::run(command, &request, TIMEOUT).map_err(|failure| match failure {
+        job::run(command, &request, TIMEOUT).map_err(|failure| match failure {
             Failure::Died(how) => format!("the compiler's process {how}"),
             Failure::NotRun(problem) => problem,
         })

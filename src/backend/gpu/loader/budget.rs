@@ -1,11 +1,11 @@
 //! What a load will take, counted before and while it is taken.
 
-use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, device_type, experts, stacks};
+use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
+use crate::backend::gpu::stacks::{device_type, part_bytes};
 use crate::backend::gpu::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
-use crate::backend::gpu::{KernelType, graphs, rehearse, select, step};
+use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
-use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 /// Bytes of an upload on the device.
@@ -24,10 +24,6 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
 
 pub(super) fn rope_bytes(spec: &RopeSpec) -> u64 {
     aligned(4 * spec.inv_freq.len() as u64)
-}
-
-pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
-    aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
 }
 
 impl GpuLoader {
@@ -75,7 +71,7 @@ impl GpuLoader {
     /// What is left to the driver for recorded steps.
     pub(crate) fn graph_bytes(&self) -> u64 {
         match graphs::wanted(&self.options, self.device.properties()) {
-            Ok(()) => rehearse::room(self.limits.most_decodes()),
+            Ok(()) => rehearsal::room(self.limits.most_decodes()),
             Err(_) => 0,
         }
     }

@@ -1,9 +1,10 @@
 //! Memory of a mixture of experts: weights, and what a step needs beside its residuals.
 
-use super::{GpuLoader, aligned, device_type};
+use super::{GpuLoader, aligned};
 use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
+use crate::backend::gpu::stacks::device_type;
 use crate::backend::gpu::{DevicePtr, EXPERT_RUNS, KernelType};
 use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;

@@ -6,7 +6,7 @@ use super::budget::most_cols;
 use super::{GpuLoader, aligned, stacks};
 use crate::backend::Upload;
 use crate::backend::gpu::args::Format;
-use crate::backend::gpu::ops::kept_bytes;
+use crate::backend::gpu::dense::kept_bytes;
 use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
 use crate::backend::gpu::vendor;
 use crate::backend::gpu::vendor::blas::{self, VendorBlas};

@@ -2,46 +2,14 @@
 //! is memory to keep them, else right before each product.
 
 use super::linear::Product;
-use crate::backend::LinearPart;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
 use crate::backend::gpu::compute::Compute;
+use crate::backend::gpu::dense::piece_rows;
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
-use crate::backend::gpu::vendor::blas::{self, Element, Operands, VendorBlas};
+use crate::backend::gpu::vendor::blas::{self, Element, Operands};
 use crate::{Error, Result};
-
-/// The library, and the device memory that its products need.
-pub struct Library {
-    pub blas: VendorBlas,
-    pub workspace: DevicePtr,
-    /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
-    pub weights: DevicePtr,
-    pub weights_bytes: u64,
-    /// It serves products of so many rows and more.
-    pub least_rows: usize,
-    /// What it has refused: from then on our own kernels serve.
-    pub refusal: Option<blas::Refusal>,
-}
-
-/// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.
-pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
-    2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
-}
-
-/// Outputs of a matrix whose weights are dequantised at once where they are not kept.
-pub fn piece_rows(cols: usize) -> usize {
-    let row_bytes = 2 * cols.next_multiple_of(TILE_COLS);
-    (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS
-}
-
-/// Bytes that a stack of matrices takes where its dequantised copy is kept; `None` for a stack that is not worth it:
-/// prompts rarely want the logits of many rows, and the largest matrices serve only those.
-pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
-    let bytes = parts.iter().map(|part| dequantized_bytes(part.weight.rows, part.weight.cols));
-    bytes.clone().all(|bytes| bytes <= VENDOR_WEIGHTS_BYTES).then(|| bytes.sum())
-}
 
 impl Compute {
     /// Dequantises the segments (with their columns) that have a place for it.
@@ -143,36 +111,5 @@ impl Launcher {
         let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(DEQUANTIZE_TILES as usize))?;
         // SAFETY: see `ops`; the rows fit where they go.
         unsafe { self.launch(&self.functions().of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::backend::gpu::arena::Arena;
-    use crate::quant::GgmlType;
-    use crate::tensor::TensorView;
-
-    fn part(rows: usize, cols: usize) -> LinearPart<'static> {
-        let weight = TensorView { name: "weights", ggml_type: GgmlType::Q4_K, rows, cols, data: &[] };
-        LinearPart { weight, bias: None }
-    }
-
-    /// What is reserved for a stack is used, also where the parts together exceed the limit of each; what serves only
-    /// logits is neither reserved nor kept.
-    #[test]
-    fn stacks_are_kept_whole_or_not_at_all() {
-        let (rows, cols) = (17_408, 5120);
-        let reserved = kept_bytes(&[part(rows, cols), part(rows, cols)]).unwrap();
-        assert!(reserved > VENDOR_WEIGHTS_BYTES);
-        let mut kept = Arena::new(DevicePtr(4096), reserved);
-        assert_eq!(kept.take(dequantized_bytes(2 * rows, cols)), Some(DevicePtr(4096)));
-        assert_eq!(kept.take(1), None);
-        // Parts that do not fill their tiles are segments of their own.
-        let separate = kept_bytes(&[part(17, 300), part(33, 300)]);
-        assert_eq!(separate, Some(dequantized_bytes(17, 300) + dequantized_bytes(33, 300)));
-
-        assert_eq!(kept_bytes(&[part(151_936, 5120)]), None);
-        assert_eq!(kept_bytes(&[part(16, 256), part(151_936, 5120)]), None);
     }
 }

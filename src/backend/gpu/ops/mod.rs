@@ -11,12 +11,11 @@ mod linear;
 mod rows;
 
 pub use experts::most_runs;
-pub use library::{Library, dequantized_bytes, kept_bytes, piece_rows};
 
 use super::GpuBackend;
 use super::args::{Format, LINEAR_ADD};
 use super::compute::Compute;
-use super::rehearse::AttentionShape;
+use super::rehearsal::AttentionShape;
 use super::step::StepInputs;
 use crate::Result;
 use crate::backend::{

@@ -239,7 +239,7 @@ impl VendorBlas {
                     algorithm_at.cast(),
                     operands.workspace.0,
                     WORKSPACE_BYTES as usize,
-                    stream.queue().handle.0,
+                    stream.handle().0,
                 )
             };
             match check(status, dialect, "Matmul") {

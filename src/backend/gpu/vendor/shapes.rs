@@ -4,8 +4,8 @@ use super::blas::{Element, Product};
 use crate::backend::LinearPart;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::buffer::TILE_COLS;
-use crate::backend::gpu::loader::Layout;
-use crate::backend::gpu::ops::{kept_bytes, piece_rows};
+use crate::backend::gpu::dense::{kept_bytes, piece_rows};
+use crate::backend::gpu::stacks::Layout;
 use crate::backend::gpu::{KernelType, tuning};
 
 /// Rows of a long prompt's step.

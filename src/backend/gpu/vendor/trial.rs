@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::blas::{Element, Operands, Product, VendorBlas, WORKSPACE_BYTES};
 use crate::backend::conformance::Random;
 use crate::backend::gpu::compile::Cache;
-use crate::backend::gpu::helper;
+use crate::backend::gpu::job;
 use crate::backend::gpu::{Device, DeviceBuffer, DeviceProperties, DevicePtr, HostBuffer, Stream};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
@@ -71,10 +71,10 @@ fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, Stri
     let Some(command) = &options.helper else {
         return Err("it was not tried, since no program to try it in was named".to_owned());
     };
-    match helper::run(command, job, TIMEOUT) {
+    match job::run(command, job, TIMEOUT) {
         Ok(verdict) => Ok(verdict),
-        Err(helper::Failure::Died(how)) => Ok(format!("tried in a process of its own, that {how}").into_bytes()),
-        Err(helper::Failure::NotRun(problem)) => Err(format!("it was not tried: {problem}")),
+        Err(job::Failure::Died(how)) => Ok(format!("tried in a process of its own, that {how}").into_bytes()),
+        Err(job::Failure::NotRun(problem)) => Err(format!("it was not tried: {problem}")),
     }
 }
 
@@ -99,7 +99,7 @@ fn job(properties: &DeviceProperties, library: &Path, products: &[Product]) -> V
         })
     });
     json!({
-        "kind": helper::TRY_PRODUCTS,
+        "kind": job::TRY_PRODUCTS,
         "platform": properties.platform.name(),
         "driver": properties.library.display().to_string(),
         "device": properties.index,

@@ -1,10 +1,22 @@
 //! How a stack of matrices lies on the device: computed before anything is uploaded, since the shapes of products
 //! follow from it.
 
-use super::{aligned, device_type, part_bytes};
+use super::KernelType;
+use super::arena::aligned;
+use super::buffer::TILE_ROWS;
 use crate::backend::LinearPart;
-use crate::backend::gpu::KernelType;
-use crate::backend::gpu::buffer::TILE_ROWS;
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
+
+/// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
+pub fn device_type(ty: GgmlType) -> KernelType {
+    KernelType::of(ty).unwrap_or(KernelType::F16)
+}
+
+/// Bytes of a tensor on the device.
+pub fn part_bytes(weight: &TensorView<'_>) -> u64 {
+    aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
+}
 
 pub struct Layout {
     /// Where the tiles of each matrix begin, in bytes from the start.

@@ -1,0 +1,28 @@
+//! Jobs that may crash, for a process of their own: a program that the options name is started with a job on its
+//! standard input. The Python bindings name the interpreter with a line that loads this very module; tests name
+//! themselves. `helper` is what such a program does.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::child;
+pub use super::child::Failure;
+
+/// Kinds of jobs.
+pub(super) const TRY_PRODUCTS: &str = "try products";
+pub(super) const COMPILE: &str = "compile";
+
+/// Does a job in a process of its own.
+///
+/// # Errors
+/// That the process died of it, or why it was not done.
+pub(super) fn run(command: &[OsString], job: &Value, timeout: Duration) -> Result<Vec<u8>, Failure> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| Failure::NotRun(error.to_string()))?;
+    let marker = blake3::hash(&random).to_hex().to_string();
+    let mut job = job.clone();
+    job["marker"] = marker.as_str().into();
+    child::spawn(command, job.to_string().as_bytes(), marker.as_bytes(), timeout)
+}

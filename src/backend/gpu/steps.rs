@@ -1,0 +1,116 @@
+//! Steps and their results on a GPU: what the engine asks of the backend.
+
+use super::args::Format;
+use super::backend::GpuBackend;
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
+use super::compute::Library;
+use super::describe::describe;
+use super::graphs::Plan;
+use super::ops::GpuStep;
+use crate::Result;
+use crate::backend::{Backend, MemoryLedger, StepOps};
+use crate::batch::Batch;
+use crate::interrupt::Interrupt;
+use crate::selection::{Selection, Wish};
+
+impl GpuBackend {
+    /// Runs the ops of a step, records them, or repeats a recording.
+    pub(super) fn run_step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.device.check()?;
+        let Self { graphs, compute, inputs, attention_shapes, transfers, .. } = self;
+        graphs.abandon(compute.launcher.stream());
+        transfers.settle(compute.launcher.stream())?;
+        transfers.begin();
+        inputs.begin(batch, |rows| graphs.padded(rows))?;
+        let (stream, copy_step) = (compute.launcher.stream(), &compute.launcher.functions().copy_step);
+        let plan = match inputs.shape.pure_decode {
+            true => graphs.begin(batch, inputs, stream, copy_step)?,
+            false => Plan::Run,
+        };
+        let (tokens, logits, recorded) = match plan {
+            Plan::Run => {
+                inputs.bring(stream, copy_step)?;
+                (batch.num_tokens(), batch.logits_indices.len(), None)
+            }
+            Plan::Record { rows } => (rows, rows, Some(rows)),
+            Plan::Replay => (0, 0, None),
+        };
+        if plan != Plan::Replay {
+            ops(&mut GpuStep { compute, inputs, attention_shapes, batch, tokens, logits, recorded })?;
+        }
+        graphs.end(inputs, compute.launcher.stream())?;
+        // All that uses page-locked memory is the copy of the step's integers, which an event marks.
+        transfers.settled();
+        Ok(())
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+impl Backend for GpuBackend {
+    type Buffer = Buffer;
+    type Matrix = Matrix;
+    type Vector = Vector;
+    type Rope = Rope;
+    type KvLayer = KvLayer;
+    type Experts = Experts;
+    type ExpertWork = ExpertWork;
+    type Step<'s> = GpuStep<'s>;
+
+    const ASYNCHRONOUS: bool = true;
+
+    /// A step takes milliseconds, and what was launched cannot be called back.
+    fn interrupt(&self) -> Option<&Interrupt> {
+        None
+    }
+
+    fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.run_step(batch, ops)
+    }
+
+    fn rehearse(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.rehearse_steps(ops)
+    }
+
+    fn select(&mut self, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+        self.transfers.begin();
+        self.results.select(&self.compute, logits, cols, wishes)
+    }
+
+    fn collect<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
+        self.results.collect(self.compute.launcher.stream(), &mut self.transfers, logits, rows, cols)
+    }
+
+    fn to_host<'a>(&'a mut self, buffer: &'a Buffer, rows: usize, cols: usize) -> Result<&'a [f32]> {
+        let mut from = buffer.read("the buffer to read", rows, cols)?;
+        if !buffer.format.is_f32() {
+            self.compute.convert(buffer, rows, cols, Format::F32)?;
+            from = self.compute.workspace.conversion.ptr;
+        }
+        self.host.clear();
+        self.transfers.read(self.compute.launcher.stream(), from, 4 * rows * cols, |bytes| {
+            self.host.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_ne_bytes(x)));
+        })?;
+        Ok(&self.host)
+    }
+
+    fn memory(&self) -> MemoryLedger {
+        self.ledger
+    }
+
+    fn device_allocations(&self) -> u64 {
+        self.device.allocations()
+    }
+
+    fn describe(&self) -> String {
+        let long_prompts = match (&self.compute.library, &self.library_problem) {
+            (Some(Library { refusal: Some(refusal), .. }), _) => {
+                format!("matmul (the matrix library refused: {refusal})")
+            }
+            (Some(library), _) => library.blas.file().display().to_string(),
+            (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
+            (None, None) => "matmul".to_owned(),
+        };
+        let (properties, options) = (self.device.properties(), &self.options);
+        describe(properties, &self.kernels, &self.types, options, &long_prompts, &self.graphs)
+    }
+}
