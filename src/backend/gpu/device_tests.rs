@@ -25,7 +25,6 @@ fn properties_are_plausible() {
     assert!((1..4096).contains(&properties.multiprocessors));
     assert!(properties.max_threads_per_block >= 1024);
     assert!(properties.max_grid.iter().all(|&side| side >= 65535));
-    assert!(properties.max_shared_per_block >= 48 << 10);
     let memory = device.memory_info().unwrap();
     assert!(memory.total > 1 << 20);
     // Where the memory is the host's, drivers call more of it free than they call the total.
@@ -53,7 +52,7 @@ fn copies_arrive() {
             unsafe {
                 copies.copy_to_device(first.range(13, 4001).unwrap(), there.as_slice()).unwrap();
                 event.record(&copies).unwrap();
-                compute.wait(&event).unwrap();
+                event.synchronize().unwrap();
                 compute.fill(second.ptr(), 0xa5, 4099).unwrap();
                 compute.copy_on_device(second.range(17, 4001).unwrap(), first.range(13, 4001).unwrap(), 4001).unwrap();
                 compute.copy_to_host(back.as_mut_slice(), second.ptr()).unwrap();

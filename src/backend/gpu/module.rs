@@ -86,11 +86,9 @@ impl Module {
             return Err(problem(format!("kernel {name}: found, but as a null pointer")));
         }
         // SAFETY: the handle is the module's.
-        let attributes = device
-            .call(|driver| unsafe { driver.function_attributes(handle) })
-            .map_err(|error| in_context(error, name))?;
-        if attributes.max_threads < threads {
-            let most = attributes.max_threads;
+        let most =
+            device.call(|driver| unsafe { driver.max_threads(handle) }).map_err(|error| in_context(error, name))?;
+        if most < threads {
             return Err(problem(format!("kernel {name} was compiled for at most {most} threads, not {threads}")));
         }
         Ok(Function { module: Arc::clone(self), handle, name: name.into(), threads })

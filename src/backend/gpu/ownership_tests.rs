@@ -41,7 +41,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     unsafe {
         copies.copy_to_device(weights.ptr(), host.as_slice())?;
         event.record(&copies)?;
-        compute.wait(&event)?;
+        event.synchronize()?;
         compute.fill(scratch.ptr(), 1, 32)?;
         compute.copy_on_device(scratch.range(16, 16)?, weights.ptr(), 16)?;
         compute.launch(&kernel, [3, 1, 1], &NoArgs {})?;
@@ -141,7 +141,7 @@ fn a_lost_device_refuses_everything() {
 #[test]
 fn out_of_memory_says_how_much_there_is() {
     let (device, _) = faulty();
-    let total = device.properties().total_memory;
+    let total = device.memory_info().unwrap().total;
     let held = DeviceBuffer::new(&device, total - 1024).unwrap();
     match DeviceBuffer::new(&device, 2048).unwrap_err() {
         Error::OutOfMemory { requested: 2048, available: 1024, .. } => {}
@@ -164,8 +164,8 @@ fn integrated_devices_leave_the_host_its_memory() {
         std::fs::write(root.join("proc/self/cgroup"), "0::/\n").unwrap();
         std::fs::create_dir_all(root.join("sys/fs/cgroup")).unwrap();
         std::fs::write(root.join("sys/fs/cgroup/memory.max"), "1000\n").unwrap();
-        let properties = driver::DeviceProperties { integrated, total_memory: total, ..fake::properties() };
-        let device = Device::on_host(Box::new(Fake::with_memory(free, properties)), HostMemory::under(&root));
+        let properties = driver::DeviceProperties { integrated, ..fake::properties() };
+        let device = Device::on_host(Box::new(Fake::with_memory(free, total, properties)), HostMemory::under(&root));
         let free = device.free_memory().unwrap();
         let held = DeviceBuffer::new(&device, 1 << 20).unwrap();
         assert!(device.free_memory().unwrap() <= free && device.free_memory().unwrap() <= total - held.bytes());

@@ -39,12 +39,6 @@ impl Stream {
         self.device().call(|driver| unsafe { driver.synchronize_stream(self.queue.handle) })
     }
 
-    /// Lets what follows wait for the event as it was recorded last.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        // SAFETY: both live.
-        self.device().call(|driver| unsafe { driver.wait_event(self.queue.handle, event.handle) })
-    }
-
     /// Queues a copy from (page-locked) host memory.
     ///
     /// # Safety

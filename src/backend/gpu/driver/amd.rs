@@ -6,12 +6,13 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::SUCCESS;
-use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::hip::{self, Hip};
 use crate::backend::gpu::sys::{
-    EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of, reason,
+    self, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, file_of,
+    reason,
 };
 use crate::config::{GpuOptions, Platform};
 
@@ -23,14 +24,6 @@ pub(super) struct Amd {
     hip: Hip,
     device: c_int,
     properties: DeviceProperties,
-}
-
-/// Calls a function of the table and turns a non-zero status into an error that names it.
-macro_rules! call {
-    ($hip:expr, $function:ident($($argument:expr),* $(,)?)) => {{
-        let status = ($hip.$function)($($argument),*);
-        check(&$hip, stringify!($function), status)
-    }};
 }
 
 /// The library, with the file that it is.
@@ -121,9 +114,6 @@ fn read_properties(
     driver_version: (u32, u32),
 ) -> Result<DeviceProperties, String> {
     let attribute = |number| attribute(hip, device, number);
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: hipMemGetInfo writes two sizes of the current device.
-    unsafe { call!(*hip, hipMemGetInfo(&raw mut free, &raw mut total)) }.map_err(|e| e.to_string())?;
     let warp_size = attribute(hip::ATTRIBUTE_WARP_SIZE)?;
     let multiprocessors = attribute(hip::ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
     Ok(DeviceProperties {
@@ -142,9 +132,6 @@ fn read_properties(
             attribute(hip::ATTRIBUTE_MAX_GRID_DIM_Y)?,
             attribute(hip::ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ],
-        max_shared_per_block: attribute(hip::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
-        l2_bytes: attribute(hip::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
-        total_memory: total as u64,
         integrated: is_integrated(hip, device),
     })
 }
@@ -195,95 +182,11 @@ fn check(hip: &Hip, call: &'static str, status: Status) -> Outcome<()> {
 // SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
 // sizes are what the caller vouches for (see `Driver`).
 impl Driver for Amd {
-    fn properties(&self) -> &DeviceProperties {
-        &self.properties
-    }
+    entry_points!(hip_calls);
 
     fn make_current(&self) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.hip, hipSetDevice(self.device)) }
-    }
-
-    fn memory_info(&self) -> Outcome<MemoryInfo> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipMemGetInfo(&raw mut free, &raw mut total)) }?;
-        Ok(MemoryInfo { free: free as u64, total: total as u64 })
-    }
-
-    fn allocate(&self, bytes: u64) -> Outcome<u64> {
-        let mut address = 0;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipMalloc(&raw mut address, bytes as usize)) }?;
-        Ok(address)
-    }
-
-    unsafe fn free(&self, address: u64) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipFree(address)) }
-    }
-
-    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
-        let mut address = std::ptr::null_mut();
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipHostMalloc(&raw mut address, bytes, hip::HOST_MAPPED)) }?;
-        NonNull::new(address.cast()).ok_or_else(|| null("hipHostMalloc"))
-    }
-
-    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipHostFree(address.as_ptr().cast())) }
-    }
-
-    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
-        let mut there = 0;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipHostGetDevicePointer(&raw mut there, address.as_ptr().cast(), 0)) }?;
-        Ok(there)
-    }
-
-    fn create_stream(&self) -> Outcome<StreamHandle> {
-        let mut stream = StreamHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamCreateWithFlags(&raw mut stream, hip::STREAM_NON_BLOCKING)) }?;
-        Ok(stream)
-    }
-
-    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamDestroy(stream)) }
-    }
-
-    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamSynchronize(stream)) }
-    }
-
-    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamWaitEvent(stream, event, 0)) }
-    }
-
-    fn create_event(&self) -> Outcome<EventHandle> {
-        let mut event = EventHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipEventCreateWithFlags(&raw mut event, hip::EVENT_DISABLE_TIMING)) }?;
-        Ok(event)
-    }
-
-    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipEventDestroy(event)) }
-    }
-
-    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipEventRecord(event, stream)) }
-    }
-
-    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipEventSynchronize(event)) }
     }
 
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
@@ -309,38 +212,6 @@ impl Driver for Amd {
         unsafe { call!(self.hip, hipMemsetAsync(to as *mut c_void, byte.into(), bytes as usize, stream)) }
     }
 
-    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
-        let mut module = ModuleHandle::NULL;
-        // SAFETY: see above; the library reads the image's size from its ELF header.
-        unsafe { call!(self.hip, hipModuleLoadData(&raw mut module, image.as_ptr().cast())) }?;
-        Ok(module)
-    }
-
-    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipModuleUnload(module)) }
-    }
-
-    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle> {
-        let mut function = FunctionHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipModuleGetFunction(&raw mut function, module, name.as_ptr())) }?;
-        Ok(function)
-    }
-
-    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
-        let attribute = |attribute| {
-            let mut value = 0;
-            // SAFETY: see above.
-            unsafe { call!(self.hip, hipFuncGetAttribute(&raw mut value, attribute, function)) }?;
-            Ok(value.max(0).unsigned_abs())
-        };
-        Ok(FunctionAttributes {
-            max_threads: attribute(hip::FUNCTION_MAX_THREADS_PER_BLOCK)?,
-            registers: attribute(hip::FUNCTION_NUM_REGISTERS)?,
-        })
-    }
-
     unsafe fn launch(
         &self,
         function: FunctionHandle,
@@ -358,18 +229,6 @@ impl Driver for Amd {
         }
     }
 
-    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamBeginCapture(stream, hip::CAPTURE_THREAD_LOCAL)) }
-    }
-
-    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle> {
-        let mut graph = GraphHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipStreamEndCapture(stream, &raw mut graph)) }?;
-        Ok(graph)
-    }
-
     unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle> {
         let mut exec = GraphExecHandle::NULL;
         let (node, log) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -377,24 +236,4 @@ impl Driver for Amd {
         unsafe { call!(self.hip, hipGraphInstantiate(&raw mut exec, graph, node, log, 0)) }?;
         Ok(exec)
     }
-
-    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipGraphDestroy(graph)) }
-    }
-
-    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipGraphExecDestroy(graph)) }
-    }
-
-    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.hip, hipGraphLaunch(graph, stream)) }
-    }
-}
-
-/// Success that brought nothing.
-fn null(call: &'static str) -> DriverError {
-    DriverError { call, code: 0, text: "success, but a null pointer".into() }
 }

@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use parking_lot::Mutex;
 
 use super::error::OUT_OF_MEMORY;
-use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 use crate::config::Platform;
 
@@ -43,6 +43,7 @@ pub struct Fake {
     properties: DeviceProperties,
     /// Memory that is there to be taken; of what the properties call the total, an integrated device may have more.
     capacity: u64,
+    total: u64,
     state: Mutex<State>,
 }
 
@@ -59,22 +60,18 @@ pub fn properties() -> DeviceProperties {
         multiprocessors: 4,
         max_threads_per_block: 1024,
         max_grid: [u32::MAX >> 1, 65535, 65535],
-        max_shared_per_block: 65536,
-        l2_bytes: 1 << 20,
-        total_memory: 1 << 20,
         integrated: false,
     }
 }
 
 impl Fake {
     pub fn new() -> Self {
-        let properties = properties();
-        Self::with_memory(properties.total_memory, properties)
+        Self::with_memory(1 << 20, 1 << 20, properties())
     }
 
-    /// Says that `capacity` bytes are free at first, whatever the properties call the total.
-    pub fn with_memory(capacity: u64, properties: DeviceProperties) -> Self {
-        Self { properties, capacity, state: Mutex::new(State { next_handle: 1, ..State::default() }) }
+    /// Says that `capacity` bytes are free at first, whatever it calls the total.
+    pub fn with_memory(capacity: u64, total: u64, properties: DeviceProperties) -> Self {
+        Self { properties, capacity, total, state: Mutex::new(State { next_handle: 1, ..State::default() }) }
     }
 
     fn create(&self, kind: Kind) -> *mut c_void {
@@ -143,7 +140,7 @@ impl Driver for Fake {
         Ok(())
     }
     fn memory_info(&self) -> Outcome<MemoryInfo> {
-        Ok(MemoryInfo { free: self.capacity - self.state.lock().used, total: self.properties.total_memory })
+        Ok(MemoryInfo { free: self.capacity - self.state.lock().used, total: self.total })
     }
     fn allocate(&self, bytes: u64) -> Outcome<u64> {
         self.take_memory("allocate", bytes.next_multiple_of(8), Kind::Memory)
@@ -171,10 +168,6 @@ impl Driver for Fake {
     unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
         self.check("synchronize_stream", stream.0, Kind::Stream)
     }
-    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
-        self.check("wait_event", stream.0, Kind::Stream)?;
-        self.check("wait_event", event.0, Kind::Event)
-    }
     fn create_event(&self) -> Outcome<EventHandle> {
         Ok(EventHandle(self.create(Kind::Event)))
     }
@@ -182,8 +175,8 @@ impl Driver for Fake {
         self.destroy("destroy_event", event.0, Kind::Event)
     }
     unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { self.wait_event(stream, event) }
+        self.check("record_event", stream.0, Kind::Stream)?;
+        self.check("record_event", event.0, Kind::Event)
     }
     unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
         self.check("synchronize_event", event.0, Kind::Event)
@@ -230,9 +223,9 @@ impl Driver for Fake {
             _ => Ok(FunctionHandle(module.0)),
         }
     }
-    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
-        self.check("function_attributes", function.0, Kind::Module)?;
-        Ok(FunctionAttributes { max_threads: KERNEL_THREADS, registers: 32 })
+    unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32> {
+        self.check("max_threads", function.0, Kind::Module)?;
+        Ok(KERNEL_THREADS)
     }
     unsafe fn launch(
         &self,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, StreamHandle};
 
 /// Kinds of calls that can fail.
@@ -26,7 +26,6 @@ pub enum Call {
     CreateEvent,
     DestroyEvent,
     Record,
-    Wait,
     CopyToDevice,
     CopyToHost,
     CopyOnDevice,
@@ -34,7 +33,7 @@ pub enum Call {
     LoadModule,
     UnloadModule,
     Function,
-    FunctionAttributes,
+    MaxThreads,
     Launch,
     BeginCapture,
     EndCapture,
@@ -44,7 +43,7 @@ pub enum Call {
 }
 
 impl Call {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 27] = [
         Self::MakeCurrent,
         Self::MemoryInfo,
         Self::Allocate,
@@ -58,7 +57,6 @@ impl Call {
         Self::CreateEvent,
         Self::DestroyEvent,
         Self::Record,
-        Self::Wait,
         Self::CopyToDevice,
         Self::CopyToHost,
         Self::CopyOnDevice,
@@ -66,7 +64,7 @@ impl Call {
         Self::LoadModule,
         Self::UnloadModule,
         Self::Function,
-        Self::FunctionAttributes,
+        Self::MaxThreads,
         Self::Launch,
         Self::BeginCapture,
         Self::EndCapture,
@@ -270,10 +268,6 @@ impl Driver for Faulty {
         // SAFETY: see above.
         self.faults.uncounted(Call::Synchronize, || unsafe { self.driver.synchronize_stream(stream) })
     }
-    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        self.faults.uncounted(Call::Wait, || unsafe { self.driver.wait_event(stream, event) })
-    }
     fn create_event(&self) -> Outcome<EventHandle> {
         self.faults.run(Call::CreateEvent, 1, |live| &mut live.events, || self.driver.create_event())
     }
@@ -320,9 +314,9 @@ impl Driver for Faulty {
         // SAFETY: see above.
         self.faults.uncounted(Call::Function, || unsafe { self.driver.function(module, name) })
     }
-    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
+    unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32> {
         // SAFETY: see above.
-        self.faults.uncounted(Call::FunctionAttributes, || unsafe { self.driver.function_attributes(function) })
+        self.faults.uncounted(Call::MaxThreads, || unsafe { self.driver.max_threads(function) })
     }
     unsafe fn launch(
         &self,

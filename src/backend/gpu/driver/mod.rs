@@ -10,6 +10,9 @@ use super::sys::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, Modu
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
+#[macro_use]
+mod calls;
+
 mod amd;
 mod choose;
 mod error;
@@ -43,9 +46,6 @@ pub struct DeviceProperties {
     pub multiprocessors: u32,
     pub max_threads_per_block: u32,
     pub max_grid: [u32; 3],
-    pub max_shared_per_block: u32,
-    pub l2_bytes: u64,
-    pub total_memory: u64,
     /// Whether it is part of a processor, and its memory the machine's.
     pub integrated: bool,
 }
@@ -61,13 +61,6 @@ impl DeviceProperties {
 pub struct MemoryInfo {
     pub free: u64,
     pub total: u64,
-}
-
-/// What the loaded code says of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FunctionAttributes {
-    pub max_threads: u32,
-    pub registers: u32,
 }
 
 /// One opened device. Every method but `make_current` needs the device to be current on the calling thread.
@@ -98,8 +91,6 @@ pub trait Driver: Send + Sync {
     unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()>;
-    #[allow(clippy::missing_safety_doc)]
-    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()>;
 
     /// An event without timing.
     fn create_event(&self) -> Outcome<EventHandle>;
@@ -126,8 +117,9 @@ pub trait Driver: Send + Sync {
     /// A null handle with success is possible: the caller checks.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
+    /// Threads of a block of the kernel at most, as its loaded code says.
     #[allow(clippy::missing_safety_doc)]
-    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes>;
+    unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32>;
     /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
     /// it has ended, where the device can do that; it then waits itself (`pdl_wait`).
     #[allow(clippy::missing_safety_doc)]

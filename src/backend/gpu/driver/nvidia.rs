@@ -6,12 +6,12 @@ use std::ptr::NonNull;
 
 use super::choose::choose;
 use super::error::SUCCESS;
-use super::{DeviceProperties, Driver, DriverError, FunctionAttributes, MemoryInfo, Outcome};
+use super::{DeviceProperties, Driver, DriverError, MemoryInfo, Outcome};
 use super::{Listed, Opening, Unopened, version_of};
 use crate::backend::gpu::search::Search;
 use crate::backend::gpu::sys::cuda::{self, Cuda};
 use crate::backend::gpu::sys::{
-    ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
+    self, ContextHandle, EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle,
     file_of, reason,
 };
 use crate::config::{GpuOptions, Platform};
@@ -26,14 +26,6 @@ pub(super) struct Nvidia {
     properties: DeviceProperties,
     /// Whether kernels may start before their predecessor has ended (compute capability 9 and later).
     dependent_launch: bool,
-}
-
-/// Calls a function of the table and turns a non-zero status into an error that names it.
-macro_rules! call {
-    ($cuda:expr, $function:ident($($argument:expr),* $(,)?)) => {{
-        let status = ($cuda.$function)($($argument),*);
-        check(&$cuda, stringify!($function), status)
-    }};
 }
 
 /// The library, with the file that it is.
@@ -94,9 +86,8 @@ pub(super) fn open(options: &GpuOptions) -> Opening<Nvidia> {
     // From here on `Drop` releases the context.
     let dependent_launch =
         properties.arch.trim_start_matches("sm_").parse().is_ok_and(|capability: u32| capability >= 90);
-    let mut opened = Nvidia { cuda, device, context, properties, dependent_launch };
+    let opened = Nvidia { cuda, device, context, properties, dependent_launch };
     opened.make_current().map_err(|e| e.to_string())?;
-    opened.properties.total_memory = opened.memory_info().map_err(|e| e.to_string())?.total;
     Ok(opened)
 }
 
@@ -132,9 +123,6 @@ fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, Strin
             attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Y)?,
             attribute(cuda::ATTRIBUTE_MAX_GRID_DIM_Z)?,
         ],
-        max_shared_per_block: attribute(cuda::ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK)?,
-        l2_bytes: attribute(cuda::ATTRIBUTE_L2_CACHE_SIZE)?.into(),
-        total_memory: 0,
         integrated: attribute(cuda::ATTRIBUTE_INTEGRATED)? != 0,
     })
 }
@@ -170,95 +158,11 @@ impl Drop for Nvidia {
 // SAFETY of every block below: locals that are written through pointers outlive the call, and handles, addresses and
 // sizes are what the caller vouches for (see `Driver`).
 impl Driver for Nvidia {
-    fn properties(&self) -> &DeviceProperties {
-        &self.properties
-    }
+    entry_points!(cuda_calls);
 
     fn make_current(&self) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.cuda, cuCtxSetCurrent(self.context)) }
-    }
-
-    fn memory_info(&self) -> Outcome<MemoryInfo> {
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemGetInfo_v2(&raw mut free, &raw mut total)) }?;
-        Ok(MemoryInfo { free: free as u64, total: total as u64 })
-    }
-
-    fn allocate(&self, bytes: u64) -> Outcome<u64> {
-        let mut address = 0;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemAlloc_v2(&raw mut address, bytes as usize)) }?;
-        Ok(address)
-    }
-
-    unsafe fn free(&self, address: u64) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemFree_v2(address)) }
-    }
-
-    fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>> {
-        let mut address = std::ptr::null_mut();
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemHostAlloc(&raw mut address, bytes, cuda::HOST_MAPPED)) }?;
-        NonNull::new(address.cast()).ok_or_else(|| null("cuMemHostAlloc"))
-    }
-
-    unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemFreeHost(address.as_ptr().cast())) }
-    }
-
-    unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64> {
-        let mut there = 0;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuMemHostGetDevicePointer_v2(&raw mut there, address.as_ptr().cast(), 0)) }?;
-        Ok(there)
-    }
-
-    fn create_stream(&self) -> Outcome<StreamHandle> {
-        let mut stream = StreamHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamCreate(&raw mut stream, cuda::STREAM_NON_BLOCKING)) }?;
-        Ok(stream)
-    }
-
-    unsafe fn destroy_stream(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamDestroy_v2(stream)) }
-    }
-
-    unsafe fn synchronize_stream(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamSynchronize(stream)) }
-    }
-
-    unsafe fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamWaitEvent(stream, event, 0)) }
-    }
-
-    fn create_event(&self) -> Outcome<EventHandle> {
-        let mut event = EventHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuEventCreate(&raw mut event, cuda::EVENT_DISABLE_TIMING)) }?;
-        Ok(event)
-    }
-
-    unsafe fn destroy_event(&self, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuEventDestroy_v2(event)) }
-    }
-
-    unsafe fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuEventRecord(event, stream)) }
-    }
-
-    unsafe fn synchronize_event(&self, event: EventHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuEventSynchronize(event)) }
     }
 
     unsafe fn copy_to_device(&self, to: u64, from: *const u8, bytes: usize, stream: StreamHandle) -> Outcome<()> {
@@ -279,38 +183,6 @@ impl Driver for Nvidia {
     unsafe fn fill(&self, to: u64, byte: u8, bytes: u64, stream: StreamHandle) -> Outcome<()> {
         // SAFETY: see above.
         unsafe { call!(self.cuda, cuMemsetD8Async(to, byte, bytes as usize, stream)) }
-    }
-
-    fn load_module(&self, image: &[u8]) -> Outcome<ModuleHandle> {
-        let mut module = ModuleHandle::NULL;
-        // SAFETY: see above; the library reads the image's size from its ELF header.
-        unsafe { call!(self.cuda, cuModuleLoadData(&raw mut module, image.as_ptr().cast())) }?;
-        Ok(module)
-    }
-
-    unsafe fn unload_module(&self, module: ModuleHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuModuleUnload(module)) }
-    }
-
-    unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle> {
-        let mut function = FunctionHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuModuleGetFunction(&raw mut function, module, name.as_ptr())) }?;
-        Ok(function)
-    }
-
-    unsafe fn function_attributes(&self, function: FunctionHandle) -> Outcome<FunctionAttributes> {
-        let attribute = |attribute| {
-            let mut value = 0;
-            // SAFETY: see above.
-            unsafe { call!(self.cuda, cuFuncGetAttribute(&raw mut value, attribute, function)) }?;
-            Ok(value.max(0).unsigned_abs())
-        };
-        Ok(FunctionAttributes {
-            max_threads: attribute(cuda::FUNCTION_MAX_THREADS_PER_BLOCK)?,
-            registers: attribute(cuda::FUNCTION_NUM_REGISTERS)?,
-        })
     }
 
     unsafe fn launch(
@@ -341,42 +213,10 @@ impl Driver for Nvidia {
         unsafe { call!(self.cuda, cuLaunchKernelEx(&raw const config, function, parameters, extra)) }
     }
 
-    unsafe fn begin_capture(&self, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamBeginCapture_v2(stream, cuda::CAPTURE_THREAD_LOCAL)) }
-    }
-
-    unsafe fn end_capture(&self, stream: StreamHandle) -> Outcome<GraphHandle> {
-        let mut graph = GraphHandle::NULL;
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuStreamEndCapture(stream, &raw mut graph)) }?;
-        Ok(graph)
-    }
-
     unsafe fn instantiate_graph(&self, graph: GraphHandle) -> Outcome<GraphExecHandle> {
         let mut exec = GraphExecHandle::NULL;
         // SAFETY: see above.
         unsafe { call!(self.cuda, cuGraphInstantiateWithFlags(&raw mut exec, graph, 0)) }?;
         Ok(exec)
     }
-
-    unsafe fn destroy_graph(&self, graph: GraphHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuGraphDestroy(graph)) }
-    }
-
-    unsafe fn destroy_graph_exec(&self, graph: GraphExecHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuGraphExecDestroy(graph)) }
-    }
-
-    unsafe fn launch_graph(&self, graph: GraphExecHandle, stream: StreamHandle) -> Outcome<()> {
-        // SAFETY: see above.
-        unsafe { call!(self.cuda, cuGraphLaunch(graph, stream)) }
-    }
-}
-
-/// Success that brought nothing.
-fn null(call: &'static str) -> DriverError {
-    DriverError { call, code: 0, text: "success, but a null pointer".into() }
 }

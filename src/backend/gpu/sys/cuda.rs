@@ -11,23 +11,11 @@ pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
 pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 5;
 pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 6;
 pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 7;
-pub const ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: c_int = 8;
 pub const ATTRIBUTE_WARP_SIZE: c_int = 10;
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
 pub const ATTRIBUTE_INTEGRATED: c_int = 18;
-pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 38;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
-
-// CUfunction_attribute
-pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
-pub const FUNCTION_NUM_REGISTERS: c_int = 4;
-
-/// Of `cuMemHostAlloc`: kernels may use the memory too.
-pub const HOST_MAPPED: c_uint = 2;
-pub const STREAM_NON_BLOCKING: c_uint = 1;
-pub const EVENT_DISABLE_TIMING: c_uint = 2;
-pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 
 /// `CUlaunchConfig`.
 #[repr(C)]
@@ -78,7 +66,6 @@ api! {
         fn cuStreamCreate(*mut StreamHandle, c_uint) -> Status;
         fn cuStreamDestroy_v2(StreamHandle) -> Status;
         fn cuStreamSynchronize(StreamHandle) -> Status;
-        fn cuStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn cuEventCreate(*mut EventHandle, c_uint) -> Status;
         fn cuEventDestroy_v2(EventHandle) -> Status;
         fn cuEventRecord(EventHandle, StreamHandle) -> Status;

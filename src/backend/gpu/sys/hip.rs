@@ -6,24 +6,13 @@ use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHan
 
 // hipDeviceAttribute_t. The numbers are the same from ROCm 5 on; only ROCm 6 has hipGetDevicePropertiesR0600.
 pub const ATTRIBUTE_INTEGRATED: c_int = 16;
-pub const ATTRIBUTE_L2_CACHE_SIZE: c_int = 19;
 pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
 pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;
 pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 31;
 pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 56;
 pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 63;
-pub const ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: c_int = 74;
 pub const ATTRIBUTE_WARP_SIZE: c_int = 87;
 
-// hipFunction_attribute
-pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
-pub const FUNCTION_NUM_REGISTERS: c_int = 4;
-
-/// Of `hipHostMalloc`: kernels may use the memory too.
-pub const HOST_MAPPED: c_uint = 2;
-pub const STREAM_NON_BLOCKING: c_uint = 1;
-pub const EVENT_DISABLE_TIMING: c_uint = 2;
-pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 pub const COPY_HOST_TO_DEVICE: c_int = 1;
 pub const COPY_DEVICE_TO_HOST: c_int = 2;
 pub const COPY_DEVICE_TO_DEVICE: c_int = 3;
@@ -58,7 +47,6 @@ api! {
         fn hipStreamCreateWithFlags(*mut StreamHandle, c_uint) -> Status;
         fn hipStreamDestroy(StreamHandle) -> Status;
         fn hipStreamSynchronize(StreamHandle) -> Status;
-        fn hipStreamWaitEvent(StreamHandle, EventHandle, c_uint) -> Status;
         fn hipEventCreateWithFlags(*mut EventHandle, c_uint) -> Status;
         fn hipEventDestroy(EventHandle) -> Status;
         fn hipEventRecord(EventHandle, StreamHandle) -> Status;

@@ -2,7 +2,7 @@
 //! ROCm or CUDA is needed to build. The only place that spells `extern "C"`.
 
 use std::error::Error as _;
-use std::ffi::{CStr, OsStr, c_void};
+use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
@@ -50,6 +50,14 @@ pub fn file_of(function: *const c_void) -> Option<PathBuf> {
     // SAFETY: a text that ends with a zero byte and lives as long as its library, which is never unmapped.
     found.then(|| PathBuf::from(OsStr::from_bytes(unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes())))
 }
+
+// Arguments that mean the same to both drivers, by the same numbers.
+/// Of page-locked memory: kernels may use it too.
+pub const HOST_MAPPED: c_uint = 2;
+pub const STREAM_NON_BLOCKING: c_uint = 1;
+pub const EVENT_DISABLE_TIMING: c_uint = 2;
+pub const CAPTURE_THREAD_LOCAL: c_int = 1;
+pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 
 /// What every call returns; 0 is success.
 #[must_use]
