@@ -114,6 +114,11 @@ RULES: dict[str, tuple[Callable[[Path, str], list[str]], str, str]] = {
         "backend/gpu/ops/linear.rs",
         "let buffer = DeviceBuffer::new(&device, bytes)?;",
     ),
+    "the engine imports no device": (
+        pattern_outside(r"\b(backend::(cpu|gpu)|CpuLoader|GpuLoader)\b", r"(?!engine/)"),
+        "engine/load.rs",
+        "use crate::backend::gpu::GpuLoader;",
+    ),
     "nothing is printed": (
         pattern_outside(r"\b(e?print(ln)?|dbg)!"),
         "engine/core.rs",

@@ -13,6 +13,7 @@ pub mod gpu;
 mod host_memory;
 mod op_args;
 mod ops;
+mod registry;
 mod shapes;
 mod specs;
 mod upload;
@@ -23,8 +24,9 @@ pub use op_args::{
     NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, Scoring,
 };
 pub use ops::{Fusions, Ops};
+pub use registry::{AnyLoader, OpenDevice, open, resolve_threads};
 pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
-pub use specs::{Activation, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec};
+pub use specs::{Activation, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, StepLimits};
 pub use upload::Upload;
 
 use crate::Result;

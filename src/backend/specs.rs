@@ -110,6 +110,35 @@ impl KvLayerSpec {
     }
 }
 
+/// The largest step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepLimits {
+    pub tokens: usize,
+    pub seqs: usize,
+    pub logits_rows: usize,
+    /// KV groups of the model.
+    pub groups: usize,
+    /// Blocks of the longest sequence.
+    pub table_blocks: usize,
+}
+
+impl StepLimits {
+    /// The largest batch of single rows.
+    pub fn most_decodes(&self) -> usize {
+        self.tokens.min(self.seqs).min(self.logits_rows)
+    }
+
+    /// Entries of the block tables of all sequences in all groups.
+    pub(crate) fn table_entries(&self) -> usize {
+        self.seqs.saturating_mul(self.table_blocks).saturating_mul(self.groups)
+    }
+
+    /// Blocks that a step may copy.
+    pub(crate) fn copies(&self) -> usize {
+        self.seqs.saturating_mul(self.groups)
+    }
+}
+
 /// Bytes in use, by purpose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryLedger {

@@ -5,8 +5,8 @@ use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
 use crate::backend::cpu::{CpuLoader, Isa};
 use crate::backend::gpu::measure::{self, Bandwidth, Launches};
 use crate::backend::gpu::{Device, GpuLoader, LibrarySurvey, survey_library, trial};
+use crate::backend::{self, OpenDevice, resolve_threads};
 use crate::config::{EngineArgs, GpuOptions};
-use crate::engine::{open_gpu, resolve_threads};
 use crate::{Error, Result};
 
 /// Told of what is about to run; says whether to go on.
@@ -20,14 +20,14 @@ pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
 pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<Group>> {
     let args = args.clone().with_env()?;
     let mut tally = Tally::new(extent, watch);
-    match open_gpu(&args)? {
-        Some(device) => {
+    match backend::open(&args)? {
+        OpenDevice::Gpu(device) => {
             let loader = |rows| trial::case_loader(&device, &args.gpu, rows);
             conformance::check_all(loader, Accuracy::GPU, &mut tally)?;
             let options = GpuOptions { batch_invariant: true, ..args.gpu.clone() };
             conformance::check_invariance(|rows| trial::case_loader(&device, &options, rows), &mut tally)?;
         }
-        None => {
+        OpenDevice::Cpu => {
             let (threads, isa) = (resolve_threads(&args)?, args.cpu_isa.as_deref());
             let isa = isa.map_or_else(|| Ok(Isa::detect()), Isa::from_name)?;
             let loader = |rows| Ok(CpuLoader::new(threads, rows)?.with_isa(isa));
@@ -83,9 +83,11 @@ pub fn launches(args: &EngineArgs, count: usize) -> Result<Launches> {
 
 fn gpu(args: &EngineArgs) -> Result<(Device, GpuOptions)> {
     let args = args.clone().with_env()?;
-    match open_gpu(&args)? {
-        Some(device) => Ok((device, args.gpu)),
-        None => Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() }),
+    match backend::open(&args)? {
+        OpenDevice::Gpu(device) => Ok((device, args.gpu)),
+        OpenDevice::Cpu => {
+            Err(Error::Device { device: "cpu".to_owned(), problem: "there is no GPU to test".to_owned() })
+        }
     }
 }
 

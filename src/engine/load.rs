@@ -7,24 +7,15 @@ use super::kv_pool::PoolWish;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
-use crate::backend::Loader;
-use crate::backend::cpu::{CpuLoader, Isa};
-use crate::backend::gpu::{Device, GpuLoader, StepLimits};
-use crate::config::{DeviceKind, EngineArgs, EngineConfig};
+use crate::backend::{self, AnyLoader, Loader, OpenDevice, StepLimits, resolve_threads};
+use crate::config::{EngineArgs, EngineConfig};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// Tokens of a step unless the user says otherwise: enough to keep the device busy in a prefill, few enough that
-/// running requests do not wait long for their next token.
-const DEFAULT_CPU_BATCHED_TOKENS: usize = 512;
-const DEFAULT_GPU_BATCHED_TOKENS: usize = 2048;
 /// Rows of logits of a step, beyond one per sequence: prompt log-probabilities come in pieces of this size.
 const MAX_PROMPT_LOGITS: usize = 64;
-/// The KV pool takes no more than this of the host's memory unless the user says otherwise.
-const DEFAULT_CPU_KV_CACHE_BYTES: u64 = 4 << 30;
-
 /// All that the engine is started with.
 pub struct LoadedModel {
     pub executor: Box<dyn Executor>,
@@ -40,13 +31,13 @@ pub struct LoadedModel {
 /// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
 pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
-    load_on(args, || open_gpu(args), progress)
+    load_on(args, || backend::open(args), progress)
 }
 
-/// On the GPU that `open` gives, or else on the CPU; a file that cannot be loaded is refused before.
+/// On the device that `open` gives; a file that cannot be loaded is refused before.
 pub(super) fn load_on(
     args: &EngineArgs,
-    open: impl FnOnce() -> Result<Option<Device>>,
+    open: impl FnOnce() -> Result<OpenDevice>,
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
@@ -57,9 +48,20 @@ pub(super) fn load_on(
     if let Some(Err(error)) = chat_template.as_ref().map(|template| template.check()) {
         tracing::warn!("{error} (all but chat works without it)");
     }
-    let (executor, config) = match open()? {
-        Some(device) => load_onto_gpu(device, &model, progress)?,
-        None => load_onto_cpu(&model, progress)?,
+    let device = open()?;
+    let limits = resolve_limits(args, device.default_batched_tokens());
+    let longest = args.max_model_len.unwrap_or(usize::MAX).min(spec.context_length);
+    let step = StepLimits {
+        tokens: limits.max_num_batched_tokens,
+        seqs: args.max_num_seqs,
+        logits_rows: limits.max_logits_rows,
+        groups: spec.kv_groups.len(),
+        table_blocks: longest.div_ceil(args.block_size),
+    };
+    let default_pool = |available| device.default_kv_cache_bytes(available);
+    let (executor, config) = match device.loader(args, step)? {
+        AnyLoader::Cpu(loader) => load_onto(loader, &model, limits, default_pool, progress)?,
+        AnyLoader::Gpu(loader) => load_onto(*loader, &model, limits, default_pool, progress)?,
     };
     Ok(LoadedModel { executor, config, tokenizer, chat_template })
 }
@@ -73,47 +75,6 @@ struct Model<'a> {
 }
 
 type Loaded = (Box<dyn Executor>, EngineConfig);
-
-/// The GPU to use, if one is to be used. "auto" takes the CPU when there is none, and says why.
-pub(crate) fn open_gpu(args: &EngineArgs) -> Result<Option<Device>> {
-    if args.device == DeviceKind::Cpu {
-        return Ok(None);
-    }
-    match Device::open(&args.gpu) {
-        Ok(device) => Ok(Some(device)),
-        Err(error) if args.device == DeviceKind::Gpu => Err(error),
-        Err(reason) => {
-            tracing::info!("running on the CPU: {reason}");
-            Ok(None)
-        }
-    }
-}
-
-fn load_onto_cpu(model: &Model<'_>, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Loaded> {
-    let limits = resolve_limits(model.args, DEFAULT_CPU_BATCHED_TOKENS);
-    let mut loader = CpuLoader::new(resolve_threads(model.args)?, limits.max_num_batched_tokens)?;
-    if let Some(name) = &model.args.cpu_isa {
-        loader = loader.with_isa(Isa::from_name(name)?);
-    }
-    load_onto(loader, model, limits, |available| DEFAULT_CPU_KV_CACHE_BYTES.min(available / 2), progress)
-}
-
-fn load_onto_gpu(device: Device, model: &Model<'_>, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<Loaded> {
-    let limits = resolve_limits(model.args, DEFAULT_GPU_BATCHED_TOKENS);
-    let (seqs, longest) = (model.args.max_num_seqs, model.args.max_model_len.unwrap_or(usize::MAX));
-    let longest = longest.min(model.spec.context_length);
-    let step = StepLimits {
-        tokens: limits.max_num_batched_tokens,
-        seqs,
-        logits_rows: limits.max_logits_rows,
-        groups: model.spec.kv_groups.len(),
-        table_blocks: longest.div_ceil(model.args.block_size),
-    };
-    let loader = GpuLoader::new(device, &model.args.gpu, step)?;
-    // What an integrated GPU takes, the rest of the machine cannot have.
-    let share = if loader.device().properties().integrated { 75 } else { 90 };
-    load_onto(loader, model, limits, |available| available / 100 * share, progress)
-}
 
 /// Weights, KV pool, activations. `default_pool`: bytes of the pool, of those available, when the user names none.
 fn load_onto<L: Loader>(
@@ -174,16 +135,6 @@ pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
     match metadata.opt_str("tokenizer.ggml.model")? {
         None | Some("none") => Ok(None),
         Some(_) => Tokenizer::from_metadata(metadata).map(Some),
-    }
-}
-
-pub(crate) fn resolve_threads(args: &EngineArgs) -> Result<usize> {
-    match args.num_threads {
-        Some(n) => Ok(n),
-        None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {
-            device: "cpu".to_owned(),
-            problem: format!("the number of cores is unknown ({e}); set num_threads"),
-        }),
     }
 }
 

@@ -40,7 +40,7 @@ pub use executor::Executor;
 pub use handle::{Accepted, Engine, NewRequest, PendingLogits, Prompt};
 pub use ids::RequestId;
 pub use load::LoadedModel;
-pub(crate) use load::{load_tokenizer, open_gpu, resolve_threads};
+pub(crate) use load::load_tokenizer;
 pub use output::{FinishReason, OutputSink, RequestMetrics, SequenceOutput, StopReason, TokenLogprob, TokenLogprobs};
 pub use progress::LoadProgress;
 pub use records::RequestRecord;

@@ -13,13 +13,13 @@ use super::launcher::Launcher;
 use super::select;
 use super::self_test::Sample;
 use super::stacks::{Layout, device_type};
-use super::step::{StepInputs, StepLimits};
+use super::step::StepInputs;
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
 use super::vendor::blas::VendorBlas;
 use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
 use crate::backend::{
-    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, Upload,
+    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StepLimits, Upload,
 };
 use crate::config::GpuOptions;
 use crate::quant::{self, GgmlType};

@@ -65,6 +65,5 @@ pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
 pub use ops::GpuStep;
 pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
-pub use step::StepLimits;
 pub use stream::{Event, Stream};
 pub use vendor::survey::{LibrarySurvey, survey as survey_library};

@@ -10,7 +10,8 @@ use super::buffer::{Buffer, count};
 use super::compute::Compute;
 use super::launcher::Launcher;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, StepLimits, Stream, tuning};
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream, tuning};
+use crate::backend::StepLimits;
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 

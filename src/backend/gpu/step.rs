@@ -9,38 +9,10 @@ use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
 use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
+use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
 use crate::{Error, Result};
-
-/// The largest step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StepLimits {
-    pub tokens: usize,
-    pub seqs: usize,
-    pub logits_rows: usize,
-    /// KV groups of the model.
-    pub groups: usize,
-    /// Blocks of the longest sequence.
-    pub table_blocks: usize,
-}
-
-impl StepLimits {
-    /// The largest batch of single rows.
-    pub fn most_decodes(&self) -> usize {
-        self.tokens.min(self.seqs).min(self.logits_rows)
-    }
-
-    /// Entries of the block tables of all sequences in all groups.
-    fn table_entries(&self) -> usize {
-        self.seqs.saturating_mul(self.table_blocks).saturating_mul(self.groups)
-    }
-
-    /// Blocks that a step may copy.
-    fn copies(&self) -> usize {
-        self.seqs.saturating_mul(self.groups)
-    }
-}
 
 /// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks.
 pub const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;

@@ -1,7 +1,8 @@
 //! What `rocmforge doctor --test` does on a GPU beside serving: loaders for the cases of every backend.
 
-use super::{Device, GpuLoader, StepLimits};
+use super::{Device, GpuLoader};
 use crate::Result;
+use crate::backend::StepLimits;
 use crate::config::GpuOptions;
 
 /// A loader for cases with steps of up to `rows` tokens. Their tables are not all weights, so nothing is tested at

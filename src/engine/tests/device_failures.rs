@@ -15,6 +15,7 @@ use proptest::test_runner::Config;
 use super::support::*;
 use super::tiny;
 use crate::backend::MemoryLedger;
+use crate::backend::OpenDevice;
 use crate::backend::gpu::Device;
 use crate::backend::gpu::tests::devices::{self, Call, Faults, Live};
 use crate::batch::Batch;
@@ -85,7 +86,7 @@ impl Rig {
 
 impl Round {
     fn load(&self) -> Result<LoadedModel> {
-        load_on(&self.args, || Ok(Some(self.device.clone())), &mut |_| true)
+        load_on(&self.args, || Ok(OpenDevice::Gpu(self.device.clone())), &mut |_| true)
     }
 
     fn start(&self) -> Served {

@@ -2,6 +2,7 @@
 
 use super::tiny;
 use crate::Error;
+use crate::backend::OpenDevice;
 use crate::backend::gpu::tests::devices;
 use crate::config::{DeviceKind, EngineArgs, GpuOptions};
 use crate::engine::LoadedModel;
@@ -16,7 +17,7 @@ fn the_pool_comes_before_the_matrix_library() {
         let gpu = GpuOptions { vendor_blas: Some(true), ..gpu.clone() };
         let args =
             EngineArgs { device: DeviceKind::Gpu, gpu, kv_cache_memory: Some(bytes), ..EngineArgs::new(&file.0) };
-        load_on(&args, || Ok(Some(device.clone())), &mut |_| true)
+        load_on(&args, || Ok(OpenDevice::Gpu(device.clone())), &mut |_| true)
     };
     let Err(Error::OutOfMemory { available, .. }) = load(1 << 50) else { panic!("1 PiB is there") };
     let LoadedModel { executor, .. } = load(available).unwrap();

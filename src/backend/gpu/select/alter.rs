@@ -6,9 +6,10 @@
 //! attention reads for the same tokens, whatever their number.
 
 use crate::Result;
+use crate::backend::StepLimits;
 use crate::backend::gpu::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
 use crate::backend::gpu::buffer::count;
-use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, Function, HostBuffer, KernelArgs, StepLimits, Stream};
+use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, Function, HostBuffer, KernelArgs, Stream};
 use crate::selection::Alteration;
 
 /// Tokens of a row for which there is room, on average of the most rows.

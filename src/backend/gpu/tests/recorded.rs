@@ -3,8 +3,8 @@
 use super::devices::{self, CPU_TARGETS, Call, FAULTY_TARGETS, Live, WEAK_TARGETS};
 use crate::backend::conformance::{AttentionRig, Piece, Random, batch_of};
 use crate::backend::gpu::describe::decode_steps;
-use crate::backend::gpu::{Device, DeviceProperties, GpuLoader, StepLimits, graphs, recorded_steps};
-use crate::backend::{Backend, KvLayerSpec, QkvLayout, RopeKind, RopeSpec, Scoring};
+use crate::backend::gpu::{Device, DeviceProperties, GpuLoader, graphs, recorded_steps};
+use crate::backend::{Backend, KvLayerSpec, QkvLayout, RopeKind, RopeSpec, Scoring, StepLimits};
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::config::{GpuOptions, KvCacheDtype, Platform};
 use crate::{Error, Result};

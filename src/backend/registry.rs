@@ -1,0 +1,97 @@
+//! The devices that an engine can run on: which one the arguments name, what it does unless they say otherwise, and
+//! its loader. Whoever loads a model needs to name none of them.
+
+use super::cpu::{CpuLoader, Isa};
+use super::gpu::{Device, GpuLoader};
+use super::specs::StepLimits;
+use crate::config::{DeviceKind, EngineArgs};
+use crate::{Error, Result};
+
+/// Tokens of a step unless the user says otherwise: enough to keep the device busy in a prefill, few enough that
+/// running requests do not wait long for their next token.
+const DEFAULT_CPU_BATCHED_TOKENS: usize = 512;
+const DEFAULT_GPU_BATCHED_TOKENS: usize = 2048;
+/// The KV pool takes no more than this of the host's memory unless the user says otherwise.
+const DEFAULT_CPU_KV_CACHE_BYTES: u64 = 4 << 30;
+
+/// A device, opened.
+#[derive(Clone)]
+pub enum OpenDevice {
+    Cpu,
+    Gpu(Device),
+}
+
+/// The device that the arguments name. "auto" takes the CPU where there is no GPU, and says why.
+///
+/// # Errors
+/// `Error::Device` where a GPU is asked for that is not usable.
+pub fn open(args: &EngineArgs) -> Result<OpenDevice> {
+    if args.device == DeviceKind::Cpu {
+        return Ok(OpenDevice::Cpu);
+    }
+    match Device::open(&args.gpu) {
+        Ok(device) => Ok(OpenDevice::Gpu(device)),
+        Err(error) if args.device == DeviceKind::Gpu => Err(error),
+        Err(reason) => {
+            tracing::info!("running on the CPU: {reason}");
+            Ok(OpenDevice::Cpu)
+        }
+    }
+}
+
+/// Threads of the engine: as asked for, else the cores that the system gives it.
+///
+/// # Errors
+/// `Error::Device` where their number is not known.
+pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
+    match args.num_threads {
+        Some(n) => Ok(n),
+        None => std::thread::available_parallelism().map(usize::from).map_err(|e| Error::Device {
+            device: "cpu".to_owned(),
+            problem: format!("the number of cores is unknown ({e}); set num_threads"),
+        }),
+    }
+}
+
+/// A loader of one of the devices.
+pub enum AnyLoader {
+    Cpu(CpuLoader),
+    Gpu(Box<GpuLoader>),
+}
+
+impl OpenDevice {
+    /// Tokens of a step by default.
+    pub fn default_batched_tokens(&self) -> usize {
+        match self {
+            Self::Cpu => DEFAULT_CPU_BATCHED_TOKENS,
+            Self::Gpu(_) => DEFAULT_GPU_BATCHED_TOKENS,
+        }
+    }
+
+    /// Bytes of the KV pool by default, of those that are available.
+    pub fn default_kv_cache_bytes(&self, available: u64) -> u64 {
+        match self {
+            Self::Cpu => DEFAULT_CPU_KV_CACHE_BYTES.min(available / 2),
+            // What an integrated GPU takes, the rest of the machine cannot have.
+            Self::Gpu(device) if device.properties().integrated => available / 100 * 75,
+            Self::Gpu(_) => available / 100 * 90,
+        }
+    }
+
+    /// A loader for steps of at most `limits`.
+    ///
+    /// # Errors
+    /// `InvalidRequest` for an instruction set that this CPU does not have; `Error::Device`.
+    pub fn loader(&self, args: &EngineArgs, limits: StepLimits) -> Result<AnyLoader> {
+        match self {
+            Self::Cpu => {
+                let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
+                Ok(AnyLoader::Cpu(match &args.cpu_isa {
+                    Some(name) => loader.with_isa(Isa::from_name(name)?),
+                    None => loader,
+                }))
+            }
+            Self::Gpu(device) => Ok(AnyLoader::Gpu(Box::new(GpuLoader::new(device.clone(), &args.gpu, limits)?))),
+        }
+    }
+}
