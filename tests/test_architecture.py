@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from architecture_map import PICTURE, floors, picture, without_detours
 from rust_imports import circles, crate_imports, file_imports
 from rust_source import (
     ROOT,
@@ -300,6 +301,13 @@ def test_tests_are_told_from_the_product() -> None:
     assert not any(is_test_file(Path(name)) for name in ("kv_cache/pool.rs", "tokenizer/mod.rs", "engine/latest.rs"))
     assert without_inline_tests("fn f() {}\n#[cfg(test)]\nmod tests {\n println!();\n}") == "fn f() {}\n"
     assert "mod tests;" in without_inline_tests("#[cfg(test)]\nmod tests;\nfn f() {}")
+
+
+def test_the_picture_is_of_these_sources() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "run tests/architecture_map.py"
+    graph = {"a": {"b", "c"}, "b": {"c"}, "c": set(), "d": {"c"}}
+    assert without_detours(graph) == {"a": {"b"}, "b": {"c"}, "c": set(), "d": {"c"}}
+    assert floors(graph) == {"a": 0, "b": 1, "c": 2, "d": 0}
 
 
 def test_every_module_is_reachable_from_python() -> None:
