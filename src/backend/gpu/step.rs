@@ -245,7 +245,8 @@ impl StepInputs {
             seqs: seqs_there,
             attention_seqs: if self.by_token { padded } else { seqs_there },
             logits_rows: if pure_decode { padded } else { rows },
-            groups: groups.len(),
+            // A recorded step finds everything in its place, whatever groups the batch has.
+            groups: limits.groups,
             copies,
             table_entries: entries,
         });

@@ -1,5 +1,6 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
+use super::layers::check_uneven_layers;
 use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
 use crate::backend::Backend;
 use crate::backend::gpu::GpuBackend;
@@ -65,6 +66,7 @@ fn check_quantised(device: &Opened, name: &str) {
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
+    check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {
         check_architecture(&device, name);
     }
@@ -307,9 +309,10 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama, a qwen, experts and a quantised model in AMD machine code.
+/// A llama, a qwen, experts, layers that differ and a quantised model in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
+    check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
     check_architecture(&device, "qwen3moe");

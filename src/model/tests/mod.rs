@@ -2,6 +2,7 @@
 
 mod gpu;
 mod instruction_sets;
+mod layers;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -15,7 +16,8 @@ use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
 use crate::selection::{Wanted, Wish};
 use crate::tensor::TensorView;
-use crate::{Error, Result, testdata};
+use crate::testdata::{self, TempFile};
+use crate::{Error, Result};
 
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
@@ -39,8 +41,11 @@ fn load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Model<L::Ba
     try_load_on(loader, name, dtype).unwrap()
 }
 
-fn try_load_on<L: Loader>(mut loader: L, name: &str, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
-    let file = testdata::file(name);
+fn try_load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
+    try_load_file(loader, &testdata::file(name), dtype)
+}
+
+fn try_load_file<L: Loader>(mut loader: L, file: &TempFile, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
     let gguf = GgufFile::open(&file.0).unwrap();
     let spec = ModelSpec::from_gguf(&gguf).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
@@ -59,24 +64,27 @@ impl<B: Backend> Model<B> {
         self.step(&[(tokens, start)]).unwrap()
     }
 
-    /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous.
+    /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous, and
+    /// other ones in each KV group.
     fn step(&mut self, seqs: &[(&[u32], usize)]) -> Result<Vec<f32>> {
         let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
-        let mut group = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+        let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+        batch.groups = vec![empty; self.decoder.spec().kv_groups.len()];
         for (seq, &(tokens, start)) in seqs.iter().enumerate() {
-            let block = |index: usize| (16 * index + 3 * seq) as u32;
             batch.token_ids.extend(&tokens[start..]);
             batch.positions.extend(start as u32..tokens.len() as u32);
             batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
             batch.context_lens.push(tokens.len() as u32);
-            let slot = |position: usize| block(position / BLOCK) * BLOCK as u32 + (position % BLOCK) as u32;
-            group.slot_mapping.extend((start..tokens.len()).map(slot));
-            group.block_tables.extend((0..tokens.len().div_ceil(BLOCK)).map(block));
-            group.cu_blocks.push(group.block_tables.len() as u32);
+            for (i, group) in batch.groups.iter_mut().enumerate() {
+                let block = |index: usize| (16 * index + 3 * seq + i) as u32;
+                let slot = |position: usize| block(position / BLOCK) * BLOCK as u32 + (position % BLOCK) as u32;
+                group.slot_mapping.extend((start..tokens.len()).map(slot));
+                group.block_tables.extend((0..tokens.len().div_ceil(BLOCK)).map(block));
+                group.cu_blocks.push(group.block_tables.len() as u32);
+            }
         }
         let n = batch.token_ids.len();
         batch.logits_indices = (0..n as u32).collect();
-        batch.groups.push(group);
         let wanted: Vec<Wish<'_>> = vec![Wanted::Row.into(); n];
         self.decoder.launch(&mut self.backend, &batch, &wanted)?;
         let mut logits = self.decoder.collect(&mut self.backend)?;

@@ -1,0 +1,114 @@
+//! Layers of one model that differ. To the second layer of a golden model heads and feed-forward columns are added
+//! whose weights are zero: it has another shape than the first one, and the logits are the same.
+
+use super::{MAX_TOKENS, Model, max_abs, tokens, try_load_file};
+use crate::backend::Loader;
+use crate::backend::cpu::CpuLoader;
+use crate::config::KvCacheDtype;
+use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::{Array, GgufFile, Value};
+use crate::model::ModelSpec;
+use crate::testdata::{self, TempFile};
+
+const GOLDEN: &str = "arch/llama3_ropescale";
+/// Columns that the second layer's feed-forward has besides.
+const MORE_COLUMNS: usize = 128;
+
+/// The golden model with other values of some keys, and other tensors where `pad` gives one: `(rows, columns)` of zeros
+/// to add to a matrix of F16.
+fn changed(keys: &[(&str, Value)], pad: impl Fn(&str) -> (usize, usize)) -> TempFile {
+    let file = testdata::file(&format!("{GOLDEN}.gguf"));
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let mut writer = Writer::new();
+    for (key, value) in gguf.metadata().iter() {
+        let changed = keys.iter().find(|(changed, _)| *changed == key).map(|(_, value)| value);
+        writer = writer.key(key, changed.unwrap_or(value));
+    }
+    for info in gguf.tensors() {
+        let view = gguf.view(info);
+        let (rows, cols) = pad(&info.name);
+        let mut shape = info.shape.clone();
+        let mut data = Vec::new();
+        for row in view.data.chunks(view.data.len() / view.rows) {
+            data.extend_from_slice(row);
+            data.resize(data.len() + 2 * cols, 0);
+        }
+        data.resize(data.len() + 2 * rows * (view.cols + cols), 0);
+        if rows + cols > 0 {
+            shape = vec![(view.cols + cols) as u64, (view.rows + rows) as u64];
+        }
+        writer = writer.tensor(Tensor::new(&info.name, &shape, view.ggml_type, &data));
+    }
+    testdata::temp_file("layers.gguf", &writer.bytes())
+}
+
+fn per_layer(values: [u32; 2]) -> Value {
+    Value::Array(Array::U32(values.to_vec()))
+}
+
+/// Twice the heads, and a wider feed-forward, in the second layer.
+fn uneven_layers() -> TempFile {
+    let keys = [
+        ("llama.attention.head_count", per_layer([4, 8])),
+        ("llama.attention.head_count_kv", per_layer([1, 2])),
+        ("llama.feed_forward_length", per_layer([384, 384 + MORE_COLUMNS as u32])),
+    ];
+    changed(&keys, |name| match name {
+        "blk.1.attn_q.weight" => (256, 0),
+        "blk.1.attn_k.weight" | "blk.1.attn_v.weight" => (64, 0),
+        "blk.1.attn_output.weight" => (0, 256),
+        "blk.1.ffn_gate.weight" | "blk.1.ffn_up.weight" => (MORE_COLUMNS, 0),
+        "blk.1.ffn_down.weight" => (0, MORE_COLUMNS),
+        _ => (0, 0),
+    })
+}
+
+/// A prompt in one piece, then single tokens of two sequences, each within `bound` of the golden logits.
+pub(super) fn check_uneven_layers<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
+    let file = uneven_layers();
+    let z = testdata::npz(GOLDEN);
+    let (tokens, expected) = (tokens(&z), z.f32("logits"));
+    let mut model: Model<L::Backend> = try_load_file(loader, &file, dtype).unwrap();
+    assert_eq!(model.decoder.spec().kv_groups.len(), 2);
+    let vocab = expected.len() / tokens.len();
+    let near = |what: &str, got: &[f32], expected: &[f32]| {
+        let error = got.iter().zip(expected).fold(0.0f32, |most, (got, expected)| most.max((got - expected).abs()));
+        println!("{what}: {error:.2e} of {:.1}", max_abs(expected));
+        assert!(got.len() == expected.len() && error < bound, "{what}: {error:.2e}");
+    };
+    near("in one piece", &model.logits(&tokens, 0), &expected);
+    model.step(&[(&tokens[..20], 0), (&tokens[..33], 0)]).unwrap();
+    for more in 0..3 {
+        let got = model.step(&[(&tokens[..21 + more], 20 + more), (&tokens[..34 + more], 33 + more)]).unwrap();
+        near("a single token", &got[..vocab], &expected[(20 + more) * vocab..][..vocab]);
+        near("a single token", &got[vocab..], &expected[(33 + more) * vocab..][..vocab]);
+    }
+}
+
+#[test]
+fn layers_may_differ() {
+    for (dtype, bound) in [(KvCacheDtype::F32, 1e-2), (KvCacheDtype::F16, 3e-2)] {
+        check_uneven_layers(CpuLoader::new(2, MAX_TOKENS).unwrap(), dtype, bound);
+    }
+}
+
+/// A key is one value for all layers or one for each: anything else is an error that names it.
+#[test]
+fn arrays_that_are_not_of_the_layers_are_errors() {
+    let cases = [
+        ("llama.feed_forward_length", Value::Array(Array::U32(vec![384])), "1 entries, expected one per layer (2)"),
+        ("llama.feed_forward_length", Value::Array(Array::U32(vec![384; 3])), "3 entries, expected one per layer (2)"),
+        ("llama.attention.head_count", per_layer([4, 0]), "is 0, expected 1 to"),
+        ("llama.attention.head_count_kv", per_layer([1, 3]), "is 3, expected a divisor"),
+        ("llama.attention.head_count", Value::Array(Array::I32(vec![4, -4])), "is -4, expected 1 to"),
+    ];
+    for (key, value, problem) in cases {
+        let file = changed(&[(key, value)], |_| (0, 0));
+        let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap()).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(problem), "{error}");
+    }
+    // The same value for each is the one of all.
+    let same = changed(&[("llama.attention.head_count", per_layer([4, 4]))], |_| (0, 0));
+    let spec = ModelSpec::from_gguf(&GgufFile::open(&same.0).unwrap()).unwrap();
+    assert_eq!(spec.kv_groups.len(), 1);
+}
