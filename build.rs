@@ -18,6 +18,8 @@ mod embed;
 mod objects;
 #[path = "src/backend/gpu/compile/plan.rs"]
 mod plan;
+#[path = "src/backend/gpu/compile/table.rs"]
+mod table;
 
 use clang::Clang;
 use embed::Sources;
@@ -31,8 +33,11 @@ const EXACT_TARGETS: [&str; 12] = [
 const DEBUG_TARGETS: [&str; 8] = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
 
 fn main() {
-    for path in ["build.rs", "build", "kernels", "src/backend/gpu/compile/plan.rs"] {
+    for path in ["build.rs", "build", "kernels"] {
         println!("cargo:rerun-if-changed={path}");
+    }
+    for file in ["plan.rs", "table.rs"] {
+        println!("cargo:rerun-if-changed=src/backend/gpu/compile/{file}");
     }
     for variable in ["ROCMFORGE_HIP_CLANG", "ROCMFORGE_HIP_TARGETS"] {
         println!("cargo:rerun-if-env-changed={variable}");

@@ -2,6 +2,7 @@
 //! memory: the backend that they were made for does.
 
 use super::args::Format;
+use super::compile::plan::Operands;
 use super::{DevicePtr, KernelType};
 use crate::backend::{
     BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, VectorShape,
@@ -281,21 +282,8 @@ impl WorkShape for ExpertWork {
 impl KernelType {
     /// Bytes of a tile: those of its 16 x 256 weights in the file.
     pub fn tile_bytes(self) -> u64 {
-        // Bytes of 256 weights.
-        let row = match self {
-            Self::F32 => 1024,
-            Self::F16 | Self::Bf16 => 512,
-            Self::Q4_0 | Self::Iq4Nl | Self::Q4K => 144,
-            Self::Q4_1 => 160,
-            Self::Q5_0 | Self::Q5K => 176,
-            Self::Q5_1 => 192,
-            Self::Q8_0 => 272,
-            Self::Q2K => 84,
-            Self::Q3K => 110,
-            Self::Q6K => 210,
-            Self::Iq4Xs | Self::Mxfp4 => 136,
-        };
-        TILE_ROWS as u64 * row
+        let ty = self.ggml_type();
+        (TILE_ROWS * TILE_COLS / ty.block_elements() * ty.block_bytes()) as u64
     }
 
     /// Bytes of a matrix in tiles.
@@ -305,10 +293,10 @@ impl KernelType {
 
     /// What its matrix kernels take as activations; F32 has none, its products are made in f32.
     pub fn matmul_format(self) -> Option<Format> {
-        match self {
-            Self::F32 => None,
-            Self::Bf16 => Some(Format::Bf16Tiled),
-            _ => Some(Format::F16Tiled),
+        match self.operands() {
+            Operands::F16 => Some(Format::F16Tiled),
+            Operands::Bf16 => Some(Format::Bf16Tiled),
+            Operands::Nothing => None,
         }
     }
 }

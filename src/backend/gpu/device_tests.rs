@@ -2,6 +2,7 @@
 //! library was named, it has to work.
 
 use super::args::{Format, GatherArgs};
+use super::kernel::{GATHER_ROWS, ONCE};
 use super::tests::devices::{self, AMD_TARGETS};
 use super::*;
 use crate::config::{EngineArgs, GpuOptions};
@@ -82,7 +83,7 @@ fn a_kernel_runs_alone_and_in_a_graph() {
     let mut back = HostBuffer::new(&device, 4 * 15).unwrap();
 
     let kernels = Kernels::new(&device, &options).unwrap();
-    let kernel = KernelId::gather_rows();
+    let kernel = GATHER_ROWS.id(ONCE);
     kernels.prepare(&[kernel.unit]).unwrap();
     println!("{}", kernels.origin(kernel.unit).unwrap());
     let function = kernels.function(&kernel).unwrap();

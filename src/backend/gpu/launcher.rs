@@ -1,6 +1,7 @@
 //! Queues the engine's kernels on its one stream, with what every plan of a launch depends on.
 
 use super::functions::Functions;
+use super::kernel::{Kernel, Variant};
 use super::{Function, KernelArgs, Stream};
 use crate::Result;
 
@@ -22,8 +23,17 @@ impl Launcher {
         &self.stream
     }
 
-    pub fn functions(&self) -> &Functions {
-        &self.functions
+    /// Whether the model's kernels have this one.
+    pub fn has<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> bool {
+        self.functions.has(kernel, variant)
+    }
+
+    /// A kernel as it was loaded.
+    ///
+    /// # Errors
+    /// As `Functions::get`.
+    pub fn function<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> Result<&Function> {
+        self.functions.get(kernel, variant)
     }
 
     pub fn multiprocessors(&self) -> u32 {
@@ -34,15 +44,21 @@ impl Launcher {
         self.batch_invariant
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel, with the arguments that the table says it takes.
     ///
     /// # Errors
-    /// As `Stream::launch`.
+    /// As `Functions::get` and `Stream::launch`.
     ///
     /// # Safety
-    /// As `Stream::launch`.
-    pub unsafe fn launch<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.stream.launch(function, grid, args) }
+    /// As `Stream::launch`, but that the arguments are the kernel's.
+    pub unsafe fn launch<A: KernelArgs>(
+        &self,
+        kernel: Kernel<A>,
+        variant: impl Into<Variant>,
+        grid: [u32; 3],
+        args: &A,
+    ) -> Result<()> {
+        // SAFETY: the caller's promise, and the table's.
+        unsafe { self.stream.launch(self.function(kernel, variant)?, grid, args) }
     }
 }

@@ -9,6 +9,7 @@ use super::compute::{Compute, Library, Workspace};
 use super::dense::{dequantized_bytes, kept_bytes};
 use super::functions::{self, Functions};
 use super::graphs;
+use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::select;
 use super::self_test::Sample;
@@ -17,7 +18,7 @@ use super::step::StepInputs;
 use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
 use super::upload::Uploader;
 use super::vendor::blas::VendorBlas;
-use super::{Device, DeviceBuffer, DevicePtr, KernelId, KernelType, Kernels, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, KernelType, Kernels, Stream};
 use crate::backend::{
     ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StepLimits, Upload,
 };
@@ -165,7 +166,7 @@ impl GpuLoader {
             }
         };
         let row_bytes = data.len() / weight.rows.max(1);
-        let repack = self.kernels.function(&KernelId::repack(ty))?;
+        let repack = self.kernels.function(&REPACK.id(ty))?;
         let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
         let file_row_bytes = weight.data.len() / weight.rows.max(1);
         uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes(), &mut |rows| {
@@ -386,7 +387,7 @@ impl Loader for GpuLoader {
         for spec in specs {
             spec.validate()?;
             self.check_block_size(spec.block_size)?;
-            functions::head_size(spec.head_dim)?;
+            kernel::head_size(spec.head_dim)?;
             total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
         }
         let total = total.unwrap_or(u64::MAX);

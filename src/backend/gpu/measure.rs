@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::args::ProbeArgs;
-use super::kernels::PROBE_THREADS;
-use super::{Device, DeviceBuffer, Function, Graph, HostBuffer, KernelId, Kernels, Stream};
+use super::kernel::{ONCE, PROBE_NOTHING, PROBE_READ, PROBE_THREADS};
+use super::{Device, DeviceBuffer, Function, Graph, HostBuffer, Kernels, Stream};
 use crate::config::GpuOptions;
 use crate::{Error, Result};
 
@@ -59,8 +59,8 @@ impl Probe {
         let blocks = BLOCKS * device.properties().multiprocessors.max(1);
         let probe = Self {
             stream: Stream::new(device)?,
-            nothing: kernels.function(&KernelId::probe_nothing())?,
-            read: kernels.function(&KernelId::probe_read())?,
+            nothing: kernels.function(&PROBE_NOTHING.id(ONCE))?,
+            read: kernels.function(&PROBE_READ.id(ONCE))?,
             data: DeviceBuffer::new(device, bytes)?,
             out: DeviceBuffer::new(device, 4 * u64::from(blocks * PROBE_THREADS))?,
             blocks,

@@ -3,8 +3,9 @@
 //! numbers of an earlier repetition are found here and not in a conversation. It takes tens of milliseconds on a GPU.
 
 use super::args::{LINK_BLOCKS, LinkStepsArgs};
+use super::kernel::{COPY_STEP, LINK_STEPS, ONCE};
 use super::step::{COPY_HEADER, counted, launch_copy};
-use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, KernelId, Kernels, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, Kernels, Stream};
 use crate::{Error, Result};
 
 /// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
@@ -42,7 +43,7 @@ struct Chain {
 impl Chain {
     fn record(kernels: &Kernels, stream: &Stream) -> Result<Self> {
         let device: &Device = stream.device();
-        let functions = [kernels.function(&KernelId::copy_step())?, kernels.function(&KernelId::link_steps())?];
+        let functions = [kernels.function(&COPY_STEP.id(ONCE))?, kernels.function(&LINK_STEPS.id(ONCE))?];
         let (step, sums) =
             (HostBuffer::new(device, COPY_HEADER + STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
         let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;

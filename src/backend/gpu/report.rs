@@ -1,19 +1,16 @@
 //! The kernels that serve each tensor type and op on a device, every one of them looked up in the code that was loaded:
 //! what `doctor` prints.
 
+use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin};
+use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, Row, Subject, TABLE, Variant};
 use super::stacks::device_type;
 use super::vendor::{self, blas::VendorBlas};
-use super::{
-    Device, EXPERT_RUNS, HEAD_SIZES, KernelId, KernelType, Kernels, MATMUL_PAIR_ROWS, MATMUL_ROWS, Stream, Unit, tuning,
-};
+use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit, tuning};
 use super::{describe, graphs};
-use crate::config::{GpuOptions, KvCacheDtype};
+use crate::config::GpuOptions;
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
-
-/// The files whose kernels compute on matrix units.
-const MATRIX_FILES: [&str; 3] = ["matmul.hip", "matmul_experts.hip", "attention_prefill.hip"];
 
 /// What serves one op, of weights of one type, of a stack of two types, or of activations.
 pub struct KernelRow {
@@ -52,24 +49,43 @@ pub fn kernel_rows(
             return Err(Error::Interrupted);
         }
     }
-    let typed = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty)).flat_map(|&ty| of_type(ty, options));
-    let all = typed.chain(of_pairs(options)).chain(of_activations());
+    let types = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty));
+    let of_types = types.flat_map(|&ty| of_type(ty, options));
+    let pairs = if options.batch_invariant { &[][..] } else { &KernelType::PAIRS[..] };
+    let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair));
+    let all = of_types.chain(of_pairs).chain(of_activations());
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
 }
 
 type Wanted = (Option<(GgmlType, KernelType)>, String, Vec<KernelId>);
 
-fn of_type(file_type: GgmlType, options: &GpuOptions) -> Vec<Wanted> {
+/// The rows of the table that are listed, of kernels that are compiled for something of these.
+fn listed(per: &'static [Per]) -> impl Iterator<Item = (&'static Row, &'static str)> {
+    TABLE.iter().filter(|row| per.contains(&row.per)).filter_map(|row| Some((row, row.op?)))
+}
+
+/// Those kernels of a row that are for this.
+fn ids_of(row: &Row, subject: Subject) -> Vec<KernelId> {
+    let variants = row.variants().into_iter().filter(|variant| variant.subject() == subject);
+    variants.map(|variant| row.id(variant)).collect()
+}
+
+fn of_type(file_type: GgmlType, options: &GpuOptions) -> impl Iterator<Item = Wanted> {
     let ty = device_type(file_type);
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
-    let ops = [
-        ("embedding rows", vec![KernelId::embed(ty)]),
-        ("product of 1 row", product(ty, 1..=1, options)),
-        ("product of more rows", product(ty, 2..=most, options)),
-        ("dequantise", vec![KernelId::dequantize(ty)]),
-        ("products of experts' rows", expert_products(ty, options)),
-    ];
-    ops.into_iter().map(|(op, ids)| (Some((file_type, ty)), op.to_owned(), ids)).collect()
+    listed(&[Per::Type]).map(move |(row, op)| {
+        // Which kernel a product goes to depends on its rows and on the mode.
+        let ids = if row.is(GEMV) {
+            product(ty, 1..=1, options)
+        } else if row.is(MATMUL) {
+            product(ty, 2..=most, options)
+        } else if row.is(MATMUL_EXPERTS) {
+            expert_products(ty, options)
+        } else {
+            ids_of(row, Subject::Type(ty))
+        };
+        (Some((file_type, ty)), op.to_owned(), ids)
+    })
 }
 
 /// The kernels that products of so many rows are launched with, each once. Which one it is depends on the rows alone.
@@ -79,31 +95,15 @@ fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, options: &GpuOpt
     for rows in rows {
         let format = tuning::activation_format(ty.matmul_format(), rows as usize, invariant, None);
         let id = match (format.is_f32(), invariant) {
-            (true, _) => KernelId::gemv(ty),
-            (false, true) => KernelId::matmul(ty, tuning::invariant_matmul(rows, 1).n),
-            (false, false) => KernelId::matmul(ty, tuning::matmul(rows, 1, 1, 1).n),
+            (true, _) => GEMV.id(ty),
+            (false, true) => MATMUL.id(Variant::with_rows(ty, tuning::invariant_matmul(rows, 1).n)),
+            (false, false) => MATMUL.id(Variant::with_rows(ty, tuning::matmul(rows, 1, 1, 1).n)),
         };
         if !ids.contains(&id) {
             ids.push(id);
         }
     }
     ids
-}
-
-/// Stacks of two types, in one launch.
-fn of_pairs(options: &GpuOptions) -> Vec<Wanted> {
-    let pairs = if options.batch_invariant { &[][..] } else { &KernelType::PAIRS[..] };
-    let ops = pairs.iter().flat_map(|&pair| {
-        let [first, second] = pair.map(KernelType::name);
-        [
-            (format!("product of 1 row, {first} with {second}"), vec![KernelId::gemv_pair(pair)]),
-            (
-                format!("product of few rows, {first} with {second}"),
-                MATMUL_PAIR_ROWS.map(|rows| KernelId::matmul_pair(pair, rows)).to_vec(),
-            ),
-        ]
-    });
-    ops.map(|(op, ids)| (None, op, ids)).collect()
 }
 
 /// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
@@ -113,36 +113,28 @@ fn expert_products(ty: KernelType, options: &GpuOptions) -> Vec<KernelId> {
         tuning::expert_run(pairs, 1, options.batch_invariant) == Some(run)
     });
     match ty.matmul_format() {
-        Some(_) => runs.map(|run| KernelId::matmul_experts(ty, run)).collect(),
-        None => vec![KernelId::gemv(ty)],
+        Some(_) => runs.map(|run| MATMUL_EXPERTS.id(Variant::with_rows(ty, run))).collect(),
+        None => vec![GEMV.id(ty)],
     }
 }
 
+/// A stack of two types, in one launch.
+fn of_pair(pair: [KernelType; 2]) -> impl Iterator<Item = Wanted> {
+    let [first, second] = pair.map(KernelType::name);
+    listed(&[Per::Pair])
+        .map(move |(row, op)| (None, format!("{op}, {first} with {second}"), ids_of(row, Subject::Pair(pair))))
+}
+
 fn of_activations() -> Vec<Wanted> {
-    let caches = [KvCacheDtype::F16, KvCacheDtype::F32];
-    let attention = |kernel: fn(KvCacheDtype, u32) -> KernelId| -> Vec<KernelId> {
-        caches.into_iter().flat_map(|cache| HEAD_SIZES.map(|size| kernel(cache, size))).collect()
-    };
-    let ops = [
-        ("numbers of a step", vec![KernelId::copy_step()]),
-        ("test of recorded steps", vec![KernelId::link_steps()]),
-        ("RMSNorm", vec![KernelId::prepare()]),
-        ("RoPE angles", vec![KernelId::rope_angles()]),
-        ("RoPE and store in the KV cache", caches.map(KernelId::rope_store).to_vec()),
-        ("attention, decode", [KernelId::attention_decode, KernelId::attention_decode_head].map(attention).concat()),
-        ("attention, prefill", attention(KernelId::attention_prefill)),
-        ("gated activation", vec![KernelId::gated_activation()]),
-        ("gather rows", vec![KernelId::gather_rows()]),
-        ("experts of a row", vec![KernelId::choose_experts()]),
-        ("rows by expert", vec![KernelId::place_experts()]),
-        ("sum over experts", vec![KernelId::add_experts()]),
-        ("copy KV blocks", vec![KernelId::copy_blocks()]),
-        ("bias and penalties", vec![KernelId::alter_logits()]),
-        ("argmax", vec![KernelId::argmax()]),
-        ("top-k", vec![KernelId::top_k()]),
-        ("measurements of the device", vec![KernelId::probe_nothing(), KernelId::probe_read()]),
-    ];
-    ops.into_iter().map(|(op, ids)| (None, op.to_owned(), ids)).collect()
+    let mut ops: Vec<(&Row, Wanted)> = Vec::new();
+    for (row, op) in listed(&[Per::Once, Per::Cache, Per::Head]) {
+        let ids = row.variants().into_iter().map(|variant| row.id(variant));
+        match ops.last_mut() {
+            Some((last, (_, of_last, known))) if last.file == row.file && of_last == op => known.extend(ids),
+            _ => ops.push((row, (None, op.to_owned(), ids.collect()))),
+        }
+    }
+    ops.into_iter().map(|(_, wanted)| wanted).collect()
 }
 
 /// All kernels of an op are of one unit.
@@ -157,7 +149,7 @@ fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: Strin
         op,
         kernels: ids.iter().map(|id| id.name.clone()).collect(),
         unit,
-        matrix_unit: kernels.matrix_unit(unit).filter(|_| MATRIX_FILES.contains(&unit.file)),
+        matrix_unit: kernels.matrix_unit(unit).filter(|_| unit.on_matrix_units()),
         origin,
     }
 }

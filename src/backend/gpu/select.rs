@@ -8,6 +8,7 @@ use self::results::{Places, Top, TopPlaces, Words};
 use super::args::{ArgmaxArgs, Format, TopKArgs};
 use super::buffer::{Buffer, count};
 use super::compute::Compute;
+use super::kernel::{ARGMAX, ONCE, TOP_K};
 use super::launcher::Launcher;
 use super::transfers::Transfers;
 use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream, tuning};
@@ -131,7 +132,7 @@ impl Results {
         self.queue_top_k(launcher, from, num_rows, cols, temperatures, &places.unaltered)?;
         // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
         // for.
-        unsafe { self.alterations.queue(launcher.stream(), &launcher.functions().alter_logits, from, cols)? };
+        unsafe { self.alterations.queue(launcher, from, cols)? };
         if self.argmax {
             self.queue_argmax(compute, from, num_rows, cols, &places)?;
         }
@@ -165,7 +166,7 @@ impl Results {
         let grid = [count(num_rows)?, count(cols.div_ceil(share))?, 1];
         // SAFETY: the logits' room was checked, the results' is that of `max_rows`, and where rows are split there are
         // no more blocks than multiprocessors, whose partial results are few; one stream.
-        unsafe { launcher.launch(&launcher.functions().argmax, grid, &args) }
+        unsafe { launcher.launch(ARGMAX, ONCE, grid, &args) }
     }
 
     /// Nothing where no row wants candidates.
@@ -193,7 +194,7 @@ impl Results {
             k: count(width)?,
         };
         // SAFETY: as above.
-        unsafe { launcher.launch(&launcher.functions().top_k, [count(num_rows)?, 1, 1], &args) }
+        unsafe { launcher.launch(TOP_K, ONCE, [count(num_rows)?, 1, 1], &args) }
     }
 
     fn upload_temperatures(&mut self, stream: &Stream) -> Result<DevicePtr> {

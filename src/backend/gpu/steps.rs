@@ -6,6 +6,7 @@ use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
 use super::compute::Library;
 use super::describe::describe;
 use super::graphs::Plan;
+use super::kernel::{COPY_STEP, ONCE};
 use super::ops::GpuStep;
 use crate::Result;
 use crate::backend::{Backend, MemoryLedger, StepOps};
@@ -22,7 +23,7 @@ impl GpuBackend {
         transfers.settle(compute.launcher.stream())?;
         transfers.begin();
         inputs.begin(batch, |rows| graphs.padded(rows))?;
-        let (stream, copy_step) = (compute.launcher.stream(), &compute.launcher.functions().copy_step);
+        let (stream, copy_step) = (compute.launcher.stream(), compute.launcher.function(COPY_STEP, ONCE)?);
         let plan = match inputs.shape.pure_decode {
             true => graphs.begin(batch, inputs, stream, copy_step)?,
             false => Plan::Run,

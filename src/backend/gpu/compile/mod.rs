@@ -6,6 +6,7 @@ mod embedded;
 mod matrix_unit;
 pub mod plan;
 mod runtime;
+pub mod table;
 #[cfg(test)]
 mod tests;
 

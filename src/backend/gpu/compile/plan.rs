@@ -1,33 +1,10 @@
-//! What is compiled: the units of the kernels' sources, and the generic targets. The build
-//! script includes this file, so it uses nothing of the crate.
+//! What is compiled: the units of the kernels' sources, as the table has them, and the generic targets. The build script
+//! includes this file and the table, so they use nothing of the crate.
 
-/// The types whose kernels work on the file's own quantised blocks: our name, and ggml's, which kernels/ has too. A new
-/// one is a line here, beside its files in kernels/.
-macro_rules! with_kernel_types {
-    ($then:ident) => {
-        $then! {
-            F32 F32
-            F16 F16
-            Bf16 BF16
-            Q4_0 Q4_0
-            Q4_1 Q4_1
-            Q5_0 Q5_0
-            Q5_1 Q5_1
-            Q8_0 Q8_0
-            Q2K Q2_K
-            Q3K Q3_K
-            Q4K Q4_K
-            Q5K Q5_K
-            Q6K Q6_K
-            Iq4Nl IQ4_NL
-            Iq4Xs IQ4_XS
-            Mxfp4 MXFP4
-        }
-    };
-}
+use super::table::{with_kernel_types, with_kernels};
 
 macro_rules! declare_kernel_types {
-    ($($variant:ident $ggml:ident)*) => {
+    ($($variant:ident $ggml:ident $operands:ident)*) => {
         /// A type with kernels of its own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum KernelType {
@@ -43,13 +20,27 @@ macro_rules! declare_kernel_types {
                     $(Self::$variant => stringify!($ggml),)*
                 }
             }
+
+            /// The numbers that weights of this type are multiplied in on the matrix units.
+            pub const fn operands(self) -> Operands {
+                match self {
+                    $(Self::$variant => Operands::$operands,)*
+                }
+            }
         }
     };
 }
 
 with_kernel_types!(declare_kernel_types);
-#[allow(unused_imports)] // the build script needs no more than the enumeration
-pub(crate) use with_kernel_types;
+
+/// What the matrix units multiply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operands {
+    F16,
+    Bf16,
+    /// The type has no kernels on them.
+    Nothing,
+}
 
 impl KernelType {
     /// Types that lie in one stack in common files (the V of every other layer has more bits than Q and K), and whose
@@ -57,21 +48,46 @@ impl KernelType {
     pub const PAIRS: [[Self; 2]; 2] = [[Self::Q4K, Self::Q6K], [Self::Q5K, Self::Q6K]];
 }
 
-/// Files that are compiled once for each type.
-pub const TYPED_FILES: [&str; 4] = ["weights.hip", "gemv.hip", "matmul.hip", "matmul_experts.hip"];
-/// Those of them that are also compiled once for each pair.
-pub const PAIRED_FILES: [&str; 2] = ["gemv.hip", "matmul.hip"];
-/// Files that are compiled once.
-pub const PLAIN_FILES: [&str; 8] = [
-    "step.hip",
-    "rows.hip",
-    "rope.hip",
-    "experts.hip",
-    "attention_decode.hip",
-    "attention_prefill.hip",
-    "sampling.hip",
-    "probe.hip",
-];
+/// What a kernel is compiled for, once for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Per {
+    /// There is one.
+    Once,
+    /// Each element type of the KV cache.
+    Cache,
+    /// Each element type of the KV cache and size of a head.
+    Head,
+    /// Each tensor type; on the matrix units, each that they multiply.
+    Type,
+    /// Each of `KernelType::PAIRS`.
+    Pair,
+}
+
+/// What the kernels of a file multiply on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Multiplies {
+    Plainly,
+    OnMatrixUnits,
+}
+
+struct File {
+    name: &'static str,
+    multiplies: Multiplies,
+    /// Of each of its kernels.
+    kernels: &'static [Per],
+}
+
+macro_rules! declare_files {
+    ($($file:literal $needed:ident $multiplies:ident {
+        $($name:ident $(as $symbol:ident)?: $args:ident, $per:ident, $threads:expr $(, $op:literal)?;)*
+    })*) => {
+        const FILES: &[File] = &[$(
+            File { name: $file, multiplies: Multiplies::$multiplies, kernels: &[$(Per::$per),*] },
+        )*];
+    };
+}
+
+with_kernels!(declare_files);
 
 /// What is compiled at once: a file, or a file for one type or pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,12 +128,24 @@ impl Unit {
         self.types().zip(["TYPE", "SECOND"]).map(|(ty, macro_name)| format!("-D{macro_name}={}", ty.name())).collect()
     }
 
+    /// Whether the kernels of this unit compute on matrix units.
+    pub fn on_matrix_units(self) -> bool {
+        FILES.iter().any(|file| file.name == self.file && file.multiplies == Multiplies::OnMatrixUnits)
+    }
+
+    /// Every unit of every file in the table.
     pub fn all() -> Vec<Self> {
-        let typed = TYPED_FILES.iter().flat_map(|&file| KernelType::ALL.iter().map(move |&ty| Self::typed(file, ty)));
-        // No matrix unit takes f32 exactly: such matrices go through `gemv`, whatever the number of rows.
-        let typed = typed.filter(|unit| !(unit.file.starts_with("matmul") && unit.ty == Some(KernelType::F32)));
-        let paired = PAIRED_FILES.iter().flat_map(|&file| KernelType::PAIRS.map(|pair| Self::paired(file, pair)));
-        typed.chain(paired).chain(PLAIN_FILES.map(Self::plain)).collect()
+        FILES.iter().flat_map(Self::all_of).collect()
+    }
+
+    fn all_of(file: &File) -> Vec<Self> {
+        let (name, has) = (file.name, |per| file.kernels.contains(&per));
+        let plain = [Per::Once, Per::Cache, Per::Head].into_iter().any(has).then(|| Self::plain(name));
+        let typed = KernelType::ALL.iter().filter(|_| has(Per::Type)).map(|&ty| Self::typed(name, ty));
+        let typed =
+            typed.filter(|unit| !unit.on_matrix_units() || unit.types().all(|ty| ty.operands() != Operands::Nothing));
+        let paired = KernelType::PAIRS.into_iter().filter(|_| has(Per::Pair)).map(|pair| Self::paired(name, pair));
+        plain.into_iter().chain(typed).chain(paired).collect()
     }
 }
 

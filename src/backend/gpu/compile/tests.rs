@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::embedded::{SOURCES, TARGETS, Target, target_for};
-use super::plan::{KernelType, PLAIN_FILES, TYPED_FILES, Unit};
+use super::plan::{KernelType, Unit};
 use super::*;
 use crate::backend::gpu::driver::fake;
-use crate::backend::gpu::kernels::{KernelId, Kernels};
+use crate::backend::gpu::kernel::{self, ONCE, PREPARE, TABLE};
+use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::EngineArgs;
 
@@ -41,7 +42,7 @@ fn kernels_in(image: &[u8]) -> BTreeMap<String, u32> {
 #[test]
 fn embedded_kernels_are_those_that_are_asked_for() {
     let mut wanted: BTreeMap<String, BTreeMap<String, u32>> = BTreeMap::new();
-    for kernel in KernelId::all() {
+    for kernel in kernel::all() {
         wanted.entry(kernel.unit.name()).or_default().insert(kernel.name, kernel.threads);
     }
     for target in TARGETS {
@@ -64,17 +65,86 @@ fn code_objects_are_unpacked_once() {
     assert!(last.upgrade().is_none(), "kept for nobody");
 }
 
-/// Every file of kernels is in the plan, and every unit of the plan has kernels.
+/// The plan has a unit for every file of kernels, and no unit without kernels.
 #[test]
-fn the_plan_names_every_file() {
+fn the_plan_has_every_file() {
+    let units = Unit::all();
     for (name, _) in SOURCES.iter().filter(|(name, _)| name.ends_with(".hip")) {
-        assert!(TYPED_FILES.contains(name) || PLAIN_FILES.contains(name), "{name} is not in compile/plan.rs");
+        assert!(units.iter().any(|unit| unit.file == *name), "{name} is not in compile/table.rs");
     }
-    let units: Vec<Unit> = KernelId::all().iter().map(|kernel| kernel.unit).collect();
+    let of_kernels: Vec<Unit> = kernel::all().map(|kernel| kernel.unit).collect();
+    for unit in &units {
+        assert!(of_kernels.contains(unit), "{} has no kernel", unit.name());
+        assert_eq!(units.iter().filter(|other| *other == unit).count(), 1, "{}", unit.name());
+    }
+    assert!(of_kernels.iter().all(|unit| units.contains(unit)));
+}
+
+/// Name, block size and argument struct of a kernel.
+type Signature = (String, u32, String);
+
+/// The kernels of a unit as the C++ preprocessor finds them in the sources in `directory`, whose `gpu.h` makes a mark
+/// of each: `KERNEL_OF(32 * ROPE_STORE_HEADS; rope_store_f16; RopeStoreArgs)`. `None` without a compiler.
+fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Signature>> {
+    let mut preprocess = std::process::Command::new("c++");
+    preprocess.args(["-E", "-P", "-x", "c++"]).args(unit.defines()).arg(directory.join(unit.file));
+    let output = preprocess.output().ok()?;
+    assert!(output.status.success(), "{}: {}", unit.name(), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+
+    let mut constants: BTreeMap<&str, u32> = BTreeMap::new();
+    let value = |constants: &BTreeMap<&str, u32>, text: &str| -> Option<u32> {
+        let number = |text: &str| text.parse().ok().or_else(|| constants.get(text).copied());
+        match text.split_whitespace().collect::<Vec<_>>()[..] {
+            [one] => number(one),
+            [a, "*", b] => Some(number(a)? * number(b)?),
+            [a, "/", b] => Some(number(a)? / number(b)?),
+            _ => None,
+        }
+    };
+    let declared = text.lines().filter_map(|line| line.trim().strip_prefix("constexpr u32 ")?.split_once(';'));
+    for (name, is) in declared.flat_map(|(list, _)| list.split(", ")).filter_map(|one| one.split_once(" = ")) {
+        // Others are of no block's size.
+        constants.extend(value(&constants, is).map(|value| (name, value)));
+    }
+    let marks = text.split("KERNEL_OF(").skip(1).map(|rest| rest.split_once(')').unwrap().0);
+    let signatures = marks.map(|mark| match mark.split(';').map(str::trim).collect::<Vec<_>>()[..] {
+        [threads, name, args] => {
+            let threads = value(&constants, threads).unwrap_or_else(|| panic!("{name} has blocks of {threads}"));
+            (name.to_owned(), threads, args.to_owned())
+        }
+        _ => panic!("{}: {mark}", unit.name()),
+    });
+    Some(signatures.collect())
+}
+
+/// Every kernel of the sources is in the table and the reverse, for each type and pair, in the same block sizes and with
+/// the same arguments. The code objects are compared too, where there are any.
+#[test]
+fn the_table_and_the_sources_have_the_same_kernels() {
+    let mut expected: BTreeMap<String, Vec<Signature>> = BTreeMap::new();
+    for row in TABLE {
+        for kernel in row.variants().into_iter().map(|variant| row.id(variant)) {
+            let signature = (kernel.name, kernel.threads, row.args.to_owned());
+            expected.entry(kernel.unit.name()).or_default().push(signature);
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    for (name, text) in SOURCES {
+        std::fs::write(directory.path().join(name), text).unwrap();
+    }
+    let marks = "#pragma once\n#define KERNEL(threads, name, Args) KERNEL_OF(threads; name; Args)\n";
+    std::fs::write(directory.path().join("gpu.h"), marks).unwrap();
     for unit in Unit::all() {
-        assert!(units.contains(&unit), "{} has no kernel", unit.name());
+        let Some(mut found) = kernels_in_source(directory.path(), unit) else {
+            println!("skipped: no C++ compiler (c++)");
+            return;
+        };
+        let expected = expected.get_mut(&unit.name()).unwrap();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, *expected, "{}", unit.name());
     }
-    assert!(units.iter().all(|unit| Unit::all().contains(unit)));
 }
 
 /// A GPU takes its own code, else its family's, else none.
@@ -118,12 +188,12 @@ fn embedded_code_that_does_not_load_is_compiled() {
         Kernels::with_compiler(&device, compiler)
     };
     let compiled = kernels(&options);
-    compiled.function(&KernelId::prepare()).unwrap();
+    compiled.function(&PREPARE.id(ONCE)).unwrap();
     let origin = compiled.origin(unit).unwrap();
     assert!(matches!(origin, Origin::Compiled { .. } | Origin::Cached { .. }), "{origin}");
 
     let without = GpuOptions { library: Some("libnone.so".into()), ..options };
-    let error = kernels(&without).function(&KernelId::prepare()).err().unwrap().to_string();
+    let error = kernels(&without).function(&PREPARE.id(ONCE)).err().unwrap().to_string();
     for part in ["embedded for the family gfx11-generic does not load", "hipModuleLoadData", "libnone.so"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }

@@ -8,6 +8,10 @@ use crate::backend::gpu::args::{
 };
 use crate::backend::gpu::buffer::count;
 use crate::backend::gpu::checks::Check;
+use crate::backend::gpu::kernel::{
+    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject,
+    head_size,
+};
 use crate::backend::gpu::tuning::{self, DecodePlan};
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, Rotation,
@@ -81,7 +85,7 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
     }
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`.
-    unsafe { launcher.launch(&launcher.functions().rope_angles, [count(threads.div_ceil(256))?, 1, 1], &args) }
+    unsafe { launcher.launch(ROPE_ANGLES, ONCE, [count(threads.div_ceil(256))?, 1, 1], &args) }
 }
 
 pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, GpuBackend>) -> Result<()> {
@@ -113,7 +117,7 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS as usize))?, 1];
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`; the slots were checked against the cache.
-    unsafe { launcher.launch(&launcher.functions().cache(layout.head_dim)?.rope_store, grid, &args) }
+    unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
 /// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can. Not where results
@@ -203,19 +207,19 @@ fn attend(
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),
     };
-    let functions = launcher.functions().cache(layout.head_dim)?;
+    let variant = Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?);
     if decode_items > 0 {
         let (kernel, heads) = match per_head {
-            true => (&functions.decode_head, num_heads),
-            false => (&functions.decode, num_kv_heads),
+            true => (ATTENTION_DECODE_HEAD, num_heads),
+            false => (ATTENTION_DECODE, num_kv_heads),
         };
         // SAFETY: see `ops`; the block tables were checked against the cache.
-        unsafe { launcher.launch(kernel, [decode_items, heads, splits], &args)? };
+        unsafe { launcher.launch(kernel, variant, [decode_items, heads, splits], &args)? };
     }
     if prefill_items > 0 {
         args.items = step.inputs.prefill_items();
         // SAFETY: as above.
-        unsafe { launcher.launch(&functions.prefill, [num_heads, prefill_items, 1], &args)? };
+        unsafe { launcher.launch(ATTENTION_PREFILL, variant, [num_heads, prefill_items, 1], &args)? };
     }
     Ok(())
 }
@@ -238,5 +242,5 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     let args = CopyBlocksArgs { k_cache: kv.k, v_cache: kv.v, pairs, num_pairs, block_bytes };
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`; the blocks were checked.
-    unsafe { launcher.launch(&launcher.functions().copy_blocks, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }
+    unsafe { launcher.launch(COPY_BLOCKS, ONCE, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }
 }

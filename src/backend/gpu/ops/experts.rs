@@ -9,6 +9,7 @@ use crate::backend::gpu::args::{
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
+use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, PREPARE, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, GpuBackend, tuning};
 use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
@@ -89,7 +90,7 @@ impl Compute {
         };
         let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS as usize))?, 1];
         // SAFETY: see `ops`.
-        unsafe { launcher.launch(&launcher.functions().experts()?.add, grid, &args) }
+        unsafe { launcher.launch(ADD_EXPERTS, ONCE, grid, &args) }
     }
 }
 
@@ -107,7 +108,7 @@ impl Launcher {
         };
         let blocks = count(rows.div_ceil(CHOOSE_EXPERTS_ROWS as usize))?;
         // SAFETY: see `ops`; the loader checked the numbers of experts against the kernel's.
-        unsafe { self.launch(&self.functions().experts()?.choose, [blocks, 1, 1], &args) }
+        unsafe { self.launch(CHOOSE_EXPERTS, ONCE, [blocks, 1, 1], &args) }
     }
 
     /// Each pair by itself. The results lie in the order of the pairs.
@@ -209,7 +210,7 @@ impl Launcher {
             run,
         };
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
-        unsafe { self.launch(&self.functions().experts()?.place, [1, 1, 1], &args)? };
+        unsafe { self.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
 
         let args = PrepareArgs {
             x: x.read_f32("the experts' input", rows, hidden)?,
@@ -224,7 +225,7 @@ impl Launcher {
             share: count(share)?,
         };
         // SAFETY: see `ops`.
-        unsafe { self.launch(&self.functions().prepare, [count(pairs)?, 1, 1], &args)? };
+        unsafe { self.launch(PREPARE, ONCE, [count(pairs)?, 1, 1], &args)? };
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
         let product = |matrix: &ExpertMatrix, x: DevicePtr, out: DevicePtr, stride: usize| {
@@ -269,9 +270,8 @@ impl Launcher {
         };
         let args = MatmulExpertsArgs { product, experts: run_experts, expert_bytes: matrix.expert_bytes() };
         let plan = tuning::expert_matmul(run, rows, product.out_rows);
-        let function = self.functions().of(matrix.ty)?.matmul_experts(run)?;
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
-        unsafe { self.launch(function, plan.grid, &args) }
+        unsafe { self.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }
 }
 

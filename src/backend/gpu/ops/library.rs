@@ -7,6 +7,7 @@ use crate::backend::gpu::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR
 use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::dense::piece_rows;
+use crate::backend::gpu::kernel::DEQUANTIZE;
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::vendor::blas::{self, Element, Operands};
 use crate::{Error, Result};
@@ -110,6 +111,6 @@ impl Launcher {
         };
         let blocks = count((num_tiles * cols.div_ceil(TILE_COLS)).div_ceil(DEQUANTIZE_TILES as usize))?;
         // SAFETY: see `ops`; the rows fit where they go.
-        unsafe { self.launch(&self.functions().of(segment.ty)?.dequantize, [blocks, 1, 1], &args) }
+        unsafe { self.launch(DEQUANTIZE, segment.ty, [blocks, 1, 1], &args) }
     }
 }

@@ -3,15 +3,15 @@
 //! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, norm_args};
+use crate::Result;
 use crate::backend::gpu::args::{Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs};
 use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
-use crate::backend::gpu::functions::PairFunctions;
+use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::tuning::{self, MatmulPlan};
 use crate::backend::gpu::{DevicePtr, GpuBackend, KernelType, MATMUL_PAIR_ROWS};
 use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
-use crate::{Error, Result};
 
 /// Blocks along the second dimension of a grid at most.
 const MAX_GRID_Y: u32 = 65_535;
@@ -57,7 +57,7 @@ impl Compute {
         let [first, second] = &matrix.segments[..] else { return None };
         let [.., most_rows] = MATMUL_PAIR_ROWS;
         let wanted = rows <= most_rows as usize && !self.launcher.batch_invariant();
-        (wanted && self.launcher.functions().of_pair([first.ty, second.ty]).is_some()).then_some([first, second])
+        (wanted && self.launcher.has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
     /// Where the rows are in `format`: where they were, else where they have just been `converted` to.
@@ -194,7 +194,6 @@ impl Launcher {
 
     /// In as many launches as the rows need.
     pub(super) fn launch_gemv(&self, ty: KernelType, args: &GemvArgs) -> Result<()> {
-        let function = &self.functions().of(ty)?.gemv;
         // Whole rows of x.
         let most = MAX_GRID_Y / args.share * args.share;
         for first in (0..args.rows).step_by(most as usize) {
@@ -207,7 +206,7 @@ impl Launcher {
                 ..*args
             };
             // SAFETY: see `ops`.
-            unsafe { self.launch(function, [here.grid_x, here.rows, 1], &here)? };
+            unsafe { self.launch(GEMV, ty, [here.grid_x, here.rows, 1], &here)? };
         }
         Ok(())
     }
@@ -221,7 +220,7 @@ impl Launcher {
         };
         let grid = [blocks[0] + blocks[1], args.first.rows, 1];
         // SAFETY: see `ops`.
-        unsafe { self.launch(&self.pair_functions(pair)?.gemv, grid, &args) }
+        unsafe { self.launch(GEMV_PAIR, pair.map(|segment| segment.ty), grid, &args) }
     }
 
     /// A product on the matrix units.
@@ -232,9 +231,8 @@ impl Launcher {
             false => tuning::matmul(rows, out_rows, cols, self.multiprocessors()),
         };
         let args = matmul_args(segment, product, plan, workspace.partial, workspace.counters)?;
-        let function = self.functions().of(segment.ty)?.matmul(plan.n)?;
         // SAFETY: see `ops`; partial sums and counters have the room that `tuning` keeps to.
-        unsafe { self.launch(function, plan.grid, &args) }
+        unsafe { self.launch(MATMUL, Variant::with_rows(segment.ty, plan.n), plan.grid, &args) }
     }
 
     fn matmul_pair(&self, pair: [&Segment; 2], product: &Product, workspace: &Workspace) -> Result<()> {
@@ -249,15 +247,9 @@ impl Launcher {
             first: matmul_args(pair[0], product, plans[0], partial, counters)?,
             second: matmul_args(pair[1], product, plans[1], second_partial, second_counters)?,
         };
-        let function = self.pair_functions(pair)?.matmul(plans[0].n)?;
+        let variant = Variant::with_rows(pair.map(|segment| segment.ty), plans[0].n);
         // SAFETY: see `ops`; partial sums and counters of both have the room that `tuning` keeps to.
-        unsafe { self.launch(function, [x + plans[1].grid[0], y, splits], &args) }
-    }
-
-    fn pair_functions(&self, pair: [&Segment; 2]) -> Result<&PairFunctions> {
-        let types = pair.map(|segment| segment.ty);
-        let found = self.functions().of_pair(types);
-        found.ok_or_else(|| Error::internal(format!("no kernels of a stack of {types:?} were loaded")))
+        unsafe { self.launch(MATMUL_PAIR, variant, [x + plans[1].grid[0], y, splits], &args) }
     }
 }
 

@@ -5,6 +5,7 @@ use crate::backend::gpu::args::{EmbedArgs, Format, GATED_COLS, GatedArgs, Gather
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
+use crate::backend::gpu::kernel::{EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{self, Activation, Embed, GatedActivation, GatherRows};
@@ -39,7 +40,7 @@ pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Resu
     let launcher = &step.compute.launcher;
     let grid = [count(rows)?, count(table.cols.div_ceil(TILE_COLS))?, 1];
     // SAFETY: see `ops`; ids were checked against the table.
-    unsafe { launcher.launch(&launcher.functions().of(segment.ty)?.embed, grid, &args) }
+    unsafe { launcher.launch(EMBED, segment.ty, grid, &args) }
 }
 
 pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBackend>) -> Result<()> {
@@ -59,7 +60,7 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
     }
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`; the indices were checked against the batch's tokens.
-    unsafe { launcher.launch(&launcher.functions().gather_rows, [count(rows)?, 1, 1], &args) }
+    unsafe { launcher.launch(GATHER_ROWS, ONCE, [count(rows)?, 1, 1], &args) }
 }
 
 impl Launcher {
@@ -90,7 +91,7 @@ impl Launcher {
             return Ok(());
         }
         // SAFETY: see `ops`.
-        unsafe { self.launch(&self.functions().prepare, [count(rows)?, 1, 1], &args) }
+        unsafe { self.launch(PREPARE, ONCE, [count(rows)?, 1, 1], &args) }
     }
 
     /// `gated_activation` at addresses that have room for it.
@@ -111,7 +112,7 @@ impl Launcher {
         let stored = if format_out.is_f32() { cols } else { cols.next_multiple_of(256) };
         let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS as usize))?, 1];
         // SAFETY: see `ops`.
-        unsafe { self.launch(&self.functions().gated_activation, grid, &args) }
+        unsafe { self.launch(GATED_ACTIVATION, ONCE, grid, &args) }
     }
 }
 

@@ -9,7 +9,9 @@ use crate::Result;
 use crate::backend::StepLimits;
 use crate::backend::gpu::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
 use crate::backend::gpu::buffer::count;
-use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, Function, HostBuffer, KernelArgs, Stream};
+use crate::backend::gpu::kernel::{ALTER_LOGITS, ONCE};
+use crate::backend::gpu::launcher::Launcher;
+use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelArgs};
 use crate::selection::Alteration;
 
 /// Tokens of a row for which there is room, on average of the most rows.
@@ -90,9 +92,8 @@ impl Alterations {
     /// Queues the copy of what was added, and the kernel that alters the rows of `cols` at `logits`.
     ///
     /// # Safety
-    /// The rows that were added are rows at `logits`, and `function` is `alter_logits`. The last step's copies have
-    /// run.
-    pub unsafe fn queue(&mut self, stream: &Stream, function: &Function, logits: DevicePtr, cols: usize) -> Result<()> {
+    /// The rows that were added are rows at `logits`. The last step's copies have run.
+    pub unsafe fn queue(&mut self, launcher: &Launcher, logits: DevicePtr, cols: usize) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -103,7 +104,7 @@ impl Alterations {
         let rows = self.device.ptr();
         let args = AlterLogitsArgs { logits, rows, tokens: self.token(0), cols: count(cols)? };
         let first = self.max_rows * ROW_BYTES;
-        let host = self.host.as_slice();
+        let (host, stream) = (self.host.as_slice(), launcher.stream());
         // SAFETY: both buffers have room for the most rows and tokens, and the host's is written again only for the
         // next step (the caller's promise). Tokens behind the row are passed over, the rows are there.
         unsafe {
@@ -111,7 +112,7 @@ impl Alterations {
             if self.num_tokens > 0 {
                 stream.copy_to_device(args.tokens, &host[first..first + self.num_tokens * TOKEN_BYTES])?;
             }
-            stream.launch(function, [count(self.rows.len())?, 1, 1], &args)
+            launcher.launch(ALTER_LOGITS, ONCE, [count(self.rows.len())?, 1, 1], &args)
         }
     }
 

@@ -2,9 +2,8 @@
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
-use crate::backend::gpu::{
-    KernelId, KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library,
-};
+use crate::backend::gpu::kernel::{ONCE, PREPARE};
+use crate::backend::gpu::{KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library};
 use crate::config::GpuOptions;
 use crate::quant::{GgmlType, can_dequantize};
 
@@ -105,7 +104,7 @@ fn compiled_code_says_by_whom() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     let cache = tempfile::tempdir().unwrap();
     let options = GpuOptions { cache_dir: Some(cache.path().into()), ..options };
-    let kernel = KernelId::prepare();
+    let kernel = PREPARE.id(ONCE);
     for how in ["compiled now by hipRTC ", "from the disk cache, compiled by hipRTC "] {
         let kernels = Kernels::new(&device, &options).unwrap();
         assert_eq!((kernels.origin(kernel.unit), kernels.matrix_unit(kernel.unit)), (None, None));

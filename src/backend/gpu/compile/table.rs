@@ -1,0 +1,103 @@
+//! The one table of kernels and of tensor types. From it come the units to compile (`plan`, which the build script has
+//! too), the kernels' names and block sizes (`kernel`), what an engine loads (`functions`) and what `doctor` prints
+//! (`report`). A new kernel is its code in kernels/, a line here, and the op that launches it; a new tensor type is its
+//! files in kernels/ and a line here.
+//!
+//! The tables are macros that hand their rows to another one, because each reader takes another part of a row.
+
+/// The types whose kernels work on the file's own quantised blocks. A row: our name, ggml's name (which kernels/ has
+/// too), and the numbers that the type is multiplied in on the matrix units. F32 has none: no matrix unit multiplies
+/// f32 exactly, so such matrices go through `gemv`, whatever the number of rows.
+macro_rules! with_kernel_types {
+    ($then:ident) => {
+        $then! {
+            F32 F32 Nothing
+            F16 F16 F16
+            Bf16 BF16 Bf16
+            Q4_0 Q4_0 F16
+            Q4_1 Q4_1 F16
+            Q5_0 Q5_0 F16
+            Q5_1 Q5_1 F16
+            Q8_0 Q8_0 F16
+            Q2K Q2_K F16
+            Q3K Q3_K F16
+            Q4K Q4_K F16
+            Q5K Q5_K F16
+            Q6K Q6_K F16
+            Iq4Nl IQ4_NL F16
+            Iq4Xs IQ4_XS F16
+            Mxfp4 MXFP4 F16
+        }
+    };
+}
+pub(crate) use with_kernel_types;
+
+/// The kernels, by the file that they are in. After a file's name stand the models that need it (`Needed`) and what its
+/// kernels multiply on (`Multiplies`). A row of a file:
+///
+/// - the constant by which Rust names the kernel. The kernel's own name is the same in lower case, or what follows `as`;
+///   behind it come the names of what it is compiled for (`Variant`);
+/// - its argument struct in `args.h`;
+/// - what it is compiled for, once for each (`Per`);
+/// - the threads of a block (`Threads`);
+/// - the op as `doctor` calls it. A kernel without one is not listed. Kernels of one file and op share a line.
+macro_rules! with_kernels {
+    ($then:ident) => {
+        $then! {
+            "step.hip" Always Plainly {
+                COPY_STEP: CopyStepArgs, Once, One(COPY_STEP_THREADS), "numbers of a step";
+                LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of recorded steps";
+            }
+            "rows.hip" Always Plainly {
+                PREPARE: PrepareArgs, Once, One(512), "RMSNorm";
+                GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
+                GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
+                COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
+            }
+            "weights.hip" Always Plainly {
+                REPACK: RepackArgs, Type, One(256);
+                EMBED: EmbedArgs, Type, One(256), "embedding rows";
+                DEQUANTIZE: DequantizeArgs, Type, One(32 * DEQUANTIZE_TILES), "dequantise";
+            }
+            "gemv.hip" Always Plainly {
+                GEMV: GemvArgs, Type, One(GEMV_THREADS), "product of 1 row";
+                GEMV_PAIR as gemv: GemvPairArgs, Pair, One(GEMV_THREADS), "product of 1 row";
+            }
+            "matmul.hip" Always OnMatrixUnits {
+                MATMUL: MatmulArgs, Type, ByRows(&MATMUL_ROWS, matmul_threads), "product of more rows";
+                MATMUL_PAIR as matmul: MatmulPairArgs, Pair, ByRows(&MATMUL_PAIR_ROWS, matmul_threads),
+                    "product of few rows";
+            }
+            "matmul_experts.hip" Experts OnMatrixUnits {
+                MATMUL_EXPERTS: MatmulExpertsArgs, Type, ByRows(&EXPERT_RUNS, matmul_threads),
+                    "products of experts' rows";
+            }
+            "experts.hip" Experts Plainly {
+                CHOOSE_EXPERTS: ChooseExpertsArgs, Once, One(32 * CHOOSE_EXPERTS_ROWS), "experts of a row";
+                PLACE_EXPERTS: PlaceExpertsArgs, Once, One(PLACE_THREADS), "rows by expert";
+                ADD_EXPERTS: AddExpertsArgs, Once, One(ADD_EXPERTS_COLS / 4), "sum over experts";
+            }
+            "rope.hip" Always Plainly {
+                ROPE_ANGLES: RopeAnglesArgs, Once, One(256), "RoPE angles";
+                ROPE_STORE: RopeStoreArgs, Cache, One(32 * ROPE_STORE_HEADS), "RoPE and store in the KV cache";
+            }
+            "attention_decode.hip" Always Plainly {
+                ATTENTION_DECODE: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, decode";
+                ATTENTION_DECODE_HEAD: AttentionArgs, Head, One(ATTENTION_DECODE_HEAD_THREADS), "attention, decode";
+            }
+            "attention_prefill.hip" Always OnMatrixUnits {
+                ATTENTION_PREFILL: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, prefill";
+            }
+            "sampling.hip" Always Plainly {
+                ALTER_LOGITS: AlterLogitsArgs, Once, One(1024), "bias and penalties";
+                ARGMAX: ArgmaxArgs, Once, One(1024), "argmax";
+                TOP_K: TopKArgs, Once, One(1024), "top-k";
+            }
+            "probe.hip" Measurement Plainly {
+                PROBE_NOTHING: ProbeArgs, Once, One(PROBE_THREADS), "measurements of the device";
+                PROBE_READ: ProbeArgs, Once, One(PROBE_THREADS), "measurements of the device";
+            }
+        }
+    };
+}
+pub(crate) use with_kernels;

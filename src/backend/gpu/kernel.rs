@@ -1,0 +1,320 @@
+//! The kernels of the table as values: what each is called, compiled for and launched with.
+
+use std::marker::PhantomData;
+
+use super::args::*;
+use super::compile::plan::{KernelType, Operands, Per, Unit};
+use super::compile::table::{with_kernel_types, with_kernels};
+use crate::config::KvCacheDtype;
+use crate::quant::GgmlType;
+use crate::{Error, Result};
+
+/// Head sizes that attention is compiled for; a smaller head uses the next one.
+pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
+
+/// Rows that a block of `matmul` computes.
+pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
+/// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
+pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
+/// Rows that a block of `matmul_experts` computes: those of a run of one expert.
+pub const EXPERT_RUNS: [u32; 2] = [16, 64];
+
+/// Threads of a block of the kernels that measure a device.
+pub const PROBE_THREADS: u32 = 256;
+
+/// The element types that caches may have.
+const CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
+
+fn matmul_threads(rows: u32) -> u32 {
+    match rows {
+        8 => MATMUL_THREADS_N8,
+        16 => MATMUL_THREADS_N16,
+        32 => MATMUL_THREADS_N32,
+        _ => MATMUL_THREADS_N64,
+    }
+}
+
+/// The smallest head size of the attention kernels that holds `head_dim`.
+///
+/// # Errors
+/// `Error::Device` beyond the largest.
+pub fn head_size(head_dim: usize) -> Result<u32> {
+    HEAD_SIZES.into_iter().find(|&size| head_dim <= size as usize).ok_or_else(|| Error::Device {
+        device: "gpu".to_owned(),
+        problem: format!("attention heads have {head_dim} elements, the kernels take at most 256; use device=\"cpu\""),
+    })
+}
+
+impl KernelType {
+    /// The kernels of a file's type; `None` where only dequantised rows serve.
+    pub fn of(ty: GgmlType) -> Option<Self> {
+        macro_rules! find {
+            ($($variant:ident $ggml:ident $operands:ident)*) => {
+                match ty {
+                    $(GgmlType::$ggml => Some(Self::$variant),)*
+                    _ => None,
+                }
+            };
+        }
+        with_kernel_types!(find)
+    }
+
+    /// The file's type whose blocks the kernels take.
+    pub fn ggml_type(self) -> GgmlType {
+        macro_rules! find {
+            ($($variant:ident $ggml:ident $operands:ident)*) => {
+                match self {
+                    $(Self::$variant => GgmlType::$ggml,)*
+                }
+            };
+        }
+        with_kernel_types!(find)
+    }
+}
+
+/// Which models load a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needed {
+    Always,
+    /// Those with experts.
+    Experts,
+    /// None: it measures a device.
+    Measurement,
+}
+
+/// Threads of a block.
+#[derive(Debug, Clone, Copy)]
+pub enum Threads {
+    One(u32),
+    /// Of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
+    ByRows(&'static [u32], fn(u32) -> u32),
+}
+use Threads::{ByRows, One};
+
+/// What a kernel was compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Nothing,
+    Cache(KvCacheDtype),
+    /// The element type of the cache, and one of `HEAD_SIZES`.
+    Head(KvCacheDtype, u32),
+    Type(KernelType),
+    /// One of `KernelType::PAIRS`.
+    Pair([KernelType; 2]),
+}
+
+/// One of the compilations of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Variant {
+    subject: Subject,
+    /// Of a block, where the kernel is compiled for several numbers of rows.
+    rows: Option<u32>,
+}
+
+/// That of a kernel that is compiled once.
+pub const ONCE: Variant = Variant { subject: Subject::Nothing, rows: None };
+
+impl From<Subject> for Variant {
+    fn from(subject: Subject) -> Self {
+        Self { subject, rows: None }
+    }
+}
+
+impl From<KernelType> for Variant {
+    fn from(ty: KernelType) -> Self {
+        Subject::Type(ty).into()
+    }
+}
+
+impl From<[KernelType; 2]> for Variant {
+    fn from(pair: [KernelType; 2]) -> Self {
+        Subject::Pair(pair).into()
+    }
+}
+
+impl Variant {
+    /// That for so many rows a block.
+    pub fn with_rows(subject: impl Into<Self>, rows: u32) -> Self {
+        Self { rows: Some(rows), ..subject.into() }
+    }
+
+    pub fn subject(self) -> Subject {
+        self.subject
+    }
+
+    /// The tensor types that it is for.
+    fn types(self) -> Vec<KernelType> {
+        match self.subject {
+            Subject::Nothing | Subject::Cache(_) | Subject::Head(..) => Vec::new(),
+            Subject::Type(ty) => vec![ty],
+            Subject::Pair(pair) => pair.to_vec(),
+        }
+    }
+
+    /// Whether it is for none but these tensor types.
+    pub fn is_of_types(self, types: &[KernelType]) -> bool {
+        self.types().iter().all(|ty| types.contains(ty))
+    }
+
+    /// What it adds to a kernel's name.
+    fn suffix(self) -> String {
+        let cache = |dtype| match dtype {
+            KvCacheDtype::F16 => "_f16",
+            KvCacheDtype::F32 => "_f32",
+        };
+        let subject = match self.subject {
+            Subject::Nothing => String::new(),
+            Subject::Cache(dtype) => cache(dtype).to_owned(),
+            Subject::Head(dtype, size) => format!("{}_d{size}", cache(dtype)),
+            Subject::Type(_) | Subject::Pair(_) => {
+                self.types().iter().map(|ty| format!("_{}", ty.name().to_lowercase())).collect()
+            }
+        };
+        subject + &self.rows.map_or_else(String::new, |rows| format!("_n{rows}"))
+    }
+}
+
+/// A row of the table.
+pub struct Row {
+    constant: &'static str,
+    /// The kernel's name, where it is not the constant's.
+    symbol: Option<&'static str>,
+    pub file: &'static str,
+    pub needed: Needed,
+    pub per: Per,
+    threads: Threads,
+    /// As `doctor` calls it; `None` where it does not list the kernel.
+    pub op: Option<&'static str>,
+    /// The struct in `args.h`.
+    #[cfg(test)]
+    pub args: &'static str,
+}
+
+impl Row {
+    /// Whether this is the row of a kernel.
+    pub fn is<A>(&self, kernel: Kernel<A>) -> bool {
+        std::ptr::eq(self, kernel.row())
+    }
+
+    fn symbol(&self) -> String {
+        self.symbol.map_or_else(|| self.constant.to_lowercase(), str::to_owned)
+    }
+
+    /// Everything that it is compiled for.
+    pub fn variants(&self) -> Vec<Variant> {
+        let subjects: Vec<Subject> = match self.per {
+            Per::Once => vec![Subject::Nothing],
+            Per::Cache => CACHE_TYPES.map(Subject::Cache).to_vec(),
+            Per::Head => CACHE_TYPES.iter().flat_map(|&ty| HEAD_SIZES.map(|size| Subject::Head(ty, size))).collect(),
+            Per::Type => KernelType::ALL.iter().map(|&ty| Subject::Type(ty)).collect(),
+            Per::Pair => KernelType::PAIRS.map(Subject::Pair).to_vec(),
+        };
+        let variants = subjects.into_iter().flat_map(|subject| match self.threads {
+            One(_) => vec![Variant::from(subject)],
+            ByRows(rows, _) => rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect(),
+        });
+        // Those of the matrix units leave types out.
+        let multiplies = |variant: &Variant| variant.types().iter().all(|ty| ty.operands() != Operands::Nothing);
+        variants.filter(|variant| !self.unit(*variant).on_matrix_units() || multiplies(variant)).collect()
+    }
+
+    fn unit(&self, variant: Variant) -> Unit {
+        match variant.subject {
+            Subject::Nothing | Subject::Cache(_) | Subject::Head(..) => Unit::plain(self.file),
+            Subject::Type(ty) => Unit::typed(self.file, ty),
+            Subject::Pair(pair) => Unit::paired(self.file, pair),
+        }
+    }
+
+    pub fn id(&self, variant: Variant) -> KernelId {
+        let threads = match (self.threads, variant.rows) {
+            (One(threads), _) => threads,
+            (ByRows(_, threads), rows) => threads(rows.unwrap_or(0)),
+        };
+        KernelId { unit: self.unit(variant), name: self.symbol() + &variant.suffix(), threads }
+    }
+}
+
+/// A kernel in the code of a unit, and its block size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelId {
+    pub unit: Unit,
+    pub name: String,
+    pub threads: u32,
+}
+
+/// A kernel of the table, which takes an `A`.
+#[derive(Debug)]
+pub struct Kernel<A> {
+    place: usize,
+    args: PhantomData<fn(A)>,
+}
+
+impl<A> Clone for Kernel<A> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<A> Copy for Kernel<A> {}
+
+impl<A> Kernel<A> {
+    const fn at(place: usize) -> Self {
+        Self { place, args: PhantomData }
+    }
+
+    /// Its place in `TABLE`.
+    pub fn place(self) -> usize {
+        self.place
+    }
+
+    pub fn row(self) -> &'static Row {
+        &TABLE[self.place]
+    }
+
+    pub fn id(self, variant: impl Into<Variant>) -> KernelId {
+        self.row().id(variant.into())
+    }
+}
+
+macro_rules! declare_kernels {
+    ($($file:literal $needed:ident $multiplies:ident {
+        $($name:ident $(as $symbol:ident)?: $args:ident, $per:ident, $threads:expr $(, $op:literal)?;)*
+    })*) => {
+        /// Every kernel that there is.
+        pub static TABLE: &[Row] = &[$($(
+            Row {
+                constant: stringify!($name),
+                symbol: first(&[$(stringify!($symbol))?]),
+                file: $file,
+                needed: Needed::$needed,
+                per: Per::$per,
+                threads: $threads,
+                op: first(&[$($op)?]),
+                #[cfg(test)]
+                args: stringify!($args),
+            },
+        )*)*];
+
+        /// Places in `TABLE`.
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)] // the names of the constants
+        enum Place {
+            $($($name,)*)*
+        }
+
+        $($(pub const $name: Kernel<$args> = Kernel::at(Place::$name as usize);)*)*
+    };
+}
+
+/// What stands in a row, or does not.
+const fn first(given: &[&'static str]) -> Option<&'static str> {
+    if let [given, ..] = given { Some(given) } else { None }
+}
+
+with_kernels!(declare_kernels);
+
+/// Every kernel of every unit.
+#[cfg(test)]
+pub fn all() -> impl Iterator<Item = KernelId> {
+    TABLE.iter().flat_map(|row| row.variants().into_iter().map(|variant| row.id(variant)))
+}
