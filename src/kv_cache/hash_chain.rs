@@ -2,6 +2,8 @@
 //! name of the block before it, so that one name stands for a whole prefix. 256 bits under a secret key: equal
 //! names mean equal prefixes, also against somebody who looks for collisions.
 
+use super::Tokens;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(pub(super) [u8; 32]);
 
@@ -35,13 +37,12 @@ impl HashChain {
     }
 
     /// Names every full block of `tokens` that has no name yet. `tokens` begins with what was named before.
-    pub(super) fn extend(&mut self, tokens: &[u32], block_size: usize) {
-        let named = self.hashes.len() * block_size;
-        for block in tokens.get(named..).unwrap_or_default().chunks_exact(block_size) {
+    pub(super) fn extend(&mut self, tokens: &Tokens, block_size: usize) {
+        for block in self.hashes.len()..tokens.len() / block_size {
             let parent = self.hashes.last().unwrap_or(&self.root);
             self.scratch.clear();
             self.scratch.extend_from_slice(&parent.0);
-            for token in block {
+            for token in tokens.range(block * block_size..(block + 1) * block_size) {
                 self.scratch.extend_from_slice(&token.to_le_bytes());
             }
             self.hashes.push(BlockHash(*blake3::keyed_hash(&self.key, &self.scratch).as_bytes()));

@@ -21,6 +21,7 @@ mod prefix_index;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use block_id::BlockId;
 pub use block_table::SeqBlocks;
@@ -28,6 +29,7 @@ pub use config::KvCacheConfig;
 pub use hash_chain::{BlockHash, HashChain};
 pub use plan::{AllocPlan, Demand, PrefixHit};
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
+pub use tokens::Tokens;
 
 use block_table::Tables;
 use crossbeam_channel::{Receiver, Sender};
@@ -95,7 +97,7 @@ impl KvCache {
     }
 
     /// Names the full blocks of `tokens`, as far as they have no name yet.
-    pub fn extend_chain(&self, chain: &mut HashChain, tokens: &[u32]) {
+    pub fn extend_chain(&self, chain: &mut HashChain, tokens: &Tokens) {
         if self.config.enable_prefix_caching {
             chain.extend(tokens, self.config.block_size);
         }

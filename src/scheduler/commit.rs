@@ -53,7 +53,7 @@ impl Scheduler {
         for ((slot, scheduled), end) in slots.iter().flatten().zip(&step.seqs).zip(&step.batch.cu_seqlens_q[1..]) {
             let token = self.sequences[*slot].tokens.get(scheduled.end_without_drafts() - 1);
             let token = token.ok_or_else(|| Error::internal(format!("{:?} was not given a token", scheduled.id)));
-            step.batch.token_ids[*end as usize - 1 - scheduled.num_drafts()] = *token?;
+            step.batch.token_ids[*end as usize - 1 - scheduled.num_drafts()] = token?;
         }
         Ok(step)
     }
@@ -112,7 +112,7 @@ impl Scheduler {
             seq.in_flight -= 1;
             seq.num_expected = seq.num_expected.saturating_sub(usize::from(!scheduled.samples.is_empty()));
             seq.num_computed = scheduled.end_without_drafts();
-            seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.prompt_len));
+            seq.logits_done = seq.logits_done.max(seq.num_computed.min(seq.tokens.prompt_len()));
             if scheduled.num_drafts() > 0 {
                 drafted.push(slot);
             }

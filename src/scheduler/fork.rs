@@ -18,7 +18,8 @@ impl Scheduler {
         let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
         let serial = self.take_serial();
         let seq = &self.sequences[slot];
-        let is_ready = seq.tokens.len() == seq.prompt_len + 1 && seq.num_scheduled == seq.prompt_len;
+        let prompt_len = seq.tokens.prompt_len();
+        let is_ready = seq.tokens.len() == prompt_len + 1 && seq.num_scheduled == prompt_len;
         if seq.state != State::Running || seq.in_flight > 0 || !is_ready {
             return Err(Error::internal(format!("fork of {parent:?}, which has not just sampled its first token")));
         }
@@ -27,19 +28,16 @@ impl Scheduler {
         }
         let has_place = self.running.len() < self.config.max_num_seqs;
         let (state, num_computed, blocks) = match has_place {
-            true => (State::Running, seq.prompt_len, self.kv_cache.write().fork(&seq.blocks)?),
+            true => (State::Running, prompt_len, self.kv_cache.write().fork(&seq.blocks)?),
             false => (State::Waiting, 0, self.kv_cache.read().new_sequence()),
         };
-        let mut tokens = Vec::with_capacity(seq.tokens.len());
-        tokens.extend_from_slice(&seq.tokens[..seq.prompt_len]);
-        tokens.push(token);
         let key = Key { serial, ..seq.key };
         let forked = Sequence {
             id: child,
             key,
             state,
-            uncached: tokens.len(),
-            tokens,
+            uncached: seq.tokens.len(),
+            tokens: seq.tokens.with_first(token),
             drafts: Vec::new(),
             all_logits: false,
             will_fork: false,

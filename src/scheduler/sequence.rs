@@ -2,7 +2,7 @@
 
 use super::{NewSequence, SeqId};
 use crate::batch::SeqExtras;
-use crate::kv_cache::{HashChain, SeqBlocks};
+use crate::kv_cache::{HashChain, SeqBlocks, Tokens};
 
 /// Order in which sequences are served; the last is the first to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,11 +28,10 @@ pub(super) struct Sequence {
     pub(super) key: Key,
     pub(super) state: State,
     /// Prompt and generated tokens; kept over a preemption and then computed again.
-    pub(super) tokens: Vec<u32>,
+    pub(super) tokens: Tokens,
     /// Guesses of the tokens that follow. The next step computes them with the last token, and its commit says how many
     /// are right. They replace each other with each commit of tokens.
     pub(super) drafts: Vec<u32>,
-    pub(super) prompt_len: usize,
     /// Most tokens that it may ever have.
     pub(super) max_len: usize,
     pub(super) all_logits: bool,
@@ -76,9 +75,8 @@ impl Sequence {
             id: new.id,
             key,
             state: State::Waiting,
-            prompt_len: new.prompt.len(),
             uncached: new.prompt.len(),
-            tokens: new.prompt.to_vec(),
+            tokens: Tokens::new(new.prompt),
             drafts: Vec::new(),
             max_len,
             all_logits: new.all_logits,
@@ -123,7 +121,7 @@ impl Sequence {
         // Those that found no room are given up.
         self.drafts.truncate(end.saturating_sub(len));
         // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
-        let forks_here = self.will_fork && len == self.prompt_len;
+        let forks_here = self.will_fork && len == self.tokens.prompt_len();
         if end == len && !forks_here && len + 1 < self.max_len {
             self.num_expected += 1;
         }
@@ -132,7 +130,7 @@ impl Sequence {
 
     /// Whether its prompt's logits are still wanted, which a prefix-cache hit would not give.
     pub(super) fn wants_prompt_logits(&self) -> bool {
-        self.all_logits && self.logits_done < self.prompt_len
+        self.all_logits && self.logits_done < self.tokens.prompt_len()
     }
 
     pub(super) fn touch(&mut self, now: u64) {

@@ -117,7 +117,7 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, b
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
     let before_drafts = scheduled.end_without_drafts();
     let known = before_drafts.min(seq.tokens.len());
-    batch.token_ids.extend_from_slice(&seq.tokens[start.min(known)..known]);
+    batch.token_ids.extend(seq.tokens.range(start.min(known)..known));
     // A token that a step in flight samples: `complete` puts it here.
     batch.token_ids.extend(std::iter::repeat_n(0, before_drafts - start.max(known)));
     if scheduled.num_drafts() > 0 {

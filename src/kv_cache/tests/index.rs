@@ -1,11 +1,11 @@
 use std::collections::HashSet;
 
 use crate::kv_cache::prefix_index::PrefixIndex;
-use crate::kv_cache::{BlockHash, BlockId, HashChain};
+use crate::kv_cache::{BlockHash, BlockId, HashChain, Tokens};
 
 fn hashes(key: [u8; 32], salt: Option<&str>, tokens: &[u32], block_size: usize) -> Vec<BlockHash> {
     let mut chain = HashChain::new(key, salt, None);
-    chain.extend(tokens, block_size);
+    chain.extend(&Tokens::new(tokens.into()), block_size);
     chain.hashes().to_vec()
 }
 
@@ -40,7 +40,7 @@ fn test_generate_block_hash_extra_keys_cache_salt() {
     for salt in [None, Some(""), Some("a")] {
         for adapter in [0, 1, u32::MAX] {
             let mut chain = HashChain::new([1; 32], salt, Some(adapter));
-            chain.extend(&tokens, 2);
+            chain.extend(&Tokens::new(tokens.into()), 2);
             for name in chain.hashes() {
                 assert!(seen.insert(*name), "salt {salt:?}, adapter {adapter}");
             }
@@ -63,10 +63,17 @@ fn chain_grows_with_its_tokens() {
     for block_size in [1, 3, 16] {
         let whole = hashes([1; 32], None, &tokens, block_size);
         assert_eq!(whole.len(), 50 / block_size);
-        let mut chain = HashChain::new([1; 32], None, None);
-        for n in 0..=tokens.len() {
-            chain.extend(&tokens[..n], block_size);
-            assert_eq!(chain.hashes(), &whole[..n / block_size]);
+        // Wherever the prompt ends, and also within a block: a name says nothing of that.
+        for prompt_len in 0..=tokens.len() {
+            let mut chain = HashChain::new([1; 32], None, None);
+            let mut seq = Tokens::new(tokens[..prompt_len].into());
+            chain.extend(&seq, block_size);
+            for (i, token) in tokens.iter().enumerate().skip(prompt_len) {
+                assert_eq!(chain.hashes(), &whole[..i / block_size]);
+                seq.push(*token);
+                chain.extend(&seq, block_size);
+            }
+            assert_eq!(chain.hashes(), whole);
         }
     }
 }

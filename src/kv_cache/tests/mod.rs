@@ -52,7 +52,7 @@ impl Seq {
     fn start_salted(kv: &mut KvCache, tokens: &[u32], salt: Option<&str>) -> Option<Self> {
         let mut blocks = kv.new_sequence();
         let mut chain = kv.new_chain(salt, None);
-        kv.extend_chain(&mut chain, tokens);
+        kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
         let num_hit = hit.num_tokens;
         let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: &[] };
@@ -71,7 +71,7 @@ impl Seq {
     /// The step that computes all its tokens is committed.
     fn compute(&mut self, kv: &mut KvCache) {
         self.num_computed = self.tokens.len();
-        kv.extend_chain(&mut self.chain, &self.tokens);
+        kv.extend_chain(&mut self.chain, &Tokens::new(self.tokens.as_slice().into()));
         kv.mark_computed(&mut self.blocks, &self.chain, self.num_computed).unwrap();
         kv.check_integrity().unwrap();
     }

@@ -100,7 +100,7 @@ fn test_lru_eviction_when_capacity_exceeded() {
     assert_eq!((live.num_hit, kv.stats().evictions), (4, 1));
     let is_cached = |kv: &KvCache, n| {
         let mut chain = kv.new_chain(None, None);
-        kv.extend_chain(&mut chain, &text(n, 4));
+        kv.extend_chain(&mut chain, &Tokens::new(text(n, 4).into()));
         kv.find_prefix(&chain, 5).num_tokens == 4
     };
     assert_eq!([1, 2, 3, 4].map(|n| is_cached(&kv, n)), [true, false, true, true]);

@@ -67,7 +67,7 @@ fn hit_is_common_to_all_groups() {
     // The full group loses block 4 (the tail): 16 tokens are left, and the windows before that must be there.
     let lost = {
         let mut chain = kv.new_chain(None, None);
-        kv.extend_chain(&mut chain, &text(1, 21));
+        kv.extend_chain(&mut chain, &Tokens::new(text(1, 21).into()));
         chain.hashes()[4]
     };
     let block = kv.groups[0].pool.index.get(&lost).unwrap();

@@ -1,6 +1,8 @@
 //! Several sequences of one prompt.
 
-use super::harness::{Harness, limits, sequence, shares};
+use std::sync::Arc;
+
+use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
 use crate::batch::BlockCopy;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
@@ -120,4 +122,19 @@ fn preemptions_are_counted_once() {
     (20..23).for_each(|child| h.scheduler.fork(SeqId(2), SeqId(child), 7, h.now).unwrap());
     let counts = [2, 20, 21, 22].map(|id| h.scheduler.info(SeqId(id)).unwrap().num_preemptions);
     assert_eq!(counts, [1, 0, 0, 0]);
+}
+
+/// The caller's prompt is held once, whatever comes of it, and let go with the last sequence.
+#[test]
+fn sequences_share_the_prompt_that_they_were_given() {
+    let mut h = Harness::new(16, limits());
+    let prompt: Arc<[u32]> = (0..6).collect();
+    h.add(NewSequence { will_fork: true, prompt: Arc::clone(&prompt), ..sequence(1, 6) }).unwrap();
+    assert_eq!(Arc::strong_count(&prompt), 2);
+    h.step();
+    h.scheduler.fork(SeqId(1), SeqId(2), 70, h.now).unwrap();
+    assert_eq!(Arc::strong_count(&prompt), 3);
+    assert_eq!(h.step().batch.token_ids, [token_of(SeqId(1)), 70]);
+    assert!(h.finish(1) && h.finish(2));
+    assert_eq!(Arc::strong_count(&prompt), 1);
 }

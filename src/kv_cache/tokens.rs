@@ -1,0 +1,48 @@
+//! The tokens of one sequence.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A prompt, which is shared with everybody else who holds it, and behind it the tokens that were generated.
+#[derive(Debug, Clone)]
+pub struct Tokens {
+    prompt: Arc<[u32]>,
+    generated: Vec<u32>,
+}
+
+impl Tokens {
+    /// A prompt alone.
+    pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
+        Self { prompt, generated: Vec::new() }
+    }
+
+    /// The same prompt, followed by `token` alone.
+    pub(crate) fn with_first(&self, token: u32) -> Self {
+        Self { prompt: Arc::clone(&self.prompt), generated: vec![token] }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.prompt.len() + self.generated.len()
+    }
+
+    pub(crate) fn prompt_len(&self) -> usize {
+        self.prompt.len()
+    }
+
+    pub(crate) fn get(&self, position: usize) -> Option<u32> {
+        self.range(position..position.saturating_add(1)).next()
+    }
+
+    /// The tokens at these positions, as far as there are any.
+    pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = u32> {
+        let split = self.prompt.len();
+        let of_prompt = positions.start.min(split)..positions.end.min(split);
+        let generated = positions.start.saturating_sub(split)..positions.end.saturating_sub(split);
+        let generated = generated.start.min(self.generated.len())..generated.end.min(self.generated.len());
+        self.prompt[of_prompt].iter().chain(&self.generated[generated]).copied()
+    }
+
+    pub(crate) fn push(&mut self, token: u32) {
+        self.generated.push(token);
+    }
+}
