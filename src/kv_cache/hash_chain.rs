@@ -38,14 +38,16 @@ impl HashChain {
 
     /// Names every full block of `tokens` that has no name yet. `tokens` begins with what was named before.
     pub(super) fn extend(&mut self, tokens: &Tokens, block_size: usize) {
-        for block in self.hashes.len()..tokens.len() / block_size {
+        let mut named = self.hashes.len() * block_size;
+        while named + block_size <= tokens.len() {
             let parent = self.hashes.last().unwrap_or(&self.root);
             self.scratch.clear();
             self.scratch.extend_from_slice(&parent.0);
-            for token in tokens.range(block * block_size..(block + 1) * block_size) {
+            for token in tokens.range(named..named + block_size) {
                 self.scratch.extend_from_slice(&token.to_le_bytes());
             }
             self.hashes.push(BlockHash(*blake3::keyed_hash(&self.key, &self.scratch).as_bytes()));
+            named += block_size;
         }
     }
 

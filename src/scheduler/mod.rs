@@ -16,9 +16,10 @@ mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 use slab::Slab;
 
