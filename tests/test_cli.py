@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM, SamplingParams, __version__, _rocmforge
+from rocmforge import LLM, SamplingParams, __version__
 from rocmforge.cli import common
 from rocmforge.cli.app import app
+from rocmforge.diagnose import embedded_targets
 from tiny_models import rewritten
 from typer.testing import CliRunner
 
@@ -39,7 +40,7 @@ def process(*arguments, **kwargs):
 
 def test_version_and_help():
     # A build carries kernels for some targets, or for none; it says so either way.
-    kernels = ", ".join(_rocmforge.embedded_targets()) or "none embedded"
+    kernels = ", ".join(embedded_targets()) or "none embedded"
     assert (
         run("--version").stdout == process("--version").stdout == f"rocmforge {__version__} (AMD kernels: {kernels})\n"
     )
@@ -354,7 +355,7 @@ def test_inspect_shows_what_no_engine_takes(model, tmp_path, damage):
 def test_doctor_lists_a_kernel_for_every_type():
     report = json.loads(run("doctor", "--json").stdout)
     assert report["version"] == __version__
-    assert report["embedded_targets"] == _rocmforge.embedded_targets()
+    assert report["embedded_targets"] == embedded_targets()
     types = {kernel["tensor_type"] for kernel in report["kernels"]}
     assert {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K", "IQ4_XS", "MXFP4", "TQ1_0"} <= types
     assert [device["name"] for device in report["devices"]] == ["cpu", "gpu"]

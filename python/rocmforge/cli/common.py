@@ -1,6 +1,7 @@
 """What the commands share: the model, errors, and output that suits its reader."""
 
 import codecs
+import dataclasses
 import functools
 import importlib.util
 import io
@@ -131,17 +132,27 @@ def model_path(model: Path | None) -> Path:
 
 
 def print_json(value: object) -> None:
-    """One line, so that line-wise tools can read it. JSON has no infinities: they become texts, as `"NaN"` does."""
+    """One line, so that line-wise tools can read it; instances of dataclasses become objects.
+
+    JSON has no infinities: they become texts, as `"NaN"` does.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     ascii_only = codecs.lookup(encoding).name != "utf-8"
     try:
-        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=fields)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=ascii_only, allow_nan=False)
     typer.echo(text)
 
 
+def fields(instance: Any) -> dict[str, Any]:
+    """What an instance of a dataclass holds, by name."""
+    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
+
+
 def _finite(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        value = fields(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     if isinstance(value, Mapping):

@@ -1,6 +1,7 @@
 """What `rocmforge --version` prints."""
 
-from rocmforge._rocmforge import __version__, embedded_targets
+from rocmforge import __version__
+from rocmforge.diagnose import embedded_targets
 
 
 def version_line() -> str:
