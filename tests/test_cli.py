@@ -424,6 +424,15 @@ def test_doctor_lists_the_kernels_of_a_gpu():
     assert any(line.startswith("IQ2_XS (kept as F16)\tembed_f16\tdequantize_f16\tgemv_f16\t") for line in shown)
 
 
+def test_doctor_of_a_gpu_heeds_the_settings():
+    shown = doctor_on_the_stand_in("--json", "--vendor-blas", "--batch-invariant", "--no-graphs")
+    gpu = json.loads(shown)["devices"][1]
+    assert gpu["matrix_library"] == "not used: results are batch-invariant"
+    assert gpu["decode_steps"].startswith("decode steps: op by op")
+    gpu = json.loads(doctor_on_the_stand_in("--json", "--vendor-blas", "--no-batch-invariant"))["devices"][1]
+    assert not gpu["matrix_library"].startswith("not used")
+
+
 def test_doctor_of_a_model_says_where_it_runs(model):
     report = json.loads(run("doctor", "-m", model, "--json").stdout)
     assert ("CPU" in report["model"]["runs_on"]) != ON_GPU

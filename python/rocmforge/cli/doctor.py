@@ -9,15 +9,8 @@ import typer
 
 import rocmforge
 from rocmforge import LLM, __version__
-from rocmforge.cli.common import (
-    DeviceOption,
-    JsonOption,
-    ModelOption,
-    ThreadsOption,
-    fields,
-    print_json,
-    print_table,
-)
+from rocmforge.cli.common import JsonOption, ModelOption, fields, print_json, print_table
+from rocmforge.cli.device import DeviceSettings, opens_device
 from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
 from rocmforge.diagnose import check_device
@@ -25,11 +18,11 @@ from rocmforge.progress import bar
 from rocmforge.reports import GpuKernelReport, UsableGpuReport
 
 
+@opens_device
 def doctor(
     model: ModelOption = None,
     *,
-    device: DeviceOption = "auto",
-    threads: ThreadsOption = None,
+    settings: DeviceSettings,
     test: Annotated[
         bool, typer.Option("--test", help="Test the device and measure it, some two minutes; a report for an issue.")
     ] = False,
@@ -46,30 +39,33 @@ def doctor(
     With --test: whether the device computes rightly and how fast it is. Exits with 1 when anything is wrong.
     """
     if test:
-        if model is not None or threads is not None:
-            raise typer.BadParameter("--test makes up its own models: it takes neither --model nor --threads")
-        _test(device, quick=quick, only=part or [], json_output=json_output)
+        if model is not None or any(value is not None for name, value in settings.items() if name != "device"):
+            raise typer.BadParameter(
+                "--test makes up its own models and settings: beside --device it takes neither --model nor --threads, "
+                "--batch-invariant, --graphs and --vendor-blas"
+            )
+        _test(settings["device"], quick=quick, only=part or [], json_output=json_output)
         return
     if quick or part:
         raise typer.BadParameter("--quick and --part are of --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
-        report = rocmforge.doctor(progress=lambda done, total: draw(done, total, ""), device=device)
+        report = rocmforge.doctor(progress=lambda done, total: draw(done, total, ""), **settings)
     loaded: dict[str, Any] | None = None
     if model is not None:
-        with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
+        with LLM(model, max_num_seqs=1, **settings) as llm:
             loaded = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
     if json_output:
         print_json({"version": __version__, **fields(report)} | ({} if loaded is None else {"model": loaded}))
         return
     typer.echo(f"{version_line()}, {report.architecture}, {report.num_cpus} CPU threads\n")
-    for device_report in report.devices:
-        typer.echo(f"device {device_report.name}: {device_report.detail}")
+    for device in report.devices:
+        typer.echo(f"device {device.name}: {device.detail}")
     for line in gpu_lines(report, taken=f'which device="{report.device}" takes'):
         typer.echo(line)
     typer.echo(f'device="{report.device}" takes: {report.takes}\n')
-    for device_report in report.devices:
-        if isinstance(device_report, UsableGpuReport):
-            _print_gpu(device_report)
+    for device in report.devices:
+        if isinstance(device, UsableGpuReport):
+            _print_gpu(device)
             typer.echo()
     features = [(name, "yes" if available else "no") for name, available in report.cpu_features.items()]
     print_table("CPU instruction sets", ["instruction set", "available"], features)
