@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import platform
 import re
 
 import pytest
@@ -81,6 +82,17 @@ def test_what_progress_raises_ends_the_check(smollm2_path):
         rocmforge.check(smollm2_path, progress=stop)
 
 
+@pytest.mark.parametrize("how", ["argument", "environment"])
+def test_doctor_lists_the_kernels_of_the_instruction_set_that_is_asked_for(how, monkeypatch):
+    slowest = "neon" if platform.machine() == "aarch64" else "scalar"
+    if how == "environment":
+        monkeypatch.setenv("ROCMFORGE_CPU_ISA", slowest)
+    report = rocmforge.doctor(device="cpu", **({"cpu_isa": slowest} if how == "argument" else {}))
+    assert report.devices[0].detail == f"instruction set in use: {slowest}"
+    assert report.kernels[0].kernel == slowest
+    assert {row.kernel for row in report.kernels} <= {slowest, "scalar-dequantise"}
+
+
 def test_doctor_takes_the_settings_of_an_engine():
     with pytest.raises(InvalidRequestError, match="device"):
         rocmforge.doctor(device="toaster")
@@ -88,6 +100,8 @@ def test_doctor_takes_the_settings_of_an_engine():
         rocmforge.doctor(nonsense=1)
     with pytest.raises(TypeError, match="batch_invariant"):
         rocmforge.doctor(device="cpu", batch_invariant="yes")
+    with pytest.raises(InvalidRequestError, match=r"CPU instruction set.*abacus"):
+        rocmforge.doctor(device="cpu", cpu_isa="abacus")
 
 
 def test_the_command_line_uses_only_what_is_public():

@@ -141,15 +141,16 @@ pub(super) fn doctor<'py>(
     let asked = asked.map(|device| name_of("device", &device)).transpose()?;
     let device = asked.unwrap_or_else(|| args.device.name().to_owned());
     let args = args.with_env()?;
+    let isa = Isa::named_or_best(args.cpu_isa.as_deref())?;
     let (drivers, gpu) = with_progress(py, progress, |report| look_for_gpus(&args, report))?;
     flush(py);
     let cpu_features = cpu_features().into_iter().try_fold(PyDict::new(py), |features, feature| {
         features.set_item(feature.name, feature.available)?;
         PyResult::Ok(features)
     });
-    let kernels = cpu_kernels()?.into_iter();
+    let kernels = cpu_kernels(isa)?.into_iter();
     let kernels = kernels.map(|row| CpuKernelReport { tensor_type: row.tensor_type, op: row.op, kernel: row.kernel });
-    let cpu = DeviceReport { name: "cpu", detail: format!("instruction set in use: {}", Isa::detect().name()) };
+    let cpu = DeviceReport { name: "cpu", detail: format!("instruction set in use: {}", isa.name()) };
     Ok(Instance(DoctorReport {
         architecture: std::env::consts::ARCH,
         embedded_targets: embedded_targets(),
