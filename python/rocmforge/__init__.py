@@ -8,7 +8,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rocmforge._rocmforge import SamplingParams, Tokenizer, __version__, check, doctor, inspect
+from rocmforge._rocmforge import SamplingParams, Tokenizer, __version__
 from rocmforge.errors import (
     DeviceError,
     EngineDeadError,
@@ -23,23 +23,19 @@ if TYPE_CHECKING:
     from rocmforge.async_llm import AsyncLLM
     from rocmforge.llm import LLM
     from rocmforge.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput, RequestOutputKind
-    from rocmforge.reports import CheckReport, DoctorReport, ModelInfo
     from rocmforge.stats import Histogram, MemoryUsage, RequestRecord, Stats
 
 __all__ = [
     "LLM",
     "AsyncLLM",
-    "CheckReport",
     "CompletionOutput",
     "DeviceError",
-    "DoctorReport",
     "EngineDeadError",
     "Histogram",
     "InvalidRequestError",
     "Logprob",
     "MemoryUsage",
     "ModelFileError",
-    "ModelInfo",
     "OutOfMemoryError",
     "QueueFullError",
     "RequestMetrics",
@@ -51,23 +47,17 @@ __all__ = [
     "Stats",
     "Tokenizer",
     "__version__",
-    "check",
-    "doctor",
-    "inspect",
 ]
 
 
 # Imported when they are first asked for: numpy, and asyncio, which only AsyncLLM needs, take longer than all the rest.
 _MODULES = {
     "AsyncLLM": "async_llm",
-    "CheckReport": "reports",
     "CompletionOutput": "outputs",
-    "DoctorReport": "reports",
     "Histogram": "stats",
     "LLM": "llm",
     "Logprob": "outputs",
     "MemoryUsage": "stats",
-    "ModelInfo": "reports",
     "RequestMetrics": "outputs",
     "RequestOutput": "outputs",
     "RequestOutputKind": "outputs",

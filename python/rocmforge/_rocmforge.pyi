@@ -13,11 +13,11 @@ from rocmforge.prompts import ChatOptions, TokenIds
 from rocmforge.reports import (
     BandwidthReport,
     CaseGroup,
-    CheckReport,
     DoctorReport,
+    FileReport,
     LaunchReport,
     LibraryReport,
-    ModelInfo,
+    StageReport,
 )
 from rocmforge.settings import EngineSettings
 from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
@@ -35,8 +35,8 @@ __all__ = [
     "Tokenizer",
     "UpdateMetrics",
     "__version__",
-    "check",
     "check_device",
+    "check_gguf",
     "default_settings",
     "device_bandwidth",
     "device_cases",
@@ -45,7 +45,7 @@ __all__ = [
     "device_repeats",
     "doctor",
     "embedded_targets",
-    "inspect",
+    "inspect_gguf",
     "run_helper",
 ]
 
@@ -381,26 +381,13 @@ class Inbox:
     def close(self) -> None:
         """Aborts all requests that have not finished."""
 
-def inspect(model: str | os.PathLike[str]) -> ModelInfo:
-    """What a file holds, whether or not an engine could run it.
+def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
+    """Version, metadata and tensors of a file."""
 
-    Args:
-        model: Path of a GGUF file (the first one, for a split model).
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ModelFileError: It is no GGUF file, or its structure is damaged.
-    """
-
-def check(model: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> CheckReport:
-    """Reads a whole file and checks it: structure, architecture, tokenizer, chat template, every value of every tensor.
-
-    What is wrong with the file is told in the report and not raised.
-
-    Args:
-        model: Path of a GGUF file (the first one, for a split model).
-        progress: Called now and then with the bytes that are done, and all; what it raises ends the check.
-    """
+def check_gguf(
+    model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None
+) -> list[StageReport]:
+    """Reads and checks a whole file; `progress` is called with the bytes that are done, and all."""
 
 def default_settings() -> EngineSettings:
     """Every setting of an engine with its default."""
@@ -415,19 +402,17 @@ def check_device(device: str) -> None:
         InvalidRequestError: It is none; the message lists the names.
     """
 
-def doctor(*, progress: Callable[[int, int], object] | None = None, **settings: Unpack[EngineSettings]) -> DoctorReport:
+def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> DoctorReport:
     """What this machine offers.
 
-    Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code. With the CPU
-    no driver is opened.
+    Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code.
 
     Args:
-        progress: Called with the units of kernels that are done, and all; what it raises ends the report.
-        **settings: `device` and other arguments of `LLM`, as they would be given to it; those that do not concern a
-            device change nothing.
+        device: As for `LLM`. With the CPU no driver is opened.
+        progress: Called with the units of kernels that are done, and all.
 
     Raises:
-        InvalidRequestError: A setting is out of its range, or a variable of the environment cannot be read.
+        InvalidRequestError: There can be no such device, or a variable of the environment cannot be read.
     """
 
 def device_cases(device: str, *, quick: bool = False, watch: Callable[[str], object] | None = None) -> list[CaseGroup]:

@@ -1,224 +1,154 @@
-"""What `rocmforge.diagnose` says of files, devices and kernels. The command line prints the same fields as JSON."""
+"""What the engine says of files, devices and kernels: typed dictionaries, which the command line prints as JSON."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorReport(TypedDict):
     """A tensor of a file."""
 
     name: str
     shape: list[int]
     """The fastest dimension first."""
     type: str
-    """Its block format, for instance `Q4_K`."""
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
+class FileReport(TypedDict):
     """What a file holds."""
 
     version: int
-    """Of the GGUF format."""
+    """Of the format."""
     metadata: dict[str, Any]
-    """By key: numbers, texts, truth values, and lists of one of these."""
-    tensors: list[TensorInfo]
-    """In the file's order; those of all files, for a split model."""
+    tensors: list[TensorReport]
 
 
-@dataclass(frozen=True, slots=True)
-class ProblemReport:
+class ProblemReport(TypedDict):
     """What is wrong with a file."""
 
     error: str
-    """The name of the exception's class that a load would raise."""
+    """The name of the exception's class."""
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class StageReport:
+class StageReport(TypedDict):
     """A stage of the check of a file."""
 
     stage: str
-    """`file`, `architecture`, `tokenizer`, `chat template`, `sampling` or `values`."""
     summary: str
-    """What was found, in a line; empty where it failed."""
     warnings: list[str]
-    """What is doubtful and stops no load."""
     problems: list[ProblemReport]
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
-    """Whether a file can be used."""
-
-    stages: list[StageReport]
-    """In their order; a file that cannot be opened has the first one alone."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether no stage found a problem."""
-        return not any(stage.problems for stage in self.stages)
-
-
-@dataclass(frozen=True, slots=True)
-class DriverReport:
+class DriverReport(TypedDict):
     """The library of a platform's driver, or why there is none to use."""
 
     platform: str
-    """`amd` or `nvidia`."""
     library: str | None
-    """Its path, where it can be used."""
     problem: str | None
-    """Why it cannot."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuReport:
+class GpuReport(TypedDict):
     """A GPU that a driver lists."""
 
     device: str
-    """The name by which `LLM` takes it, for instance `gpu:1`."""
+    """The name by which `LLM` takes it."""
     platform: str
-    """`amd` or `nvidia`."""
     name: str
-    """As its driver calls it."""
     arch: str
-    """What its code is compiled for, for instance `gfx1100` or `sm_90`."""
     integrated: bool
     """Whether it is part of a processor."""
     taken: bool
     """Whether it is the one that was asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuKernelReport:
+class GpuKernelReport(TypedDict):
     """What serves an op on weights of a type, or on activations, on the GPU."""
 
     tensor_type: str | None
-    """That of the weights in the file; `None` for activations and for stacks of two types."""
     stored_as: str | None
-    """That of the weights on the device: types without kernels of their own are dequantised at load."""
     op: str
     kernels: list[str]
-    """By name; one for each number of rows or width that has a kernel of its own."""
     unit: str
-    """Of compilation: the kernels that are compiled and loaded together."""
     matrix_unit: str | None
-    """The matrix unit that the code uses, for an op on matrix units."""
     code: str | None
-    """How the code came about: embedded, found in the cache, or compiled."""
+    """How the code came about."""
     compile_seconds: float | None
-    """How long that took, where it was compiled for this report."""
     problem: str | None
     """Why it cannot be used."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceReport:
-    """The CPU, or a GPU."""
+class DeviceReport(TypedDict):
+    """A device; what is not required stands in that of a usable GPU alone."""
 
     name: str
-    """`cpu` or `gpu`."""
     detail: str
-    """What it is, or why it is not usable."""
+    kernels: NotRequired[list[GpuKernelReport]]
+    matrix_library: NotRequired[str]
+    decode_steps: NotRequired[str]
 
 
-@dataclass(frozen=True, slots=True)
-class UsableGpuReport(DeviceReport):
-    """A GPU that can be used."""
-
-    kernels: list[GpuKernelReport]
-    matrix_library: str
-    """The vendor's, and what it is used for, or why it is not."""
-    decode_steps: str
-    """Whether they are recorded, or why not."""
-
-
-@dataclass(frozen=True, slots=True)
-class CpuKernelReport:
+class CpuKernelReport(TypedDict):
     """What serves an op on weights of a type, or on activations, on the CPU."""
 
     tensor_type: str
     op: str
     kernel: str
-    """The instruction set in use, or `scalar-dequantise` for a type without a kernel of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoctorReport:
+class DoctorReport(TypedDict):
     """What a machine offers."""
 
     architecture: str
-    """Of the processor, as the build names it: `x86_64` or `aarch64`."""
     embedded_targets: list[str]
-    """The AMD GPUs that this build carries kernels for."""
     num_cpus: int
-    """Threads that the system lets this process run at once."""
     device: str
     """As it was asked for."""
     takes: str
-    """What that comes to: `cpu`, `gpu`, or `none` where a load would be an error."""
+    """What that comes to; `none` where it is an error."""
     gpu_drivers: list[DriverReport]
     gpus: list[GpuReport]
-    """Of all drivers that can be used."""
     devices: list[DeviceReport]
     """The CPU, then the GPU."""
     cpu_features: dict[str, bool]
-    """Instruction sets that a kernel could use, and whether the processor has them."""
     kernels: list[CpuKernelReport]
-    """Of the CPU; those of the GPU are in its device's report."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaseGroup:
+class CaseGroup(TypedDict):
     """Cases of one op and tensor type on a device."""
 
     name: str
     cases: int
-    """Results that were compared, each of many numbers."""
     numbers: int
     """That were compared."""
     worst: float
     """The largest error as a share of the tolerance; infinite for what is no number."""
     wrong: int
-    """Of the cases."""
     problems: list[str]
     """Texts of the first wrong cases."""
 
 
-@dataclass(frozen=True, slots=True)
-class TriedShape:
+class TriedShape(TypedDict):
     """What the vendor's matrix library made of a shape."""
 
     shape: str
     products: int
-    """How many of that shape were tried."""
     problem: str | None
-    """What is wrong with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryReport:
+class LibraryReport(TypedDict):
     """The vendor's matrix library."""
 
     not_used: str | None
     """Why it is not."""
     file: str | None
-    """Its path, where it is used."""
     tried: list[TriedShape]
 
 
-@dataclass(frozen=True, slots=True)
-class BandwidthReport:
+class BandwidthReport(TypedDict):
     """Bytes per second of a GPU's copies and reads, and the bytes of what was copied."""
 
     device_bytes: int
-    """Of the buffers on the device."""
     host_bytes: int
-    """Of the page-locked buffer on the host."""
     to_device: float
     to_host: float
     on_device: float
@@ -227,12 +157,10 @@ class BandwidthReport:
     """By a kernel that does nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchReport:
+class LaunchReport(TypedDict):
     """Seconds that empty kernels take on a GPU."""
 
     launches: int
-    """How many were queued one after the other."""
     eager: float
     """From one launch to the next."""
     call: float

@@ -86,7 +86,10 @@ impl OpenDevice {
         match self {
             Self::Cpu => {
                 let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
-                Ok(AnyLoader::Cpu(loader.with_isa(Isa::named_or_best(args.cpu_isa.as_deref())?)))
+                Ok(AnyLoader::Cpu(match &args.cpu_isa {
+                    Some(name) => loader.with_isa(Isa::from_name(name)?),
+                    None => loader,
+                }))
             }
             Self::Gpu(device) => Ok(AnyLoader::Gpu(Box::new(GpuLoader::new(device.clone(), &args.gpu, limits)?))),
         }

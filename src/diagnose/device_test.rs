@@ -28,7 +28,8 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
             conformance::check_invariance(|rows| trial::case_loader(&device, &options, rows), &mut tally)?;
         }
         OpenDevice::Cpu => {
-            let (threads, isa) = (resolve_threads(&args)?, Isa::named_or_best(args.cpu_isa.as_deref())?);
+            let (threads, isa) = (resolve_threads(&args)?, args.cpu_isa.as_deref());
+            let isa = isa.map_or_else(|| Ok(Isa::detect()), Isa::from_name)?;
             let loader = |rows| Ok(CpuLoader::new(threads, rows)?.with_isa(isa));
             conformance::check_all(loader, Accuracy::CPU, &mut tally)?;
             conformance::check_invariance(loader, &mut tally)?;

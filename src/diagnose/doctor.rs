@@ -19,29 +19,29 @@ pub struct KernelInUse {
     pub kernel: &'static str,
 }
 
-/// One row per tensor type that can be computed with, and one for the operations on activations, with `isa`.
+/// One row per tensor type that can be computed with, and one for the operations on activations.
 ///
 /// # Errors
 /// Those of packing a small matrix of each type, which is how the choice is asked for.
-pub fn cpu_kernels(isa: Isa) -> Result<Vec<KernelInUse>> {
+pub fn cpu_kernels() -> Result<Vec<KernelInUse>> {
     let pool = ThreadPool::new(1)?;
     let mut kernels = vec![KernelInUse {
         tensor_type: "F32 activations",
         op: "norm, rope, attention, activation",
-        kernel: isa.name(),
+        kernel: Isa::detect().name(),
     }];
     for ggml_type in (0..=u32::from(u8::MAX)).filter_map(GgmlType::from_id).filter(|&t| can_dequantize(t)) {
-        kernels.extend(kernel_of(ggml_type, isa, &pool)?);
+        kernels.extend(kernel_of(ggml_type, &pool)?);
     }
     Ok(kernels)
 }
 
 /// Packs zeros: one row of a few blocks.
-fn kernel_of(ggml_type: GgmlType, isa: Isa, pool: &ThreadPool) -> Result<Option<KernelInUse>> {
+fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUse>> {
     let cols = PROBE_COLS.next_multiple_of(ggml_type.block_elements());
     let data = vec![0; ggml_type.row_bytes(cols).unwrap_or(0)];
     let weight = TensorView { name: "probe", ggml_type, rows: 1, cols, data: &data };
-    let matrix = PackedMatrix::pack(isa, &[LinearPart { weight, bias: None }], pool, &mut |_| Ok(()))?;
+    let matrix = PackedMatrix::pack(Isa::detect(), &[LinearPart { weight, bias: None }], pool, &mut |_| Ok(()))?;
     let name = matrix.kernels().first().map(|&(_, kernel)| kernel);
     Ok(name.map(|kernel| KernelInUse { tensor_type: ggml_type.name(), op: "linear", kernel }))
 }

@@ -1,12 +1,10 @@
-//! Functions of `rocmforge.diagnose`: each tests or measures one matter on one device, which goes by a name that `LLM`
-//! takes. `watch(what)` is told of what is about to run. The structs hold the fields of the dataclasses of
-//! `rocmforge/reports.py` with the same names.
+//! Functions behind `rocmforge doctor --test`: each tests or measures one matter on one device, which goes by a name
+//! that `LLM` takes. `watch(what)` is told of what is about to run.
 
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 
-use super::dataclass::{Instance, fields_of};
 use super::host::engine_args;
 use super::logging::{flush, prepare};
 use crate::Result;
@@ -16,6 +14,7 @@ use crate::diagnose::device_test;
 
 type Watcher = Option<Py<PyAny>>;
 
+/// A `CaseGroup` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 pub(super) struct CaseGroup {
     name: String,
@@ -26,8 +25,6 @@ pub(super) struct CaseGroup {
     problems: Vec<String>,
 }
 
-fields_of!(CaseGroup, "rocmforge.reports", "CaseGroup");
-
 impl From<Group> for CaseGroup {
     fn from(group: Group) -> Self {
         let Group { name, cases, numbers, worst, wrong, texts } = group;
@@ -35,17 +32,12 @@ impl From<Group> for CaseGroup {
     }
 }
 
-/// The cases of every op and tensor type, in groups.
+/// The cases of every op and tensor type: a dictionary for each group of them.
 #[pyfunction]
 #[pyo3(signature = (device, *, quick=false, watch=None))]
-pub(super) fn device_cases(
-    py: Python<'_>,
-    device: &str,
-    quick: bool,
-    watch: Watcher,
-) -> PyResult<Vec<Instance<CaseGroup>>> {
+pub(super) fn device_cases(py: Python<'_>, device: &str, quick: bool, watch: Watcher) -> PyResult<Vec<CaseGroup>> {
     let groups = watched(py, device, watch, |args, watch| device_test::cases(args, extent(quick), watch))?;
-    Ok(groups.into_iter().map(CaseGroup::from).map(Instance).collect())
+    Ok(groups.into_iter().map(CaseGroup::from).collect())
 }
 
 /// Results that several blocks of threads share, each `repetitions` times.
@@ -57,31 +49,29 @@ pub(super) fn device_repeats(
     repetitions: usize,
     quick: bool,
     watch: Watcher,
-) -> PyResult<Vec<Instance<CaseGroup>>> {
+) -> PyResult<Vec<CaseGroup>> {
     let repeats = |args: &EngineArgs, watch: device_test::Watch<'_>| {
         device_test::repeats(args, extent(quick), repetitions, watch)
     };
     let groups = watched(py, device, watch, repeats)?;
-    Ok(groups.into_iter().map(CaseGroup::from).map(Instance).collect())
+    Ok(groups.into_iter().map(CaseGroup::from).collect())
 }
 
+/// A `LibraryReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 pub(super) struct LibraryReport {
     not_used: Option<String>,
     file: Option<String>,
-    tried: Vec<Instance<TriedShape>>,
+    tried: Vec<TriedShape>,
 }
 
-fields_of!(LibraryReport, "rocmforge.reports", "LibraryReport");
-
+/// A `TriedShape` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 struct TriedShape {
     shape: &'static str,
     products: usize,
     problem: Option<String>,
 }
-
-fields_of!(TriedShape, "rocmforge.reports", "TriedShape");
 
 /// The vendor's matrix library: its file and what it makes of shapes of common models, or why it is not used.
 #[pyfunction]
@@ -91,20 +81,21 @@ pub(super) fn device_matrix_library(
     device: &str,
     quick: bool,
     watch: Watcher,
-) -> PyResult<Instance<LibraryReport>> {
+) -> PyResult<LibraryReport> {
     let survey = watched(py, device, watch, |args, watch| device_test::matrix_library(args, extent(quick), watch))?;
-    Ok(Instance(match survey {
+    Ok(match survey {
         Err(not_used) => LibraryReport { not_used: Some(not_used), file: None, tried: Vec::new() },
         Ok(survey) => {
             let shapes = survey.tried.into_iter();
             let shapes =
                 shapes.map(|tried| TriedShape { shape: tried.name, products: tried.products, problem: tried.problem });
             let file = Some(survey.file.display().to_string());
-            LibraryReport { not_used: None, file, tried: shapes.map(Instance).collect() }
+            LibraryReport { not_used: None, file, tried: shapes.collect() }
         }
-    }))
+    })
 }
 
+/// A `BandwidthReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 pub(super) struct BandwidthReport {
     device_bytes: u64,
@@ -115,8 +106,6 @@ pub(super) struct BandwidthReport {
     read: f64,
 }
 
-fields_of!(BandwidthReport, "rocmforge.reports", "BandwidthReport");
-
 /// Bytes per second of copies and reads of a GPU.
 #[pyfunction]
 #[pyo3(signature = (device, *, num_bytes, host_bytes))]
@@ -125,18 +114,19 @@ pub(super) fn device_bandwidth(
     device: &str,
     num_bytes: u64,
     host_bytes: u64,
-) -> PyResult<Instance<BandwidthReport>> {
+) -> PyResult<BandwidthReport> {
     let found = watched(py, device, None, |args, _| device_test::bandwidth(args, num_bytes, host_bytes))?;
-    Ok(Instance(BandwidthReport {
+    Ok(BandwidthReport {
         device_bytes: found.device_bytes,
         host_bytes: found.host_bytes,
         to_device: found.to_device,
         to_host: found.to_host,
         on_device: found.on_device,
         read: found.read,
-    }))
+    })
 }
 
+/// A `LaunchReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 pub(super) struct LaunchReport {
     launches: usize,
@@ -146,20 +136,18 @@ pub(super) struct LaunchReport {
     graph: f64,
 }
 
-fields_of!(LaunchReport, "rocmforge.reports", "LaunchReport");
-
 /// Seconds that launches of empty kernels take, one by one and in graphs.
 #[pyfunction]
 #[pyo3(signature = (device, *, count))]
-pub(super) fn device_launches(py: Python<'_>, device: &str, count: usize) -> PyResult<Instance<LaunchReport>> {
+pub(super) fn device_launches(py: Python<'_>, device: &str, count: usize) -> PyResult<LaunchReport> {
     let found = watched(py, device, None, |args, _| device_test::launches(args, count))?;
-    Ok(Instance(LaunchReport {
+    Ok(LaunchReport {
         launches: found.launches,
         eager: found.eager,
         call: found.call,
         graph_node: found.graph_node,
         graph: found.graph,
-    }))
+    })
 }
 
 fn extent(is_quick: bool) -> Extent {

@@ -1,16 +1,14 @@
-//! `rocmforge.doctor`. The structs hold the fields of the dataclasses of `rocmforge/reports.py` with the same names.
+//! Functions behind `rocmforge doctor`. The structs are the typed dictionaries of `rocmforge/reports.py` with the same
+//! names, and what `rocmforge doctor --json` prints.
 
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::arrays::name_of;
-use super::dataclass::{Instance, fields_of};
 use super::engine::with_progress;
 use super::host::engine_args;
 use super::logging::{flush, prepare};
-use super::settings::args_with;
 use crate::backend::cpu::simd::Isa;
 use crate::backend::gpu::{KernelRow, Listed, Origin, Survey};
 use crate::config::{DeviceKind, EngineArgs, Platform};
@@ -26,15 +24,13 @@ pub(super) struct DoctorReport<'py> {
     device: String,
     /// What that comes to: `cpu`, `gpu` or `none`.
     takes: &'static str,
-    gpu_drivers: Vec<Instance<DriverReport>>,
-    gpus: Vec<Instance<GpuReport>>,
+    gpu_drivers: Vec<DriverReport>,
+    gpus: Vec<GpuReport>,
     /// The CPU, then the GPU.
-    devices: [Bound<'py, PyAny>; 2],
+    devices: [DeviceReport; 2],
     cpu_features: Bound<'py, PyDict>,
-    kernels: Vec<Instance<CpuKernelReport>>,
+    kernels: Vec<CpuKernelReport>,
 }
-
-fields_of!(DoctorReport<'_>, "rocmforge.reports", "DoctorReport");
 
 /// The library of a platform's driver, or why there is none to use.
 #[derive(IntoPyObject)]
@@ -43,8 +39,6 @@ struct DriverReport {
     library: Option<String>,
     problem: Option<String>,
 }
-
-fields_of!(DriverReport, "rocmforge.reports", "DriverReport");
 
 #[derive(IntoPyObject)]
 struct GpuReport {
@@ -56,27 +50,18 @@ struct GpuReport {
     taken: bool,
 }
 
-fields_of!(GpuReport, "rocmforge.reports", "GpuReport");
-
-/// The CPU, or a GPU that is not used; the detail says why.
 #[derive(IntoPyObject)]
-struct DeviceReport {
-    name: &'static str,
-    detail: String,
+enum DeviceReport {
+    /// The CPU, or a GPU that is not used; the detail says why.
+    Named { name: &'static str, detail: String },
+    UsableGpu {
+        name: &'static str,
+        detail: String,
+        kernels: Vec<GpuKernelReport>,
+        matrix_library: String,
+        decode_steps: String,
+    },
 }
-
-fields_of!(DeviceReport, "rocmforge.reports", "DeviceReport");
-
-#[derive(IntoPyObject)]
-struct UsableGpuReport {
-    name: &'static str,
-    detail: String,
-    kernels: Vec<Instance<GpuKernelReport>>,
-    matrix_library: String,
-    decode_steps: String,
-}
-
-fields_of!(UsableGpuReport, "rocmforge.reports", "UsableGpuReport");
 
 /// What serves an op on weights of a type, or on activations, on the GPU.
 #[derive(IntoPyObject)]
@@ -92,8 +77,6 @@ struct GpuKernelReport {
     problem: Option<String>,
 }
 
-fields_of!(GpuKernelReport, "rocmforge.reports", "GpuKernelReport");
-
 /// What serves an op on weights of a type, or on activations, on the CPU.
 #[derive(IntoPyObject)]
 struct CpuKernelReport {
@@ -101,8 +84,6 @@ struct CpuKernelReport {
     op: &'static str,
     kernel: &'static str,
 }
-
-fields_of!(CpuKernelReport, "rocmforge.reports", "CpuKernelReport");
 
 /// The targets of AMD GPUs that this build carries kernels for.
 #[pyfunction]
@@ -116,53 +97,36 @@ pub(super) fn check_device(py: Python<'_>, device: &str) -> PyResult<()> {
     Ok(engine_args(py, PathBuf::new())?.choose_device("device", device)?)
 }
 
-/// What this machine offers.
-///
-/// Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code. With the CPU
-/// no driver is opened.
-///
-/// Args:
-///     progress: Called with the units of kernels that are done, and all; what it raises ends the report.
-///     **settings: `device` and other arguments of `LLM`, as they would be given to it; those that do not concern a
-///         device change nothing.
-///
-/// Raises:
-///     InvalidRequestError: A setting is out of its range, or a variable of the environment cannot be read.
+/// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened.
+/// `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
 #[pyfunction]
-#[pyo3(signature = (*, progress=None, **settings))]
-pub(super) fn doctor<'py>(
-    py: Python<'py>,
-    progress: Option<Py<PyAny>>,
-    settings: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Instance<DoctorReport<'py>>> {
+#[pyo3(signature = (device="auto", progress=None))]
+pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {
     prepare(py)?;
-    let args = args_with(py, PathBuf::new(), settings)?;
-    let asked = settings.map(|settings| settings.get_item("device")).transpose()?.flatten();
-    let asked = asked.map(|device| name_of("device", &device)).transpose()?;
-    let device = asked.unwrap_or_else(|| args.device.name().to_owned());
+    let mut args = engine_args(py, PathBuf::new())?;
+    args.choose_device("device", device)?;
     let args = args.with_env()?;
-    let isa = Isa::named_or_best(args.cpu_isa.as_deref())?;
     let (drivers, gpu) = with_progress(py, progress, |report| look_for_gpus(&args, report))?;
     flush(py);
     let cpu_features = cpu_features().into_iter().try_fold(PyDict::new(py), |features, feature| {
         features.set_item(feature.name, feature.available)?;
         PyResult::Ok(features)
     });
-    let kernels = cpu_kernels(isa)?.into_iter();
+    let kernels = cpu_kernels()?.into_iter();
     let kernels = kernels.map(|row| CpuKernelReport { tensor_type: row.tensor_type, op: row.op, kernel: row.kernel });
-    let cpu = DeviceReport { name: "cpu", detail: format!("instruction set in use: {}", isa.name()) };
-    Ok(Instance(DoctorReport {
+    let cpu = format!("instruction set in use: {}", Isa::detect().name());
+    Ok(DoctorReport {
         architecture: std::env::consts::ARCH,
         embedded_targets: embedded_targets(),
         num_cpus: std::thread::available_parallelism().map_or(1, usize::from),
-        device,
+        device: device.to_owned(),
         takes: taken_device(args.device, gpu.is_ok()),
-        gpu_drivers: drivers.iter().map(DriverReport::from).map(Instance).collect(),
+        gpu_drivers: drivers.iter().map(DriverReport::from).collect(),
         gpus: gpu_reports(&drivers, gpu.as_ref().ok().map(|gpu| (gpu.platform, gpu.index))),
-        devices: [Instance(cpu).into_pyobject(py)?, gpu_report(py, gpu)?],
+        devices: [DeviceReport::Named { name: "cpu", detail: cpu }, gpu.into()],
         cpu_features: cpu_features?,
-        kernels: kernels.map(Instance).collect(),
-    }))
+        kernels: kernels.collect(),
+    })
 }
 
 /// What `look_for_gpus` finds: drivers with their devices, and the GPU that is used, or why none is.
@@ -187,7 +151,7 @@ impl From<&Survey> for DriverReport {
     }
 }
 
-fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<Instance<GpuReport>> {
+fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<GpuReport> {
     let listed = drivers.iter().filter_map(|driver| Some((driver.platform, &driver.devices.as_ref().ok()?.1)));
     let listed = listed.flat_map(|(platform, devices)| devices.iter().map(move |device| (platform, device)));
     let report = |(platform, gpu): (Platform, &Listed)| GpuReport {
@@ -198,17 +162,20 @@ fn gpu_reports(drivers: &[Survey], taken: Option<(Platform, u32)>) -> Vec<Instan
         integrated: gpu.integrated,
         taken: taken == Some((platform, gpu.index)),
     };
-    listed.map(report).map(Instance).collect()
+    listed.map(report).collect()
 }
 
-fn gpu_report(py: Python<'_>, gpu: Result<Gpu, String>) -> PyResult<Bound<'_, PyAny>> {
-    let name = "gpu";
-    match gpu {
-        Err(detail) => Instance(DeviceReport { name, detail }).into_pyobject(py),
-        Ok(gpu) => {
-            let Gpu { detail, matrix_library, decode_steps, .. } = gpu;
-            let kernels = gpu.kernels.iter().map(GpuKernelReport::from).map(Instance).collect();
-            Instance(UsableGpuReport { name, detail, kernels, matrix_library, decode_steps }).into_pyobject(py)
+impl From<Result<Gpu, String>> for DeviceReport {
+    fn from(gpu: Result<Gpu, String>) -> Self {
+        match gpu {
+            Ok(gpu) => Self::UsableGpu {
+                name: "gpu",
+                detail: gpu.detail,
+                kernels: gpu.kernels.iter().map(GpuKernelReport::from).collect(),
+                matrix_library: gpu.matrix_library,
+                decode_steps: gpu.decode_steps,
+            },
+            Err(detail) => Self::Named { name: "gpu", detail },
         }
     }
 }

@@ -1,28 +1,26 @@
-//! `rocmforge.inspect` and `rocmforge.check`. The structs hold the fields of the dataclasses of `rocmforge/reports.py`
-//! with the same names.
+//! Functions behind `rocmforge inspect` and `check`.
 
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::dataclass::{Instance, fields_of};
 use super::engine::with_progress;
 use super::logging::prepare;
 use crate::diagnose::check::check_file;
 use crate::gguf::{Array, GgufFile, Value};
 
+/// A `FileReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
-pub(super) struct ModelInfo<'py> {
+pub(super) struct FileReport<'py> {
     version: u32,
     metadata: Bound<'py, PyDict>,
-    tensors: Vec<Instance<TensorInfo>>,
+    tensors: Vec<TensorReport>,
 }
 
-fields_of!(ModelInfo<'_>, "rocmforge.reports", "ModelInfo");
-
+/// A `TensorReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
-struct TensorInfo {
+struct TensorReport {
     name: String,
     shape: Vec<u64>,
     #[pyo3(item("type"))]
@@ -30,49 +28,33 @@ struct TensorInfo {
     bytes: usize,
 }
 
-fields_of!(TensorInfo, "rocmforge.reports", "TensorInfo");
-
-/// What a file holds, whether or not an engine could run it.
-///
-/// Args:
-///     model: Path of a GGUF file (the first one, for a split model).
-///
-/// Raises:
-///     FileNotFoundError: There is no such file.
-///     ModelFileError: It is no GGUF file, or its structure is damaged.
+/// Version, metadata and tensors of a file that passes the structural checks.
 #[pyfunction]
-pub(super) fn inspect(py: Python<'_>, model: PathBuf) -> PyResult<Instance<ModelInfo<'_>>> {
+pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileReport<'_>> {
     let file = py.detach(|| GgufFile::open(&model))?;
     let metadata = PyDict::new(py);
     for (key, value) in file.metadata().iter() {
         metadata.set_item(key, to_python(py, value)?)?;
     }
-    let tensors = file.tensors().iter().map(|info| TensorInfo {
+    let tensors = file.tensors().iter().map(|info| TensorReport {
         name: info.name.clone(),
         shape: info.shape.clone(),
         tensor_type: info.ggml_type.name(),
         bytes: info.num_bytes,
     });
-    Ok(Instance(ModelInfo { version: file.version(), metadata, tensors: tensors.map(Instance).collect() }))
+    Ok(FileReport { version: file.version(), metadata, tensors: tensors.collect() })
 }
 
+/// A `StageReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
-pub(super) struct CheckReport {
-    stages: Vec<Instance<StageReport>>,
-}
-
-fields_of!(CheckReport, "rocmforge.reports", "CheckReport");
-
-#[derive(IntoPyObject)]
-struct StageReport {
+pub(super) struct StageReport {
     stage: &'static str,
     summary: String,
     warnings: Vec<String>,
-    problems: Vec<Instance<ProblemReport>>,
+    problems: Vec<ProblemReport>,
 }
 
-fields_of!(StageReport, "rocmforge.reports", "StageReport");
-
+/// A `ProblemReport` of `rocmforge/reports.py`.
 #[derive(IntoPyObject)]
 struct ProblemReport {
     /// The name of the exception's class.
@@ -80,30 +62,21 @@ struct ProblemReport {
     message: String,
 }
 
-fields_of!(ProblemReport, "rocmforge.reports", "ProblemReport");
-
-/// Reads a whole file and checks it: structure, architecture, tokenizer, chat template, every value of every tensor.
-///
-/// What is wrong with the file is told in the report and not raised.
-///
-/// Args:
-///     model: Path of a GGUF file (the first one, for a split model).
-///     progress: Called now and then with the bytes that are done, and all; what it raises ends the check.
+/// Reads and checks the whole file; `progress(done, total)` counts bytes.
 #[pyfunction]
-#[pyo3(signature = (model, *, progress=None))]
-pub(super) fn check(py: Python<'_>, model: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Instance<CheckReport>> {
+#[pyo3(signature = (model, progress=None))]
+pub(super) fn check_gguf(py: Python<'_>, model: PathBuf, progress: Option<Py<PyAny>>) -> PyResult<Vec<StageReport>> {
     prepare(py)?;
     let stages = with_progress(py, progress, |report| Ok(check_file(&model, report)))?;
     let stages = stages.into_iter().map(|stage| {
         let problems = stage.problems.into_iter().map(PyErr::from).map(|problem| {
             let error = problem.get_type(py).name()?.to_string();
-            Ok(Instance(ProblemReport { error, message: problem.value(py).to_string() }))
+            Ok(ProblemReport { error, message: problem.value(py).to_string() })
         });
         let problems = problems.collect::<PyResult<_>>()?;
-        let (stage, summary, warnings) = (stage.name, stage.summary, stage.warnings);
-        Ok(Instance(StageReport { stage, summary, warnings, problems }))
+        Ok(StageReport { stage: stage.name, summary: stage.summary, warnings: stage.warnings, problems })
     });
-    Ok(Instance(CheckReport { stages: stages.collect::<PyResult<_>>()? }))
+    stages.collect()
 }
 
 fn to_python<'py>(py: Python<'py>, value: &Value) -> PyResult<Bound<'py, PyAny>> {

@@ -2,7 +2,6 @@
 //! wrap); what a user sees is built on top of them in `python/rocmforge`.
 
 mod arrays;
-mod dataclass;
 mod device_test;
 mod doctor;
 mod engine;
@@ -33,7 +32,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::host::run_helper;
     #[pymodule_export]
-    use super::inspect::{check, inspect};
+    use super::inspect::{check_gguf, inspect_gguf};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]

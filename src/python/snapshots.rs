@@ -1,15 +1,28 @@
 //! What an engine knows of itself and of finished requests, as instances of the public dataclasses of
-//! `rocmforge.stats` and `rocmforge.outputs`.
+//! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses
+//! names that it does not have.
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::dataclass::{Instance, fields_of};
 use super::update::reason_name;
 use crate::backend::MemoryLedger;
 use crate::config::EngineConfig;
 use crate::engine::{RequestMetrics, RequestRecord, Stats};
 use crate::kv_cache::Histogram;
+
+type Class = PyOnceLock<Py<PyType>>;
+
+/// An instance of the class `module.name`, by the names of its fields.
+fn instance<'py>(
+    py: Python<'py>,
+    class: &'static Class,
+    (module, name): (&str, &str),
+    fields: impl IntoPyObject<'py, Target = PyDict, Output = Bound<'py, PyDict>, Error = PyErr>,
+) -> PyResult<Bound<'py, PyAny>> {
+    class.import(py, module, name)?.call((), Some(&fields.into_pyobject(py)?))
+}
 
 #[derive(IntoPyObject)]
 struct HistogramFields<'py> {
@@ -18,16 +31,15 @@ struct HistogramFields<'py> {
     sum: f64,
 }
 
-fields_of!(HistogramFields<'_>, "rocmforge.stats", "Histogram");
-
 fn histogram<'py>(py: Python<'py>, durations: &Histogram) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let seconds = |micros: u64| micros as f64 / 1e6;
     let fields = HistogramFields {
         bounds: PyTuple::new(py, Histogram::BOUNDS.map(seconds))?,
         counts: PyTuple::new(py, durations.counts)?,
         sum: seconds(durations.sum),
     };
-    Instance(fields).into_pyobject(py)
+    instance(py, &CLASS, ("rocmforge.stats", "Histogram"), fields)
 }
 
 /// Requests by how they ended.
@@ -64,10 +76,9 @@ struct StatsFields<'py> {
     finished_records: usize,
 }
 
-fields_of!(StatsFields<'_>, "rocmforge.stats", "Stats");
-
 /// A `rocmforge.Stats`.
 pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let (cache, residency) = (&stats.kv_cache, &stats.kv_cache.residency);
     let fields = StatsFields {
         num_waiting: stats.num_waiting,
@@ -97,7 +108,7 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         device_allocations: stats.device_allocations,
         finished_records: stats.finished_records,
     };
-    Instance(fields).into_pyobject(py)
+    instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }
 
 #[derive(IntoPyObject)]
@@ -110,10 +121,9 @@ struct MetricsFields {
     num_preemptions: usize,
 }
 
-fields_of!(MetricsFields, "rocmforge.outputs", "RequestMetrics");
-
 /// A `rocmforge.RequestMetrics`.
 pub(super) fn request_metrics<'py>(py: Python<'py>, metrics: &RequestMetrics) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let fields = MetricsFields {
         arrival_time: metrics.arrival_time,
         time_in_queue: metrics.time_in_queue,
@@ -122,7 +132,7 @@ pub(super) fn request_metrics<'py>(py: Python<'py>, metrics: &RequestMetrics) ->
         num_cached_tokens: metrics.num_cached_tokens,
         num_preemptions: metrics.num_preemptions,
     };
-    Instance(fields).into_pyobject(py)
+    instance(py, &CLASS, ("rocmforge.outputs", "RequestMetrics"), fields)
 }
 
 #[derive(IntoPyObject)]
@@ -135,10 +145,9 @@ struct RecordFields<'a, 'py> {
     metrics: Bound<'py, PyAny>,
 }
 
-fields_of!(RecordFields<'_, '_>, "rocmforge.stats", "RequestRecord");
-
 /// A `rocmforge.RequestRecord`.
 pub(super) fn request_record<'py>(py: Python<'py>, record: &RequestRecord) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let fields = RecordFields {
         request_id: &record.name,
         finish_reason: reason_name(record.finish_reason),
@@ -147,7 +156,7 @@ pub(super) fn request_record<'py>(py: Python<'py>, record: &RequestRecord) -> Py
         num_generated_tokens: record.generated_tokens,
         metrics: request_metrics(py, &record.metrics)?,
     };
-    Instance(fields).into_pyobject(py)
+    instance(py, &CLASS, ("rocmforge.stats", "RequestRecord"), fields)
 }
 
 #[derive(IntoPyObject)]
@@ -158,17 +167,16 @@ struct MemoryFields {
     other: u64,
 }
 
-fields_of!(MemoryFields, "rocmforge.stats", "MemoryUsage");
-
 /// A `rocmforge.MemoryUsage`.
 pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: Class = PyOnceLock::new();
     let fields = MemoryFields {
         weights: memory.weights,
         kv_cache: memory.kv_cache,
         scratch: memory.scratch,
         other: memory.other,
     };
-    Instance(fields).into_pyobject(py)
+    instance(py, &CLASS, ("rocmforge.stats", "MemoryUsage"), fields)
 }
 
 /// The `ResolvedConfig` of `rocmforge/stats.py`, a dictionary.

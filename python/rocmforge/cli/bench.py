@@ -20,14 +20,16 @@ import typer
 from rocmforge import LLM, SamplingParams
 from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.common import (
+    BatchInvariantOption,
+    DeviceOption,
     JsonOption,
     ModelOption,
+    ThreadsOption,
     completed,
     model_path,
     print_json,
     print_table,
 )
-from rocmforge.cli.device import DeviceSettings, opens_device
 from rocmforge.cli.summary import machine_line, model_summary
 from rocmforge.progress import bar
 
@@ -56,7 +58,6 @@ def _counts(text: str) -> list[int]:
     return counts
 
 
-@opens_device
 def bench(
     model: ModelOption = None,
     *,
@@ -64,7 +65,20 @@ def bench(
     decode: Annotated[int, typer.Option("--decode", "-n", min=1, help="Decode steps.")] = 64,
     batch: Annotated[str, typer.Option("--batch", "-b", help="Numbers of sequences.")] = "1,8,16",
     reps: Annotated[int, typer.Option("--reps", "-r", min=1, help="Repetitions after a warm-up.")] = 3,
-    settings: DeviceSettings,
+    threads: ThreadsOption = None,
+    device: DeviceOption = "auto",
+    batch_invariant: BatchInvariantOption = None,
+    graphs: Annotated[
+        bool | None, typer.Option("--graphs/--no-graphs", help="Record decode steps on a GPU.", show_default=False)
+    ] = None,
+    vendor_blas: Annotated[
+        bool | None,
+        typer.Option(
+            "--vendor-blas/--no-vendor-blas",
+            help="Use the GPU vendor's matrix library for long prompts.",
+            show_default=False,
+        ),
+    ] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
@@ -76,11 +90,15 @@ def bench(
     path = model_path(model)
     llm = LLM(
         path,
+        device=device,
+        num_threads=threads,
         max_model_len=max([n + 1 for n in prompts] + [CONTEXT + decode + 1]),
         max_num_seqs=max([1, *batches]),
         max_num_batched_tokens=max_num_batched_tokens,
         enable_prefix_caching=False,
-        **settings,
+        batch_invariant=batch_invariant,
+        graphs=graphs,
+        vendor_blas=vendor_blas,
     )
     results: dict[str, Speeds] = {}
     summary = model_summary(path)

@@ -9,10 +9,13 @@ import typer
 
 from rocmforge import LLM, InvalidRequestError, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    BatchInvariantOption,
     ChatTemplateOption,
+    DeviceOption,
     MaxModelLenOption,
     MaxTokensOption,
     ModelOption,
+    ThreadsOption,
     fail,
     model_path,
     print_speed,
@@ -21,7 +24,6 @@ from rocmforge.cli.common import (
     utf8,
     write,
 )
-from rocmforge.cli.device import DeviceSettings, opens_device
 from rocmforge.cli.lines import LineReader
 from rocmforge.cli.sampling import (
     MinPOption,
@@ -45,7 +47,6 @@ HINT = "/help lists the commands; Ctrl-C stops an answer."
 COMMAND = re.compile(r"/[A-Za-z?]*(\s|$)")
 
 
-@opens_device
 def chat(
     model: ModelOption = None,
     *,
@@ -58,15 +59,24 @@ def chat(
     min_p: MinPOption = None,
     repetition_penalty: RepetitionPenaltyOption = None,
     seed: SeedOption = None,
-    settings: DeviceSettings,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
+    batch_invariant: BatchInvariantOption = None,
 ) -> None:
     """Talk with a model. Every turn finds the turns before it in the KV cache. Sampled as generate does."""
     sampling = Sampling(temperature, top_p, top_k, min_p, repetition_penalty, seed)
     params = SamplingParams(max_tokens=max_tokens, output_kind="delta", **sampling.given())
     template = template_text(chat_template)
     path = model_path(model)
-    llm = LLM(path, max_model_len=max_model_len, max_num_seqs=1, **settings)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=max_model_len,
+        max_num_seqs=1,
+        batch_invariant=batch_invariant,
+    )
     with llm:
         if template is None and not llm.tokenizer.has_chat_template:
             fail(

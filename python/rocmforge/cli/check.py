@@ -2,7 +2,7 @@
 
 import typer
 
-import rocmforge
+from rocmforge._rocmforge import check_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, print_json
 from rocmforge.progress import bar
 
@@ -13,17 +13,18 @@ def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
     Exits with 1 when anything is wrong.
     """
     with bar("Checking", unit="MB") as draw:
-        report = rocmforge.check(model, progress=lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
+        stages = check_gguf(model, lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
+    valid = not any(stage["problems"] for stage in stages)
     if json_output:
-        print_json({"model": str(model), "valid": report.valid, "stages": report.stages})
+        print_json({"model": str(model), "valid": valid, "stages": stages})
     else:
-        for stage in report.stages:
-            verdict = "FAILED" if stage.problems else "ok"
-            typer.echo(f"{verdict:<8}{stage.stage:<16}{stage.summary}".rstrip())
-            for message in stage.warnings:
+        for stage in stages:
+            verdict = "FAILED" if stage["problems"] else "ok"
+            typer.echo(f"{verdict:<8}{stage['stage']:<16}{stage['summary']}".rstrip())
+            for message in stage["warnings"]:
                 typer.echo(f"        warning: {message}")
-            for problem in stage.problems:
-                typer.echo(f"        {problem.error}: {problem.message}")
-        typer.echo("valid" if report.valid else "not valid")
-    if not report.valid:
+            for problem in stage["problems"]:
+                typer.echo(f"        {problem['error']}: {problem['message']}")
+        typer.echo("valid" if valid else "not valid")
+    if not valid:
         raise typer.Exit(1)

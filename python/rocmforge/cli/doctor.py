@@ -7,22 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-import rocmforge
-from rocmforge import LLM, __version__
-from rocmforge.cli.common import JsonOption, ModelOption, fields, print_json, print_table
-from rocmforge.cli.device import DeviceSettings, opens_device
+from rocmforge import LLM, __version__, _rocmforge
+from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsOption, print_json, print_table
 from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
-from rocmforge.diagnose import check_device
 from rocmforge.progress import bar
-from rocmforge.reports import GpuKernelReport, UsableGpuReport
+from rocmforge.reports import DeviceReport, GpuKernelReport
 
 
-@opens_device
 def doctor(
     model: ModelOption = None,
     *,
-    settings: DeviceSettings,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     test: Annotated[
         bool, typer.Option("--test", help="Test the device and measure it, some two minutes; a report for an issue.")
     ] = False,
@@ -39,41 +36,36 @@ def doctor(
     With --test: whether the device computes rightly and how fast it is. Exits with 1 when anything is wrong.
     """
     if test:
-        if model is not None or any(value is not None for name, value in settings.items() if name != "device"):
-            raise typer.BadParameter(
-                "--test makes up its own models and settings: beside --device it takes neither --model nor --threads, "
-                "--batch-invariant, --graphs and --vendor-blas"
-            )
-        _test(settings["device"], quick=quick, only=part or [], json_output=json_output)
+        if model is not None or threads is not None:
+            raise typer.BadParameter("--test makes up its own models: it takes neither --model nor --threads")
+        _test(device, quick=quick, only=part or [], json_output=json_output)
         return
     if quick or part:
         raise typer.BadParameter("--quick and --part are of --test")
     with bar("Loading kernels onto the GPU, compiling those without code", unit="units") as draw:
-        report = rocmforge.doctor(progress=lambda done, total: draw(done, total, ""), **settings)
+        report = _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
     loaded: dict[str, Any] | None = None
     if model is not None:
-        with LLM(model, max_num_seqs=1, **settings) as llm:
+        with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
             loaded = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
     if json_output:
-        print_json({"version": __version__, **fields(report)} | ({} if loaded is None else {"model": loaded}))
+        print_json({"version": __version__, **report} | ({} if loaded is None else {"model": loaded}))
         return
-    typer.echo(f"{version_line()}, {report.architecture}, {report.num_cpus} CPU threads\n")
-    for device in report.devices:
-        typer.echo(f"device {device.name}: {device.detail}")
-    for line in gpu_lines(report, taken=f'which device="{report.device}" takes'):
+    typer.echo(f"{version_line()}, {report['architecture']}, {report['num_cpus']} CPU threads\n")
+    for device_report in report["devices"]:
+        typer.echo(f"device {device_report['name']}: {device_report['detail']}")
+    for line in gpu_lines(report, taken=f'which device="{device}" takes'):
         typer.echo(line)
-    typer.echo(f'device="{report.device}" takes: {report.takes}\n')
-    for device in report.devices:
-        if isinstance(device, UsableGpuReport):
-            _print_gpu(device)
+    typer.echo(f'device="{device}" takes: {report["takes"]}\n')
+    for device_report in report["devices"]:
+        if "kernels" in device_report:
+            _print_gpu(device_report)
             typer.echo()
-    features = [(name, "yes" if available else "no") for name, available in report.cpu_features.items()]
+    features = [(name, "yes" if available else "no") for name, available in report["cpu_features"].items()]
     print_table("CPU instruction sets", ["instruction set", "available"], features)
     typer.echo()
     print_table(
-        "Kernels of the CPU",
-        ["tensor type", "op", "kernel"],
-        [(row.tensor_type, row.op, row.kernel) for row in report.kernels],
+        "Kernels of the CPU", ["tensor type", "op", "kernel"], [tuple(row.values()) for row in report["kernels"]]
     )
     if loaded is not None:
         typer.echo(f"\n{loaded['runs_on']}")
@@ -86,7 +78,7 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
 
     if device == "auto":
         device = os.environ.get("ROCMFORGE_DEVICE") or device
-    check_device(device)
+    _rocmforge.check_device(device)
     if unknown := set(only) - set(PARTS):
         raise typer.BadParameter(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     with bar("Testing", unit="parts") as draw:
@@ -99,46 +91,46 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
         raise typer.Exit(1)
 
 
-def _print_gpu(device: UsableGpuReport) -> None:
+def _print_gpu(device: DeviceReport) -> None:
     """A row per tensor type with its kernel for each op, then a row per op of two types or of none."""
-    rows = device.kernels
-    problems = {row.problem for row in rows}
+    rows = device["kernels"]
+    problems = {row["problem"] for row in rows}
     if len(problems) == 1 and None not in problems:
         typer.echo(f"none of its kernels can be used: {problems.pop()}")
         return
-    typed = [row for row in rows if row.tensor_type is not None]
-    ops = list(dict.fromkeys(row.op for row in typed))
+    typed = [row for row in rows if row["tensor_type"] is not None]
+    ops = list(dict.fromkeys(row["op"] for row in typed))
     table = []
-    for name in dict.fromkeys(row.tensor_type for row in typed):
-        mine = {row.op: row for row in typed if row.tensor_type == name}
-        stored = mine[ops[0]].stored_as
+    for name in dict.fromkeys(row["tensor_type"] for row in typed):
+        mine = {row["op"]: row for row in typed if row["tensor_type"] == name}
+        stored = mine[ops[0]]["stored_as"]
         shown = name if stored == name else f"{name} (kept as {stored})"
         table.append([shown, *(_kernel(mine[op]) for op in ops), _code(mine.values())])
     print_table("Kernels of the GPU, weights", ["tensor type", *ops, "code"], table)
     typer.echo()
-    others = [row for row in rows if row.tensor_type is None]
-    table = [[row.op, _kernel(row), _code([row])] for row in others]
+    others = [row for row in rows if row["tensor_type"] is None]
+    table = [[row["op"], _kernel(row), _code([row])] for row in others]
     print_table("Kernels of the GPU, stacks of two types and activations", ["op", "kernel", "code"], table)
-    typer.echo(f"\nmatrix library of the vendor: {device.matrix_library}")
-    typer.echo(device.decode_steps)
+    typer.echo(f"\nmatrix library of the vendor: {device['matrix_library']}")
+    typer.echo(device["decode_steps"])
 
 
 def _kernel(row: GpuKernelReport) -> str:
     """Several kernels of one op in short: `matmul_q4_k_{n8,n16,n32,n64}`; with the matrix unit that their code uses."""
-    text, *others = row.kernels
+    text, *others = row["kernels"]
     if others:
-        parts = zip(*(name.split("_") for name in row.kernels), strict=False)
+        parts = zip(*(name.split("_") for name in row["kernels"]), strict=False)
         start = "".join(f"{part[0]}_" for part in itertools.takewhile(lambda part: len(set(part)) == 1, parts))
-        text = f"{start}{{{','.join(name.removeprefix(start) for name in row.kernels)}}}"
-    return text if row.matrix_unit is None else f"{text} ({row.matrix_unit})"
+        text = f"{start}{{{','.join(name.removeprefix(start) for name in row['kernels'])}}}"
+    return text if row["matrix_unit"] is None else f"{text} ({row['matrix_unit']})"
 
 
 def _code(rows: Iterable[GpuKernelReport]) -> str:
     """How the code of rows came about; the units are named where it did so in several ways."""
     units: dict[str, dict[str, None]] = {}
     for row in rows:
-        how = row.code or f"NOT USABLE: {row.problem}"
-        units.setdefault(how, {})[row.unit] = None
+        how = row["code"] or f"NOT USABLE: {row['problem']}"
+        units.setdefault(how, {})[row["unit"]] = None
     if len(units) == 1:
         return next(iter(units))
     return "; ".join(f"{', '.join(names)}: {how}" for how, names in units.items())

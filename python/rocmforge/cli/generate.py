@@ -9,11 +9,14 @@ import typer
 
 from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    BatchInvariantOption,
     ChatTemplateOption,
+    DeviceOption,
     JsonOption,
     MaxModelLenOption,
     MaxTokensOption,
     ModelOption,
+    ThreadsOption,
     model_path,
     print_json,
     print_speed,
@@ -22,7 +25,6 @@ from rocmforge.cli.common import (
     utf8,
     write,
 )
-from rocmforge.cli.device import DeviceSettings, opens_device
 from rocmforge.cli.sampling import (
     MinPOption,
     RepetitionPenaltyOption,
@@ -35,7 +37,6 @@ from rocmforge.cli.sampling import (
 from rocmforge.progress import is_terminal
 
 
-@opens_device
 def generate(
     prompt: Annotated[str | None, typer.Argument(help="Read from stdin if absent.", show_default=False)] = None,
     model: ModelOption = None,
@@ -55,8 +56,10 @@ def generate(
     seed: SeedOption = None,
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the generation; may be repeated.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the model's end token.")] = False,
-    settings: DeviceSettings,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
+    batch_invariant: BatchInvariantOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Complete a prompt (or answer it, with --chat), streaming the text.
@@ -76,7 +79,14 @@ def generate(
         **sampling.given(),
     )
     path = model_path(model)
-    llm = LLM(path, max_model_len=max_model_len, max_num_seqs=1, **settings)
+    llm = LLM(
+        path,
+        device=device,
+        num_threads=threads,
+        max_model_len=max_model_len,
+        max_num_seqs=1,
+        batch_invariant=batch_invariant,
+    )
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

@@ -1,11 +1,10 @@
 """`rocmforge inspect`."""
 
-import dataclasses
 from typing import Annotated, Any
 
 import typer
 
-import rocmforge
+from rocmforge._rocmforge import inspect_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, print_json, print_table
 from rocmforge.cli.summary import summarise
 
@@ -22,19 +21,22 @@ def inspect(
     json_output: JsonOption = False,
 ) -> None:
     """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
-    info = rocmforge.inspect(model)
+    report = inspect_gguf(model)
     if json_output:
-        print_json(dataclasses.replace(info, tensors=[]) if tensors is False else info)
+        if tensors is False:
+            report["tensors"] = []
+        print_json(report)
         return
-    summary = summarise(model, info)
-    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(info.tensors)))])
+    summary = summarise(model, report)
+    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(report["tensors"])))])
     typer.echo()
-    rows = [("GGUF version", info.version), *((key, _short(value)) for key, value in info.metadata.items())]
+    rows = [("GGUF version", report["version"]), *((key, _short(value)) for key, value in report["metadata"].items())]
     print_table("Metadata", ["key", "value"], rows)
     if tensors:
         typer.echo()
         rows_of_tensors = [
-            (tensor.name, " x ".join(map(str, tensor.shape)), tensor.type, tensor.bytes) for tensor in info.tensors
+            (tensor["name"], " x ".join(map(str, tensor["shape"])), tensor["type"], tensor["bytes"])
+            for tensor in report["tensors"]
         ]
         print_table("Tensors", ["name", "shape", "type", "bytes"], rows_of_tensors)
 

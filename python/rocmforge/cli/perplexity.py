@@ -8,20 +8,20 @@ import typer
 
 from rocmforge import LLM, RequestOutput, SamplingParams
 from rocmforge.cli.common import (
+    DeviceOption,
     JsonOption,
     ModelOption,
+    ThreadsOption,
     completed,
     fail,
     model_path,
     print_json,
 )
-from rocmforge.cli.device import DeviceSettings, opens_device
 from rocmforge.progress import is_terminal
 
 DEFAULT_CONTEXT = 512
 
 
-@opens_device
 def perplexity(
     file: Annotated[Path, typer.Argument(help="A text file in UTF-8.", show_default=False)],
     model: ModelOption = None,
@@ -29,7 +29,8 @@ def perplexity(
     context: Annotated[
         int | None, typer.Option("--context", "-c", min=2, help="Tokens per window; by default 512, or what fits.")
     ] = None,
-    settings: DeviceSettings,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Mean negative log-likelihood of a text, and its exponential, over windows that do not overlap."""
@@ -40,7 +41,7 @@ def perplexity(
     path = model_path(model)
     # One more than a window, for the one token that a request generates.
     length = None if context is None else context + 1
-    llm = LLM(path, max_model_len=length, enable_prefix_caching=False, **settings)
+    llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
     with llm:
         if is_terminal():
             typer.echo(llm.describe(), err=True)

@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import rocmforge
-from rocmforge import DoctorReport, ModelInfo, __version__
+from rocmforge import __version__
+from rocmforge._rocmforge import inspect_gguf
+from rocmforge.reports import DoctorReport, FileReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +52,15 @@ class ModelSummary:
         return [(name, str(value)) for name, value in rows if value is not None]
 
 
-def summarise(file: Path, info: ModelInfo) -> ModelSummary:
-    """From what `rocmforge.inspect` gives."""
-    metadata, tensors = info.metadata, info.tensors
+def summarise(file: Path, report: FileReport) -> ModelSummary:
+    """From what `inspect_gguf` gives."""
+    metadata, tensors = report["metadata"], report["tensors"]
     architecture = str(metadata.get("general.architecture", "unknown"))
     by_type: dict[str, int] = {}
     for tensor in tensors:
-        by_type[tensor.type] = by_type.get(tensor.type, 0) + tensor.bytes
+        by_type[tensor["type"]] = by_type.get(tensor["type"], 0) + tensor["bytes"]
     total = sum(by_type.values())
-    sizes = {tensor.name: tensor.bytes for tensor in tensors}
+    sizes = {tensor["name"]: tensor["bytes"] for tensor in tensors}
     # Of a table of embeddings a step reads a row, unless it is the output's matrix as well.
     rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
@@ -73,7 +74,7 @@ def summarise(file: Path, info: ModelInfo) -> ModelSummary:
     return ModelSummary(
         name=str(metadata.get("general.name", file.stem)),
         architecture=architecture,
-        parameters=sum(math.prod(tensor.shape) for tensor in tensors),
+        parameters=sum(math.prod(tensor["shape"]) for tensor in tensors),
         tensor_bytes=total,
         bytes_by_type=dict(sorted(by_type.items(), key=lambda item: -item[1])),
         layers=count("block_count"),
@@ -86,7 +87,7 @@ def summarise(file: Path, info: ModelInfo) -> ModelSummary:
 
 def model_summary(file: Path) -> ModelSummary:
     """Of a file."""
-    return summarise(file, rocmforge.inspect(file))
+    return summarise(file, inspect_gguf(file))
 
 
 def machine_line() -> str:
@@ -100,15 +101,15 @@ def machine_line() -> str:
 
 
 def gpu_lines(report: DoctorReport, *, taken: str) -> list[str]:
-    """Drivers and GPUs in what `rocmforge.doctor` gives, a line each; `taken` is said of the GPU that is used."""
+    """Drivers and GPUs in what `_rocmforge.doctor` gives, a line each; `taken` is said of the GPU that is used."""
     lines = []
-    for driver in report.gpu_drivers:
-        library = driver.library or f"none: {driver.problem}"
-        lines.append(f"driver for {driver.platform}: {library}")
-    for gpu in report.gpus:
-        kind = ", integrated" if gpu.integrated else ""
-        note = f", {taken}" if gpu.taken else ""
-        lines.append(f"GPU {gpu.device} of {gpu.platform}: {gpu.name} ({gpu.arch}{kind}){note}")
+    for driver in report["gpu_drivers"]:
+        library = driver["library"] or f"none: {driver['problem']}"
+        lines.append(f"driver for {driver['platform']}: {library}")
+    for gpu in report["gpus"]:
+        kind = ", integrated" if gpu["integrated"] else ""
+        note = f", {taken}" if gpu["taken"] else ""
+        lines.append(f"GPU {gpu['device']} of {gpu['platform']}: {gpu['name']} ({gpu['arch']}{kind}){note}")
     return lines
 
 

@@ -1,7 +1,6 @@
 """What `rocmforge --version` prints."""
 
-from rocmforge import __version__
-from rocmforge.diagnose import embedded_targets
+from rocmforge._rocmforge import __version__, embedded_targets
 
 
 def version_line() -> str:

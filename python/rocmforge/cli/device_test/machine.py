@@ -8,10 +8,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import rocmforge
+from rocmforge import _rocmforge
 from rocmforge.cli.device_test.outcome import FAILED, OK, Job, Outcome
 from rocmforge.cli.summary import gpu_lines, machine_line
-from rocmforge.reports import UsableGpuReport
 
 # Where the kernel says which driver it has; either may be missing.
 DRIVER_FILES = (Path("/sys/module/amdgpu/version"), Path("/proc/driver/nvidia/version"))
@@ -43,31 +42,28 @@ def amd_nodes(folder: Path = Path("/sys/class/kfd/kfd/topology/nodes")) -> list[
 
 def devices(job: Job) -> Outcome:
     """Every GPU that there is, and every kernel loaded onto the one that is tested."""
-    report = rocmforge.doctor(
-        device=job.device, progress=lambda done, total: job.watch(f"loading kernels, {done} of {total} units")
-    )
-    gpu = report.devices[1]
+    report = _rocmforge.doctor(job.device, lambda done, total: job.watch(f"loading kernels, {done} of {total} units"))
+    gpu = report["devices"][1]
     details = gpu_lines(report, taken="tested") + amd_nodes()
+    rows = gpu.get("kernels")
     figures: dict[str, Any] = {
-        "usable": False,
-        "detail": gpu.detail,
-        "gpus": report.gpus,
-        "gpu_drivers": report.gpu_drivers,
-        "matrix_library": None,
-        "decode_steps": None,
+        "usable": rows is not None,
+        "detail": gpu["detail"],
+        "gpus": report["gpus"],
+        "gpu_drivers": report["gpu_drivers"],
+        "matrix_library": gpu.get("matrix_library"),
+        "decode_steps": gpu.get("decode_steps"),
     }
-    if not isinstance(gpu, UsableGpuReport):
-        return Outcome(FAILED, gpu.detail, details, figures)
-    rows = gpu.kernels
-    how = Counter(re.sub(r" in [\d.]+ s$", "", row.code or "NOT USABLE") for row in rows)
-    problems = dict.fromkeys(f"{row.unit}: {row.problem}" for row in rows if row.problem is not None)
-    figures |= {"usable": True, "matrix_library": gpu.matrix_library, "decode_steps": gpu.decode_steps}
+    if rows is None:
+        return Outcome(FAILED, gpu["detail"], details, figures)
+    how = Counter(re.sub(r" in [\d.]+ s$", "", row["code"] or "NOT USABLE") for row in rows)
+    problems = dict.fromkeys(f"{row['unit']}: {row['problem']}" for row in rows if row["problem"] is not None)
     figures |= {"kernels": dict(how), "problems": list(problems)}
     details += [f"kernels: {', '.join(f'{count} {code}' for code, count in how.most_common())}"]
-    details += [f"matrix library of the vendor: {gpu.matrix_library}", gpu.decode_steps, *list(problems)[:5]]
-    unusable = sum(row.problem is not None for row in rows)
+    details += [f"matrix library of the vendor: {gpu['matrix_library']}", gpu["decode_steps"], *list(problems)[:5]]
+    unusable = sum(row["problem"] is not None for row in rows)
     note = f"; {unusable} of {len(rows)} rows of kernels cannot be used" if unusable else ""
-    return Outcome(FAILED if problems else OK, gpu.detail + note, details, figures)
+    return Outcome(FAILED if problems else OK, gpu["detail"] + note, details, figures)
 
 
 def scrubbed(value: Any) -> Any:

@@ -4,10 +4,9 @@ import functools
 import os
 import shutil
 import statistics
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from rocmforge import LLM, diagnose
+from rocmforge import LLM, _rocmforge
 from rocmforge.cli.bandwidth import read_bandwidth
 from rocmforge.cli.bench import decode_speed, prompt_speed
 from rocmforge.cli.device_test import made_up
@@ -48,26 +47,26 @@ def bandwidth(job: Job) -> Outcome:
         summary = f"memory read {read / 1e9:.1f} GB/s (numpy.sum of 512 MiB on {threads} threads, best of 5)"
         return Outcome(OK, summary, figures={"read": read})
     num_bytes = QUICK_BYTES if job.quick else DEVICE_BYTES
-    found = diagnose.device_bandwidth(job.device, num_bytes=num_bytes, host_bytes=min(num_bytes, HOST_BYTES))
+    found = _rocmforge.device_bandwidth(job.device, num_bytes=num_bytes, host_bytes=min(num_bytes, HOST_BYTES))
     summary = (
-        f"host to device {found.to_device / 1e9:.1f} GB/s, device to host {found.to_host / 1e9:.1f} GB/s, "
-        f"device memory read {found.read / 1e9:,.0f} GB/s, copied {found.on_device / 1e9:,.0f} GB/s"
+        f"host to device {found['to_device'] / 1e9:.1f} GB/s, device to host {found['to_host'] / 1e9:.1f} GB/s, "
+        f"device memory read {found['read'] / 1e9:,.0f} GB/s, copied {found['on_device'] / 1e9:,.0f} GB/s"
     )
     how = (
-        f"page-locked copies of {size(found.host_bytes)}; a kernel that only reads, over "
-        f"{size(found.device_bytes)}; a copy on the device, read and written bytes both counted; best of 5"
+        f"page-locked copies of {size(found['host_bytes'])}; a kernel that only reads, over "
+        f"{size(found['device_bytes'])}; a copy on the device, read and written bytes both counted; best of 5"
     )
-    return Outcome(OK, summary, [how], asdict(found))
+    return Outcome(OK, summary, [how], {**found})
 
 
 def launches(job: Job) -> Outcome:
     """From one launch to the next, and what a node of a graph takes."""
-    found = diagnose.device_launches(job.device, count=QUICK_LAUNCHES if job.quick else LAUNCHES)
+    found = _rocmforge.device_launches(job.device, count=QUICK_LAUNCHES if job.quick else LAUNCHES)
     summary = (
-        f"{1e6 * found.eager:.2f} us from launch to launch ({1e6 * found.call:.2f} us in the call), "
-        f"{1e6 * found.graph_node:.2f} us for a node of a graph, {1e6 * found.graph:.2f} us for a graph of one"
+        f"{1e6 * found['eager']:.2f} us from launch to launch ({1e6 * found['call']:.2f} us in the call), "
+        f"{1e6 * found['graph_node']:.2f} us for a node of a graph, {1e6 * found['graph']:.2f} us for a graph of one"
     )
-    return Outcome(OK, summary, [f"empty kernels, {found.launches:,} one by one; graphs of 1 and 300"], asdict(found))
+    return Outcome(OK, summary, [f"empty kernels, {found['launches']:,} one by one; graphs of 1 and 300"], {**found})
 
 
 def speed(job: Job) -> Outcome:

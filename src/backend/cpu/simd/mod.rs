@@ -71,14 +71,6 @@ impl Isa {
         })
     }
 
-    /// The one called `name`, or the best one where none is named.
-    ///
-    /// # Errors
-    /// As [`Isa::from_name`].
-    pub fn named_or_best(name: Option<&str>) -> Result<Self> {
-        name.map_or_else(|| Ok(Self::detect()), Self::from_name)
-    }
-
     /// For kernels with one form per instruction set.
     pub(super) fn level(self) -> Level {
         self.0

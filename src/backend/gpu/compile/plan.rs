@@ -1,5 +1,5 @@
-//! What is compiled: the units of the kernels' sources, as the table has them, and the generic targets. The build script
-//! includes this file and the table, so they use nothing of the crate.
+//! What is compiled: the units of the kernels' sources, as the table has them, and the generic targets. The build
+//! script includes this file and the table, so they use nothing of the crate.
 
 use super::table::{with_kernel_types, with_kernels};
 

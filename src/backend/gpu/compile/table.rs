@@ -35,8 +35,8 @@ pub(crate) use with_kernel_types;
 /// The kernels, by the file that they are in. After a file's name stand the models that need it (`Needed`) and what its
 /// kernels multiply on (`Multiplies`). A row of a file:
 ///
-/// - the constant by which Rust names the kernel. The kernel's own name is the same in lower case, or what follows `as`;
-///   behind it come the names of what it is compiled for (`Variant`);
+/// - the constant by which Rust names the kernel. The kernel's own name is the same in lower case, or what follows
+///   `as`; behind it come the names of what it is compiled for (`Variant`);
 /// - its argument struct in `args.h`;
 /// - what it is compiled for, once for each (`Per`);
 /// - the threads of a block (`Threads`);

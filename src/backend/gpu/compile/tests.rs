@@ -118,8 +118,8 @@ fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Sign
     Some(signatures.collect())
 }
 
-/// Every kernel of the sources is in the table and the reverse, for each type and pair, in the same block sizes and with
-/// the same arguments. The code objects are compared too, where there are any.
+/// Every kernel of the sources is in the table and the reverse, for each type and pair, in the same block sizes and
+/// with the same arguments. The code objects are compared too, where there are any.
 #[test]
 fn the_table_and_the_sources_have_the_same_kernels() {
     let mut expected: BTreeMap<String, Vec<Signature>> = BTreeMap::new();
