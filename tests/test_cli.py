@@ -401,6 +401,8 @@ def test_doctor_lists_the_kernels_of_a_gpu():
         "F32 activations"
     }
     shown = doctor_on_the_stand_in().splitlines()
+    assert gpu["tuned_as"] == "RDNA3 (estimated, not measured)"
+    assert "tuned as: RDNA3 (estimated, not measured)" in shown
     if rows["Q4_K", "product of 1 row"]["problem"] is not None:
         assert {row["code"] for row in rows.values()} == {None}
         assert any("none of its kernels can be used: " in line or "NOT USABLE: " in line for line in shown)

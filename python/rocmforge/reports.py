@@ -82,6 +82,8 @@ class DeviceReport(TypedDict):
 
     name: str
     detail: str
+    tuned_as: NotRequired[str]
+    """The family of GPUs whose numbers kernels are launched by, and whether they were measured."""
     kernels: NotRequired[list[GpuKernelReport]]
     matrix_library: NotRequired[str]
     decode_steps: NotRequired[str]

@@ -53,6 +53,8 @@ pub struct Gpu {
     pub index: u32,
     /// In a line.
     pub detail: String,
+    /// The family of GPUs whose numbers kernels are launched by, and whether they were measured.
+    pub tuned_as: String,
     pub kernels: Vec<KernelRow>,
     /// The vendor's matrix library and what it is used for, or why it is not.
     pub matrix_library: String,
@@ -85,7 +87,7 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
     })?;
     let (platform, index) = (properties.platform, properties.index);
     let (matrix_library, decode_steps) = (matrix_library(&device, &options), recorded_steps(&device, &options));
-    Ok(Gpu { platform, index, detail, kernels, matrix_library, decode_steps })
+    Ok(Gpu { platform, index, detail, tuned_as: device.tuned_as(), kernels, matrix_library, decode_steps })
 }
 
 /// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used.

@@ -57,6 +57,7 @@ enum DeviceReport {
     UsableGpu {
         name: &'static str,
         detail: String,
+        tuned_as: String,
         kernels: Vec<GpuKernelReport>,
         matrix_library: String,
         decode_steps: String,
@@ -171,6 +172,7 @@ impl From<Result<Gpu, String>> for DeviceReport {
             Ok(gpu) => Self::UsableGpu {
                 name: "gpu",
                 detail: gpu.detail,
+                tuned_as: gpu.tuned_as,
                 kernels: gpu.kernels.iter().map(GpuKernelReport::from).collect(),
                 matrix_library: gpu.matrix_library,
                 decode_steps: gpu.decode_steps,

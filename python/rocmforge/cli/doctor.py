@@ -92,7 +92,8 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
 
 
 def _print_gpu(device: DeviceReport) -> None:
-    """A row per tensor type with its kernel for each op, then a row per op of two types or of none."""
+    """Whose tuning, a row per tensor type with its kernel for each op, then a row per op of two types or of none."""
+    typer.echo(f"tuned as: {device['tuned_as']}")
     rows = device["kernels"]
     problems = {row["problem"] for row in rows}
     if len(problems) == 1 and None not in problems:

@@ -5,7 +5,6 @@ use super::DevicePtr;
 use super::args::Format;
 use super::buffer::Buffer;
 use super::launcher::Launcher;
-use super::tuning;
 use super::vendor::blas::{self, VendorBlas};
 
 /// The library, and the device memory that its products need.
@@ -51,6 +50,6 @@ impl Compute {
 
     /// The format in which a product takes its activations, `on_units` being that of the matrix kernels.
     pub fn activation_format(&self, on_units: Option<Format>, rows: usize) -> Format {
-        tuning::activation_format(on_units, rows, self.launcher.batch_invariant(), self.library_rows())
+        self.launcher.tuning().activation_format(on_units, rows, self.library_rows())
     }
 }

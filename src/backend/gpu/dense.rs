@@ -1,7 +1,7 @@
 //! Weights dequantised for the vendor's matrix library: how many bytes they take, and which are worth keeping.
 
 use super::buffer::{TILE_COLS, TILE_ROWS};
-use super::tuning::VENDOR_WEIGHTS_BYTES;
+use super::plans::VENDOR_WEIGHTS_BYTES;
 use crate::backend::LinearPart;
 
 /// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.

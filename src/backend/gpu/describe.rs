@@ -1,23 +1,23 @@
 //! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
 
 use super::graphs::{Graphs, Usable};
+use super::tuning::Tuning;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
-use crate::config::GpuOptions;
 use crate::quant::GgmlType;
 
 /// One sentence per matter, in a line.
 pub fn describe(
     properties: &DeviceProperties,
+    tuning: &Tuning,
     kernels: &Kernels,
     types: &[(KernelType, GgmlType)],
-    options: &GpuOptions,
     long_prompts: &str,
     graphs: &Graphs,
 ) -> String {
     let types: Vec<_> = types.iter().map(|&(ty, file_type)| of_type(kernels, ty, file_type)).collect();
     let origin = kernels.origin(Unit::plain("rows.hip")).map_or_else(String::new, |o| origin(&o));
     format!(
-        "{} ({}, {}), {} multiprocessors; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
+        "{} ({}, {}), {} multiprocessors, tuned as {tuning}; norms, rope, attention, sampling: {origin}; linear: {}; long prompts: {long_prompts}; {}{}{}",
         properties.name,
         properties.arch,
         properties.driver,
@@ -28,7 +28,7 @@ pub fn describe(
             0 => String::new(),
             some => format!(", but the {some} largest op by op: graphs take more memory than is left for them"),
         },
-        if options.batch_invariant { "; batch-invariant" } else { "" },
+        if tuning.is_batch_invariant() { "; batch-invariant" } else { "" },
     )
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::driver::{self, DeviceProperties, Driver, DriverError, Failure, MemoryInfo, Outcome, Survey};
+use super::tuning::Tuning;
 use crate::backend::host_memory::HostMemory;
 use crate::config::GpuOptions;
 use crate::{Error, Result};
@@ -22,6 +23,8 @@ struct Inner {
     host: HostMemory,
     /// How messages call it.
     label: String,
+    /// That of its family.
+    tuning: &'static Tuning,
     /// Allocations made, and bytes held now, on the device.
     allocations: AtomicU64,
     allocated_bytes: AtomicU64,
@@ -50,11 +53,13 @@ impl Device {
     }
 
     pub(super) fn on_host(driver: Box<dyn Driver>, host: HostMemory) -> Self {
-        let label = driver.properties().label();
+        let properties = driver.properties();
+        let (label, tuning) = (properties.label(), Tuning::of(properties));
         let inner = Inner {
             driver,
             host,
             label,
+            tuning,
             allocations: AtomicU64::new(0),
             allocated_bytes: AtomicU64::new(0),
             failed_release: Mutex::new(None),
@@ -70,6 +75,19 @@ impl Device {
     /// How messages call the device: its index, name and architecture.
     pub fn label(&self) -> &str {
         &self.inner.label
+    }
+
+    /// Whose numbers kernels are launched by, for reports, and whether they were measured.
+    pub fn tuned_as(&self) -> String {
+        self.inner.tuning.to_string()
+    }
+
+    /// The numbers of its family of GPUs, in the mode that is asked for.
+    pub(super) fn tuning(&self, options: &GpuOptions) -> Tuning {
+        match options.batch_invariant {
+            true => self.inner.tuning.batch_invariant(),
+            false => *self.inner.tuning,
+        }
     }
 
     pub fn memory_info(&self) -> Result<MemoryInfo> {

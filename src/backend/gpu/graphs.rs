@@ -5,10 +5,10 @@
 
 use std::collections::HashMap;
 
+use super::buckets::bucket;
 use super::checks::Check;
 use super::rehearsal::Wanted;
 use super::step::StepInputs;
-use super::tuning::bucket;
 use super::{DeviceProperties, Function, Graph, Kernels, Stream, replay};
 use crate::batch::Batch;
 use crate::config::{GpuOptions, Platform};

@@ -2,6 +2,7 @@
 
 use super::functions::Functions;
 use super::kernel::{Kernel, Variant};
+use super::tuning::Tuning;
 use super::{Function, KernelArgs, Stream};
 use crate::Result;
 
@@ -9,14 +10,13 @@ pub struct Launcher {
     stream: Stream,
     functions: Functions,
     multiprocessors: u32,
-    /// Results may not depend on what they are computed with: every plan is then the same for any number of rows.
-    batch_invariant: bool,
+    tuning: Tuning,
 }
 
 impl Launcher {
-    pub fn new(stream: Stream, functions: Functions, batch_invariant: bool) -> Self {
+    pub fn new(stream: Stream, functions: Functions, tuning: Tuning) -> Self {
         let multiprocessors = stream.device().properties().multiprocessors;
-        Self { stream, functions, multiprocessors, batch_invariant }
+        Self { stream, functions, multiprocessors, tuning }
     }
 
     pub fn stream(&self) -> &Stream {
@@ -40,8 +40,9 @@ impl Launcher {
         self.multiprocessors
     }
 
-    pub fn batch_invariant(&self) -> bool {
-        self.batch_invariant
+    /// Every plan of a launch is made of these numbers.
+    pub fn tuning(&self) -> &Tuning {
+        &self.tuning
     }
 
     /// Queues a kernel, with the arguments that the table says it takes.

@@ -11,11 +11,12 @@ use super::functions::{self, Functions};
 use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
+use super::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use super::select;
 use super::self_test::Sample;
 use super::stacks::{Layout, device_type};
 use super::step::StepInputs;
-use super::tuning::{self, NUM_COUNTERS, PARTIAL_BYTES};
+use super::tuning::Tuning;
 use super::upload::Uploader;
 use super::vendor::blas::VendorBlas;
 use super::{Device, DeviceBuffer, DevicePtr, KernelType, Kernels, Stream};
@@ -39,6 +40,7 @@ pub struct GpuLoader {
     uploader: Option<Uploader>,
     device: Device,
     options: GpuOptions,
+    tuning: Tuning,
     kernels: Kernels,
     limits: StepLimits,
     /// Everything that was allocated, kept for the backend.
@@ -87,6 +89,7 @@ impl GpuLoader {
             blas: None,
             library_problem: None,
             dense: Arena::default(),
+            tuning: device.tuning(options),
             device,
             options: options.clone(),
             limits,
@@ -423,7 +426,7 @@ impl Loader for GpuLoader {
         let caches = self.cache.iter().map(|spec| (spec.dtype, spec.head_dim));
         let functions = Functions::load(&self.kernels, &types, caches, self.has_experts)?;
         let stream = Stream::new(&self.device)?;
-        let inputs = StepInputs::new(&self.device, self.limits, self.options.batch_invariant)?;
+        let inputs = StepInputs::new(&self.device, self.limits, self.tuning)?;
 
         let conversion = Self::buffer_bytes(self.conversion_rows(self.uploaded_types()), self.max_cols);
         let counters = 4 * NUM_COUNTERS as u64;
@@ -436,13 +439,13 @@ impl Loader for GpuLoader {
         self.ledger.scratch += select::device_bytes(&self.limits);
 
         let library_bytes = if self.blas.is_some() { self.library_bytes(self.max_cols) } else { 0 };
-        let library = match self.blas.take() {
-            Some(blas) => {
+        let library = match self.blas.take().zip(self.tuning.library) {
+            Some((blas, rows)) => {
                 let weights = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
                 let weights_bytes = self.library_weights_bytes(self.max_cols);
                 let workspace = weights.offset(weights_bytes);
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
-                let least_rows = tuning::library_rows(all_16_bit, self.dense.bytes() > 0);
+                let least_rows = rows.least(all_16_bit, self.dense.bytes() > 0);
                 Some(Library { blas, weights, weights_bytes, workspace, least_rows, refusal: None })
             }
             None => None,
@@ -452,7 +455,7 @@ impl Loader for GpuLoader {
         let common = common_format(self.uploaded_types());
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
-        let launcher = Launcher::new(stream, functions, self.options.batch_invariant);
+        let launcher = Launcher::new(stream, functions, self.tuning);
         let workspace = Workspace {
             partial: workspace,
             counters: counters_ptr,

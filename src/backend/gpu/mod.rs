@@ -6,6 +6,7 @@
 mod arena;
 mod args;
 mod backend;
+mod buckets;
 mod buffer;
 mod checks;
 mod child;
@@ -32,6 +33,7 @@ mod module;
 mod ops;
 #[cfg(test)]
 mod ownership_tests;
+mod plans;
 mod queue;
 mod rehearsal;
 mod rehearse;

@@ -5,7 +5,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::tuning::{self, DecodePlan};
+use super::buckets::buckets;
+use super::tuning::Tuning;
 use crate::batch::{Batch, GroupTables};
 
 /// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
@@ -27,7 +28,7 @@ pub type AttentionShape = [u32; 3];
 
 /// What is left for graphs, of steps of up to `most_rows` rows, beside everything else.
 pub fn room(most_rows: usize) -> u64 {
-    PIECE_BYTES + tuning::buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
+    PIECE_BYTES + buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
 }
 
 /// How far it has come.
@@ -59,12 +60,14 @@ pub fn wanted(
     most_rows: usize,
     longest: u32,
     shapes: &[AttentionShape],
-    plan: impl Fn(u32, AttentionShape, u32) -> DecodePlan,
+    tuning: &Tuning,
+    multiprocessors: u32,
 ) -> Vec<Wanted> {
-    let most_splits = tuning::context_splits(longest);
+    let plan = |rows, shape, splits| tuning.attention_decode(rows, shape, multiprocessors, splits);
+    let most_splits = tuning.context_splits(longest);
     let splits = MOST_SPLITS.into_iter().filter(|&splits| splits <= most_splits);
     let mut all: Vec<Wanted> = Vec::new();
-    for rows in tuning::buckets(most_rows) {
+    for rows in buckets(most_rows) {
         for splits in splits.clone() {
             let plans = |splits| shapes.iter().map(|&shape| plan(rows as u32, shape, splits)).collect::<Vec<_>>();
             match all.last_mut().filter(|last| last.rows == rows && plans(last.context_splits[0]) == plans(splits)) {
@@ -79,8 +82,8 @@ pub fn wanted(
 /// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block of
 /// each KV group.
 pub fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
-    let &Contexts { longest, block_size, groups } = contexts;
-    let context = splits.saturating_mul(tuning::LEAST_SPLIT).min(longest).max(1);
+    let &Contexts { longest, split_tokens, block_size, groups } = contexts;
+    let context = splits.saturating_mul(split_tokens).min(longest).max(1);
     let rows = rows as u32;
     let contexts = std::iter::once(context).chain((1..rows).map(|_| 1));
     let blocks = (context as usize).div_ceil(block_size) as u32;
@@ -104,6 +107,8 @@ pub fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
 pub struct Contexts {
     /// Tokens of the longest one.
     pub longest: u32,
+    /// Tokens of a split.
+    pub split_tokens: u32,
     /// Tokens of a block.
     pub block_size: usize,
     /// KV groups.
@@ -114,31 +119,34 @@ pub struct Contexts {
 mod tests {
     use super::*;
     use crate::backend::check_batch::validate_batch;
+    use crate::backend::gpu::tuning::hopper;
 
     /// Of an 8B model on 132 multiprocessors: attention goes in so many ways, of 84 numbers of rows and splits.
     #[test]
     fn steps_that_are_launched_alike_are_recorded_once() {
-        let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, false);
-        let all = wanted(256, 1 << 17, &[[32, 8, 128]], plan);
+        let tuning = &hopper::TUNING;
+        let all = wanted(256, 1 << 17, &[[32, 8, 128]], tuning, 132);
         assert_eq!(all.len(), 33);
         assert_eq!(all.iter().map(|wanted| wanted.context_splits.len()).sum::<usize>(), 84);
         assert!(all.is_sorted_by_key(|wanted| wanted.rows));
         assert_eq!(all[0], Wanted { rows: 1, context_splits: vec![1, 2] });
         assert_eq!(all[32], Wanted { rows: 256, context_splits: MOST_SPLITS.to_vec() });
         // Short contexts, few sequences.
-        assert_eq!(wanted(3, 100, &[[32, 8, 128]], plan).iter().map(|w| w.rows).collect::<Vec<_>>(), [1, 2, 3]);
-        let invariant = |rows, shape, splits| tuning::decode_plan(rows, shape, 132, splits, true);
-        assert_eq!(wanted(256, 1 << 17, &[[32, 8, 128]], invariant).len(), 14);
+        assert_eq!(wanted(3, 100, &[[32, 8, 128]], tuning, 132).iter().map(|w| w.rows).collect::<Vec<_>>(), [1, 2, 3]);
+        let invariant = tuning.batch_invariant();
+        assert_eq!(wanted(256, 1 << 17, &[[32, 8, 128]], &invariant, 132).len(), 14);
     }
 
     #[test]
     fn batches_are_split_as_wanted_and_stay_in_the_first_block() {
+        let tuning = &hopper::TUNING;
         for (rows, splits, longest) in [(1, 1, 16), (7, 8, 1000), (256, 32, 1 << 17), (3, 16, 2000)] {
-            let batch = batch(rows, splits, &Contexts { longest, block_size: 16, groups: 2 });
+            let contexts = Contexts { longest, split_tokens: tuning.attention.split_tokens, block_size: 16, groups: 2 };
+            let batch = batch(rows, splits, &contexts);
             validate_batch(&batch).unwrap();
             assert_eq!(batch.num_tokens(), rows);
             let most = batch.context_lens.iter().copied().max().unwrap();
-            assert!(most <= longest && tuning::context_splits(most) == splits, "{most}");
+            assert!(most <= longest && tuning.context_splits(most) == splits, "{most}");
             for group in 0..2 {
                 let table = batch.block_table(group, 0);
                 assert_eq!((table.len(), table.iter().max()), ((most as usize).div_ceil(16), Some(&0)));

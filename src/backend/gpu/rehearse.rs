@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use super::backend::GpuBackend;
 use super::rehearsal::{Contexts, GRAPH_BYTES, Recording, Rehearsal, batch, room, wanted};
-use super::tuning;
 use crate::backend::StepOps;
 use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
@@ -18,7 +17,8 @@ impl GpuBackend {
         let full = self.cache.iter().filter(|spec| spec.kind == GroupKind::Full).map(|spec| spec.num_blocks);
         let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
         let longest = u32::try_from(longest).ok().filter(|&longest| longest > 0)?;
-        Some(Contexts { longest, block_size: cache.block_size, groups: limits.groups })
+        let split_tokens = self.compute.launcher.tuning().attention.split_tokens;
+        Some(Contexts { longest, split_tokens, block_size: cache.block_size, groups: limits.groups })
     }
 
     /// Runs and records steps until all that are wanted are there.
@@ -69,9 +69,9 @@ impl GpuBackend {
                 self.compute.launcher.stream().synchronize()?;
                 let longest = self.contexts().map_or(1, |contexts| contexts.longest);
                 let launcher = &self.compute.launcher;
-                let (sms, invariant) = (launcher.multiprocessors(), launcher.batch_invariant());
-                let plan = |rows, shape, splits| tuning::decode_plan(rows, shape, sms, splits, invariant);
-                let waiting = wanted(self.inputs.most_decodes(), longest, &self.attention_shapes, plan);
+                let (tuning, multiprocessors) = (launcher.tuning(), launcher.multiprocessors());
+                let most_rows = self.inputs.most_decodes();
+                let waiting = wanted(most_rows, longest, &self.attention_shapes, tuning, multiprocessors);
                 self.rehearsal = Rehearsal::Recording(Recording {
                     waiting: waiting.into(),
                     begun: Instant::now(),

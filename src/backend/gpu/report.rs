@@ -5,8 +5,9 @@ use super::compile::plan::Per;
 use super::compile::{MatrixUnit, Origin};
 use super::kernel::{GEMV, MATMUL, MATMUL_EXPERTS, Row, Subject, TABLE, Variant};
 use super::stacks::device_type;
+use super::tuning::Tuning;
 use super::vendor::{self, blas::VendorBlas};
-use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit, tuning};
+use super::{Device, EXPERT_RUNS, KernelId, KernelType, Kernels, MATMUL_ROWS, Stream, Unit};
 use super::{describe, graphs};
 use crate::config::GpuOptions;
 use crate::quant::{GgmlType, can_dequantize};
@@ -50,8 +51,9 @@ pub fn kernel_rows(
         }
     }
     let types = GgmlType::ALL.iter().filter(|&&ty| can_dequantize(ty));
-    let of_types = types.flat_map(|&ty| of_type(ty, options));
-    let pairs = if options.batch_invariant { &[][..] } else { &KernelType::PAIRS[..] };
+    let tuning = device.tuning(options);
+    let of_types = types.flat_map(|&ty| of_type(ty, &tuning));
+    let pairs = if tuning.matmul.most_pair_rows > 0 { &KernelType::PAIRS[..] } else { &[] };
     let of_pairs = pairs.iter().flat_map(|&pair| of_pair(pair));
     let all = of_types.chain(of_pairs).chain(of_activations());
     Ok(all.map(|(weights, op, ids)| look_up(&kernels, weights, op, &ids)).collect())
@@ -70,17 +72,17 @@ fn ids_of(row: &Row, subject: Subject) -> Vec<KernelId> {
     variants.map(|variant| row.id(variant)).collect()
 }
 
-fn of_type(file_type: GgmlType, options: &GpuOptions) -> impl Iterator<Item = Wanted> {
+fn of_type(file_type: GgmlType, tuning: &Tuning) -> impl Iterator<Item = Wanted> {
     let ty = device_type(file_type);
     let most = MATMUL_ROWS.into_iter().max().unwrap_or(1);
     listed(&[Per::Type]).map(move |(row, op)| {
         // Which kernel a product goes to depends on its rows and on the mode.
         let ids = if row.is(GEMV) {
-            product(ty, 1..=1, options)
+            product(ty, 1..=1, tuning)
         } else if row.is(MATMUL) {
-            product(ty, 2..=most, options)
+            product(ty, 2..=most, tuning)
         } else if row.is(MATMUL_EXPERTS) {
-            expert_products(ty, options)
+            expert_products(ty, tuning)
         } else {
             ids_of(row, Subject::Type(ty))
         };
@@ -89,15 +91,13 @@ fn of_type(file_type: GgmlType, options: &GpuOptions) -> impl Iterator<Item = Wa
 }
 
 /// The kernels that products of so many rows are launched with, each once. Which one it is depends on the rows alone.
-fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, options: &GpuOptions) -> Vec<KernelId> {
-    let invariant = options.batch_invariant;
+fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, tuning: &Tuning) -> Vec<KernelId> {
     let mut ids = Vec::new();
     for rows in rows {
-        let format = tuning::activation_format(ty.matmul_format(), rows as usize, invariant, None);
-        let id = match (format.is_f32(), invariant) {
-            (true, _) => GEMV.id(ty),
-            (false, true) => MATMUL.id(Variant::with_rows(ty, tuning::invariant_matmul(rows, 1).n)),
-            (false, false) => MATMUL.id(Variant::with_rows(ty, tuning::matmul(rows, 1, 1, 1).n)),
+        let format = tuning.activation_format(ty.matmul_format(), rows as usize, None);
+        let id = match format.is_f32() {
+            true => GEMV.id(ty),
+            false => MATMUL.id(Variant::with_rows(ty, tuning.matmul(rows, 1, 1, 1).n)),
         };
         if !ids.contains(&id) {
             ids.push(id);
@@ -107,11 +107,8 @@ fn product(ty: KernelType, rows: std::ops::RangeInclusive<u32>, options: &GpuOpt
 }
 
 /// The kernels that products of many rows by experts are launched with; few rows go where a single row goes.
-fn expert_products(ty: KernelType, options: &GpuOptions) -> Vec<KernelId> {
-    let runs = EXPERT_RUNS.into_iter().filter(|&run| {
-        let pairs = run as usize;
-        tuning::expert_run(pairs, 1, options.batch_invariant) == Some(run)
-    });
+fn expert_products(ty: KernelType, tuning: &Tuning) -> Vec<KernelId> {
+    let runs = EXPERT_RUNS.into_iter().filter(|&run| tuning.expert_run(run as usize, 1) == Some(run));
     match ty.matmul_format() {
         Some(_) => runs.map(|run| MATMUL_EXPERTS.id(Variant::with_rows(ty, run))).collect(),
         None => vec![GEMV.id(ty)],
@@ -163,17 +160,18 @@ pub fn recorded_steps(device: &Device, options: &GpuOptions) -> String {
 
 /// The vendor's matrix library and what it is used for, or why it is not.
 pub fn matrix_library(device: &Device, options: &GpuOptions) -> String {
-    if let Err(reason) = vendor::wanted(options, device.properties()) {
-        return format!("not used: {reason}");
-    }
+    let rows = match vendor::wanted(options, device.properties(), &device.tuning(options)) {
+        Ok(rows) => rows,
+        Err(reason) => return format!("not used: {reason}"),
+    };
     match VendorBlas::locate(device, options) {
         Ok(library) => format!(
             "{}, if it is right with the shapes of the model: products of {} rows and more with 16-bit weights; with others of {} and more where memory allows to keep \
              them dequantised, else of {} and more",
             library.canonicalize().unwrap_or(library).display(),
-            tuning::library_rows(true, true),
-            tuning::library_rows(false, true),
-            tuning::library_rows(false, false),
+            rows.rows_16_bit,
+            rows.rows_kept,
+            rows.rows_dequantised,
         ),
         Err(problem) => format!("none, so products of any number of rows use the kernels above: {problem}"),
     }

@@ -11,7 +11,7 @@ use super::compute::Compute;
 use super::kernel::{ARGMAX, ONCE, TOP_K};
 use super::launcher::Launcher;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream, tuning};
+use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
@@ -148,11 +148,7 @@ impl Results {
         places: &Places,
     ) -> Result<()> {
         let (launcher, workspace) = (&compute.launcher, &compute.workspace);
-        // How a row's sum comes about must not depend on how many rows there are in batch-invariant mode.
-        let share = match launcher.batch_invariant() {
-            true => cols.max(1),
-            false => tuning::argmax_share(num_rows, cols, launcher.multiprocessors()),
-        };
+        let share = launcher.tuning().argmax_share(num_rows, cols, launcher.multiprocessors());
         let args = ArgmaxArgs {
             logits,
             tokens: self.at(places.tokens),

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
 use super::buffer::count;
 use super::checks::Check;
-use super::tuning::{LEAST_PREFILL_ROWS, context_splits, prefill_rows};
+use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
 use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
@@ -32,9 +32,9 @@ struct Sizes {
 
 impl Sizes {
     /// Those of the largest step.
-    fn largest(limits: &StepLimits, by_token: bool) -> Self {
+    fn largest(limits: &StepLimits, tuning: &Tuning) -> Self {
         let StepLimits { tokens, seqs, logits_rows, groups, .. } = *limits;
-        let attention_seqs = if by_token { tokens } else { seqs };
+        let attention_seqs = if tuning.attention.by_token { tokens } else { seqs };
         let (copies, table_entries) = (limits.copies(), limits.table_entries());
         Self { tokens, seqs, attention_seqs, logits_rows, groups, copies, table_entries }
     }
@@ -100,10 +100,9 @@ pub struct StepInputs {
     limits: StepLimits,
     /// Of the step that was begun last.
     layout: Layout,
-    /// Each token is a sequence of its own to attention: its result then comes about in one way, whatever its chunk.
-    by_token: bool,
-    /// Rows of an item of prefill.
-    prefill_rows: usize,
+    /// Where it says `by_token`, each token is a sequence of its own to attention: its result then comes about in one
+    /// way, whatever its chunk.
+    tuning: Tuning,
     device: DeviceBuffer,
     host: HostBuffer,
     host_on_device: DevicePtr,
@@ -169,15 +168,14 @@ pub unsafe fn launch_copy(
 }
 
 impl StepInputs {
-    pub fn new(device: &Device, limits: StepLimits, by_token: bool) -> Result<Self> {
-        let layout = Layout::new(Sizes::largest(&limits, by_token));
+    pub fn new(device: &Device, limits: StepLimits, tuning: Tuning) -> Result<Self> {
+        let layout = Layout::new(Sizes::largest(&limits, &tuning));
         let bytes = 4 * layout.end;
         let host = HostBuffer::new(device, COPY_HEADER + bytes)?;
         Ok(Self {
             limits,
             layout,
-            by_token,
-            prefill_rows: prefill_rows(device.properties().platform),
+            tuning,
             device: DeviceBuffer::new(device, bytes as u64)?,
             host_on_device: host.on_device()?,
             host,
@@ -237,13 +235,14 @@ impl StepInputs {
             && !groups.is_empty()
             && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
+        let by_token = self.tuning.attention.by_token;
 
         // Of a batch of single rows, `padded` alone says where everything is.
         let seqs_there = if pure_decode { padded } else { seqs };
         self.layout = Layout::new(Sizes {
             tokens: padded,
             seqs: seqs_there,
-            attention_seqs: if self.by_token { padded } else { seqs_there },
+            attention_seqs: if by_token { padded } else { seqs_there },
             logits_rows: if pure_decode { padded } else { rows },
             // A recorded step finds everything in its place, whatever groups the batch has.
             groups: limits.groups,
@@ -277,7 +276,7 @@ impl StepInputs {
         for (i, group) in groups.iter().enumerate() {
             let start_of = |seq: usize| tables + group.cu_blocks[seq];
             let at = at.block_start + i * at.block_start_of_group;
-            match self.by_token {
+            match by_token {
                 true => {
                     let rows = (0..seqs).flat_map(|seq| batch.tokens_of(seq).map(move |_| seq));
                     words.put(at, rows.map(start_of).chain(padding(0)));
@@ -289,7 +288,7 @@ impl StepInputs {
 
         self.tiles.clear();
         let mut decode_items = 0;
-        if self.by_token {
+        if by_token {
             words.put(at.q_start, 0..=padded as u32);
             words.put(at.context_lens, batch.positions.iter().map(|position| position + 1).chain(padding(0)));
             words.put(at.decode_items, 0..padded as u32);
@@ -297,6 +296,7 @@ impl StepInputs {
         } else {
             words.put(at.q_start, batch.cu_seqlens_q.iter().copied().chain(tokens as u32 + 1..=padded as u32));
             words.put(at.context_lens, batch.context_lens.iter().copied().chain(padding(0)));
+            let prefill_rows = self.tuning.attention.prefill_rows;
             for seq in 0..seqs {
                 let rows_of = batch.tokens_of(seq);
                 match rows_of.len() {
@@ -305,9 +305,9 @@ impl StepInputs {
                         decode_items += 1;
                     }
                     rows => {
-                        let end = |first: usize| rows_of.start + rows.min(first + self.prefill_rows);
+                        let end = |first: usize| rows_of.start + rows.min(first + prefill_rows);
                         let tile = |first| (batch.positions[end(first) - 1], seq as u32, first as u32);
-                        self.tiles.extend((0..rows).step_by(self.prefill_rows).map(tile));
+                        self.tiles.extend((0..rows).step_by(prefill_rows).map(tile));
                     }
                 }
             }
@@ -323,7 +323,7 @@ impl StepInputs {
             tokens,
             decode_items,
             prefill_items: self.tiles.len(),
-            context_splits: context_splits(longest),
+            context_splits: self.tuning.context_splits(longest),
             pure_decode,
         };
         self.checked.clear();
@@ -419,6 +419,6 @@ impl StepInputs {
 }
 
 /// Bytes of the largest step, for budgeting.
-pub fn device_bytes(limits: &StepLimits, by_token: bool) -> u64 {
-    4 * Layout::new(Sizes::largest(limits, by_token)).end as u64
+pub fn device_bytes(limits: &StepLimits, tuning: &Tuning) -> u64 {
+    4 * Layout::new(Sizes::largest(limits, tuning)).end as u64
 }

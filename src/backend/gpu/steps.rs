@@ -111,7 +111,13 @@ impl Backend for GpuBackend {
             (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
             (None, None) => "matmul".to_owned(),
         };
-        let (properties, options) = (self.device.properties(), &self.options);
-        describe(properties, &self.kernels, &self.types, options, &long_prompts, &self.graphs)
+        describe(
+            self.device.properties(),
+            self.compute.launcher.tuning(),
+            &self.kernels,
+            &self.types,
+            &long_prompts,
+            &self.graphs,
+        )
     }
 }

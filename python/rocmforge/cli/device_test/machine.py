@@ -51,6 +51,7 @@ def devices(job: Job) -> Outcome:
         "detail": gpu["detail"],
         "gpus": report["gpus"],
         "gpu_drivers": report["gpu_drivers"],
+        "tuned_as": gpu.get("tuned_as"),
         "matrix_library": gpu.get("matrix_library"),
         "decode_steps": gpu.get("decode_steps"),
     }
@@ -60,7 +61,8 @@ def devices(job: Job) -> Outcome:
     problems = dict.fromkeys(f"{row['unit']}: {row['problem']}" for row in rows if row["problem"] is not None)
     figures |= {"kernels": dict(how), "problems": list(problems)}
     details += [f"kernels: {', '.join(f'{count} {code}' for code, count in how.most_common())}"]
-    details += [f"matrix library of the vendor: {gpu['matrix_library']}", gpu["decode_steps"], *list(problems)[:5]]
+    details += [f"tuned as: {gpu['tuned_as']}", f"matrix library of the vendor: {gpu['matrix_library']}"]
+    details += [gpu["decode_steps"], *list(problems)[:5]]
     unusable = sum(row["problem"] is not None for row in rows)
     note = f"; {unusable} of {len(rows)} rows of kernels cannot be used" if unusable else ""
     return Outcome(FAILED if problems else OK, gpu["detail"] + note, details, figures)

@@ -2,8 +2,8 @@
 
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
+use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::gpu::stacks::{device_type, part_bytes};
-use crate::backend::gpu::tuning::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
 use crate::{Error, Result};
@@ -62,7 +62,7 @@ impl GpuLoader {
     /// What `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
-        let step = step::device_bytes(&self.limits, self.options.batch_invariant) + select::device_bytes(&self.limits);
+        let step = step::device_bytes(&self.limits, &self.tuning) + select::device_bytes(&self.limits);
         let vendor = if self.blas.is_some() { self.library_bytes(max_cols) } else { 0 };
         let workspace = vendor + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
         conversion.saturating_add(workspace + self.graph_bytes())

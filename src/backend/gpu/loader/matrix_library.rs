@@ -7,7 +7,8 @@ use super::{GpuLoader, aligned, stacks};
 use crate::backend::Upload;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::dense::kept_bytes;
-use crate::backend::gpu::tuning::VENDOR_WEIGHTS_BYTES;
+use crate::backend::gpu::plans::VENDOR_WEIGHTS_BYTES;
+use crate::backend::gpu::tuning::LibraryRows;
 use crate::backend::gpu::vendor;
 use crate::backend::gpu::vendor::blas::{self, VendorBlas};
 use crate::error::shortage;
@@ -23,18 +24,14 @@ impl GpuLoader {
         aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
     }
 
-    /// The vendor's matrix library, if it is to serve and is there.
-    fn locate_library(&self) -> Option<PathBuf> {
-        if let Err(reason) = vendor::wanted(&self.options, self.device.properties()) {
-            tracing::info!("long prompts use our own matrix kernels: {reason}");
-            return None;
-        }
-        let located = VendorBlas::locate(&self.device, &self.options);
-        located
-            .inspect_err(|problem| {
-                tracing::info!("no matrix library, so long prompts use our own kernels: {problem}");
-            })
-            .ok()
+    /// The vendor's matrix library, if it is to serve and is there, and from how many rows on it serves.
+    fn locate_library(&self) -> Option<(PathBuf, LibraryRows)> {
+        let rows = vendor::wanted(&self.options, self.device.properties(), &self.tuning)
+            .inspect_err(|reason| tracing::info!("long prompts use our own matrix kernels: {reason}"))
+            .ok()?;
+        let located = VendorBlas::locate(&self.device, &self.options)
+            .inspect_err(|problem| tracing::info!("no matrix library, so long prompts use our own kernels: {problem}"));
+        Some((located.ok()?, rows))
     }
 
     /// Opens the vendor's matrix library if it is to serve and `spare` bytes are enough for it, and tries it with the
@@ -42,13 +39,13 @@ impl GpuLoader {
     /// our own kernels serve. Answers how many bytes of weights may be kept dequantised for it: those that `spare` has
     /// room for too, or none.
     pub(super) fn open_library(&mut self, uploads: &[Upload<'_>], spare: u64) -> u64 {
-        let Some(library) = self.locate_library() else { return 0 };
+        let Some((library, rows)) = self.locate_library() else { return 0 };
         let needed = self.library_bytes(most_cols(uploads));
         let open = || {
             if needed > spare {
                 return Err(format!("beside weights and KV cache it needs {}", shortage(needed, spare)));
             }
-            let products = vendor::products(stacks(uploads), self.limits.tokens);
+            let products = vendor::products(stacks(uploads), self.limits.tokens, &rows);
             vendor::trial::check(self.device.properties(), &library, &products, &self.options)?;
             VendorBlas::open_file(&self.device, &library)
         };

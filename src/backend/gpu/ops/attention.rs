@@ -12,7 +12,7 @@ use crate::backend::gpu::kernel::{
     ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject,
     head_size,
 };
-use crate::backend::gpu::tuning::{self, DecodePlan};
+use crate::backend::gpu::plans::DecodePlan;
 use crate::backend::{
     Attention, CopyBlocks, KvLayerSpec, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, Rotation,
 };
@@ -120,11 +120,10 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
-/// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can. Not where results
-/// may not depend on the batch: rows of a chunk are rotated by another kernel.
+/// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can.
 fn rotates_in_attention(step: &GpuStep<'_>) -> bool {
     let shape = &step.inputs.shape;
-    shape.decode_items == shape.tokens && !step.compute.launcher.batch_invariant()
+    shape.decode_items == shape.tokens && step.compute.launcher.tuning().attention.rotates
 }
 
 pub(super) fn rope_attention(step: &mut GpuStep<'_>, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
@@ -163,13 +162,9 @@ fn attend(
     let prefill_items = count(shape.prefill_items)?;
     let heads = [num_heads, num_kv_heads, head_dim];
     let (launcher, workspace) = (&step.compute.launcher, &step.compute.workspace);
-    let DecodePlan { per_head, splits } = tuning::decode_plan(
-        decode_items,
-        heads,
-        launcher.multiprocessors(),
-        shape.context_splits,
-        launcher.batch_invariant(),
-    );
+    let multiprocessors = launcher.multiprocessors();
+    let DecodePlan { per_head, splits } =
+        launcher.tuning().attention_decode(decode_items, heads, multiprocessors, shape.context_splits);
     if !step.attention_shapes.contains(&heads) {
         step.attention_shapes.push(heads);
     }

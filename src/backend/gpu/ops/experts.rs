@@ -11,7 +11,8 @@ use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, cou
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, PREPARE, Variant};
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::{DevicePtr, GpuBackend, tuning};
+use crate::backend::gpu::plans::expert_matmul;
+use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
 
 /// Inputs or outputs of `gemv` over pairs.
@@ -42,8 +43,8 @@ impl Compute {
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         let hidden = experts.spec.hidden_size;
         let out = residual.read_f32("the experts' residual", rows, hidden)?;
-        // The norm of a single row is `gemv`'s; batch-invariant, it is that of all rows.
-        if rows == 1 && !self.launcher.batch_invariant() {
+        // The norm of a single row is `gemv`'s, of the router and of the experts.
+        if rows <= self.launcher.tuning().gemv.most_rows {
             return self.mix_experts(residual, Some(norm), experts, rows, work, out);
         }
         self.launcher.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
@@ -68,7 +69,7 @@ impl Compute {
         self.linear(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
         let (launcher, workspace) = (&self.launcher, &self.workspace);
         launcher.choose(&spec, rows, work)?;
-        let run = tuning::expert_run(rows * spec.used, spec.num, launcher.batch_invariant());
+        let run = launcher.tuning().expert_run(rows * spec.used, spec.num);
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
                 launcher.products_of_runs(experts, x, rows, run, formats, work, workspace)?;
@@ -157,10 +158,7 @@ impl Launcher {
         experts: DevicePtr,
         out: Rows,
     ) -> Result<()> {
-        let grid_x = match self.batch_invariant() {
-            true => tuning::gemv_blocks(matrix.rows, self.multiprocessors()),
-            false => tuning::expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors()),
-        };
+        let grid_x = self.tuning().expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors());
         let args = GemvArgs {
             weights: matrix.tiles,
             weights_up: up,
@@ -269,7 +267,7 @@ impl Launcher {
             flags: 0,
         };
         let args = MatmulExpertsArgs { product, experts: run_experts, expert_bytes: matrix.expert_bytes() };
-        let plan = tuning::expert_matmul(run, rows, product.out_rows);
+        let plan = expert_matmul(run, rows, product.out_rows);
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
         unsafe { self.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }

@@ -9,8 +9,8 @@ use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::tuning::{self, MatmulPlan};
-use crate::backend::gpu::{DevicePtr, GpuBackend, KernelType, MATMUL_PAIR_ROWS};
+use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
+use crate::backend::gpu::{DevicePtr, GpuBackend, KernelType};
 use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
 
 /// Blocks along the second dimension of a grid at most.
@@ -51,12 +51,10 @@ impl Compute {
         rows == 1 && self.matrix_format(matrix, rows) == Some(Format::F32)
     }
 
-    /// The segments of a matrix that are multiplied in one launch. Not in batch-invariant mode, where all rows go one
-    /// way.
+    /// The segments of a matrix that are multiplied in one launch.
     fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
         let [first, second] = &matrix.segments[..] else { return None };
-        let [.., most_rows] = MATMUL_PAIR_ROWS;
-        let wanted = rows <= most_rows as usize && !self.launcher.batch_invariant();
+        let wanted = rows <= self.launcher.tuning().matmul.most_pair_rows;
         (wanted && self.launcher.has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
@@ -188,7 +186,7 @@ impl Compute {
 impl Launcher {
     /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
     fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
-        let grid_x = tuning::gemv_blocks(segment.rows, self.multiprocessors());
+        let grid_x = self.tuning().gemv_blocks(segment.rows, self.multiprocessors());
         self.launch_gemv(segment.ty, &gemv_args(segment, up, product, grid_x)?)
     }
 
@@ -213,7 +211,7 @@ impl Launcher {
 
     fn gemv_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
         let (out_rows, tile_bytes) = (pair.map(|segment| segment.rows), pair.map(|segment| segment.ty.tile_bytes()));
-        let blocks = tuning::gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
+        let blocks = self.tuning().gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
         let args = GemvPairArgs {
             first: gemv_args(pair[0], DevicePtr::NULL, product, blocks[0])?,
             second: gemv_args(pair[1], DevicePtr::NULL, product, blocks[1])?,
@@ -226,12 +224,9 @@ impl Launcher {
     /// A product on the matrix units.
     fn matmul(&self, segment: &Segment, product: &Product, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.rows)?, count(segment.rows)?, count(product.cols)?);
-        let plan = match self.batch_invariant() {
-            true => tuning::invariant_matmul(rows, out_rows),
-            false => tuning::matmul(rows, out_rows, cols, self.multiprocessors()),
-        };
+        let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
         let args = matmul_args(segment, product, plan, workspace.partial, workspace.counters)?;
-        // SAFETY: see `ops`; partial sums and counters have the room that `tuning` keeps to.
+        // SAFETY: see `ops`; partial sums and counters have the room that `plans` keeps to.
         unsafe { self.launch(MATMUL, Variant::with_rows(segment.ty, plan.n), plan.grid, &args) }
     }
 
@@ -239,16 +234,16 @@ impl Launcher {
         let &Workspace { partial, counters, .. } = workspace;
         let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
         let (rows, cols) = (count(product.rows)?, count(product.cols)?);
-        let plans = tuning::matmuls(rows, out_rows, cols, self.multiprocessors());
+        let plans = self.tuning().matmuls(rows, out_rows, cols, self.multiprocessors());
         let [x, y, splits] = plans[0].grid;
-        let second_partial = partial.offset(tuning::partial_bytes(plans[0]));
+        let second_partial = partial.offset(partial_bytes(plans[0]));
         let second_counters = counters.offset(4 * u64::from(x) * u64::from(y));
         let args = MatmulPairArgs {
             first: matmul_args(pair[0], product, plans[0], partial, counters)?,
             second: matmul_args(pair[1], product, plans[1], second_partial, second_counters)?,
         };
         let variant = Variant::with_rows(pair.map(|segment| segment.ty), plans[0].n);
-        // SAFETY: see `ops`; partial sums and counters of both have the room that `tuning` keeps to.
+        // SAFETY: see `ops`; partial sums and counters of both have the room that `plans` keeps to.
         unsafe { self.launch(MATMUL_PAIR, variant, [x + plans[1].grid[0], y, splits], &args) }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::process::Command;
 
 use crate::backend::gpu::args::{CopyStepArgs, GemvArgs, GemvPairArgs, constants, layouts};
-use crate::backend::gpu::tuning;
+use crate::backend::gpu::tuning::{ALL, LEAST_PREFILL_ROWS};
 use crate::backend::gpu::{DevicePtr, KernelArgs};
 use crate::config::Platform;
 
@@ -94,6 +94,14 @@ fn what_lies_between_the_numbers_is_zero() {
 #[test]
 fn rows_of_prefill_are_those_of_the_kernel() {
     let header = include_str!("../../../../kernels/attention_prefill.h");
-    let (nvidia, amd) = (tuning::prefill_rows(Platform::Nvidia), tuning::prefill_rows(Platform::Amd));
-    assert!(header.contains(&format!("constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? {nvidia} : {amd};")));
+    for (platform, tuning) in ALL {
+        let rows = tuning.attention.prefill_rows;
+        let declared = match platform {
+            Platform::Nvidia => format!("constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? {rows} : "),
+            Platform::Amd => format!(" : {rows};"),
+        };
+        let mut lines = header.lines().filter(|line| line.starts_with("constexpr u32 ATTENTION_PREFILL_ROWS"));
+        assert!(lines.any(|line| line.contains(&declared)), "{}", tuning.family);
+        assert!(rows >= LEAST_PREFILL_ROWS);
+    }
 }

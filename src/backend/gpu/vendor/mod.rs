@@ -11,23 +11,28 @@ pub mod trial;
 pub use shapes::products;
 
 use crate::backend::gpu::DeviceProperties;
+use crate::backend::gpu::tuning::{LibraryRows, Tuning};
 use crate::config::GpuOptions;
 
-/// Whether the library is wanted at all, or why not. Batch invariance needs one order of summation; a driver that was
-/// given by its path comes without the vendor's other libraries unless they are asked for.
+/// From how many rows on the library is to serve, or why it is not. Batch invariance needs one order of summation; a
+/// driver that was given by its path comes without the vendor's other libraries unless they are asked for.
 ///
 /// # Errors
 /// What to say of it.
-pub fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> std::result::Result<(), String> {
+pub fn wanted(
+    options: &GpuOptions,
+    properties: &DeviceProperties,
+    tuning: &Tuning,
+) -> std::result::Result<LibraryRows, String> {
     if options.vendor_blas == Some(false) {
-        Err("ROCMFORGE_VENDOR_BLAS=0".to_owned())
-    } else if options.batch_invariant {
-        Err("results are batch-invariant".to_owned())
-    } else if options.vendor_blas == Some(true) {
-        Ok(())
-    } else if options.library.is_some() {
-        Err("the driver was given by its path".to_owned())
-    } else {
-        allowed::check(properties)
+        return Err("ROCMFORGE_VENDOR_BLAS=0".to_owned());
     }
+    let rows = tuning.library.ok_or("results are batch-invariant")?;
+    if options.vendor_blas == Some(true) {
+        return Ok(rows);
+    }
+    if options.library.is_some() {
+        return Err("the driver was given by its path".to_owned());
+    }
+    allowed::check(properties).map(|()| rows)
 }

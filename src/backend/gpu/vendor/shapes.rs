@@ -2,11 +2,12 @@
 
 use super::blas::{Element, Product};
 use crate::backend::LinearPart;
+use crate::backend::gpu::KernelType;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::buffer::TILE_COLS;
 use crate::backend::gpu::dense::{kept_bytes, piece_rows};
 use crate::backend::gpu::stacks::Layout;
-use crate::backend::gpu::{KernelType, tuning};
+use crate::backend::gpu::tuning::LibraryRows;
 
 /// Rows of a long prompt's step.
 const MANY_ROWS: usize = 512;
@@ -15,10 +16,14 @@ const MANY_OUTPUTS: usize = 16 << 20;
 
 /// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
 /// the largest step. Whether a product is added to its output, only the model knows: both are tried.
-pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone, tokens: usize) -> Vec<Product> {
+pub fn products<'a, 'b: 'a>(
+    stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
+    tokens: usize,
+    library: &LibraryRows,
+) -> Vec<Product> {
     let types = stacks.clone().flat_map(|parts| Layout::of(parts).segments).map(|run| run.ty);
     let all_16_bit = types.into_iter().all(|ty| matches!(ty, KernelType::F16 | KernelType::Bf16));
-    let least = tuning::library_rows(all_16_bit, true);
+    let least = library.least(all_16_bit, true);
     let mut all = Vec::new();
     if tokens < least {
         return all;
@@ -60,6 +65,7 @@ pub fn products<'a, 'b: 'a>(stacks: impl Iterator<Item = &'a [LinearPart<'b>]> +
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::gpu::tuning::hopper;
     use crate::quant::GgmlType;
     use crate::tensor::TensorView;
 
@@ -68,7 +74,7 @@ mod tests {
     }
 
     fn of(stacks: &[Vec<LinearPart<'static>>], tokens: usize) -> Vec<Product> {
-        products(stacks.iter().map(Vec::as_slice), tokens)
+        products(stacks.iter().map(Vec::as_slice), tokens, &hopper::TUNING.library.unwrap())
     }
 
     /// Equal shapes are tried once, gate and up also as f16, types without 16-bit products not at all.

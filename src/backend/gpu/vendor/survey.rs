@@ -56,9 +56,10 @@ pub fn survey(
     is_quick: bool,
     watch: &mut dyn FnMut(&str) -> bool,
 ) -> Result<std::result::Result<LibrarySurvey, String>> {
-    if let Err(reason) = wanted(options, device.properties()) {
-        return Ok(Err(reason));
-    }
+    let rows_served = match wanted(options, device.properties(), &device.tuning(options)) {
+        Ok(rows_served) => rows_served,
+        Err(reason) => return Ok(Err(reason)),
+    };
     let library = match VendorBlas::locate(device, options) {
         Ok(library) => library,
         Err(problem) => return Ok(Err(problem)),
@@ -73,7 +74,7 @@ pub fn survey(
             bias: None,
         };
         let parts: Vec<_> = rows.iter().map(part).collect();
-        let products = products([&parts[..]].into_iter(), TOKENS);
+        let products = products([&parts[..]].into_iter(), TOKENS, &rows_served);
         let problem = trial::verdict(device.properties(), &library, &products, options).err();
         tried.push(Tried { name, products: products.len(), problem });
     }

@@ -1,0 +1,288 @@
+//! Which kernel, and in how many pieces: functions of shapes, of a family's numbers, and of how many multiprocessors a
+//! device has.
+
+use super::args::{self, Format};
+use super::kernel::EXPERT_RUNS;
+use super::tuning::{LibraryRows, Tuning};
+
+/// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
+/// would not do.
+pub const PARTIAL_BYTES: u64 = 32 << 20;
+/// Counters of blocks that share an output.
+pub const NUM_COUNTERS: usize = 1 << 16;
+/// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
+pub const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
+
+/// How a product on the matrix units is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MatmulPlan {
+    /// Rows of a block: one of the variants.
+    pub n: u32,
+    pub grid: [u32; 3],
+}
+
+/// How attention over single rows is launched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodePlan {
+    /// A block for each query head, which is done soonest, instead of each kv head, which reads the cache once.
+    pub per_head: bool,
+    /// Of the context.
+    pub splits: u32,
+}
+
+/// Logits that a block of `argmax` reads with one load a thread.
+const ARGMAX_STRETCH: usize = 4096;
+
+/// Tiles of 16 outputs that a block of a variant of `matmul` computes.
+fn tiles_per_block(n: u32) -> u32 {
+    match n {
+        8 => args::MATMUL_TILES_N8,
+        16 => args::MATMUL_TILES_N16,
+        32 => args::MATMUL_TILES_N32,
+        _ => args::MATMUL_TILES_N64,
+    }
+}
+
+/// Groups of 32 lanes of a block that share the columns of a tile; `KW` in `matmul_shape.h`.
+fn column_groups(n: u32) -> u32 {
+    if n <= 16 { 4 } else { 1 }
+}
+
+fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
+    let grid = [out_rows.div_ceil(16).div_ceil(tiles_per_block(n)), rows.div_ceil(n), splits];
+    MatmulPlan { n, grid }
+}
+
+/// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
+pub fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+    plan(n, rows, out_rows, 1)
+}
+
+/// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
+pub fn partial_bytes(plan: MatmulPlan) -> u64 {
+    let [x, y, splits] = plan.grid.map(u64::from);
+    4 * x * y * splits * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
+}
+
+impl Tuning {
+    /// Blocks of `gemv` along x, none of them without a tile of 16 rows.
+    pub fn gemv_blocks(&self, out_rows: usize, multiprocessors: u32) -> u32 {
+        let tiles = u32::try_from(out_rows.div_ceil(16)).unwrap_or(u32::MAX);
+        tiles.min(multiprocessors.saturating_mul(self.gemv.blocks)).max(1)
+    }
+
+    /// Blocks of `gemv` along x for each of two matrices in one launch, as many in all as for one, so that the block
+    /// that reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes`: of equal widths.
+    pub fn gemv_pair_blocks(&self, out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocessors: u32) -> [u32; 2] {
+        let tiles = out_rows.map(|rows| u32::try_from(rows.div_ceil(16)).unwrap_or(u32::MAX));
+        let blocks = multiprocessors.saturating_mul(self.gemv.blocks);
+        let blocks = tiles[0].saturating_add(tiles[1]).min(blocks).max(2);
+        // The bytes of the block that reads most; where those are the same, of the mean block.
+        let most_bytes = |first: &u32| {
+            let both =
+                [(0, *first), (1, blocks - first)].map(|(i, blocks)| (tiles[i], u64::from(blocks), tile_bytes[i]));
+            let most = both.map(|(tiles, blocks, bytes)| u64::from(tiles).div_ceil(blocks) * bytes);
+            let mean = both.map(|(tiles, blocks, bytes)| u64::from(tiles) * bytes / blocks);
+            (most[0].max(most[1]), mean[0].max(mean[1]))
+        };
+        let fewest = blocks.saturating_sub(tiles[1]).max(1);
+        let first = (fewest..=tiles[0].min(blocks - 1)).min_by_key(most_bytes).unwrap_or(1);
+        [first, blocks - first]
+    }
+
+    /// As `gemv_blocks`, for each of `pairs` rows with a matrix each: together as many blocks as for one row, where
+    /// there are not more rows.
+    pub fn expert_gemv_blocks(&self, out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
+        let pairs = if self.gemv.pairs_share { u32::try_from(pairs.max(1)).unwrap_or(u32::MAX) } else { 1 };
+        self.gemv_blocks(out_rows, (multiprocessors / pairs).max(1))
+    }
+
+    /// Rows of the runs in which `pairs` pairs are brought together by expert, one of `EXPERT_RUNS`; `None` where each
+    /// is multiplied by itself.
+    pub fn expert_run(&self, pairs: usize, num_experts: usize) -> Option<u32> {
+        let [short, long] = EXPERT_RUNS;
+        match pairs.div_ceil(num_experts.max(1)) {
+            rows if rows <= self.experts.most_alone => None,
+            rows if rows <= self.experts.most_in_short_runs => Some(short),
+            _ => Some(long),
+        }
+    }
+
+    /// How a product on the matrix units is launched.
+    pub fn matmul(&self, rows: u32, out_rows: u32, cols: u32, multiprocessors: u32) -> MatmulPlan {
+        let [plan] = self.matmuls(rows, [out_rows], cols, multiprocessors);
+        plan
+    }
+
+    /// The same for matrices that are multiplied in one launch: their blocks are counted together, and splits are the
+    /// same. The columns are split until the multiprocessors have the blocks that the table says, but not into pieces
+    /// that are too short, nor into more partial sums than there is room for.
+    pub fn matmuls<const M: usize>(
+        &self,
+        rows: u32,
+        out_rows: [u32; M],
+        cols: u32,
+        multiprocessors: u32,
+    ) -> [MatmulPlan; M] {
+        let shapes = self.matmul.shapes;
+        let shape = shapes.iter().find(|shape| rows <= shape.most_rows).or(shapes.last());
+        let (n, wanted, least) =
+            shape.map_or((64, 1, 1), |shape| (shape.block_rows, shape.blocks, shape.least_super_blocks));
+        let whole = out_rows.map(|out_rows| plan(n, rows, out_rows, 1));
+        let blocks = whole.iter().fold(0u32, |sum, plan| sum.saturating_add(plan.grid[0].saturating_mul(plan.grid[1])));
+        let split_bytes = whole.into_iter().map(partial_bytes).sum::<u64>();
+        let room = if blocks as usize > NUM_COUNTERS { 1 } else { PARTIAL_BYTES / split_bytes.max(1) };
+        let super_blocks = cols.div_ceil(256);
+        let mut splits = 1;
+        while splits < self.matmul.most_splits
+            && blocks.saturating_mul(2 * splits) <= multiprocessors * wanted
+            && super_blocks >= 2 * splits * column_groups(n) * least
+            && u64::from(2 * splits) <= room
+        {
+            splits *= 2;
+        }
+        out_rows.map(|out_rows| plan(n, rows, out_rows, splits))
+    }
+
+    /// Most splits of the context in attention over single rows, where the longest context is `max_context`. A power of
+    /// two, so that contexts of about the same length share a recorded step.
+    pub fn context_splits(&self, max_context: u32) -> u32 {
+        max_context.div_ceil(self.attention.split_tokens).next_power_of_two().min(self.attention.most_splits)
+    }
+
+    /// How attention over the single rows of `items` sequences is launched, for heads of queries, of keys, and their
+    /// elements: per query head where all those blocks run at once and the contexts are short enough to be read from
+    /// L2; no more splits than fill the multiprocessors.
+    pub fn attention_decode(
+        &self,
+        items: u32,
+        [num_heads, num_kv_heads, head_dim]: [u32; 3],
+        multiprocessors: u32,
+        context_splits: u32,
+    ) -> DecodePlan {
+        let numbers = &self.attention;
+        let per_head = items.saturating_mul(num_heads) <= numbers.per_head_blocks * multiprocessors
+            && context_splits <= numbers.per_head_splits;
+        // Per head a block takes twice as many keys at a time.
+        let (heads, most) =
+            if per_head { (num_heads, context_splits.div_ceil(2)) } else { (num_kv_heads, context_splits) };
+        let blocks = items.saturating_mul(heads).max(1);
+        let partial = 4 * u64::from(items) * u64::from(num_heads) * u64::from(head_dim + 2);
+        let room = PARTIAL_BYTES / partial.max(1);
+        let room = if blocks as usize > NUM_COUNTERS { 1 } else { u32::try_from(room).unwrap_or(u32::MAX) };
+        let most = most.min(numbers.most_splits).max(1);
+        let splits = (numbers.blocks * multiprocessors).div_ceil(blocks).clamp(1, most).min(room.max(1));
+        DecodePlan { per_head, splits }
+    }
+
+    /// Logits of a row that a block of `argmax` takes: the multiprocessors share few rows, with no less than one load a
+    /// thread.
+    pub fn argmax_share(&self, rows: usize, cols: usize, multiprocessors: u32) -> usize {
+        let blocks = (multiprocessors as usize / rows.max(1))
+            .clamp(1, self.argmax.most_blocks.clamp(1, args::ARGMAX_BLOCKS) as usize);
+        cols.max(1).div_ceil(blocks).next_multiple_of(ARGMAX_STRETCH)
+    }
+
+    /// The format in which a product on the matrix units takes its rows, `on_units` being that of our own kernels
+    /// (`None`: the type has none). Few rows go to `gemv`, which takes f32; `library_rows` and more to the vendor's
+    /// library.
+    pub fn activation_format(&self, on_units: Option<Format>, rows: usize, library_rows: Option<usize>) -> Format {
+        match on_units {
+            Some(format) if library_rows.is_some_and(|least| rows >= least) => format.row_major(),
+            Some(format) if rows > self.gemv.most_rows => format,
+            _ => Format::F32,
+        }
+    }
+}
+
+impl LibraryRows {
+    /// From how many rows on the library is faster than our own kernels.
+    pub fn least(&self, all_16_bit: bool, kept: bool) -> usize {
+        match (all_16_bit, kept) {
+            (true, true) => self.rows_16_bit,
+            (false, true) => self.rows_kept,
+            (_, false) => self.rows_dequantised,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::gpu::tuning::{ALL, hopper};
+
+    #[test]
+    fn every_row_and_output_is_in_a_block() {
+        for rows in [1, 7, 8, 9, 16, 17, 32, 33, 64, 65, 500, 2048] {
+            for out_rows in [1, 16, 17, 1000, 4096, 151_936] {
+                for tuning in ALL.into_iter().flat_map(|(_, tuning)| [*tuning, tuning.batch_invariant()]) {
+                    let plan = tuning.matmul(rows, out_rows, 4096, 132);
+                    assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
+                    assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
+                    assert!(plan.grid[2] >= 1);
+                }
+            }
+        }
+    }
+
+    /// Few blocks are split, many are not, and partial sums stay in their room.
+    #[test]
+    fn splits() {
+        assert!(hopper::TUNING.matmul(8, 4096, 14_336, 132).grid[2] > 1);
+        assert_eq!(hopper::TUNING.matmul(8, 28_672, 4096, 132).grid[2], 1);
+        assert_eq!(hopper::TUNING.matmul(1, 16, 256, 132).grid[2], 1);
+        for rows in [1, 64, 2048] {
+            let plan = hopper::TUNING.matmul(rows, 64, 65_536, 1000);
+            assert!(plan.grid[2] == 1 || partial_bytes(plan) <= PARTIAL_BYTES);
+        }
+        assert_eq!(hopper::TUNING.context_splits(0), 1);
+        assert_eq!(hopper::TUNING.context_splits(129), 2);
+        assert_eq!(hopper::TUNING.context_splits(300), 4);
+        assert_eq!(hopper::TUNING.context_splits(1 << 20), 32);
+        let decode = |items, context_splits| hopper::TUNING.attention_decode(items, [32, 8, 128], 132, context_splits);
+        assert_eq!(decode(1, 32), DecodePlan { per_head: false, splits: 32 });
+        assert_eq!(decode(1, 4), DecodePlan { per_head: true, splits: 2 });
+        assert_eq!(decode(8, 1), DecodePlan { per_head: true, splits: 1 });
+        assert_eq!(decode(16, 4), DecodePlan { per_head: false, splits: 3 });
+        assert_eq!(decode(256, 32), DecodePlan { per_head: false, splits: 1 });
+        assert_eq!(decode(1 << 14, 32), DecodePlan { per_head: false, splits: 1 });
+    }
+
+    /// The blocks of two matrices: one a multiprocessor, about the same bytes for each, none without a tile.
+    #[test]
+    fn pairs_share_the_multiprocessors() {
+        let bytes = [2304, 3360];
+        // Of an 8B model: 320 tiles, four at most a block, and 64, two a block. Were the second's blocks one less, one
+        // would have three of its larger tiles.
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1024], bytes, 132), [100, 32]);
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([16, 16], bytes, 132), [1, 1]);
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([17, 33], bytes, 132), [2, 3]);
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1], bytes, 4), [3, 1]);
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([1, 5120], bytes, 4), [1, 3]);
+        assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1024], bytes, 1), [1, 1]);
+
+        // The splits are one number, and the partial sums of both have room.
+        let [first, second] = hopper::TUNING.matmuls(8, [34, 40], 8192, 132);
+        assert_eq!((first.grid, second.grid), ([2, 1, 2], [2, 1, 2]));
+        assert_eq!(hopper::TUNING.matmuls(8, [9216, 1024], 8192, 132).map(|plan| plan.grid), [[288, 1, 1], [32, 1, 1]]);
+        let plans = hopper::TUNING.matmuls(16, [1 << 17, 1 << 17], 1 << 20, 1 << 16);
+        assert!(plans[0].grid[2] == plans[1].grid[2] && plans[0].grid[2] > 1);
+        assert!(plans.map(partial_bytes).into_iter().sum::<u64>() <= PARTIAL_BYTES);
+    }
+
+    /// One block a multiprocessor at most where rows are split: their partial results have room.
+    #[test]
+    fn few_rows_of_logits_are_split() {
+        let blocks = |rows, cols: usize, sms| cols.div_ceil(hopper::TUNING.argmax_share(rows, cols, sms));
+        assert_eq!(blocks(1, 151_936, 132), 38);
+        assert_eq!(blocks(8, 151_936, 132), 13);
+        assert_eq!(blocks(66, 151_936, 132), 2);
+        assert_eq!(blocks(67, 151_936, 132), 1);
+        assert_eq!(blocks(1, 4096, 132), 1);
+        assert_eq!(blocks(1, 1 << 24, 1000), args::ARGMAX_BLOCKS as usize);
+        for (rows, sms) in [(1, 4), (3, 96), (16, 304), (304, 304)] {
+            let blocks = blocks(rows, 1 << 20, sms);
+            assert!(blocks == 1 || rows * blocks <= sms as usize && rows <= NUM_COUNTERS, "{rows} {sms}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! NVIDIA's Ampere and Ada (`sm_80` to `sm_89`).
+//!
+//! Nothing was measured on such a GPU. Every number is Hopper's, estimated to serve here too: warps, registers of a
+//! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
+//! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
+
+use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+
+pub const TUNING: Tuning = Tuning {
+    family: "Ampere and Ada",
+    measured_on: None,
+    gemv: Gemv {
+        // Estimated, as Hopper: the matrix units multiply 8 rows in about the time of one.
+        most_rows: 1,
+        // Estimated, as Hopper: one block of 512 threads has enough loads in flight.
+        blocks: 1,
+        // Estimated, as Hopper.
+        pairs_share: true,
+    },
+    matmul: Matmul {
+        // Estimated, as Hopper.
+        shapes: &[
+            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
+            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
+        ],
+        // Estimated, as Hopper.
+        most_splits: 8,
+        // Estimated, as Hopper: a launch saved is worth more than there.
+        most_pair_rows: 16,
+    },
+    // Estimated, as Hopper.
+    experts: Experts { most_alone: 1, most_in_short_runs: 32 },
+    attention: Attention {
+        // The kernel has 128 rows a block on all of NVIDIA.
+        prefill_rows: 128,
+        by_token: false,
+        // Estimated, as Hopper: one launch less.
+        rotates: true,
+        // Estimated, as Hopper.
+        split_tokens: 128,
+        most_splits: 32,
+        // Estimated, as Hopper.
+        blocks: 2,
+        // Estimated, as Hopper; the L2 of an RTX 4090 (72 MB) holds as much, that of an A100 (40 MB) less.
+        per_head_blocks: 2,
+        per_head_splits: 8,
+    },
+    // Estimated, as Hopper.
+    argmax: Argmax { most_blocks: 64 },
+    library: Some(LibraryRows {
+        // Estimated, as Hopper: cuBLASLt against the same kernels.
+        rows_16_bit: 9,
+        rows_kept: 65,
+        rows_dequantised: 176,
+    }),
+};

@@ -1,0 +1,58 @@
+//! AMD's CDNA2 (`gfx90a`: MI210, MI250), and what has its waves of 64 lanes: CDNA1 (`gfx908`) and Vega (`gfx906`).
+//!
+//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
+//! is known of these GPUs stands beside it. A multiprocessor is a compute unit (104 of each die of an MI250): four
+//! SIMDs, 64 KB of LDS. The matrix units exist from CDNA1 on.
+
+use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+
+pub const TUNING: Tuning = Tuning {
+    family: "CDNA2",
+    measured_on: None,
+    gemv: Gemv {
+        // Estimated, as Hopper: 8 rows on the matrix units cost little more than one.
+        most_rows: 1,
+        // Estimated, as Hopper: a block has 35 KB of LDS, so a compute unit of 64 KB holds one.
+        blocks: 1,
+        // Estimated, as Hopper.
+        pairs_share: true,
+    },
+    matmul: Matmul {
+        // Estimated, as Hopper.
+        shapes: &[
+            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
+            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
+        ],
+        // Estimated, as Hopper.
+        most_splits: 8,
+        // Estimated, as Hopper: a launch costs more here, so one less is worth more.
+        most_pair_rows: 16,
+    },
+    // Estimated, as Hopper.
+    experts: Experts { most_alone: 1, most_in_short_runs: 32 },
+    attention: Attention {
+        // The kernel has 64 rows a block on all of AMD.
+        prefill_rows: 64,
+        by_token: false,
+        // Estimated, as Hopper: one launch less, of those that cost more here.
+        rotates: true,
+        // Estimated, as Hopper.
+        split_tokens: 128,
+        most_splits: 32,
+        // Estimated, as Hopper.
+        blocks: 2,
+        // Estimated, as Hopper.
+        per_head_blocks: 2,
+        per_head_splits: 8,
+    },
+    // Estimated, as Hopper: one load of 16 bytes a thread.
+    argmax: Argmax { most_blocks: 64 },
+    library: Some(LibraryRows {
+        // Estimated, as Hopper. hipBLASLt has not been compared with our kernels.
+        rows_16_bit: 9,
+        rows_kept: 65,
+        rows_dequantised: 176,
+    }),
+};

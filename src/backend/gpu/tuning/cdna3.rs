@@ -1,0 +1,58 @@
+//! AMD's CDNA3 (`gfx942`: MI300X, MI300A, MI325X).
+//!
+//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too; what
+//! the compiled code says of occupancy stands beside it. A multiprocessor is a compute unit (304 of an MI300X, which
+//! are eight dies with 4 MB of L2 each): four SIMDs, 64 KB of LDS.
+
+use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+
+pub const TUNING: Tuning = Tuning {
+    family: "CDNA3",
+    measured_on: None,
+    gemv: Gemv {
+        // Estimated, as Hopper: 8 rows on the matrix units cost little more than one.
+        most_rows: 1,
+        // Estimated, as Hopper: a block has 35 KB of LDS, so a compute unit of 64 KB holds one.
+        blocks: 1,
+        // Estimated, as Hopper.
+        pairs_share: true,
+    },
+    matmul: Matmul {
+        // Estimated, as Hopper. By registers a SIMD holds 5 waves of the blocks of up to 32 rows, 2 of those of 64.
+        shapes: &[
+            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
+            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
+        ],
+        // Estimated, as Hopper.
+        most_splits: 8,
+        // Estimated, as Hopper: a launch costs more here, so one less is worth more.
+        most_pair_rows: 16,
+    },
+    // Estimated, as Hopper.
+    experts: Experts { most_alone: 1, most_in_short_runs: 32 },
+    attention: Attention {
+        // The kernel has 64 rows a block on all of AMD.
+        prefill_rows: 64,
+        by_token: false,
+        // Estimated, as Hopper: one launch less, of those that cost more here.
+        rotates: true,
+        // Estimated, as Hopper.
+        split_tokens: 128,
+        most_splits: 32,
+        // Estimated, as Hopper: by LDS a compute unit holds three blocks of the kernel of kv heads.
+        blocks: 2,
+        // Estimated, as Hopper. An XCD has 4 MB of L2, so shorter contexts may be the limit: measure this first.
+        per_head_blocks: 2,
+        per_head_splits: 8,
+    },
+    // Estimated, as Hopper: one load of 16 bytes a thread.
+    argmax: Argmax { most_blocks: 64 },
+    library: Some(LibraryRows {
+        // Estimated, as Hopper. hipBLASLt has not been compared with our kernels.
+        rows_16_bit: 9,
+        rows_kept: 65,
+        rows_dequantised: 176,
+    }),
+};

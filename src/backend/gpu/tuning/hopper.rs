@@ -1,0 +1,71 @@
+//! NVIDIA's Hopper (`sm_90`).
+//!
+//! Measured on one H200: 132 multiprocessors, 60 MB of L2, 4.42 TB/s. Figures that are called docs are in
+//! docs/benchmarks.md, with their dates and commands; tokens per second there are of an 8B model in Q4_K_M.
+
+use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+
+pub const TUNING: Tuning = Tuning {
+    family: "Hopper",
+    measured_on: Some("NVIDIA H200"),
+    gemv: Gemv {
+        // Measured with probes of the same products: 8 rows on the matrix units cost 1.3 times what one row does, and
+        // dot products win for no more than 2.
+        most_rows: 1,
+        // Measured (docs): 478 tokens per second with one block of 512 threads, 405 with two or three of 256. It keeps
+        // enough loads in flight to reach the memory's speed; more blocks would only repeat the prologue.
+        blocks: 1,
+        // Estimated: blocks beyond those of one row would wait for a multiprocessor, then repeat the prologue.
+        pairs_share: true,
+    },
+    matmul: Matmul {
+        // Measured: fitted to products of the shapes of an 8B model in Q4_K.
+        shapes: &[
+            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
+            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
+        ],
+        // Measured: part of the same fit.
+        most_splits: 8,
+        // Measured (docs) with 8 sequences: 2,790 to 3,045 tokens per second, together with attention per query head.
+        most_pair_rows: 16,
+    },
+    experts: Experts {
+        // Estimated: a second row of an expert reads its weights again, which a run reads once.
+        most_alone: 1,
+        // Estimated: half of a run of 64 would be empty below.
+        most_in_short_runs: 32,
+    },
+    attention: Attention {
+        // Measured (docs): 279 to 145 microseconds a layer for 2,048 rows, from blocks of 64 rows to these, together
+        // with other changes of the kernel.
+        prefill_rows: 128,
+        by_token: false,
+        // Measured (docs): together with a block for each query head, 12 to 5.6 microseconds a layer for RoPE, store
+        // and attention.
+        rotates: true,
+        // Measured with a probe of a whole step at 256 tokens of context: 4, 8 and 16 splits gave 550, 549 and 542
+        // tokens per second, so short contexts need no more.
+        split_tokens: 128,
+        // Estimated: with 8 kv heads 32 splits of one context fill the multiprocessors almost twice.
+        most_splits: 32,
+        // Estimated: registers leave room for two and more blocks, which hide each other's latency.
+        blocks: 2,
+        // Estimated: so many blocks run at once. Each reads the keys of its kv head again, which must come from L2.
+        per_head_blocks: 2,
+        // Estimated: contexts of up to about a thousand tokens lie in L2 (docs have the times of longer ones).
+        per_head_splits: 8,
+    },
+    argmax: Argmax {
+        // Measured (docs): one row of 151,936 logits 24 to 9 microseconds, with 38 blocks of one load a thread.
+        most_blocks: 64,
+    },
+    library: Some(LibraryRows {
+        // Measured: from these rows on cuBLASLt was faster than our kernels in an 8B model. The gain of keeping
+        // dequantised weights is in docs; the sweep itself was not kept.
+        rows_16_bit: 9,
+        rows_kept: 65,
+        rows_dequantised: 176,
+    }),
+};

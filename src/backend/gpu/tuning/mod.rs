@@ -1,0 +1,215 @@
+//! What was tuned on a device, as data: a table of numbers for each family of GPUs, chosen by what the device says of
+//! itself when it is opened. `plans` makes launches of them. Batch-invariant mode is one more table, made from the
+//! family's at the load.
+//!
+//! A number in a family's file is *measured*, with the place of its figures, or *estimated*, with the reason. Who has
+//! measured one changes it there, and the comment with it.
+
+mod ampere_ada;
+mod apu;
+mod cdna2;
+mod cdna3;
+mod cdna4;
+pub mod hopper;
+mod rdna2;
+mod rdna3;
+mod rdna4;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use super::DeviceProperties;
+use crate::config::Platform;
+
+/// No family's `Attention::prefill_rows` is less.
+pub const LEAST_PREFILL_ROWS: usize = 64;
+
+/// The numbers of a family. A *multiprocessor* is what the driver counts: a streaming multiprocessor (NVIDIA), a
+/// compute unit (CDNA), a workgroup processor of two compute units (RDNA).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Tuning {
+    /// As reports call the family.
+    pub family: &'static str,
+    /// The GPU that most of the numbers were measured on; `None`: all are estimated.
+    pub measured_on: Option<&'static str>,
+    pub gemv: Gemv,
+    pub matmul: Matmul,
+    pub experts: Experts,
+    pub attention: Attention,
+    pub argmax: Argmax,
+    /// `None`: the vendor's matrix library never serves.
+    pub library: Option<LibraryRows>,
+}
+
+/// Products of single rows with quantised weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gemv {
+    /// Rows of a product up to which `gemv` serves, 1 or 0; more go to the matrix units.
+    pub most_rows: usize,
+    /// Blocks for each multiprocessor. They walk the tiles of 16 outputs.
+    pub blocks: u32,
+    /// Whether the blocks of several rows, each with an expert's weights, share the multiprocessors.
+    pub pairs_share: bool,
+}
+
+/// Products on the matrix units.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Matmul {
+    /// By rows, ascending; the last serves any number.
+    pub shapes: &'static [MatmulShape],
+    /// Pieces into which the columns are split at most, a power of two.
+    pub most_splits: u32,
+    /// Rows up to which a stack of two types is multiplied in one launch, no more than the largest of
+    /// `MATMUL_PAIR_ROWS`.
+    pub most_pair_rows: usize,
+}
+
+/// How products of some numbers of rows are launched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MatmulShape {
+    /// It serves up to so many rows.
+    pub most_rows: u32,
+    /// Rows of a block, one of `MATMUL_ROWS`.
+    pub block_rows: u32,
+    /// Blocks for each multiprocessor that splitting the columns aims at.
+    pub blocks: u32,
+    /// Columns at least of each group of lanes that shares a piece, in super-blocks of 256: shorter pieces are not
+    /// worth their partial sums.
+    pub least_super_blocks: u32,
+}
+
+/// Products with the weights of experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Experts {
+    /// Rows that an expert has on average, rounded up, up to which each row is multiplied by itself.
+    pub most_alone: usize,
+    /// The same up to which rows are brought together in runs of 16; more go in runs of 64.
+    pub most_in_short_runs: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Rows of a sequence that a block of the prefill kernel computes: `ATTENTION_PREFILL_ROWS` of its source.
+    pub prefill_rows: usize,
+    /// Whether each row is a sequence of its own to attention.
+    pub by_token: bool,
+    /// Whether the kernel of single rows rotates q and k and stores K and V itself.
+    pub rotates: bool,
+    /// Tokens of a split of the context, at least.
+    pub split_tokens: u32,
+    /// Pieces into which a context is split at most, a power of two up to 32.
+    pub most_splits: u32,
+    /// Blocks for each multiprocessor that splitting the contexts aims at.
+    pub blocks: u32,
+    /// A block serves one query head, not all of a kv head, up to so many blocks for each multiprocessor ...
+    pub per_head_blocks: u32,
+    /// ... and so many splits of the longest context.
+    pub per_head_splits: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Argmax {
+    /// Blocks that share a row of logits at most, up to `ARGMAX_BLOCKS`. All rows together have no more than one block
+    /// for each multiprocessor.
+    pub most_blocks: u32,
+}
+
+/// Rows of a product from which on the vendor's matrix library serves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LibraryRows {
+    /// Of models whose weights have 16 bits anyhow.
+    pub rows_16_bit: usize,
+    /// Where dequantised weights are kept.
+    pub rows_kept: usize,
+    /// Where weights are dequantised for each product.
+    pub rows_dequantised: usize,
+}
+
+/// NVIDIA's GPUs that no table is of, Turing and Blackwell among them. Every number is Hopper's, estimated to serve
+/// there too.
+const OTHER_NVIDIA: Tuning = Tuning { family: "other GPUs of NVIDIA", measured_on: None, ..hopper::TUNING };
+
+/// AMD's GPUs that no table is of. Every number is RDNA4's, estimated to serve there too: the newest family's.
+const OTHER_AMD: Tuning = Tuning { family: "other GPUs of AMD", ..rdna4::TUNING };
+
+/// Every table, with the platform of its GPUs.
+#[cfg(test)]
+pub const ALL: [(Platform, &Tuning); 11] = [
+    (Platform::Nvidia, &hopper::TUNING),
+    (Platform::Nvidia, &ampere_ada::TUNING),
+    (Platform::Nvidia, &OTHER_NVIDIA),
+    (Platform::Amd, &cdna2::TUNING),
+    (Platform::Amd, &cdna3::TUNING),
+    (Platform::Amd, &cdna4::TUNING),
+    (Platform::Amd, &rdna2::TUNING),
+    (Platform::Amd, &rdna3::TUNING),
+    (Platform::Amd, &rdna4::TUNING),
+    (Platform::Amd, &apu::TUNING),
+    (Platform::Amd, &OTHER_AMD),
+];
+
+impl Tuning {
+    /// The table of a device: of its architecture, and of whether it is part of a processor.
+    pub fn of(properties: &DeviceProperties) -> &'static Self {
+        let arch = properties.arch.as_str();
+        match properties.platform {
+            // The compute capability, without the point.
+            Platform::Nvidia => match arch.strip_prefix("sm_").map(str::parse::<u32>) {
+                Some(Ok(80..=89)) => &ampere_ada::TUNING,
+                Some(Ok(90..=99)) => &hopper::TUNING,
+                _ => &OTHER_NVIDIA,
+            },
+            // An MI300A is part of a processor too, with CDNA3's compute units and memory.
+            Platform::Amd => match arch {
+                "gfx950" => &cdna4::TUNING,
+                _ if arch.starts_with("gfx94") => &cdna3::TUNING,
+                _ if properties.integrated => &apu::TUNING,
+                // CDNA2, and what has its waves of 64: CDNA1 and Vega.
+                _ if arch.starts_with("gfx90") => &cdna2::TUNING,
+                _ if arch.starts_with("gfx10") => &rdna2::TUNING,
+                _ if arch.starts_with("gfx11") => &rdna3::TUNING,
+                _ if arch.starts_with("gfx120") => &rdna4::TUNING,
+                _ => &OTHER_AMD,
+            },
+        }
+    }
+
+    /// The table in which no number depends on how many rows there are: each row comes about in one order of
+    /// operations, whatever it is computed with.
+    pub const fn batch_invariant(self) -> Self {
+        const SHAPES: &[MatmulShape] =
+            &[MatmulShape { most_rows: u32::MAX, block_rows: 32, blocks: 1, least_super_blocks: 1 }];
+        Self {
+            gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
+            matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0 },
+            experts: Experts { most_alone: 0, most_in_short_runs: usize::MAX },
+            attention: Attention {
+                by_token: true,
+                rotates: false,
+                most_splits: 1,
+                per_head_splits: 0,
+                ..self.attention
+            },
+            argmax: Argmax { most_blocks: 1 },
+            // The library sums in orders of its own.
+            library: None,
+            ..self
+        }
+    }
+
+    /// Whether it is one of batch-invariant mode.
+    pub fn is_batch_invariant(&self) -> bool {
+        *self == self.batch_invariant()
+    }
+}
+
+/// For reports: `Hopper (measured on an NVIDIA H200)`.
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.measured_on {
+            Some(device) => write!(f, "{} (measured on an {device})", self.family),
+            None => write!(f, "{} (estimated, not measured)", self.family),
+        }
+    }
+}

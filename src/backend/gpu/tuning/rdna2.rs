@@ -1,0 +1,58 @@
+//! AMD's RDNA2 (`gfx1030` to `gfx1032`, `gfx1034`: RX 6000), and RDNA1.
+//!
+//! Nothing was measured on such a GPU. Every number but those of prefill is Hopper's, estimated to serve here too. A
+//! multiprocessor is a workgroup processor, as the driver counts: two compute units with four SIMDs and 128 KB of LDS
+//! (40 of an RX 6900 XT). There are no matrix units: products of many rows use dot products.
+
+use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+
+pub const TUNING: Tuning = Tuning {
+    family: "RDNA2",
+    measured_on: None,
+    gemv: Gemv {
+        // Estimated, as Hopper, though without matrix units 8 rows cost more than there: measure this first.
+        most_rows: 1,
+        // Estimated, as Hopper: one block of 512 threads is 16 waves of 32 on four SIMDs.
+        blocks: 1,
+        // Estimated, as Hopper.
+        pairs_share: true,
+    },
+    matmul: Matmul {
+        // Estimated, as Hopper.
+        shapes: &[
+            MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
+            MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
+            MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
+        ],
+        // Estimated, as Hopper.
+        most_splits: 8,
+        // Estimated, as Hopper: a launch costs more here, so one less is worth more.
+        most_pair_rows: 16,
+    },
+    // Estimated, as Hopper.
+    experts: Experts { most_alone: 1, most_in_short_runs: 32 },
+    attention: Attention {
+        // The kernel has 64 rows a block on all of AMD.
+        prefill_rows: 64,
+        by_token: false,
+        // Estimated, as Hopper: one launch less, of those that cost more here.
+        rotates: true,
+        // Estimated, as Hopper.
+        split_tokens: 128,
+        most_splits: 32,
+        // Estimated, as Hopper.
+        blocks: 2,
+        // Estimated, as Hopper.
+        per_head_blocks: 2,
+        per_head_splits: 8,
+    },
+    // Estimated, as Hopper: one load of 16 bytes a thread.
+    argmax: Argmax { most_blocks: 64 },
+    library: Some(LibraryRows {
+        // Estimated, as Hopper. hipBLASLt has not been compared with our kernels.
+        rows_16_bit: 9,
+        rows_kept: 65,
+        rows_dequantised: 176,
+    }),
+};

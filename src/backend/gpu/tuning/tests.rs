@@ -1,0 +1,191 @@
+use super::*;
+use crate::backend::gpu::args::{ARGMAX_BLOCKS, Format};
+use crate::backend::gpu::compile::plan::GENERIC_TARGETS;
+use crate::backend::gpu::driver::fake::{self, Fake};
+use crate::backend::gpu::kernel::{MATMUL_PAIR_ROWS, MATMUL_ROWS};
+use crate::backend::gpu::{Device, KernelType};
+use crate::config::GpuOptions;
+
+/// The GPUs that the wheel has code for, exact or of their family, with the table that each is to have.
+const CARDS: [(&str, &[&str]); 6] = [
+    ("CDNA2", &["gfx900", "gfx904", "gfx906", "gfx908", "gfx90a"]),
+    ("CDNA3", &["gfx940", "gfx941", "gfx942"]),
+    ("CDNA4", &["gfx950"]),
+    ("RDNA2", &["gfx1030", "gfx1031", "gfx1032", "gfx1034"]),
+    ("RDNA3", &["gfx1100", "gfx1101", "gfx1102"]),
+    ("RDNA4", &["gfx1200", "gfx1201"]),
+];
+
+/// Those that are part of a processor.
+const INTEGRATED: [&str; 11] = [
+    "gfx902", "gfx909", "gfx90c", "gfx1033", "gfx1035", "gfx1036", "gfx1103", "gfx1150", "gfx1151", "gfx1152",
+    "gfx1153",
+];
+
+/// The family of a device that says so of itself.
+fn family(platform: Platform, arch: &str, integrated: bool) -> &'static str {
+    Tuning::of(&DeviceProperties { platform, arch: arch.to_owned(), integrated, ..fake::properties() }).family
+}
+
+#[test]
+fn every_gpu_has_its_family() {
+    for (name, archs) in CARDS {
+        for arch in archs {
+            assert_eq!(family(Platform::Amd, arch, false), name, "{arch}");
+        }
+    }
+    for arch in INTEGRATED {
+        assert_eq!(family(Platform::Amd, arch, true), "APU", "{arch}");
+    }
+    let listed: Vec<&str> = CARDS.into_iter().flat_map(|(_, archs)| archs).copied().chain(INTEGRATED).collect();
+    for arch in GENERIC_TARGETS.into_iter().flat_map(|(_, archs)| archs) {
+        assert!(listed.contains(arch), "{arch} is in no list of this test");
+    }
+    // Exact targets that no generic one covers.
+    let script = include_str!("../../../../build.rs");
+    let targets = script.split_once("const EXACT_TARGETS").unwrap().1.split_once("];\n").unwrap().0;
+    for arch in targets.split('"').filter(|text| text.starts_with("gfx")) {
+        assert!(listed.contains(&arch), "{arch} is in no list of this test");
+    }
+    for (arch, name) in [
+        ("sm_80", "Ampere and Ada"),
+        ("sm_86", "Ampere and Ada"),
+        ("sm_89", "Ampere and Ada"),
+        ("sm_90", "Hopper"),
+        ("sm_75", "other GPUs of NVIDIA"),
+        ("sm_100", "other GPUs of NVIDIA"),
+        ("sm_120", "other GPUs of NVIDIA"),
+        ("sm", "other GPUs of NVIDIA"),
+    ] {
+        assert_eq!(family(Platform::Nvidia, arch, false), name, "{arch}");
+    }
+}
+
+/// What the device says of itself decides where the architecture's name does not; what nobody has heard of is served.
+#[test]
+fn an_unknown_gpu_has_a_table_with_a_name() {
+    // Parts of a processor: one with a card's compute units, and cards' architectures that a processor might have.
+    assert_eq!(family(Platform::Amd, "gfx942", true), "CDNA3");
+    for arch in ["gfx1100", "gfx1200", "gfx1310"] {
+        assert_eq!(family(Platform::Amd, arch, true), "APU", "{arch}");
+    }
+    assert_eq!(family(Platform::Amd, "gfx1151", false), "RDNA3");
+    assert_eq!(family(Platform::Amd, "gfx1010", false), "RDNA2");
+    for arch in ["gfx803", "gfx1250", "gfx1310", "cpu-wave32", ""] {
+        assert_eq!(family(Platform::Amd, arch, false), "other GPUs of AMD", "{arch}");
+    }
+    for (properties, told) in [
+        (DeviceProperties { platform: Platform::Nvidia, arch: "sm_90".into(), ..fake::properties() }, HOPPER),
+        (DeviceProperties { arch: "gfx1310".into(), ..fake::properties() }, OTHER),
+    ] {
+        let device = Device::with_driver(Box::new(Fake::with_memory(1 << 20, 1 << 20, properties)));
+        assert_eq!(device.tuned_as(), told);
+        // The mode is asked for at the load; the family stays.
+        let invariant = device.tuning(&GpuOptions { batch_invariant: true, ..GpuOptions::default() });
+        assert_eq!(invariant, device.tuning(&GpuOptions::default()).batch_invariant());
+        assert_eq!(invariant.to_string(), told);
+        assert!(invariant.is_batch_invariant() && !device.tuning(&GpuOptions::default()).is_batch_invariant());
+    }
+}
+const HOPPER: &str = "Hopper (measured on an NVIDIA H200)";
+const OTHER: &str = "other GPUs of AMD (estimated, not measured)";
+
+/// Numbers of kernels: what a table asks for was compiled, and the workspace has room for it.
+#[test]
+fn tables_ask_for_kernels_that_there_are() {
+    let mut families: Vec<&str> = ALL.iter().map(|(_, tuning)| tuning.family).collect();
+    families.sort_unstable();
+    families.dedup();
+    assert_eq!(families.len(), ALL.len());
+    for tuning in ALL.into_iter().flat_map(|(_, tuning)| [*tuning, tuning.batch_invariant()]) {
+        let Tuning { family, measured_on: _, gemv, matmul, experts, attention, argmax, library } = tuning;
+        assert!(gemv.most_rows <= 1 && gemv.blocks > 0, "{family}");
+        assert!(matmul.shapes.is_sorted_by_key(|shape| shape.most_rows), "{family}");
+        assert_eq!(matmul.shapes.last().map(|shape| shape.most_rows), Some(u32::MAX), "{family}");
+        for shape in matmul.shapes {
+            assert!(MATMUL_ROWS.contains(&shape.block_rows) && shape.blocks > 0, "{family}: {shape:?}");
+            assert!(shape.least_super_blocks > 0, "{family}: {shape:?}");
+        }
+        // A pair's rows have kernels, of the shapes that serve them.
+        let of_pairs = matmul.shapes.iter().take_while(|shape| shape.most_rows as usize <= matmul.most_pair_rows);
+        let largest = of_pairs.map(|shape| shape.block_rows).max().unwrap_or(0);
+        assert!(largest == 0 || MATMUL_PAIR_ROWS.contains(&largest), "{family}");
+        assert!(MATMUL_PAIR_ROWS.iter().all(|&rows| matmul.most_pair_rows <= rows as usize || rows < largest));
+        assert!(matmul.most_splits.is_power_of_two() && attention.most_splits.is_power_of_two(), "{family}");
+        assert!(attention.most_splits <= 32 && attention.split_tokens > 0, "{family}");
+        assert!(attention.prefill_rows >= LEAST_PREFILL_ROWS, "{family}");
+        assert!(experts.most_alone < experts.most_in_short_runs, "{family}");
+        assert!((1..=ARGMAX_BLOCKS).contains(&argmax.most_blocks), "{family}");
+        assert_eq!(library.is_none(), tuning.is_batch_invariant(), "{family}");
+        let Some(LibraryRows { rows_16_bit, rows_kept, rows_dequantised }) = library else { continue };
+        assert!(rows_16_bit <= rows_kept && rows_kept <= rows_dequantised, "{family}");
+        assert!(rows_16_bit > gemv.most_rows, "{family}");
+    }
+}
+
+/// Batch-invariant: whatever the rows, each goes through the same kernel, in one piece.
+#[test]
+fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
+    for (tuning, multiprocessors) in ALL.into_iter().flat_map(|(_, tuning)| [(tuning, 6), (tuning, 132), (tuning, 304)])
+    {
+        let invariant = tuning.batch_invariant();
+        assert_eq!(invariant, invariant.batch_invariant(), "{}", tuning.family);
+        let format = KernelType::Q4K.matmul_format();
+        let cols = 14_336;
+        let one = invariant.matmul(1, 4096, cols, multiprocessors);
+        for rows in 1..=700u32 {
+            let product = invariant.matmul(rows, 4096, cols, multiprocessors);
+            assert_eq!((product.n, product.grid[0], product.grid[2]), (32, one.grid[0], 1), "{rows} rows");
+            assert_eq!(invariant.activation_format(format, rows as usize, None), Format::F16Tiled);
+            assert_eq!(invariant.expert_run(rows as usize, 8), Some(16), "{rows} rows");
+            assert!(invariant.argmax_share(rows as usize, 151_936, multiprocessors) >= 151_936, "{rows} rows");
+            let blocks = |pairs| invariant.expert_gemv_blocks(4096, pairs, multiprocessors);
+            assert_eq!(blocks(rows as usize), blocks(1), "{rows} rows");
+            for context in [1, 129, 1000, 1 << 17] {
+                let splits = invariant.context_splits(context);
+                let plan = invariant.attention_decode(rows, [32, 8, 128], multiprocessors, splits);
+                assert_eq!((splits, plan.per_head, plan.splits), (1, false, 1), "{rows} rows of {context}");
+            }
+        }
+        assert!(!invariant.attention.rotates && invariant.attention.by_token);
+        assert_eq!((invariant.matmul.most_pair_rows, invariant.library), (0, None));
+    }
+}
+
+/// The plans of an H200 before there were tables: its figures are those of these launches.
+#[test]
+fn hopper_is_as_it_was_measured() {
+    let tuning = &hopper::TUNING;
+    let grid = |rows, out_rows, cols| {
+        let plan = tuning.matmul(rows, out_rows, cols, 132);
+        (plan.n, plan.grid)
+    };
+    // q, k and v; output; gate and up; down; head of an 8B model.
+    let shapes = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)];
+    let expected = [
+        (1, (8, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
+        (8, (8, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
+        (9, (16, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),
+        (17, (32, [[96, 1, 4], [64, 1, 8], [448, 1, 1], [64, 1, 8], [2004, 1, 1]])),
+        (64, (64, [[48, 1, 4], [32, 1, 8], [224, 1, 1], [32, 1, 8], [1002, 1, 1]])),
+        (256, (64, [[48, 4, 1], [32, 4, 2], [224, 4, 1], [32, 4, 2], [1002, 4, 1]])),
+    ];
+    for (rows, (n, grids)) in expected {
+        for ((out_rows, cols), expected) in shapes.into_iter().zip(grids) {
+            assert_eq!(grid(rows, out_rows, cols), (n, expected), "{rows} rows, {out_rows} x {cols}");
+        }
+    }
+    assert_eq!([1, 16, 4096, 128_256].map(|rows| tuning.gemv_blocks(rows, 132)), [1, 1, 132, 132]);
+    assert_eq!([1, 8, 64, 500].map(|pairs| tuning.expert_gemv_blocks(768, pairs, 132)), [48, 16, 2, 1]);
+    assert_eq!(
+        [1, 128, 129, 4096, 4097].map(|pairs| tuning.expert_run(pairs, 128)),
+        [None, None, Some(16), Some(16), Some(64)]
+    );
+    assert_eq!([1, 128, 129, 900, 7_900, 1 << 17].map(|tokens| tuning.context_splits(tokens)), [1, 1, 2, 8, 32, 32]);
+    let formats = [1, 2, 64, 65].map(|rows| tuning.activation_format(Some(Format::F16Tiled), rows, Some(65)));
+    assert_eq!(formats, [Format::F32, Format::F16Tiled, Format::F16Tiled, Format::F16]);
+    let library = tuning.library.unwrap();
+    assert_eq!((library.least(true, true), library.least(false, true)), (9, 65));
+    assert_eq!((library.least(true, false), library.least(false, false)), (176, 176));
+    assert_eq!(tuning.attention.prefill_rows, 128);
+}
