@@ -44,6 +44,8 @@ pub struct Tokenizer {
     add_eos: bool,
     add_space: bool,
     eos_ids: Vec<u32>,
+    /// Control tokens behind which white space is dropped, sorted.
+    stripping_ids: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -92,6 +94,7 @@ impl Tokenizer {
             // Byte-level vocabularies spell spaces themselves: the key means nothing there.
             add_space: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
             eos_ids,
+            stripping_ids: special::stripping_ids(metadata, &vocab)?,
             vocab,
         };
         for (added, id, key) in [
@@ -151,9 +154,13 @@ impl Tokenizer {
         for stretch in trusted {
             for (start, end, id) in self.with_control.find(&text[stretch.clone()]) {
                 if self.is_special(id) {
-                    between(done..stretch.start + start, out)?;
+                    // A token that begins with white space may have lost it to the one before.
+                    between(done..done.max(stretch.start + start), out)?;
                     out.push(id);
                     done = stretch.start + end;
+                    if self.stripping_ids.binary_search(&id).is_ok() {
+                        done = text.len() - text[done..].trim_start().len();
+                    }
                 }
             }
         }

@@ -89,6 +89,15 @@ pub(super) fn id(metadata: &Metadata, key: &str, vocab_size: usize) -> Result<Op
     Ok(Some(id))
 }
 
+/// Ids of control tokens, sorted, behind which white space is no part of the text. The file has no key for it: it is
+/// so in Phi-3's own vocabulary, which `<|end|>` tells from the others of this kind.
+pub(super) fn stripping_ids(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<u32>> {
+    let phi3 = metadata.opt_str("general.architecture")? == Some("phi3") && metadata.str(super::MODEL)? == "llama";
+    let strips = |text: &str| !matches!(text, "<s>" | "<|endoftext|>");
+    let control = vocab.iter().filter(|(_, text, kind)| *kind == Kind::Control && strips(text));
+    Ok(control.filter(|_| phi3).map(|(id, ..)| id).collect())
+}
+
 /// All end-of-generation ids, sorted. Makes control tokens of those that a file types as text.
 pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Result<Vec<u32>> {
     let known = |text: &str| vocab.id(text).is_some();

@@ -16,7 +16,7 @@ fn a_megabyte_without_a_break_is_encoded() {
     assert_eq!(round_trip(&bpe, &"a".repeat(LONG)), LONG / 4);
     assert_eq!(round_trip(&bpe, &" ".repeat(LONG)), LONG);
     round_trip(&bpe, &" \n\t".repeat(LONG / 3));
-    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let bytes = byte_tokens();
     let mut tokens: Vec<(&str, f32, i32)> = bytes.iter().map(|text| (text.as_str(), 0.0, 6)).collect();
     tokens.extend([("▁", -1.0, 1), ("a", -1.0, 1), ("aa", -2.0, 1), ("▁▁", -2.0, 1), ("aaaa", -3.0, 1)]);
     let spm = build(spm_entries(&tokens)).unwrap();

@@ -6,6 +6,7 @@ mod chat_limits;
 mod golden;
 mod limits;
 mod prop;
+mod special;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,6 +47,11 @@ fn byte_level_entries(more: &[(&str, i32)], merges: &[&str], pre: &str) -> Vec<(
         ("token_type", Value::Array(Array::I32(types))),
         ("merges", strings(merges)),
     ])
+}
+
+/// The 256 byte tokens of a SentencePiece vocabulary.
+fn byte_tokens() -> Vec<String> {
+    (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect()
 }
 
 /// A SentencePiece vocabulary of `(text, score, type)`.
