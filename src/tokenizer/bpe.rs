@@ -1,4 +1,6 @@
-//! Byte-level BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`.
+//! BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`. What is merged is
+//! bytes, or, where the vocabulary spells text as SentencePiece does, characters: those that no token spells fall back
+//! to bytes.
 //!
 //! The merge loop is our own rather than the `tokenizers` crate's: that one takes the vocabulary and the merges as
 //! maps of owned strings, which takes longer to build than the whole budget for loading a vocabulary of 150,000 tokens,
@@ -11,8 +13,8 @@ use std::collections::{BinaryHeap, HashMap};
 use hashbrown::HashMap as FastMap;
 
 use super::byte_level;
-use super::pretokenizer::{Class, PreTokenizer};
-use super::vocab::Vocab;
+use super::pretokenizer::{Class, PreTokenizer, WholeWords};
+use super::vocab::{SPACE, Spelling, Vocab, reaches_across_words};
 use crate::gguf::Metadata;
 use crate::{Error, Result};
 
@@ -25,7 +27,8 @@ const MAX_REMEMBERED_WORD: usize = 32;
 #[derive(Debug)]
 pub(super) struct Bpe {
     pre_tokenizer: PreTokenizer,
-    ignore_merges: bool,
+    spelling: Spelling,
+    whole_words: WholeWords,
     /// The token of each single byte; a vocabulary may lack bytes that its training text did not have.
     byte_ids: Vec<Option<u32>>,
     /// In order of priority, lowest first.
@@ -64,10 +67,22 @@ impl Bpe {
     /// `class` is what `tokenizer.ggml.pre` names.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, class: Class) -> Result<Self> {
         let (merges, ranks) = read_merges(metadata, vocab)?;
-        let pre_tokenizer = class.compile().map_err(Error::internal)?;
-        let mut buffer = [0; 4];
-        let byte_ids = (0..=u8::MAX).map(|b| vocab.text_id(byte_level::char_of(b).encode_utf8(&mut buffer))).collect();
-        Ok(Self { pre_tokenizer, ignore_merges: class.ignore_merges, byte_ids, merges, ranks })
+        let mut pre_tokenizer = class.compile().map_err(Error::internal)?;
+        let byte_ids = match class.spelling {
+            Spelling::ByteLevel => {
+                let mut buffer = [0; 4];
+                (0..=u8::MAX).map(|b| vocab.text_id(byte_level::char_of(b).encode_utf8(&mut buffer))).collect()
+            }
+            Spelling::SentencePiece => {
+                // Where no merge reaches from one word into the next, words can be merged one by one.
+                let across = |merge: &Merge| vocab.text(merge.result).is_some_and(reaches_across_words);
+                if !merges.iter().any(across) {
+                    pre_tokenizer.split_at_spaces().map_err(Error::internal)?;
+                }
+                vocab.byte_ids()
+            }
+        };
+        Ok(Self { pre_tokenizer, spelling: class.spelling, whole_words: class.whole_words, byte_ids, merges, ranks })
     }
 
     /// Appends the ids of `text`.
@@ -93,19 +108,38 @@ impl Bpe {
     }
 
     fn encode_word(&self, vocab: &Vocab, word: &str, scratch: &mut Scratch, out: &mut Vec<u32>) -> Result<()> {
-        if self.ignore_merges {
-            scratch.spelled.clear();
-            scratch.spelled.extend(word.bytes().map(byte_level::char_of));
-            if let Some(id) = vocab.text_id(&scratch.spelled) {
-                out.push(id);
-                return Ok(());
-            }
+        if let Some(id) = self.whole_word(vocab, word, &mut scratch.spelled) {
+            out.push(id);
+            return Ok(());
         }
         let symbols = &mut scratch.symbols;
         symbols.clear();
-        for (index, byte) in (0u32..).zip(word.bytes()) {
-            let id = self.byte_ids[byte as usize].ok_or_else(|| unknown_byte(word, byte))?;
+        let mut push = |id: u32| {
+            let index = symbols.len() as u32;
             symbols.push(Symbol { id, prev: index.checked_sub(1).unwrap_or(NONE), next: index + 1 });
+        };
+        let byte_id = |byte: u8| self.byte_ids[byte as usize].ok_or_else(|| unknown_byte(word, byte));
+        match self.spelling {
+            Spelling::ByteLevel => {
+                for byte in word.bytes() {
+                    push(byte_id(byte)?);
+                }
+            }
+            Spelling::SentencePiece => {
+                let mut buffer = [0; 4];
+                for c in word.chars() {
+                    let spelled = if c == ' ' { SPACE } else { c };
+                    match vocab.text_id(spelled.encode_utf8(&mut buffer)) {
+                        Some(id) => push(id),
+                        // No merge names a byte token.
+                        None => {
+                            for byte in spelled.encode_utf8(&mut buffer).bytes() {
+                                push(byte_id(byte)?);
+                            }
+                        }
+                    }
+                }
+            }
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
@@ -117,6 +151,24 @@ impl Bpe {
             at = symbol.next;
         }
         Ok(())
+    }
+
+    /// The token of the whole word, where that goes before merges.
+    fn whole_word(&self, vocab: &Vocab, word: &str, spelled: &mut String) -> Option<u32> {
+        let wanted = match self.whole_words {
+            WholeWords::None => false,
+            WholeWords::Newlines => word.bytes().all(|byte| byte == b'\n'),
+            WholeWords::All => true,
+        };
+        if !wanted {
+            return None;
+        }
+        spelled.clear();
+        match self.spelling {
+            Spelling::ByteLevel => spelled.extend(word.bytes().map(byte_level::char_of)),
+            Spelling::SentencePiece => spelled.extend(word.chars().map(|c| if c == ' ' { SPACE } else { c })),
+        }
+        vocab.text_id(spelled)
     }
 
     /// Applies the merge of the lowest rank until none is left. The first symbol always stays the head of the list.
@@ -196,8 +248,8 @@ fn read_merges(metadata: &Metadata, vocab: &Vocab) -> Result<(Vec<Merge>, Ranks)
             vocab.id(text).ok_or_else(|| metadata.error(MERGES, unknown()))
         };
         let merge = Merge { left: id(left)?, right: id(right)?, result: id(&joined)? };
-        // A merge that builds a control token would let text become one.
-        if vocab.is_text(merge.result) {
+        // A merge that builds a control token would let text become one, and bytes are spelled as they are.
+        if [merge.left, merge.right, merge.result].into_iter().all(|id| vocab.is_text(id)) {
             ranks.entry((merge.left, merge.right)).or_insert(merges.len() as u32);
             merges.push(merge);
         }

@@ -21,6 +21,7 @@ pub use stream::StreamDecoder;
 pub use template::{ChatTemplate, Rendered};
 
 use self::bpe::Bpe;
+use self::pretokenizer::{Bos, Class};
 use self::spm::Spm;
 use self::stream::Cursor;
 use self::vocab::{Kind, Spelling, Vocab};
@@ -58,27 +59,27 @@ impl Tokenizer {
     /// Reads `tokenizer.ggml.*`. Errors are `ModelFile` and name the key: a kind of tokenizer or a pre-tokenizer that
     /// is not known, lists that do not fit together, ids outside the vocabulary, a file without a tokenizer.
     pub fn from_metadata(metadata: &Metadata) -> Result<Self> {
-        let byte_level = match metadata.str(MODEL)? {
-            "gpt2" => true,
-            "llama" => false,
+        let class = match metadata.str(MODEL)? {
+            "gpt2" => Some(bpe::pre_tokenizer_class(metadata)?),
+            "gemma4" => Some(Class::GEMMA4),
+            "llama" => None,
             name @ ("none" | "no_vocab") => {
                 return Err(metadata.error(MODEL, format!("'{name}': the file has no tokenizer; use token ids")));
             }
             name => {
-                let problem = format!("unknown kind of tokenizer '{name}'; known are 'gpt2' (BPE) and 'llama' (SPM)");
-                return Err(metadata.error(MODEL, problem));
+                let known = "known are 'gpt2' and 'gemma4' (BPE) and 'llama' (SPM)";
+                return Err(metadata.error(MODEL, format!("unknown kind of tokenizer '{name}'; {known}")));
             }
         };
-        let class = if byte_level { Some(bpe::pre_tokenizer_class(metadata)?) } else { None };
         let mut vocab = Vocab::new(metadata)?;
         let eos_ids = special::end_of_generation(metadata, &mut vocab)?;
-        vocab.spell(metadata, if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece })?;
+        vocab.spell(metadata, class.map_or(Spelling::SentencePiece, |class| class.spelling))?;
         let id = |key| special::id(metadata, key, vocab.len());
         let (bos, eos) = (id("tokenizer.ggml.bos_token_id")?, id("tokenizer.ggml.eos_token_id")?);
         let unknown = id("tokenizer.ggml.unknown_token_id")?;
         let (model, adds_bos) = match class {
-            Some(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.add_bos),
-            None => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), true),
+            Some(class) => (Model::Bpe(Bpe::new(metadata, &vocab, class)?), class.bos),
+            None => (Model::Spm(Spm::new(metadata, &vocab, unknown)?), Bos::ByDefault),
         };
         let flag = |key, default| Ok::<_, Error>(metadata.opt_bool(key)?.unwrap_or(default));
         let tokenizer = Self {
@@ -89,10 +90,10 @@ impl Tokenizer {
             model,
             bos,
             eos,
-            add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos)?,
+            add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos != Bos::OnRequest)? || adds_bos == Bos::Always,
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
-            // Byte-level vocabularies spell spaces themselves: the key means nothing there.
-            add_space: !byte_level && flag("tokenizer.ggml.add_space_prefix", true)?,
+            // Where merges are listed, spaces are part of the words: the key means nothing there.
+            add_space: class.is_none() && flag("tokenizer.ggml.add_space_prefix", true)?,
             eos_ids,
             stripping_ids: special::stripping_ids(metadata, &vocab)?,
             vocab,

@@ -1,148 +1,68 @@
-//! Pre-tokenizers: how each class of byte-level BPE splits text into words before merging.
+//! Pre-tokenizers: how each class of BPE splits text into words before merging.
 //!
 //! A class is one or more passes; each pass splits every piece of the one before at the matches of its pattern, and
-//! what lies between two matches is a piece too. The patterns are those of the models' own `tokenizer.json` files, or,
-//! where those are not regular expressions (falcon, default), of the equivalents that llama.cpp publishes with its
-//! test vocabularies.
+//! what lies between two matches is a piece too.
 //!
-//! Everything in these patterns is a regular language except one look-ahead that they share, `\s+(?!\S)|\s+`: a run of
-//! white space leaves its last character to the word behind it. That one is done by hand ([`Pass::split`]), so that an
-//! automaton with guaranteed linear time can do the rest and no input makes a backtracking engine explode.
+//! An automaton with guaranteed linear time looks for the patterns, so no input makes a backtracking engine explode.
+//! What is no regular expression in the models' own patterns, their look-aheads, is a [`Rule`] and done by hand.
+
+mod classes;
+#[cfg(test)]
+mod tests;
 
 use regex_automata::Input;
 use regex_automata::meta::Regex;
 
+use self::classes::CLASSES;
+use super::vocab::Spelling;
+
 /// What a value of `tokenizer.ggml.pre` stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {
-    passes: &'static [(&'static str, Spaces)],
-    /// A word that is a token as a whole is that token, whatever the merges say.
-    pub(super) ignore_merges: bool,
-    /// Whether BOS is added where the file does not say.
-    pub(super) add_bos: bool,
+    passes: &'static [(&'static str, Rule)],
+    /// How the vocabulary spells text.
+    pub(super) spelling: Spelling,
+    pub(super) whole_words: WholeWords,
+    pub(super) bos: Bos,
 }
 
-/// Whether `|\s+(?!\S)|\s+` follows a pattern.
+/// Which words become a token as a whole, if there is one, whatever the merges say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spaces {
+pub(super) enum WholeWords {
+    None,
+    /// Those of newlines alone.
+    Newlines,
+    All,
+}
+
+/// Whether a prompt begins with BOS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bos {
+    /// Only if the file says so.
+    OnRequest,
+    /// Unless the file says no.
+    ByDefault,
+    /// Always: there are files that say no, by mistake.
+    Always,
+}
+
+/// What is done with the matches of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// Each is a word.
     Plain,
+    /// The pattern is followed by `|\s+(?!\S)|\s+`: a run of white space leaves its last character to the word behind.
     LeaveLast,
+    /// The pattern is followed by `|\s{512}(?!\S)|\s{256}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s`: a run of white space
+    /// leaves its last character to the word behind, and the rest is cut into powers of two, the largest first.
+    HalveSpaces,
+    /// The pattern is a whole run of digits; each is cut into threes from its end, `(?=(?:\d{3})*\b)`.
+    Threes,
 }
-use Spaces::{LeaveLast, Plain};
+use Rule::{HalveSpaces, LeaveLast, Plain, Threes};
 
-/// English contractions, then words, numbers and other signs, each with the space before it.
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+";
-
-macro_rules! contractions {
-    () => {
-        r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-    };
-}
-
-/// The llama 3 family: they differ in what counts as a letter and in how many digits stay together.
-macro_rules! llama3_family {
-    ($letters:literal, $digits:literal, $others:literal) => {
-        concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?", $letters, "|", $digits, "| ?", $others, r"+[\r\n]*|\s*[\r\n]+")
-    };
-}
-
-/// The o200k family: words also end where lower case turns into upper case.
-macro_rules! o200k_family {
-    ($suffix:expr, $digits:literal) => {
-        concat!(
-            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
-            $suffix,
-            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
-            $suffix,
-            "|",
-            $digits,
-            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
-        )
-    };
-}
-
-const fn class(passes: &'static [(&'static str, Spaces)]) -> Class {
-    Class { passes, ignore_merges: false, add_bos: false }
-}
-
-const GPT2_CLASS: Class = class(&[(GPT2, LeaveLast)]);
-const STARCODER: Class = class(&[(r"\p{N}", Plain), (GPT2, LeaveLast)]);
-const LLAMA3_SPLIT: Class = class(&[(llama3_family!(r"\p{L}+", r"\p{N}{1,3}", r"[^\s\p{L}\p{N}]"), LeaveLast)]);
-const LLAMA3: Class = Class { ignore_merges: true, add_bos: true, ..LLAMA3_SPLIT };
-const QWEN2: Class = class(&[(llama3_family!(r"\p{L}+", r"\p{N}", r"[^\s\p{L}\p{N}]"), LeaveLast)]);
-const QWEN35: Class = class(&[(llama3_family!(r"[\p{L}\p{M}]+", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"), LeaveLast)]);
-const GPT4O: Class = class(&[(o200k_family!(concat!("(?:", contractions!(), ")?"), r"\p{N}{1,3}"), LeaveLast)]);
-const TEKKEN: Class =
-    Class { ignore_merges: true, add_bos: true, ..class(&[(o200k_family!("", r"\p{N}"), LeaveLast)]) };
-const DEEPSEEK_LLM: Class = class(&[
-    (r"[\r\n]", Plain),
-    (
-        // Letters that have a case, in the scripts the model knows.
-        concat!(
-            r"\s?[",
-            r"\x{41}-\x{5a}\x{61}-\x{7a}\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-\x{293}",
-            r"\x{295}-\x{2af}\x{370}-\x{373}\x{376}-\x{377}\x{37b}-\x{37d}\x{37f}\x{386}\x{388}-\x{38a}\x{38c}",
-            r"\x{38e}-\x{3a1}\x{3a3}-\x{3f5}\x{3f7}-\x{481}\x{48a}-\x{52f}\x{531}-\x{556}\x{10a0}-\x{10c5}",
-            r"\x{13a0}-\x{13f5}\x{13f8}-\x{13fd}\x{1c90}-\x{1cba}\x{1cbd}-\x{1cbf}\x{1d00}-\x{1d2b}\x{1d6b}-\x{1d77}",
-            r"\x{1d79}-\x{1d9a}\x{1e00}-\x{1f15}\x{1f18}-\x{1f1d}\x{1f20}-\x{1f45}\x{1f48}-\x{1f4d}\x{1f50}-\x{1f57}",
-            r"\x{1f59}\x{1f5b}\x{1f5d}\x{1f5f}-\x{1f7d}\x{1f80}-\x{1fb4}\x{1fb6}-\x{1fbc}\x{1fbe}\x{1fc2}-\x{1fc4}",
-            r"\x{1fc6}-\x{1fcc}\x{1fd0}-\x{1fd3}\x{1fd6}-\x{1fdb}\x{1fe0}-\x{1fec}\x{1ff2}-\x{1ff4}\x{1ff6}-\x{1ffc}",
-            r"\x{2102}\x{2107}\x{210a}-\x{2113}\x{2115}\x{2119}-\x{211d}\x{2124}\x{2126}\x{2128}\x{212a}-\x{212d}",
-            r"\x{212f}-\x{2134}\x{2139}\x{213c}-\x{213f}\x{2145}-\x{2149}\x{214e}\x{2183}-\x{2184}\x{2c00}-\x{2c7b}",
-            r"\x{2c7e}-\x{2ce4}\x{2ceb}-\x{2cee}\x{2cf2}-\x{2cf3}\x{a640}-\x{a66d}\x{a680}-\x{a69b}\x{a722}-\x{a76f}",
-            r"\x{a771}-\x{a787}\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17}\x{ff21}-\x{ff3a}",
-            r"\x{ff41}-\x{ff5a}\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb}\x{10c80}-\x{10cb2}",
-            r"\x{10cc0}-\x{10cf2}\x{118a0}-\x{118df}\x{1e900}-\x{1e943}",
-            r"]+"
-        ),
-        Plain,
-    ),
-    (r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+", Plain),
-    (r"\s+$", Plain),
-    (r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+", Plain),
-    (r"\p{N}+", Plain),
-]);
-const DEEPSEEK_CODER: Class = class(&[
-    (r"[\r\n]", Plain),
-    (r"\s?\p{L}+", Plain),
-    (r"\s?\p{P}+", Plain),
-    (r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+", Plain),
-    (r"\p{N}", Plain),
-]);
-const DEEPSEEK_V3: Class = class(&[
-    (r"\p{N}{1,3}", Plain),
-    (r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+", Plain),
-    (
-        concat!(
-            r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##,
-            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
-        ),
-        LeaveLast,
-    ),
-]);
-const FALCON: Class = class(&[(r"[\p{P}$+<=>^~|`]+", Plain), (GPT2, LeaveLast), (r"[0-9][0-9][0-9]", Plain)]);
-const DEFAULT: Class =
-    class(&[(r"[\p{P}$+<=>^~|]+", Plain), (GPT2, LeaveLast), (r"\p{N}+", Plain), (r"[0-9][0-9][0-9]", Plain)]);
-
-/// Every known value of `tokenizer.ggml.pre`. Encoders (jina, modern-bert, roberta) are left out: they put a separator
-/// at the end, which no decoder has a use for.
-const CLASSES: &[(Class, &[&str])] = &[
-    (DEFAULT, &["default"]),
-    (GPT2_CLASS, &["gpt-2", "phi-2", "gigachat", "a.x-4.0", "mellum", "exaone4"]),
-    (GPT2_CLASS, &["mpt", "olmo", "jais", "trillion", "granite-docling"]),
-    (STARCODER, &["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"]),
-    (LLAMA3, &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"]),
-    (LLAMA3_SPLIT, &["glm4", "chatglm-bpe", "dbrx", "smaug-bpe"]),
-    (QWEN2, &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"]),
-    (QWEN2, &["stablelm2", "hunyuan", "solar-open", "grok-2"]),
-    (QWEN35, &["qwen35"]),
-    (GPT4O, &["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"]),
-    (TEKKEN, &["tekken"]),
-    (DEEPSEEK_LLM, &["deepseek-llm"]),
-    (DEEPSEEK_CODER, &["deepseek-coder"]),
-    (DEEPSEEK_V3, &["deepseek-v3", "hunyuan-dense", "joyai-llm"]),
-    (FALCON, &["falcon"]),
-];
+/// The longest run of white space that is one word under [`Rule::HalveSpaces`], in characters.
+const MAX_HALVED_SPACES: usize = 512;
 
 /// The known values of `tokenizer.ggml.pre`, those that split alike side by side.
 pub fn pre_tokenizers() -> impl Iterator<Item = &'static [&'static str]> {
@@ -150,6 +70,8 @@ pub fn pre_tokenizers() -> impl Iterator<Item = &'static [&'static str]> {
 }
 
 impl Class {
+    pub(super) const GEMMA4: Self = classes::GEMMA4;
+
     pub(super) fn named(name: &str) -> Option<Self> {
         CLASSES.iter().find(|(_, names)| names.contains(&name)).map(|(class, _)| *class)
     }
@@ -160,7 +82,7 @@ impl Class {
     }
 
     pub(super) fn compile(self) -> Result<PreTokenizer, String> {
-        let passes = self.passes.iter().map(|&(pattern, spaces)| Pass::new(pattern, spaces));
+        let passes = self.passes.iter().map(|&(pattern, rule)| Pass::new(pattern, rule));
         Ok(PreTokenizer { passes: passes.collect::<Result<_, _>>().map_err(|e| e.to_string())? })
     }
 }
@@ -171,6 +93,13 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
+    /// Splits before each run of spaces too, whether a space is written as such or as `▁`.
+    pub(super) fn split_at_spaces(&mut self) -> Result<(), String> {
+        let pass = Pass::new("[ ▁]+[^ ▁]*", Plain).map_err(|e| e.to_string())?;
+        self.passes.push(pass);
+        Ok(())
+    }
+
     /// Calls `emit` with every word of `text`, in order; the words joined are `text`.
     pub(super) fn split<'t, E>(&self, text: &'t str, emit: &mut dyn FnMut(&'t str) -> Result<(), E>) -> Result<(), E> {
         Self::split_with(&self.passes, text, emit)
@@ -192,23 +121,25 @@ impl PreTokenizer {
 struct Pass {
     /// Pattern 0 is the pass's own, pattern 1 (where there is one) a run of white space.
     regex: Regex,
+    rule: Rule,
 }
 
 impl Pass {
-    fn new(pattern: &str, spaces: Spaces) -> Result<Self, Box<regex_automata::meta::BuildError>> {
-        let regex = match spaces {
-            Plain => Regex::new(pattern),
-            LeaveLast => Regex::new_many(&[pattern, r"\s+"]),
+    fn new(pattern: &str, rule: Rule) -> Result<Self, Box<regex_automata::meta::BuildError>> {
+        let regex = match rule {
+            Plain | Threes => Regex::new(pattern),
+            LeaveLast | HalveSpaces => Regex::new_many(&[pattern, r"\s+"]),
         };
-        Ok(Self { regex: regex.map_err(Box::new)? })
+        Ok(Self { regex: regex.map_err(Box::new)?, rule })
     }
 
     fn split<'t, E>(&self, text: &'t str, emit: &mut dyn FnMut(&'t str) -> Result<(), E>) -> Result<(), E> {
-        let mut done = 0;
-        while done < text.len() {
-            let Some(found) = self.regex.search(&Input::new(text).range(done..)) else { break };
+        let (mut done, mut from) = (0, 0);
+        while from < text.len() {
+            let Some(found) = self.regex.search(&Input::new(text).range(from..)) else { break };
+            let spaces = found.pattern().as_usize() == 1;
             let mut end = found.end();
-            if found.pattern().as_usize() == 1 && end < text.len() {
+            if spaces && end < text.len() {
                 // `\s+(?!\S)`: a greedy run that something follows gives back its last character, unless it is its
                 // only one (then the plain `\s+` takes it).
                 let last = text[found.start()..end].chars().next_back().map_or(0, char::len_utf8);
@@ -216,15 +147,46 @@ impl Pass {
                     end -= last;
                 }
             }
+            if end <= from {
+                break; // No pattern matches the empty string; were one to, this ends the loop.
+            }
+            from = end;
+            if self.rule == Threes && text[end..].starts_with(char::is_numeric) {
+                continue; // `½` is part of a word in the models' patterns, where `\b` is Oniguruma's.
+            }
             if found.start() > done {
                 emit(&text[done..found.start()])?;
             }
-            if end <= done {
-                break; // No pattern matches the empty string; were one to, this ends the loop.
+            let found = &text[found.start()..end];
+            match self.rule {
+                HalveSpaces if spaces => emit_parts(found, emit, |left| match left {
+                    ..=MAX_HALVED_SPACES => 1 << left.ilog2(),
+                    _ => MAX_HALVED_SPACES,
+                })?,
+                Threes => emit_parts(found, emit, |left| if left % 3 == 0 { 3 } else { left % 3 })?,
+                Plain | LeaveLast | HalveSpaces => emit(found)?,
             }
-            emit(&text[found.start()..end])?;
             done = end;
         }
         if done < text.len() { emit(&text[done..]) } else { Ok(()) }
     }
+}
+
+/// Calls `emit` with `text` in parts; `size` gives the characters of the next one from those that are left, which are
+/// one or more.
+fn emit_parts<'t, E>(
+    mut text: &'t str,
+    emit: &mut dyn FnMut(&'t str) -> Result<(), E>,
+    size: impl Fn(usize) -> usize,
+) -> Result<(), E> {
+    let mut left = text.chars().count();
+    while left > 0 {
+        let size = size(left);
+        let end = text.char_indices().nth(size).map_or(text.len(), |(at, _)| at);
+        let (part, rest) = text.split_at(end);
+        emit(part)?;
+        text = rest;
+        left -= size;
+    }
+    Ok(())
 }

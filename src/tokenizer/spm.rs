@@ -5,12 +5,11 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
-use super::vocab::{Kind, Vocab};
+use super::vocab::{SPACE, Vocab, reaches_across_words};
 use crate::Result;
 use crate::gguf::Metadata;
 
 const SCORES: &str = "tokenizer.ggml.scores";
-const SPACE: char = '▁';
 
 /// Longer words are rarely met twice; remembering them would only fill the table.
 const MAX_REMEMBERED_WORD: usize = 32;
@@ -86,18 +85,12 @@ impl Spm {
         if let Some(id) = scores.iter().position(|score| score.is_nan()) {
             return Err(metadata.error(SCORES, format!("the score of token {id} is NaN, expected a number")));
         }
-        let mut byte_ids = vec![None; 256];
-        for (id, _, kind) in vocab.iter() {
-            if let (Kind::Byte, Some(&[byte])) = (kind, vocab.bytes(id)) {
-                byte_ids[byte as usize] = Some(id);
-            }
-        }
+        let byte_ids = vocab.byte_ids();
         if let Some(byte) = byte_ids.iter().position(Option::is_none).filter(|_| unknown.is_none()) {
             let problem = format!("no byte token <0x{byte:02X}> and no unknown token, expected one of them");
             return Err(metadata.error("tokenizer.ggml.tokens", problem));
         }
-        let inside = |text: &str| text.trim_start_matches(SPACE).contains(SPACE);
-        let across = vocab.iter().any(|(id, text, _)| vocab.is_text(id) && inside(text));
+        let across = vocab.iter().any(|(id, text, _)| vocab.is_text(id) && reaches_across_words(text));
         let words = !across && vocab.text_id("▁").is_some();
         Ok(Self { scores: scores.to_vec(), byte_ids, unknown, words })
     }

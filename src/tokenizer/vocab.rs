@@ -36,6 +36,9 @@ pub(super) enum Spelling {
     SentencePiece,
 }
 
+/// What SentencePiece spells a space as.
+pub(super) const SPACE: char = '▁';
+
 /// Many short strings in one allocation each for bytes and ends.
 #[derive(Debug, Default)]
 struct Pool {
@@ -125,7 +128,7 @@ impl Vocab {
                 })?),
                 (Kind::Normal, Spelling::ByteLevel) => byte_level::decode(text, &mut pool.bytes),
                 (Kind::Normal, Spelling::SentencePiece) => {
-                    pool.bytes.extend_from_slice(text.replace('▁', " ").as_bytes());
+                    pool.bytes.extend_from_slice(text.replace(SPACE, " ").as_bytes());
                 }
                 (Kind::Unknown | Kind::Control | Kind::UserDefined, _) => pool.bytes.extend_from_slice(text.as_bytes()),
             }
@@ -165,6 +168,17 @@ impl Vocab {
         self.kinds.get(id as usize).copied()
     }
 
+    /// The token of each byte that is spelled `<0x00>` to `<0xFF>`, by byte.
+    pub(super) fn byte_ids(&self) -> Vec<Option<u32>> {
+        let mut ids = vec![None; 256];
+        for (id, _, kind) in self.iter() {
+            if let (Kind::Byte, Some(&[byte])) = (kind, self.bytes(id)) {
+                ids[byte as usize] = Some(id);
+            }
+        }
+        ids
+    }
+
     pub(super) fn set_control(&mut self, id: u32) {
         if let Some(kind) = self.kinds.get_mut(id as usize) {
             *kind = Kind::Control;
@@ -175,6 +189,11 @@ impl Vocab {
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &str, Kind)> {
         (0u32..).zip(self.texts.iter().zip(&self.kinds)).map(|(id, (text, &kind))| (id, &**text, kind))
     }
+}
+
+/// Whether a token is more than one word and the spaces before it.
+pub(super) fn reaches_across_words(text: &str) -> bool {
+    text.trim_start_matches(SPACE).contains(SPACE)
 }
 
 fn byte_of(text: &str) -> Option<u8> {

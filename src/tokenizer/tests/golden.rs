@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Tokenizer, streamed, testdata, tokenizer};
+use super::{GgufFile, Tokenizer, streamed, testdata, tokenizer};
 
 const VOCABULARIES: [&str; 5] = ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "phi-3"];
 
@@ -147,6 +147,41 @@ fn sizes_and_special_ids_are_those_of_the_file() {
         assert_eq!(starts_with_bos, golden["add_bos"].as_bool().unwrap(), "{name}");
         assert_eq!(added.last() == Some(&eos), golden["add_eos"].as_bool().unwrap(), "{name}");
     });
+}
+
+/// A vocabulary of each family, without the weights, with llama.cpp's ids. Left out are texts of which llama.cpp's
+/// patterns make other words than the models' own (`splits.json` has them), and gpt-oss's control tokens, which
+/// llama.cpp makes text.
+#[test]
+fn vocabularies_of_every_family_encode_exactly() {
+    let members = testdata::tar("tokenizers/arch.tar");
+    let mut kinds = std::collections::BTreeSet::new();
+    for (file, data) in members.iter().filter(|(name, _)| name.ends_with(".gguf")) {
+        let name = file.trim_end_matches(".gguf");
+        let on_disk = testdata::temp_file(file, data);
+        let gguf = GgufFile::open(&on_disk.0).unwrap();
+        let tokenizer = Arc::new(Tokenizer::from_metadata(gguf.metadata()).unwrap());
+        let of = |key| gguf.metadata().opt_str(key).unwrap().unwrap_or_default().to_owned();
+        kinds.insert((of("tokenizer.ggml.model"), of("tokenizer.ggml.pre")));
+        let (_, golden) = members.iter().find(|(other, _)| *other == format!("{name}.json")).unwrap();
+        let golden: Value = serde_json::from_slice(golden).unwrap();
+        let text = golden["text"].as_str().unwrap();
+        assert_eq!(tokenizer.encode(text, true, true).unwrap(), ids(&golden["text_ids"]), "{name}");
+        let plain = ids(&golden["text_ids_no_special"]);
+        assert_eq!(tokenizer.encode(text, false, true).unwrap(), plain, "{name}");
+        assert_eq!(tokenizer.decode(&plain, false).unwrap(), golden["text_back"].as_str().unwrap(), "{name}");
+        assert_eq!(streamed(&tokenizer, &plain, false), golden["text_back"].as_str().unwrap(), "{name}, streamed");
+        assert_eq!(tokenizer.eos_token_ids(), ids(&golden["eog_ids"]), "{name}");
+        for case in list(&golden, "cases") {
+            let text = case["text"].as_str().unwrap();
+            for (key, add, parse) in
+                [("ids", false, false), ("ids_parse_special", false, true), ("ids_add_and_parse_special", true, true)]
+            {
+                assert_eq!(tokenizer.encode(text, add, parse).unwrap(), ids(&case[key]), "{name}: {key} of {text:?}");
+            }
+        }
+    }
+    assert_eq!(kinds.len(), 18, "{kinds:?}");
 }
 
 /// The tiny models of every architecture carry small vocabularies of their own.

@@ -28,13 +28,28 @@ fn a_megabyte_without_a_break_is_encoded() {
 #[test]
 fn every_class_splits_long_text_in_one_pass() {
     for pre in pre_tokenizers().filter_map(<[_]>::first) {
-        let mut entries = byte_level_entries(&[("<s>", 3)], &[], pre);
-        set(&mut entries, "bos_token_id", Value::U32(256));
-        let tokenizer = build(entries).unwrap();
+        let tokenizer = build(spelled_entries(pre)).unwrap();
         for unit in [" ", "a", "aA", "1", "\n", " \n", "é", "'", "世", "  a"] {
             round_trip(&tokenizer, &unit.repeat((LONG / 32) / unit.len()));
         }
     }
+}
+
+/// Without a word boundary, a whole line is one word: merges of it are found by a heap, not by looking again.
+#[test]
+fn a_line_without_words_is_merged_in_one_pass() {
+    let bytes = byte_tokens();
+    let mut tokens: Vec<(&str, f32, i32)> = bytes.iter().map(|text| (text.as_str(), 0.0, 6)).collect();
+    tokens.push(("<bos>", 0.0, 3));
+    tokens.extend(["▁", "a", "▁a", "▁a▁a", "▁a▁a▁a▁a"].map(|text| (text, 0.0, 1)));
+    let mut entries = spm_entries(&tokens);
+    set(&mut entries, "model", Value::String("gemma4".into()));
+    set(&mut entries, "merges", strings(&["▁ a", "▁a ▁a", "▁a▁a ▁a▁a"]));
+    set(&mut entries, "bos_token_id", Value::U32(256));
+    let tokenizer = build(entries).unwrap();
+    assert_eq!(round_trip(&tokenizer, &" a".repeat(LONG / 2)), LONG / 8);
+    assert_eq!(round_trip(&tokenizer, &" ".repeat(LONG)), LONG);
+    round_trip(&tokenizer, &"é\n".repeat(LONG / 4));
 }
 
 #[test]

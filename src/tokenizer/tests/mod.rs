@@ -54,6 +54,19 @@ fn byte_tokens() -> Vec<String> {
     (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect()
 }
 
+/// A vocabulary without merges that spells all bytes as the class of `pre` does, and `<s>`, token 256.
+fn spelled_entries(pre: &str) -> Vec<(String, Value)> {
+    let mut entries = byte_level_entries(&[("<s>", 3)], &[], pre);
+    if pretokenizer::Class::named(pre).unwrap().spelling == Spelling::SentencePiece {
+        let mut tokens = byte_tokens();
+        tokens.extend(["<s>".into(), "▁".into()]);
+        set(&mut entries, "tokens", Value::Array(Array::String(tokens)));
+        set(&mut entries, "token_type", Value::Array(Array::I32([vec![6; 256], vec![3, 1]].concat())));
+    }
+    set(&mut entries, "bos_token_id", Value::U32(256));
+    entries
+}
+
 /// A SentencePiece vocabulary of `(text, score, type)`.
 fn spm_entries(tokens: &[(&str, f32, i32)]) -> Vec<(String, Value)> {
     let texts: Vec<&str> = tokens.iter().map(|token| token.0).collect();

@@ -1,6 +1,29 @@
-//! Tokens that swallow white space. The expected values are llama.cpp's.
+//! Tokens that begin a prompt or swallow white space. The expected values are llama.cpp's.
 
 use super::*;
+
+#[test]
+fn the_pre_tokenizer_says_whether_a_prompt_begins_with_bos() {
+    // By default, where the file says yes, where it says no.
+    for (pre, expected) in [
+        ("gpt-2", [false, true, false]),
+        ("qwen2", [false, true, false]),
+        ("glm4", [false, true, false]),
+        ("gpt-4o", [false, true, false]),
+        ("llama-bpe", [true, true, false]),
+        ("tekken", [true, true, false]),
+        ("gemma4", [true, true, true]),
+    ] {
+        for (said, expected) in [None, Some(true), Some(false)].into_iter().zip(expected) {
+            let mut entries = spelled_entries(pre);
+            if let Some(said) = said {
+                set(&mut entries, "add_bos_token", Value::Bool(said));
+            }
+            let ids = build(entries).unwrap().encode("a", true, false).unwrap();
+            assert_eq!(ids.first() == Some(&256), expected, "{pre}, add_bos_token {said:?}");
+        }
+    }
+}
 
 #[test]
 fn white_space_behind_control_tokens_of_phi_3_is_dropped() {
