@@ -101,27 +101,30 @@ pub(super) fn stripping_ids(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<u3
 /// All end-of-generation ids, sorted. Makes control tokens of those that a file types as text.
 pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Result<Vec<u32>> {
     let known = |text: &str| vocab.id(text).is_some();
-    // Where these close a turn, the other token only separates its parts.
-    let harmony = known("<|end|>") && known("<|call|>") && known("<|return|>");
-    let solar = known("<|end|>") && (known("<|call|>") || known("<|calls|>")) && known("<|flush|>");
+    // Where these close a turn (gpt-oss, Solar), `<|end|>` only separates its parts.
+    let harmony = known("<|call|>") && known("<|return|>");
+    let solar = (known("<|call|>") || known("<|calls|>")) && known("<|flush|>");
+    // In Gemma 4, `</s>` is a tag of HTML.
     let gemma4 = known("<|tool_response>");
     let ends = |text: &str| match text {
         "<|end|>" => !(harmony || solar),
         "</s>" => !gemma4,
         _ => true,
     };
-    let ending: Vec<u32> = END_TEXTS.iter().filter(|text| ends(text)).filter_map(|text| vocab.id(text)).collect();
-    let control: Vec<u32> = END_TEXTS.iter().chain(CONTROL_TEXTS).filter_map(|text| vocab.id(text)).collect();
-    let mut ids = ending;
+    let steers = |text: &str| text != "</s>" || !gemma4;
+    let by_text = END_TEXTS.iter().filter_map(|text| vocab.id(text));
     let mut named = Vec::new();
     for key in END_KEYS {
         named.extend(id(metadata, key, vocab.len())?);
     }
+    let ending = by_text.chain(named.iter().copied()).filter(|&id| vocab.text(id).is_some_and(ends));
+    let mut ids: Vec<u32> = ending.collect();
     // What stands for a single character stays text: a vocabulary cannot spell it otherwise.
     let is_word = |&id: &u32| vocab.text(id).is_some_and(|text| text.chars().count() > 1);
-    let steers = |id: &u32| is_word(id) && !matches!(vocab.kind(*id), Some(Kind::Byte | Kind::Unknown));
-    let control: Vec<u32> = control.into_iter().chain(named.iter().copied().filter(steers)).collect();
-    ids.extend(named);
+    let may_steer = |id: &u32| is_word(id) && !matches!(vocab.kind(*id), Some(Kind::Byte | Kind::Unknown));
+    let texts = END_TEXTS.iter().chain(CONTROL_TEXTS).filter(|text| steers(text));
+    let control: Vec<u32> =
+        texts.filter_map(|text| vocab.id(text)).chain(named.iter().copied().filter(may_steer)).collect();
     for id in control {
         vocab.set_control(id);
     }

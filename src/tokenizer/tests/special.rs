@@ -1,6 +1,85 @@
-//! Tokens that begin a prompt or swallow white space. The expected values are llama.cpp's.
+//! Tokens that end a generation, begin a prompt or swallow white space, by family. The expected values are llama.cpp's.
 
 use super::*;
+
+/// The first of `tokens` that are not bytes.
+const FIRST: u32 = 256;
+
+/// `tokens` of type `kind`, and keys `tokenizer.ggml.<name>_token_id` that say which is which.
+fn vocabulary(tokens: &[&str], kind: i32, keys: &[(&str, u32)]) -> Tokenizer {
+    let tokens: Vec<(&str, i32)> = tokens.iter().map(|text| (*text, kind)).collect();
+    let mut entries = byte_level_entries(&tokens, &[], "gpt-2");
+    for (name, index) in keys {
+        set(&mut entries, &format!("{name}_token_id"), Value::U32(FIRST + index));
+    }
+    build(entries).unwrap()
+}
+
+#[test]
+fn each_family_ends_where_its_tokens_say() {
+    type Family<'a> = (&'a [&'a str], &'a [(&'a str, u32)], &'a [u32]);
+    let families: &[Family] = &[
+        // gpt-oss: `<|end|>` closes a message, not the turn, even where the file calls it an end of turn.
+        (
+            &["<|start|>", "<|end|>", "<|message|>", "<|return|>", "<|call|>", "<|endoftext|>"],
+            &[("eos", 3)],
+            &[3, 4, 5],
+        ),
+        (&["<|start|>", "<|end|>", "<|return|>", "<|call|>"], &[("eos", 2), ("eot", 1)], &[2, 3]),
+        // phi-3, phi-4
+        (&["<|end|>", "<|user|>", "<|endoftext|>"], &[("eos", 2)], &[0, 2]),
+        // solar
+        (&["<|end|>", "<|calls|>", "<|flush|>", "<|endoftext|>"], &[("eos", 0)], &[1, 2, 3]),
+        // gemma 2 and 3, gemma 4
+        (&["<eos>", "<start_of_turn>", "<end_of_turn>"], &[("eos", 0)], &[0, 2]),
+        (&["<eos>", "<turn|>", "<|turn>", "<|tool_response>", "</s>"], &[("eos", 0)], &[0, 1, 3]),
+        // glm 4
+        (
+            &["<|endoftext|>", "<|user|>", "<|observation|>", "<|system|>"],
+            &[("eos", 0), ("eot", 1), ("eom", 2)],
+            &[0, 1, 2],
+        ),
+        // minimax-m2
+        (&["[e~[", "]~b]", "]~!b[", "<fim_pad>", "<reponame>"], &[("eos", 0)], &[0, 3, 4]),
+        // llama 3
+        (&["<|begin_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"], &[("eos", 3)], &[1, 2, 3]),
+        // hyperclova, exaone: by the file's key
+        (&["<|endofturn|>", "<|stop|>", "<|im_end|>", "<|endoftext|>"], &[("eos", 0)], &[0, 2, 3]),
+        (&["[|endofturn|]", "[|user|]"], &[("eos", 0)], &[0]),
+        // kimi
+        (&["[EOS]", "[EOT]", "[PAD]", "[BOS]"], &[("eos", 0)], &[0, 1, 2]),
+        // granite, qwen
+        (&["<|end_of_text|>", "<fim_prefix>", "<fim_pad>", "<reponame>"], &[("eos", 0)], &[0, 2, 3]),
+        (
+            &["<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<|fim_middle|>", "<|endoftext|>"],
+            &[("eos", 0)],
+            &[0, 1, 2, 3, 5],
+        ),
+        // deepseek
+        (&["<｜end▁of▁sentence｜>", "<｜User｜>"], &[("eos", 0)], &[0]),
+    ];
+    for (tokens, keys, expected) in families {
+        let expected: Vec<u32> = expected.iter().map(|index| FIRST + index).collect();
+        // Files type such tokens as control tokens, as user-defined ones or as text.
+        for kind in [3, 4, 1] {
+            let tokenizer = vocabulary(tokens, kind, keys);
+            assert_eq!(tokenizer.eos_token_ids(), expected, "{tokens:?} of type {kind}");
+            for &id in &expected {
+                assert!(tokenizer.is_special(id), "{} of type {kind}", tokens[(id - FIRST) as usize]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tag_of_html_is_text_where_another_token_ends_the_turn() {
+    let gemma4 = vocabulary(&["<eos>", "<turn|>", "<|tool_response>", "</s>"], 1, &[("eos", 0)]);
+    assert!(!gemma4.is_special(FIRST + 3));
+    assert_eq!(gemma4.decode(&[FIRST + 3], true).unwrap(), "</s>");
+    let mistral = vocabulary(&["<s>", "</s>"], 1, &[("eos", 1)]);
+    assert!(mistral.is_special(FIRST + 1));
+    assert_eq!(mistral.decode(&[FIRST + 1], true).unwrap(), "");
+}
 
 #[test]
 fn the_pre_tokenizer_says_whether_a_prompt_begins_with_bos() {
@@ -20,7 +99,7 @@ fn the_pre_tokenizer_says_whether_a_prompt_begins_with_bos() {
                 set(&mut entries, "add_bos_token", Value::Bool(said));
             }
             let ids = build(entries).unwrap().encode("a", true, false).unwrap();
-            assert_eq!(ids.first() == Some(&256), expected, "{pre}, add_bos_token {said:?}");
+            assert_eq!(ids.first() == Some(&FIRST), expected, "{pre}, add_bos_token {said:?}");
         }
     }
 }
