@@ -24,6 +24,9 @@ const MERGES: &str = "tokenizer.ggml.merges";
 /// Longer words are rarely met twice; remembering them would only fill the table.
 const MAX_REMEMBERED_WORD: usize = 32;
 
+/// How much of a word an error shows, in characters: a word may be a line of megabytes.
+const MAX_SHOWN_WORD: usize = 40;
+
 #[derive(Debug)]
 pub(super) struct Bpe {
     pre_tokenizer: PreTokenizer,
@@ -207,7 +210,9 @@ impl Bpe {
 }
 
 fn unknown_byte(word: &str, byte: u8) -> Error {
-    let got = format!("{word:?}, whose byte 0x{byte:02x} this vocabulary cannot spell");
+    let more = if word.chars().nth(MAX_SHOWN_WORD).is_some() { "…" } else { "" };
+    let shown: String = word.chars().take(MAX_SHOWN_WORD).collect();
+    let got = format!("{shown:?}{more}, whose byte 0x{byte:02x} this vocabulary cannot spell");
     Error::invalid("text", got, "text of bytes that the model's vocabulary has")
 }
 

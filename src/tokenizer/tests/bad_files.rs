@@ -151,6 +151,8 @@ fn what_a_vocabulary_cannot_spell_is_unknown_or_an_error() {
     let error = bpe.encode("x\u{80}", false, false).unwrap_err();
     assert!(matches!(error, Error::InvalidRequest { what: "text", .. }), "{error:?}");
     assert!(error.to_string().contains("0x80"), "{error}");
+    let error = bpe.encode(&"\u{80}".repeat(100_000), false, false).unwrap_err();
+    assert!(error.to_string().len() < 1000, "{} bytes", error.to_string().len());
 }
 
 #[test]
