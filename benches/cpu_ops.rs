@@ -72,7 +72,7 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
             one.groups[0].slot_mapping = whole.groups[0].slot_mapping[tokens].to_vec();
             let mut ops = |step: &mut CpuStep<'_>| {
                 step.embed(Embed { table: &table, scale: 1.0, out: &mut qkv })?;
-                let rotation = Rotation { norms: None, rope: &rope, angles: &angles };
+                let rotation = Rotation { norms: None, rope: &rope, angles: &angles, temperature: None };
                 step.rope_and_store_kv(RopeAndStore { qkv: &mut qkv, layout, rotation, group: 0, kv: &mut kv })
             };
             backend.step(&one, &mut ops).unwrap();
@@ -87,7 +87,7 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let id = format!("{}x{}/{}", layout.num_heads, layout.head_dim, layout.num_kv_heads);
         group.bench_function(BenchmarkId::from_parameter(id), |b| {
             let mut ops = |step: &mut CpuStep<'_>| {
-                step.attention(Attention { qkv: &qkv, layout, scoring, group: 0, kv: &kv, out: &mut out })
+                step.attention(Attention { qkv: &qkv, layout, scoring, sinks: None, group: 0, kv: &kv, out: &mut out })
             };
             b.iter(|| backend.step(&step, &mut ops).unwrap());
         });
@@ -108,8 +108,8 @@ fn rms_norm(c: &mut Criterion) {
         let tokens = batch(1, rows, rows);
         group.throughput(Throughput::Bytes((rows * cols * 8) as u64));
         group.bench_function(format!("{rows}x{cols}"), |b| {
-            let norm = Norm { weight: &weight, eps: 1e-5 };
-            let mut ops = |step: &mut CpuStep<'_>| step.norm(NormRows { x: &x, norm, rows, out: &mut out });
+            let norm = Norm::rms(&weight, 1e-5);
+            let mut ops = |step: &mut CpuStep<'_>| step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false });
             b.iter(|| backend.step(&tokens, &mut ops).unwrap());
         });
     }

@@ -18,6 +18,19 @@ enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
 };
 
+// What a feed-forward makes of a gate and of what it lets pass, `up`: act(gate) * up, but for the last. elementary.h
+enum Activation : u32 {
+  ACTIVATION_SILU = 0,
+  ACTIVATION_GELU = 1,            // by the tanh
+  ACTIVATION_CLAMPED_SWIGLU = 2,  // (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7)
+};
+
+// What a norm divides a row by.
+enum NormKind : u32 {
+  NORM_RMS = 0,           // its root mean square
+  NORM_LAYER = 1,         // its standard deviation, after its mean was subtracted
+};
+
 // The step's numbers, from the host's page-locked memory to where kernels read them. copy_step, COPY_STEP_BLOCKS blocks
 constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
 constexpr u32 COPY_STEP_LINE = 16, COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;      // words
@@ -62,19 +75,22 @@ struct DequantizeArgs {
 };
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c], n = RMSNorm with weights `norm` where given; quantised types
-// quantise the input to int8 per 16 values. With `weights_up`, out[r][o] = silu(gate) * up. gemv_<type>
+// quantise the input to int8 per 16 values. With `weights_up`, out[r][o] (+)= what the activation makes of the product
+// and of that with `weights_up`. gemv_<type>
 constexpr u32 GEMV_THREADS = 512;
 struct GemvArgs {
   const u8* weights;      // tiles
   const u8* weights_up;   // tiles of the same shape and type, or null
   const float* x;         // [rows][x_stride] f32
   const float* norm;      // [cols] or null
-  const float* bias;      // [out_rows] or null (not with weights_up)
+  const float* bias;      // [out_rows] or null; with `experts` that of each expert, one behind the other
+  const float* bias_up;   // the same of weights_up
   float* out;             // [rows][out_stride] f32
   const u32* experts;     // [rows], or null: row r of the output is of row r / share of x and of the matrix that lies
   u64 expert_bytes;       // experts[r] * expert_bytes behind `weights` (and behind `weights_up`)
   u32 out_rows, cols, rows, x_stride, out_stride;
   u32 flags;              // LinearFlags
+  u32 activation;         // with weights_up
   u32 grid_x;             // blocks along x: they walk the tiles; grid y = rows
   float eps;
   u32 share;
@@ -115,8 +131,9 @@ struct MatmulPairArgs {
   MatmulArgs second;
 };
 
-// The same with a matrix for each block of N rows: it lies experts[block] * expert_bytes behind `product.weights`; with
-// NO_EXPERT the block's rows are left as they are. Without splits. matmul_experts_<type>_n<N>, N = 16, 64
+// The same with a matrix for each block of N rows: it lies experts[block] * expert_bytes behind `product.weights`, its
+// bias (where there is one) experts[block] * product.out_rows behind `product.bias`; with NO_EXPERT the block's rows
+// are left as they are. Without splits. matmul_experts_<type>_n<N>, N = 16, 64
 constexpr u32 NO_EXPERT = 0xffffffffu;
 struct MatmulExpertsArgs {
   MatmulArgs product;
@@ -124,26 +141,51 @@ struct MatmulExpertsArgs {
   u64 expert_bytes;
 };
 
-// Converts rows from one format to another, through RMSNorm where `norm` is given. prepare, one block per row
+// Converts rows from one format to another, through a norm where `norm` is given. prepare, one block per row
 struct PrepareArgs {
   const void* x;          // rows in `format_in`
-  const float* norm;      // [cols] or null
-  void* out;              // rows in `format_out`; may not overlap x
+  const float* norm;      // [cols] or null: weights
+  const float* bias;      // [cols] or null: added behind the weights
+  void* out;              // rows in `format_out`; the same as x, where both are f32 of one stride, or apart from it
   const u32* places;      // [rows], or null: row r / share of x becomes row places[r] of the output
   u32 rows, cols;
+  u32 x_stride, out_stride;     // of f32; rows of other formats follow each other
   u32 format_in, format_out;
+  u32 kind;               // NormKind
+  u32 flags;              // LinearFlags: LINEAR_ADD for an output in f32
   float eps;
   u32 share;
 };
 
-// out[r][i] = silu(gate_up[r][i]) * gate_up[r][cols + i]. gated_activation, grid (rows, ceil(columns to store /
-// GATED_COLS))
+// out[r][i] = what the activation makes of gate_up[r][i] and gate_up[r][cols + i]. gated_activation, grid (rows,
+// ceil(columns to store / GATED_COLS))
 constexpr u32 GATED_COLS = 2048;
 struct GatedArgs {
   const void* gate_up;    // [rows][2 * cols], FORMAT_F32, or FORMAT_F16 / FORMAT_BF16 (stride then 2 * cols, unpadded)
   void* out;              // [rows] of `cols` in format_out
   u32 rows, cols;
   u32 format_in, format_out;
+  u32 activation;
+};
+
+// out[r][i] = act(x[r][i]), of the activations that need no gate. activation, grid (rows, ceil(columns to store /
+// ACTIVATION_COLS))
+constexpr u32 ACTIVATION_COLS = 1024;
+struct ActivationArgs {
+  const float* x;         // [rows][cols]
+  void* out;              // [rows] of `cols` in format_out
+  u32 cols;
+  u32 format_out;
+  u32 activation;
+};
+
+// x = scale * x, and then, with a cap, cap * tanh(x / cap). scale_logits, grid (rows, ceil(cols / SCALE_COLS))
+constexpr u32 SCALE_COLS = 1024;
+struct ScaleLogitsArgs {
+  float* logits;          // [rows][cols]
+  u32 cols;
+  float scale;
+  float softcap;          // 0: none
 };
 
 // out[i] = x[indices[i]]. gather_rows, one block per row
@@ -158,14 +200,23 @@ struct GatherArgs {
 // A row and one of its experts are a pair; pairs are numbered row * used + rank.
 constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32;
 
-// The experts of each row: those of its largest logits, best first, among equals the lower index; their weights are
-// scale * softmax, over the chosen alone where `normalize` is not 0. choose_experts, CHOOSE_EXPERTS_ROWS a block
+// How logits become weights of experts.
+enum Gating : u32 {
+  GATING_SOFTMAX = 0,     // of the logits of all experts
+  GATING_SIGMOID = 1,     // of each expert's logit
+};
+
+// The experts of each row: those of its largest weights, best first, among equals the lower index. Their weights are
+// then divided by their sum where `normalize` is not 0, and multiplied by `scale`. choose_experts, CHOOSE_EXPERTS_ROWS
+// a block
 constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
 struct ChooseExpertsArgs {
   const float* logits;    // [rows][num]
+  const float* bias;      // [num] or null: added to the weights where they are compared, and nowhere else
   u32* experts;           // [rows][used]
   float* weights;         // [rows][used]
   u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
+  u32 gating;
   u32 normalize;
   float scale;
 };
@@ -208,23 +259,34 @@ struct RopeAnglesArgs {
   float magnitude;
 };
 
-// q/k RMSNorm per head where given, RoPE on q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type
-// of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
-// [num_blocks][num_kv_heads][block_size][head_dim]; slot = block * block_size + offset; a slot of 0xffffffff stores
-// nothing (padding of a captured graph).
+// What makes q and k of what was projected, and where k and v go.
+enum RotationFlags : u32 {
+  ROTATION_NEOX = 1,        // elements i and i + num_pairs are a pair, else adjacent ones
+  ROTATION_NORMS_LAST = 2,  // the norms come after RoPE, else before it
+};
+struct RotationArgs {
+  const u32* slot_mapping;  // [rows]: block * block_size + offset; 0xffffffff stores nothing (padding of a graph)
+  const float* q_norm;      // [head_dim] or null: RMSNorm of each head
+  const float* k_norm;
+  const float* angles;      // [rows][2 * num_pairs]
+  const u32* positions;     // [rows]
+  u32 num_pairs;            // 2 * num_pairs elements of a head are rotated
+  u32 flags;                // RotationFlags
+  float eps;
+  float temperature;        // 0: none; else q is at last multiplied by
+  u32 temperature_context;  // 1 + temperature * ln(1 + position / temperature_context), the quotient a whole number
+};
+
+// The rotation of q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of the cache): grid (rows,
+// ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// [num_blocks][num_kv_heads][block_size][head_dim].
 constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
+  RotationArgs rotation;
   float* qkv;             // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
-  const float* q_norm;    // [head_dim] or null
-  const float* k_norm;
-  const float* angles;    // [rows][2 * num_pairs]
-  const u32* slot_mapping;
   void* k_cache;
   void* v_cache;
   u32 rows, num_heads, num_kv_heads, head_dim, block_size;
-  u32 num_pairs;          // 2 * num_pairs elements of a head are rotated
-  u32 neox;               // 0: adjacent elements are a pair; 1: element i and i + num_pairs
-  float eps;
 };
 
 // Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1],
@@ -232,7 +294,8 @@ struct RopeStoreArgs {
 // hold a multiple of 16 tokens; a block that the window has left behind is never read, whatever its number.
 //   attention_decode_{f16,f32}_d<D>: sequences of `items` with ONE row each: grid (items, kv heads, splits); a split is
 //     an equal share of the context in whole KV blocks (some may get none); the last split of an item to arrive
-//     combines them in order. With a slot_mapping it does what rope_store does as well, but leaves qkv as it is.
+//     combines them in order. With a slot_mapping of the rotation it does what rope_store does as well, but leaves qkv
+//     as it is.
 //   attention_decode_head_*: the same with a block for each query head instead of each kv head, for few sequences: grid
 //     (items, heads, splits).
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
@@ -241,7 +304,8 @@ struct RopeStoreArgs {
 // D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
 struct AttentionArgs {
-  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim], rotated but where slot_mapping is given
+  RotationArgs rotation;  // decode; the slot_mapping null: q, k and v are rotated and stored already
+  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim]
   void* k_cache;
   void* v_cache;
   void* out;              // [n] rows of num_heads * head_dim in format_out
@@ -252,13 +316,7 @@ struct AttentionArgs {
   const u32* context_lens;
   const u32* block_start;
   const u32* block_tables;
-  const float* sinks;     // [num_heads] or null
-  const u32* slot_mapping;         // decode, or null; the next ones with it alone: as in RopeStoreArgs
-  const float* q_norm;
-  const float* k_norm;
-  const float* angles;
-  u32 num_pairs, neox;
-  float eps;
+  const float* sinks;     // [num_heads] or null: a score of each head that takes part in the softmax, without a value
   u32 num_heads, num_kv_heads, head_dim, block_size;
   u32 splits;
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it

@@ -4,6 +4,7 @@
 #include "gpu.h"
 #include "args.h"
 #include "activation.h"
+#include "elementary.h"
 
 // DEV of a member function.
 #if GPU_AMD
@@ -131,11 +132,6 @@ DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
 }
 
 // ------------------------------------------------------------------------------------------------ a few queries in f32
-// cap * tanh(score / cap); tanh through exp2, whose infinity and zero give 1 and -1.
-DEV float soft_cap(float score, float cap) {
-  return cap - 2.f * cap * fast_rcp(1.f + fast_exp2(score * fast_rcp(cap) * (2.f * LOG2E)));
-}
-
 // A group of 32 lanes attends with QUERIES queries at once. D / 8 lanes share a key, eight elements each, so that the
 // group works on 256 / D runs of consecutive keys side by side, each with its own maximum and sums.
 template <class T, u32 D, u32 QUERIES> struct FewQueries {

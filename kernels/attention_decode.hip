@@ -5,8 +5,9 @@
 // Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
 // split may turn out empty.
 //
-// With a slot_mapping, q, k and v come as the projection left them. A block then rotates its queries, and the one whose
-// split ends the context also the new token's k: one of them stores it with v, all attend to it from LDS.
+// With a slot_mapping of the rotation, q, k and v come as the projection left them. A block then rotates its queries,
+// and the one whose split ends the context also the new token's k: one of them stores it with v, all attend to it from
+// LDS.
 #include "arrival.h"
 #include "attention.h"
 #include "rope.h"
@@ -80,22 +81,22 @@ template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
 template <class S>
 DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool adds_key, typename S::Lds& lds) {
   using T = typename S::T;
-  const bool rotates = a.slot_mapping != nullptr;
+  const RotationArgs& r = a.rotation;
+  const bool rotates = r.slot_mapping != nullptr;
   const float* row = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
-  const float* angles = a.angles + (u64)w.row * 2 * a.num_pairs;
+  const float* angles = r.angles + (u64)w.row * 2 * r.num_pairs;
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
-  const u32 slot = stores ? ld_step(a.slot_mapping + w.row) : ~0u, all = heads + (adds_key ? 2 : 0);
+  const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : ~0u, all = heads + (adds_key ? 2 : 0);
   for (u32 turn = 0; turn < all; turn += S::GROUPS) {
     const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;
     const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
     GroupHead mine;
-    mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, a.num_pairs, a.neox != 0);
+    mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
     if (rotates) mine.load_angles(angles, is_q || is_k);
     loads_first();
     mine.arrange();
-    if (a.q_norm || a.k_norm) mine.normalize(is_q ? a.q_norm : is_k ? a.k_norm : nullptr, a.eps);
-    if (rotates && (is_q || is_k)) mine.rotate();
+    if (rotates) apply(r, mine, w.row, is_q, is_k);
     if (is_q) {
       mine.store(lds.q[i]);
     } else if (exists) {
@@ -116,7 +117,7 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   using Queries = FewQueries<typename S::T, S::D, S::QUERIES>;
   const u32 group = recomputed(tid_x()) >> 5, worker = group / w.side_by_side;
   const u32 first = chunk * S::QUERIES, heads = min_(w.side_by_side * S::QUERIES, w.heads - first);
-  const bool adds_key = ends_context && args.slot_mapping;
+  const bool adds_key = ends_context && args.rotation.slot_mapping;
   stage<S>(reload(args), w, w.first_head + first, heads, adds_key, lds);
   block_sync();                                        // the queries are there
   const AttentionArgs& a = reload(args);

@@ -3,6 +3,7 @@
 // up to 1e-5 far from zero.
 #pragma once
 #include "gpu.h"
+#include "args.h"
 
 #define F32_INFINITY bits_f32(0x7f800000u)
 
@@ -45,17 +46,47 @@ DEV float log_accurate(float x) {
   return fma_((float)e, 0.693359375f, fma_((float)e, -2.12194440e-4f, ln_m));
 }
 
-// x / (1 + e^-x) within 1e-6, in relation to the result: 0 for very negative x, x for large x. NaN stays NaN. By the
-// device's exp2 and reciprocal, which are good to 2 and 1 units in the last place: activations are millions.
-DEV float silu(float x) {
-  // Below, e^-x would leave the range in which all devices have reciprocals; the result is below 1e-35 there.
-  const float above = x < -87.f ? -87.f : x;
-  const float y = above < 100.f ? -above : -100.f;
+// x / (1 + e^-z) for z >= -87: below, e^-z would leave the range in which all devices have reciprocals. By the device's
+// exp2 and reciprocal, which are good to 2 and 1 units in the last place: activations are millions.
+DEV float times_sigmoid(float x, float z) {
+  const float y = z < 100.f ? -z : -100.f;
   // What rounding takes away from t is of weight where t is large: e^y = 2^t e^c, c = y - t ln 2, ln 2 in two parts.
   const float t = y * LOG2E;
   const float c = fma_(t, 1.90465430e-9f, fma_(t, -0.693147182f, y));
   const float e = fast_exp2(t);
-  return above * fast_rcp(1.f + fma_(e, c, e));
+  return x * fast_rcp(1.f + fma_(e, c, e));
+}
+
+// x / (1 + e^-x) within 1e-6, in relation to the result: 0 for very negative x, x for large x. NaN stays NaN, as it
+// does in the other activations.
+DEV float silu(float x) {
+  const float above = x < -87.f ? -87.f : x;         // the result is below 1e-35 there
+  return times_sigmoid(above, above);
+}
+
+// x * Phi(x) in the form x (1 + tanh u) / 2 = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3), within 1e-6 of the
+// result or, where 2u is very negative, of x: 1e-5 of the result there.
+DEV float gelu(float x) {
+  const float above = x < -9.8f ? -9.8f : x;         // 2u is -82.8 there, the result below 1e-35
+  return times_sigmoid(above, 1.5957691216f * above * fma_(0.044715f * above, above, 1.f));
+}
+
+// gpt-oss: (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7).
+DEV float clamped_swiglu(float gate, float up) {
+  const float below = gate > 7.f ? 7.f : gate, g = below < -51.f ? -51.f : below;    // the result is below 1e-35 there
+  const float u = up > 7.f ? 7.f : up < -7.f ? -7.f : up;
+  return (u + 1.f) * times_sigmoid(g, 1.702f * g);
+}
+
+// `activation` (args.h) of a gate and what it lets pass.
+DEV float gated(u32 activation, float gate, float up) {
+  if (activation == ACTIVATION_SILU) return silu(gate) * up;
+  return activation == ACTIVATION_GELU ? gelu(gate) * up : clamped_swiglu(gate, up);
+}
+
+// cap * tanh(x / cap), within 1e-6 of the cap; tanh through exp2, whose infinity and zero give 1 and -1.
+DEV float soft_cap(float x, float cap) {
+  return cap - 2.f * cap * fast_rcp(1.f + fast_exp2(x * fast_rcp(cap) * (2.f * LOG2E)));
 }
 
 // 1 / sqrt(x) for normal x: the device's estimate and one Newton step.

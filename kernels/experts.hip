@@ -7,13 +7,25 @@
 // A NaN is above all, and comes back as one: a row that has one is not to lose it.
 DEV u32 logit_key(float logit) { return logit != logit ? 0xffffffffu : ordered(logit); }
 
-// An expert with its logit; `before` is the order in which they are chosen.
+// An expert with the key of what it is compared by; `before` is the order in which they are chosen.
 struct Candidate {
   u32 key, expert;
   MEM bool before(const Candidate& c) const { return key > c.key || (key == c.key && expert < c.expert); }
 };
 
 constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
+
+// What a logit says of its expert: in proportion to its weight, or the weight itself. `top`: the row's largest logit.
+DEV float share_of(const ChooseExpertsArgs& a, float logit, float top) {
+  if (a.gating == GATING_SOFTMAX) return exp_accurate(logit - top);
+  return logit != logit ? logit : 1.f / (1.f + exp_accurate(-logit));
+}
+
+// Sum of a number over a group of 32 lanes.
+DEV float group_sum(float v) {
+  for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
+  return v;
+}
 
 // A group of 32 lanes has a row. Rows beyond the last are computed as the last one, because all lanes of a wave take
 // part in its shuffles, and not stored.
@@ -22,15 +34,43 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   const u32 row = (u32)bid_x() * CHOOSE_EXPERTS_ROWS + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
   const float* logits = a.logits + (u64)(row < a.rows ? row : a.rows - 1) * a.num;
   const Candidate none{0, 0xffffffffu};                    // behind every expert
+  float held_logits[HELD];
   Candidate held[HELD];
   #pragma unroll
   for (u32 i = 0; i < HELD; i++) {
     const u32 expert = i * 32 + lane;
-    held[i] = expert < a.num ? Candidate{logit_key(logits[expert]), expert} : none;
+    held_logits[i] = expert < a.num ? logits[expert] : 0.f;
+    held[i] = expert < a.num ? Candidate{logit_key(held_logits[i]), expert} : none;
+  }
+
+  // Where only the chosen matter, the largest logit is that of the first of them.
+  const bool weighs_all = a.bias || !a.normalize;
+  u32 largest = 0;
+  float all = 1.f;
+  if (weighs_all && a.gating == GATING_SOFTMAX) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) largest = held[i].key > largest ? held[i].key : largest;
+    for (int m = 16; m; m >>= 1) {
+      const u32 other = shfl_xor_u32(largest, m);
+      largest = other > largest ? other : largest;
+    }
+    all = 0.f;
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      if (i * 32 + lane < a.num) all += share_of(a, held_logits[i], unordered(largest));
+    all = group_sum(all);
+  }
+  // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
+  if (a.bias) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      const u32 expert = i * 32 + lane;
+      if (expert < a.num)
+        held[i].key = logit_key(share_of(a, held_logits[i], unordered(largest)) / all + a.bias[expert]);
+    }
   }
 
   Candidate mine = none, last = none;
-  u32 largest = 0;
   for (u32 rank = 0; rank < a.used; rank++) {
     Candidate best = none;
     #pragma unroll
@@ -40,20 +80,14 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
       const Candidate other{shfl_xor_u32(best.key, m), shfl_xor_u32(best.expert, m)};
       if (other.before(best)) best = other;
     }
-    if (rank == 0) largest = best.key;
+    if (rank == 0 && !weighs_all) largest = best.key;
     if (rank == lane) mine = best;
     last = best;
   }
 
-  const float top = unordered(largest), share = lane < a.used ? exp_accurate(unordered(mine.key) - top) : 0.f;
-  float sum = share;
-  if (!a.normalize) {
-    sum = 0.f;
-    #pragma unroll
-    for (u32 i = 0; i < HELD; i++)
-      if (i * 32 + lane < a.num) sum += exp_accurate(unordered(held[i].key) - top);
-  }
-  for (int m = 16; m; m >>= 1) sum += shfl_xor(sum, m);
+  float share = 0.f;
+  if (lane < a.used) share = share_of(a, a.bias ? logits[mine.expert] : unordered(mine.key), unordered(largest));
+  const float sum = a.normalize ? group_sum(share) : all;
   if (row >= a.rows || lane >= a.used) return;
   const u64 pair = (u64)row * a.used + lane;
   a.experts[pair] = mine.expert;

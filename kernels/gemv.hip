@@ -135,17 +135,20 @@ struct Walk {
 
 // Row r of a tile over its last pieces, one of each group that has had some.
 template <class X>
-DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool gated, float sums[2]) {
+DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_gated, float sums[2]) {
   sums[0] = sums[1] = 0.f;
   for (u32 i = 0; i < (length < GROUPS ? length : GROUPS); i++) {
     const u32 u = tile * length + i;
     const float (*place)[16] = length < GROUPS ? s.partial[(u / GROUPS) & 3][u % GROUPS] : s.partial[tile & 3][i];
     sums[0] += place[0][r];
-    if (gated) sums[1] += place[1][r];
+    if (is_gated) sums[1] += place[1][r];
   }
 }
-DEV void store(const GemvArgs& a, float* out, u32 row, float v) {
-  if (a.bias) v += a.bias[row];
+// `bias_at`: where the row's bias lies.
+DEV void store(const GemvArgs& a, float* out, u32 row, u64 bias_at, bool is_gated, const float sums[2]) {
+  float v = sums[0];
+  if (a.bias) v += a.bias[bias_at];
+  if (is_gated) v = gated(a.activation, v, a.bias_up ? sums[1] + a.bias_up[bias_at] : sums[1]);
   if (a.flags & LINEAR_ADD) v += out[row];
   out[row] = v;
 }
@@ -160,16 +163,18 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   const u32 super_blocks = (a.cols + 255) >> 8, row_pieces = super_blocks * PIECES;
   const u32 my_tiles = bid < all_tiles ? (all_tiles - bid + grid - 1) / grid : 0;
   if (my_tiles == 0) return;
-  const bool gated = a.weights_up != nullptr;
+  const bool is_gated = a.weights_up != nullptr;
   const u32 chunk_blocks = CHUNK / 256 < super_blocks ? CHUNK / 256 : super_blocks;
   const u32 batch = chunk_blocks == super_blocks ? my_tiles : BATCH;
   const float* x = a.x + (u64)bid_y() * a.x_stride;
   float* out = a.out + (u64)bid_y() * a.out_stride;
   float scale = 1.f;
-  u64 expert = 0;
+  u64 expert = 0, first_bias = 0;
   if (EXPERTS && a.experts) {          // chosen by a kernel before
     pdl_wait();
-    expert = ld_step(a.experts + bid_y()) * a.expert_bytes;
+    const u32 number = ld_step(a.experts + bid_y());
+    expert = number * a.expert_bytes;
+    first_bias = (u64)number * a.out_rows;
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
   }
 
@@ -177,7 +182,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
     for (u32 first_block = 0; first_block < super_blocks; first_block += chunk_blocks) {
       const u32 tiles = my_tiles - first_tile < batch ? my_tiles - first_tile : batch;
       const u32 blocks = super_blocks - first_block < chunk_blocks ? super_blocks - first_block : chunk_blocks;
-      const u32 pieces = blocks * PIECES, length = gated ? 2 * pieces : pieces;
+      const u32 pieces = blocks * PIECES, length = is_gated ? 2 * pieces : pieces;
       const bool first_chunk = first_block == 0, last_chunk = first_block + blocks == super_blocks;
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
@@ -213,7 +218,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
         if (warp_any(leaves)) {                                        // all lanes of a wave take part in its shuffles
           float sums[4] = {gate0, gate1, y0, y1};
           for (int k = 0; k < 4; k++) {
-            if (k >= 2 && !gated) break;
+            if (k >= 2 && !is_gated) break;
             sums[k] += shfl_xor(sums[k], 1);
             sums[k] += shfl_xor(sums[k], 2);
           }
@@ -232,10 +237,10 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
         if (tid_x() >= (int)completed * 16) continue;
         const u32 tile = done + (tid_x() >> 4), r = tid_x() & 15, row = (bid + grid * (first_tile + tile)) * 16 + r;
         float sums[2];
-        add_partials(s, length, tile, r, gated, sums);
+        add_partials(s, length, tile, r, is_gated, sums);
         if (!first_chunk) { sums[0] += s.sums[tile][0][r]; sums[1] += s.sums[tile][1][r]; }
         if (!last_chunk) { s.sums[tile][0][r] = sums[0]; s.sums[tile][1][r] = sums[1]; }
-        else if (row < a.out_rows) store(a, out, row, gated ? silu(sums[0]) * sums[1] : sums[0]);
+        else if (row < a.out_rows) store(a, out, row, first_bias + row, is_gated, sums);
       }
     }
 }

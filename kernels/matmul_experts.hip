@@ -10,6 +10,7 @@ template <int N> DEV void matmul_experts(const MatmulExpertsArgs& a) {
   const u32 expert = ld_step(a.experts + at.by);
   if (expert == NO_EXPERT) return;
   product.weights += expert * a.expert_bytes;
+  if (product.bias) product.bias += (u64)expert * product.out_rows;
   MatmulSums<N> sums;
   multiply<Tile>(sums, product, at);
   finish(sums, product, at);

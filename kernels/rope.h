@@ -1,6 +1,7 @@
 // A head of q, k or v in the registers of a group of 32 lanes: loads, RMSNorm, rotation, stores.
 #pragma once
-#include "gpu.h"
+#include "args.h"
+#include "elementary.h"
 
 // Two or four neighbours at a time, where all heads begin at a multiple of so many.
 DEV void store_cache(f16* at, float x) { *at = f2h(x); }
@@ -141,11 +142,32 @@ struct GroupHead {
       }
     }
   }
+  MEM void multiply(float factor) {
+    #pragma unroll
+    for (u32 i = 0; i < 2 * TURNS; i++) {
+      pairs[i / 2].first[i % 2] *= factor;
+      pairs[i / 2].second[i % 2] *= factor;
+    }
+  }
   template <class T> MEM void store(T* to) const {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].store(at, to, pair(i));
   }
 };
+
+// Makes the q or k of row `row` of what was projected; V stays as it is, as does a head that is neither. By all lanes
+// of a wave.
+DEV void apply(const RotationArgs& r, GroupHead& head, u32 row, bool is_q, bool is_k) {
+  const bool norms = r.q_norm || r.k_norm, norms_last = (r.flags & ROTATION_NORMS_LAST) != 0;
+  const float* weights = is_q ? r.q_norm : is_k ? r.k_norm : nullptr;
+  if (norms && !norms_last) head.normalize(weights, r.eps);
+  if (is_q || is_k) head.rotate();
+  if (norms && norms_last) head.normalize(weights, r.eps);
+  if (r.temperature != 0.f && is_q) {
+    const u32 contexts = ld_step(r.positions + row) / r.temperature_context;
+    head.multiply(1.f + r.temperature * log_accurate(1.f + (float)contexts));
+  }
+}
 
 // Where a head of a token lies in the cache; null for a slot of nothing.
 template <class T>

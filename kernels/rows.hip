@@ -60,9 +60,8 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Sum over a block of so many threads, in one order, to every thread.
-template <u32 BLOCK> DEV float block_sum(float v) {
-  SHARED float waves[BLOCK / WARP];
+// Sum over a block of so many threads, in one order, to every thread. `waves`: in shared memory, of this sum alone.
+template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) {
   v = warp_sum(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;
   block_sync();
@@ -78,11 +77,12 @@ constexpr u32 PREPARE_THREADS = 512, HELD = 2, SPAN = HELD * 4 * PREPARE_THREADS
 struct Span {
   Four fours[HELD];
   static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * PREPARE_THREADS + (u32)tid_x()); }
-  MEM void load(const void* x, u32 format, u32 row, u32 start, u32 cols) {
+  // `stride`: of f32.
+  MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
     // The usual format apart from the others, whose conversions would have each load waited for before the next.
     if (format == FORMAT_F32) {
       #pragma unroll
-      for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * cols, column(start, i), cols);
+      for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * stride, column(start, i), cols);
     } else {
       #pragma unroll
       for (u32 i = 0; i < HELD; i++) {
@@ -96,20 +96,53 @@ struct Span {
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) sum = fma_(fours[i].v[k], fours[i].v[k], sum);
   }
+  MEM void add_values(float& sum) const {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) sum += fours[i].v[k];
+  }
+  // What lies beyond the row stays zero.
+  MEM void subtract(float mean, u32 start, u32 cols) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++)
+        if (column(start, i) + k < cols) fours[i].v[k] -= mean;
+  }
   MEM void multiply(float scale, const Span& weights) {
     #pragma unroll
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) fours[i].v[k] = fours[i].v[k] * scale * weights.fours[i].v[k];
   }
-  MEM void store(void* out, u32 format, u32 row, u32 start, u32 cols) const {
+  MEM void add(const Span& other) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) fours[i].v[k] += other.fours[i].v[k];
+  }
+  // `stride`: of f32.
+  MEM void store(void* out, u32 format, u32 row, u32 stride, u32 start, u32 cols) const {
     const u32 end = stored_cols(format, cols);
+    void* first = format == FORMAT_F32 ? (void*)((float*)out + (u64)row * stride) : out;
     #pragma unroll
     for (u32 i = 0; i < HELD; i++) {
       const u32 c = column(start, i);
-      if (c < end) store_activations(out, format, row, c, cols, fours[i]);
+      if (c < end) store_activations(first, format, format == FORMAT_F32 ? 0 : row, c, cols, fours[i]);
     }
   }
 };
+
+// Of a span of a row that goes through a norm: what the norm makes of it, and what the output holds added to that.
+DEV void finish_norm(const PrepareArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
+  Span other;
+  x.multiply(scale, weights);
+  if (a.bias) {
+    other.load(a.bias, FORMAT_F32, 0, 0, start, a.cols);
+    x.add(other);
+  }
+  if (a.flags & LINEAR_ADD) {
+    other.load(a.out, FORMAT_F32, to, a.out_stride, start, a.cols);
+    x.add(other);
+  }
+}
 
 // Grid: rows. The norm needs the whole row before the first column can be stored. The last span stays in registers, all
 // there is of most rows; the ones before it are read a second time, from there back to the start.
@@ -117,23 +150,35 @@ KERNEL(PREPARE_THREADS, prepare, PrepareArgs) {
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
   u32 from = (u32)bid_x(), to = from;
   Span x, weights;
-  float squares = 0.f, scale = 1.f;
-  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, last, a.cols);      // on their way while the kernel before this ends
+  float squares = 0.f, scale = 1.f, mean = 0.f;
+  SHARED float of_values[PREPARE_THREADS / WARP], of_squares[PREPARE_THREADS / WARP];
+  const bool centers = a.norm && a.kind == NORM_LAYER;
+  if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
   loads_first();
   pdl_launch(); pdl_wait();
   if (a.places) { to = ld_step(a.places + from); from /= a.share; }
+  if (centers) {
+    float sum = 0.f;
+    for (u32 start = 0; start <= last; start += SPAN) {
+      x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
+      x.add_values(sum);
+    }
+    mean = block_sum<PREPARE_THREADS>(sum, of_values) / (float)a.cols;
+  }
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
-    x.load(a.x, a.format_in, from, start, a.cols);
+    x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
+    if (centers) x.subtract(mean, start, a.cols);
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares) / (float)a.cols + a.eps);
+  if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
-    if (a.norm) x.multiply(scale, weights);
-    x.store(a.out, a.format_out, to, start, a.cols);
+    if (a.norm) finish_norm(a, x, weights, scale, to, start);
+    x.store(a.out, a.format_out, to, a.out_stride, start, a.cols);
     if (start == 0) break;
-    x.load(a.x, a.format_in, from, start - SPAN, a.cols);
-    if (a.norm) weights.load(a.norm, FORMAT_F32, 0, start - SPAN, a.cols);
+    x.load(a.x, a.format_in, from, a.x_stride, start - SPAN, a.cols);
+    if (centers) x.subtract(mean, start - SPAN, a.cols);
+    if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, start - SPAN, a.cols);
   }
 }
 
@@ -158,14 +203,19 @@ template <bool BF16> struct EightHalves {
     return BF16 ? bf2f(half) : clamp_half(h2f(half));
   }
 };
-template <class Eight> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
+template <class Eight, u32 ACTIVATION> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
   const u8* gate_up = (const u8*)a.gate_up + (u64)row * 2 * a.cols * Eight::BYTES;
   Eight gate, up;
   gate.load(gate_up, c);
   up.load(gate_up + (u64)a.cols * Eight::BYTES, c);
   loads_first();
   #pragma unroll
-  for (u32 i = 0; i < 8; i++) y[i] = silu(gate.get(i)) * up.get(i);
+  for (u32 i = 0; i < 8; i++) y[i] = gated(ACTIVATION, gate.get(i), up.get(i));
+}
+template <class Eight> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
+  if (a.activation == ACTIVATION_SILU) gate_eight<Eight, ACTIVATION_SILU>(a, row, c, y);
+  else if (a.activation == ACTIVATION_GELU) gate_eight<Eight, ACTIVATION_GELU>(a, row, c, y);
+  else gate_eight<Eight, ACTIVATION_CLAMPED_SWIGLU>(a, row, c, y);
 }
 
 // Four columns, for rows that are no multiple of eight.
@@ -186,7 +236,7 @@ DEV void gate_four(const GatedArgs& a, u32 row, u32 c) {
         up.v[i] = clamp_half(up.v[i]);
       }
     }
-    for (u32 i = 0; i < 4; i++) y.v[i] = silu(gate.v[i]) * up.v[i];
+    for (u32 i = 0; i < 4; i++) y.v[i] = gated(a.activation, gate.v[i], up.v[i]);
   }
   store_activations(a.out, a.format_out, row, c, a.cols, y);
 }
@@ -209,6 +259,31 @@ KERNEL(256, gated_activation, GatedArgs) {
     else gate_eight<EightHalves<false>>(a, row, c, y);
   }
   store_eight(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: (rows, columns to store / ACTIVATION_COLS rounded up).
+KERNEL(256, activation, ActivationArgs) {
+  static_assert(ACTIVATION_COLS == 4 * THREADS, "four columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= stored_cols(a.format_out, a.cols)) return;
+  Four y = load_four(a.x + (u64)row * a.cols, c, a.cols);
+  for (u32 i = 0; i < 4; i++) y.v[i] = a.activation == ACTIVATION_SILU ? silu(y.v[i]) : gelu(y.v[i]);
+  store_activations(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: (rows, columns / SCALE_COLS rounded up).
+KERNEL(256, scale_logits, ScaleLogitsArgs) {
+  static_assert(SCALE_COLS == 4 * THREADS, "four columns a thread");
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= a.cols) return;
+  Four x = load_four(a.logits + (u64)row * a.cols, c, a.cols);
+  for (u32 i = 0; i < 4; i++) {
+    x.v[i] *= a.scale;
+    if (a.softcap != 0.f) x.v[i] = soft_cap(x.v[i], a.softcap);
+  }
+  store_activations(a.logits, FORMAT_F32, row, c, a.cols, x);
 }
 
 // Grid: rows of the result.

@@ -16,7 +16,7 @@ pub fn check(bytes: &[u8]) {
     for info in file.tensors() {
         allowed(file.validate_tensor(info));
     }
-    if let Some(spec) = allowed(ModelSpec::from_gguf(&file))
+    if let Some(spec) = allowed(ModelSpec::from_gguf(&file, None))
         && let Some(tensors) = allowed(ModelTensors::collect(&file, &spec))
     {
         assert!(!tensors.uploads().is_empty(), "a model without a tensor");

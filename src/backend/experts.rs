@@ -14,10 +14,28 @@ pub struct ExpertSpec {
     /// Width of one expert.
     pub ffn_size: usize,
     pub activation: Activation,
+    /// What a router's logits say of experts.
+    pub gating: Gating,
+    /// Added to the router's logits.
+    pub router_bias: bool,
+    /// Added to what is compared when experts are chosen, not to their weights.
+    pub choice_bias: bool,
+    /// Of gate, up and down of each expert.
+    pub biases: bool,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalize: bool,
     /// Factor on the weights after that.
     pub scale: f32,
+}
+
+/// How the router's logits become weights of experts. Those of the largest weights are chosen, among equals the lower
+/// index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gating {
+    /// Of the logits of all experts.
+    Softmax,
+    /// Of each expert's logit.
+    Sigmoid,
 }
 
 impl ExpertSpec {
@@ -49,6 +67,11 @@ pub struct ExpertTensors<'a> {
     pub gate: TensorView<'a>,
     pub up: TensorView<'a>,
     pub down: TensorView<'a>,
+    /// `[num]`, where the spec has them.
+    pub router_bias: Option<TensorView<'a>>,
+    pub choice_bias: Option<TensorView<'a>>,
+    /// Of gate, up and down, a row per expert, where the spec has them.
+    pub biases: Option<[TensorView<'a>; 3]>,
 }
 
 impl<'a> ExpertTensors<'a> {
@@ -75,6 +98,29 @@ impl<'a> ExpertTensors<'a> {
                     tensor.data.len(),
                     self.spec
                 )));
+            }
+        }
+        self.validate_biases()
+    }
+
+    fn validate_biases(&self) -> Result<()> {
+        let ExpertSpec { num, hidden_size, ffn_size, .. } = self.spec;
+        let [gate, up, down] = match self.biases {
+            Some(biases) => biases.map(Some),
+            None => [None; 3],
+        };
+        let expected = [
+            (self.router_bias, self.spec.router_bias, 1, num),
+            (self.choice_bias, self.spec.choice_bias, 1, num),
+            (gate, self.spec.biases, num, ffn_size),
+            (up, self.spec.biases, num, ffn_size),
+            (down, self.spec.biases, num, hidden_size),
+        ];
+        for (bias, is_there, rows, cols) in expected {
+            match bias {
+                None if !is_there => {}
+                Some(bias) if is_there && (bias.rows, bias.cols) == (rows, cols) => {}
+                _ => return Err(Error::internal(format!("biases that are not of {:?}: {bias:?}", self.spec))),
             }
         }
         Ok(())

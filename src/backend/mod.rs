@@ -18,15 +18,18 @@ mod shapes;
 mod specs;
 mod upload;
 
-pub use experts::{ExpertSpec, ExpertTensors};
+pub use experts::{ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
-    Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, Norm, NormExperts, NormGatedLinear,
-    NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, Scoring,
+    Activate, Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, Norm, NormExperts,
+    NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits,
+    Scoring, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{AnyLoader, OpenDevice, open, resolve_threads};
 pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
-pub use specs::{Activation, KvLayerSpec, LinearPart, MemoryLedger, QkvLayout, RopeKind, RopeSpec, StepLimits};
+pub use specs::{
+    Activation, KvLayerSpec, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
+};
 pub use upload::Upload;
 
 use crate::Result;

@@ -3,12 +3,15 @@
 
 use super::Backend;
 use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
-use super::specs::{Activation, QkvLayout};
+use super::specs::{Activation, NormKind, QkvLayout};
 use crate::{Error, Result};
 
-/// Weights and epsilon of an RMS norm.
+/// A norm of rows.
 pub struct Norm<'a, B: Backend> {
+    pub kind: NormKind,
     pub weight: &'a B::Vector,
+    /// Added to what the weights make of the row, where the model has it.
+    pub bias: Option<&'a B::Vector>,
     pub eps: f32,
 }
 
@@ -20,12 +23,21 @@ impl<B: Backend> Clone for Norm<'_, B> {
 
 impl<B: Backend> Copy for Norm<'_, B> {}
 
-impl<B: Backend> Norm<'_, B> {
+impl<'a, B: Backend> Norm<'a, B> {
+    /// RMS norm without a bias.
+    pub fn rms(weight: &'a B::Vector, eps: f32) -> Self {
+        Self { kind: NormKind::Rms, weight, bias: None, eps }
+    }
+
     fn check(&self, len: usize) -> Result<()> {
-        match self.weight.elements() == len {
-            true => Ok(()),
-            false => Err(Error::internal(format!("a norm of {} elements for {len}", self.weight.elements()))),
-        }
+        [Some(self.weight), self.bias].into_iter().flatten().try_for_each(|vector| check_vector("a norm", vector, len))
+    }
+}
+
+fn check_vector<T: VectorShape>(what: &str, vector: &T, len: usize) -> Result<()> {
+    match vector.elements() == len {
+        true => Ok(()),
+        false => Err(Error::internal(format!("{what} of {} elements for {len}", vector.elements()))),
     }
 }
 
@@ -55,6 +67,8 @@ pub struct NormRows<'a, B: Backend> {
     pub norm: Norm<'a, B>,
     pub rows: usize,
     pub out: &'a mut B::Buffer,
+    /// Whether the normed rows are added to what `out` holds.
+    pub add: bool,
 }
 
 impl<B: Backend> NormRows<'_, B> {
@@ -63,6 +77,7 @@ impl<B: Backend> NormRows<'_, B> {
     }
 
     pub fn validate(&self) -> Result<()> {
+        self.norm.check(self.cols())?;
         check_room("norm's input", self.x, self.rows, self.cols())?;
         check_room("norm's output", self.out, self.rows, self.cols())
     }
@@ -102,6 +117,41 @@ impl<B: Backend> GatedActivation<'_, B> {
     }
 }
 
+/// See `Ops::activation`.
+pub struct Activate<'a, B: Backend> {
+    pub x: &'a B::Buffer,
+    pub activation: Activation,
+    pub rows: usize,
+    pub cols: usize,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> Activate<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_room("the activation's input", self.x, self.rows, self.cols)?;
+        check_room("the activation's output", self.out, self.rows, self.cols)?;
+        match self.activation {
+            Activation::Silu | Activation::Gelu => Ok(()),
+            Activation::ClampedSwiglu => Err(Error::internal("an activation of a gate, without one")),
+        }
+    }
+}
+
+/// See `Ops::scale_logits`.
+pub struct ScaleLogits<'a, B: Backend> {
+    pub logits: &'a mut B::Buffer,
+    pub rows: usize,
+    pub cols: usize,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+}
+
+impl<B: Backend> ScaleLogits<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        check_room("the logits", self.logits, self.rows, self.cols)
+    }
+}
+
 /// See `Ops::experts`.
 pub struct MixExperts<'a, B: Backend> {
     pub x: &'a B::Buffer,
@@ -138,11 +188,14 @@ impl<B: Backend> RopeAngles<'_, B> {
     }
 }
 
-/// RMS norms of each head of q and of k.
+/// RMS norms of q and of k: of each head where the weights are as long as a head, of all heads of a row at once where
+/// they are as long as those.
 pub struct QkNorms<'a, B: Backend> {
     pub q: &'a B::Vector,
     pub k: &'a B::Vector,
     pub eps: f32,
+    /// After RoPE instead of before it; norms of each head alone.
+    pub after_rope: bool,
 }
 
 impl<B: Backend> Clone for QkNorms<'_, B> {
@@ -153,12 +206,44 @@ impl<B: Backend> Clone for QkNorms<'_, B> {
 
 impl<B: Backend> Copy for QkNorms<'_, B> {}
 
+impl<B: Backend> QkNorms<'_, B> {
+    /// Whether the norms are of all heads of a row at once.
+    pub fn is_of_rows(&self, layout: QkvLayout) -> bool {
+        self.q.elements() != layout.head_dim || self.k.elements() != layout.head_dim
+    }
+
+    fn check(&self, layout: QkvLayout) -> Result<()> {
+        let of_rows = self.is_of_rows(layout);
+        if of_rows && self.after_rope {
+            return Err(Error::internal("norms of all heads of a row, after RoPE"));
+        }
+        let lens = if of_rows { [layout.q_cols(), layout.kv_cols()] } else { [layout.head_dim; 2] };
+        [self.q, self.k].into_iter().zip(lens).try_for_each(|(norm, len)| check_vector("a norm of q or k", norm, len))
+    }
+}
+
+/// Queries of far positions are scaled up, so that attention over many keys stays as sharp as over few:
+/// `q *= 1 + scale * ln(1 + floor(position / context))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Temperature {
+    pub scale: f32,
+    pub context: u32,
+}
+
+impl Temperature {
+    /// Factor on the queries of a position.
+    pub fn at(self, position: u32) -> f32 {
+        1.0 + self.scale * (1.0 + (position / self.context) as f32).ln()
+    }
+}
+
 /// What makes q and k of what was projected: norms where given, then RoPE.
 pub struct Rotation<'a, B: Backend> {
     pub norms: Option<QkNorms<'a, B>>,
     pub rope: &'a B::Rope,
     /// Those of `rope`, for the step's tokens.
     pub angles: &'a B::Buffer,
+    pub temperature: Option<Temperature>,
 }
 
 impl<B: Backend> Clone for Rotation<'_, B> {
@@ -197,9 +282,10 @@ fn check_rotation<B: Backend>(
     if 2 * num_pairs > head_dim {
         return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {head_dim}")));
     }
-    if let Some(QkNorms { q, k, eps }) = rotation.norms {
-        [q, k].into_iter().try_for_each(|weight| Norm::<B> { weight, eps }.check(head_dim))?;
+    if let Some(Temperature { context: 0, .. }) = rotation.temperature {
+        return Err(Error::internal("a temperature of a context of no tokens"));
     }
+    rotation.norms.map_or(Ok(()), |norms| norms.check(layout))?;
     check_room("the buffer of angles", rotation.angles, tokens, 2 * num_pairs)
 }
 
@@ -210,6 +296,10 @@ fn check_heads(layout: QkvLayout, kv: &impl KvShape) -> Result<()> {
         return Err(Error::internal(format!("qkv of {layout:?} for a KV layer of {spec:?}")));
     }
     Ok(())
+}
+
+fn check_sinks(layout: QkvLayout, sinks: Option<&impl VectorShape>) -> Result<()> {
+    sinks.map_or(Ok(()), |sinks| check_vector("sinks", sinks, layout.num_heads))
 }
 
 /// How attention makes its scores.
@@ -226,6 +316,8 @@ pub struct Attention<'a, B: Backend> {
     pub qkv: &'a B::Buffer,
     pub layout: QkvLayout,
     pub scoring: Scoring,
+    /// A score of each head that takes part in the softmax and has no value: weights then add up to less than one.
+    pub sinks: Option<&'a B::Vector>,
     /// KV group of the model that the layer is of.
     pub group: usize,
     pub kv: &'a B::KvLayer,
@@ -236,6 +328,7 @@ pub struct Attention<'a, B: Backend> {
 impl<B: Backend> Attention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_heads(self.layout, self.kv)?;
+        check_sinks(self.layout, self.sinks)?;
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;
         check_room("attention's output", self.out, tokens, self.layout.q_cols())
     }
@@ -265,7 +358,8 @@ pub struct CopyBlocks<'a, B: Backend> {
 /// See `Fusions::norm_linear`.
 pub struct NormLinear<'a, B: Backend> {
     pub x: &'a B::Buffer,
-    pub norm: Norm<'a, B>,
+    /// `None`: the rows as they are.
+    pub norm: Option<Norm<'a, B>>,
     pub matrix: &'a B::Matrix,
     pub rows: usize,
     pub normed: &'a mut B::Buffer,
@@ -275,7 +369,7 @@ pub struct NormLinear<'a, B: Backend> {
 impl<B: Backend> NormLinear<'_, B> {
     pub fn validate(&self) -> Result<()> {
         let cols = self.matrix.cols();
-        self.norm.check(cols)?;
+        self.norm.map_or(Ok(()), |norm| norm.check(cols))?;
         check_room("norm_linear's input", self.x, self.rows, cols)?;
         check_room("norm_linear's buffer", self.normed, self.rows, cols)?;
         check_room("norm_linear's output", self.out, self.rows, self.matrix.rows())
@@ -285,7 +379,8 @@ impl<B: Backend> NormLinear<'_, B> {
 /// See `Fusions::norm_gated_linear`.
 pub struct NormGatedLinear<'a, B: Backend> {
     pub x: &'a B::Buffer,
-    pub norm: Norm<'a, B>,
+    /// `None`: the rows as they are.
+    pub norm: Option<Norm<'a, B>>,
     /// Gate and up, of the same number of rows, stacked.
     pub gate_up: &'a B::Matrix,
     pub activation: Activation,
@@ -303,7 +398,7 @@ impl<B: Backend> NormGatedLinear<'_, B> {
 
     pub fn validate(&self) -> Result<()> {
         let (hidden, products) = (self.gate_up.cols(), self.gate_up.rows());
-        self.norm.check(hidden)?;
+        self.norm.map_or(Ok(()), |norm| norm.check(hidden))?;
         check_room("norm_gated_linear's input", self.x, self.rows, hidden)?;
         check_room("norm_gated_linear's buffer", self.normed, self.rows, hidden)?;
         check_room("gate and up", self.products, self.rows, products)?;
@@ -337,6 +432,8 @@ pub struct RopeAttention<'a, B: Backend> {
     pub layout: QkvLayout,
     pub rotation: Rotation<'a, B>,
     pub scoring: Scoring,
+    /// As `Attention::sinks`.
+    pub sinks: Option<&'a B::Vector>,
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
     pub out: &'a mut B::Buffer,
@@ -345,6 +442,7 @@ pub struct RopeAttention<'a, B: Backend> {
 impl<B: Backend> RopeAttention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_rotation(self.layout, &self.rotation, self.kv, tokens)?;
+        check_sinks(self.layout, self.sinks)?;
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;
         check_room("attention's output", self.out, tokens, self.layout.q_cols())
     }

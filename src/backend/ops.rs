@@ -7,8 +7,8 @@
 
 use super::Backend;
 use super::op_args::{
-    Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, NormExperts, NormGatedLinear,
-    NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention,
+    Activate, Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
+    NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
 };
 use crate::Result;
 
@@ -31,32 +31,39 @@ pub trait Ops<B: Backend> {
     /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
     fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
 
-    /// `out = x / rms(x) * weight`.
+    /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`; or that added to
+    /// what `out` holds.
     fn norm(&mut self, args: NormRows<'_, B>) -> Result<()>;
 
     /// `out[r] = matrix · x[r] (+ bias)`, or that added to what `out[r]` holds; `out` has one column per row of the
     /// stacked matrix.
     fn linear(&mut self, args: Linear<'_, B>) -> Result<()>;
 
-    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns.
+    /// `out[r][i] = act(x[r][i])`.
+    fn activation(&mut self, args: Activate<'_, B>) -> Result<()>;
+
+    /// `out[r][i] = act(gate_up[r][i]) * gate_up[r][cols + i]` with `cols` output columns; `Activation` says what else
+    /// an activation makes of the two.
     fn gated_activation(&mut self, args: GatedActivation<'_, B>) -> Result<()>;
 
     /// `out[r] += sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
-    /// chooses for the row: those of its largest logits, among equals the lower index. Their weights are the softmax of
-    /// all logits, normalised as the spec says.
+    /// chooses for the row, as `ExpertSpec` says.
     fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
 
     /// cos and sin of every rotated pair for the step's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
     /// each times the RoPE's magnitude.
     fn rope_angles(&mut self, args: RopeAngles<'_, B>) -> Result<()>;
 
-    /// q/k norm per head (where given), then RoPE on q and k, in place in the stacked `qkv`; stores k and v into the
-    /// cache at the group's `slot_mapping`.
+    /// q/k norms (where given) and RoPE on q and k, in place in the stacked `qkv`; stores k and v into the cache at the
+    /// group's `slot_mapping`.
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
 
     /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
     /// sliding window, a token attends to the last tokens of the window alone, itself among them.
     fn attention(&mut self, args: Attention<'_, B>) -> Result<()>;
+
+    /// `logits = cap(scale * logits)` in place, `cap(x) = softcap * tanh(x / softcap)` where the model has it.
+    fn scale_logits(&mut self, args: ScaleLogits<'_, B>) -> Result<()>;
 
     /// `out[i] = x[logits_indices[i]]`: the rows whose logits the step wants.
     fn gather_rows(&mut self, args: GatherRows<'_, B>) -> Result<()>;
@@ -67,15 +74,18 @@ pub trait Ops<B: Backend> {
 
 /// Chains of ops that devices may do at once. What becomes of the buffers between them is the device's affair.
 pub trait Fusions<B: Backend>: Ops<B> {
-    /// `out = linear(matrix, norm(x))`.
+    /// `out = linear(matrix, norm(x))`, without a norm `linear(matrix, x)`.
     fn norm_linear(&mut self, args: NormLinear<'_, B>) -> Result<()> {
         args.validate()?;
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
-        self.norm(NormRows { x, norm, rows, out: normed })?;
+        let Some(norm) = norm else {
+            return self.linear(Linear { x, matrix, rows, out, add: false });
+        };
+        self.norm(NormRows { x, norm, rows, out: normed, add: false })?;
         self.linear(Linear { x: normed, matrix, rows, out, add: false })
     }
 
-    /// `out = gated_activation(linear(gate_up, norm(x)))`.
+    /// `out = gated_activation(linear(gate_up, norm(x)))`, the norm as in `norm_linear`.
     fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, B>) -> Result<()> {
         args.validate()?;
         let cols = args.cols();
@@ -88,14 +98,14 @@ pub trait Fusions<B: Backend>: Ops<B> {
     fn norm_experts(&mut self, args: NormExperts<'_, B>) -> Result<()> {
         args.validate()?;
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
-        self.norm(NormRows { x: residual, norm, rows, out: normed })?;
+        self.norm(NormRows { x: residual, norm, rows, out: normed, add: false })?;
         self.experts(MixExperts { x: normed, experts, rows, work, out: residual })
     }
 
     /// `rope_and_store_kv`, then `attention` over what is there with it.
     fn rope_attention(&mut self, args: RopeAttention<'_, B>) -> Result<()> {
-        let RopeAttention { qkv, layout, rotation, scoring, group, kv, out } = args;
+        let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
         self.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
-        self.attention(Attention { qkv, layout, scoring, group, kv, out })
+        self.attention(Attention { qkv, layout, scoring, sinks, group, kv, out })
     }
 }

@@ -63,9 +63,23 @@ impl QkvLayout {
     }
 }
 
+/// What a norm divides by: the root mean square of a row, or (LayerNorm) its standard deviation, after the mean was
+/// subtracted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NormKind {
+    Rms,
+    Layer,
+}
+
+/// What a feed-forward makes of a gate and what it lets pass: `act(gate) * up`, but for the last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
+    /// `x * sigmoid(x)`.
     Silu,
+    /// `x * Φ(x)` in the form of the tanh (arXiv 1606.08415).
+    Gelu,
+    /// gpt-oss: `(clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g)`, `g = min(gate, 7)`.
+    ClampedSwiglu,
 }
 
 /// One layer's share of the KV pool.

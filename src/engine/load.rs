@@ -41,7 +41,7 @@ pub(super) fn load_on(
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
-    let spec = ModelSpec::from_gguf(&gguf)?;
+    let spec = ModelSpec::from_gguf(&gguf, args.max_model_len)?;
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);

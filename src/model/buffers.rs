@@ -49,7 +49,7 @@ pub(super) struct Stream<M: Memory> {
 pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
     pub(super) qkv: M::Buffer,
-    /// Of models with dense feed-forwards: products of gate and up, and what the activation makes of them.
+    /// Of models with feed-forwards of every row: products of gate and up, and what the activation makes of them.
     pub(super) dense: Option<[M::Buffer; 2]>,
     /// Of models with experts.
     pub(super) experts: Option<M::ExpertWork>,
@@ -86,13 +86,13 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     };
     let qkv = layouts().map(QkvLayout::cols).max().unwrap_or(0);
     let mixed = layouts().map(QkvLayout::q_cols).max().unwrap_or(0);
-    let dense = spec.layers.iter().filter_map(|layer| match layer.ffn {
-        Ffn::Dense { size, .. } => Some(size),
-        Ffn::Experts(_) => None,
+    let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
+        Ffn::Dense(dense) => Some(dense.size),
+        Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
     });
     let experts = spec.layers.iter().find_map(|layer| match &layer.ffn {
-        Ffn::Dense { .. } => None,
-        Ffn::Experts(experts) => Some(experts),
+        Ffn::Dense(_) => None,
+        Ffn::Experts { experts, .. } => Some(experts),
     });
     let angles = spec.ropes.iter().map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
     Ok(Buffers {

@@ -2,24 +2,34 @@
 //! key is an error that names it; the only defaults are those that the GGUF specification states.
 
 use super::keys::Keys;
-use super::spec::{AttentionSpec, ModelSpec, Presence};
+use super::rope::LayerRope;
+use super::spec::{AttentionSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
 use crate::Result;
-use crate::backend::{QkvLayout, RopeKind, Scoring};
+use crate::backend::{NormKind, QkvLayout, Scoring};
 use crate::batch::GroupKind;
 
 /// Heads of no real model are near this; RoPE has a frequency for each two of their elements.
-const MAX_HEAD_DIM: usize = 1 << 16;
+const MAX_HEAD_DIM: usize = 1 << 12;
 
 impl Keys<'_> {
-    /// The model without its layers.
+    /// The model without its layers, with RMS norms.
     pub(super) fn model(&self) -> Result<ModelSpec> {
+        let eps = self.eps("attention.layer_norm_rms_epsilon")?;
+        self.model_with(NormSpec { kind: NormKind::Rms, eps, bias: false })
+    }
+
+    /// The model without its layers.
+    pub(super) fn model_with(&self, norm: NormSpec) -> Result<ModelSpec> {
         Ok(ModelSpec {
             architecture: self.architecture,
             hidden_size: self.size("embedding_length")?,
             vocab_size: self.vocab_size()?,
             context_length: self.size("context_length")?,
-            norm_eps: self.norm_eps()?,
+            norm,
+            embedding_scale: 1.0,
+            logits: LogitsSpec::PLAIN,
             layers: Vec::new(),
+            nextn_layers: 0,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
             tied_output: self.gguf.tensor("output.weight").is_none(),
@@ -28,21 +38,43 @@ impl Keys<'_> {
 
     /// Attention of a layer as it is in most models: over all tokens or the file's sliding window, scores divided by
     /// the root of the head size, no biases, no norms of q and k.
-    pub(super) fn attention(&self, model: &mut ModelSpec, layer: usize, rope_kind: RopeKind) -> Result<AttentionSpec> {
+    pub(super) fn attention(&self, model: &mut ModelSpec, layer: usize, rope: LayerRope) -> Result<AttentionSpec> {
+        self.attention_over(model, layer, self.window()?, rope)
+    }
+
+    /// The same, over a window that is this layer's, or over all tokens.
+    pub(super) fn attention_over(
+        &self,
+        model: &mut ModelSpec,
+        layer: usize,
+        window: Option<u32>,
+        rope: LayerRope,
+    ) -> Result<AttentionSpec> {
         let qkv = self.heads(layer, model.hidden_size)?;
-        let kind = match self.opt_u32("attention.sliding_window")?.filter(|&window| window > 0) {
-            Some(window) => GroupKind::Sliding { window },
-            None => GroupKind::Full,
-        };
+        let kind = window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window });
         Ok(AttentionSpec {
             qkv,
+            fused_qkv: false,
             kv_group: model.join_kv_group(kind, qkv),
-            rope: self.common_rope(model, rope_kind, qkv.head_dim)?,
+            rope: self.rope(model, rope, qkv.head_dim)?,
             scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
+            temperature: None,
+            sinks: false,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
-            qk_norm: false,
+            qk_norm: None,
         })
+    }
+
+    /// The file's sliding window.
+    pub(super) fn window(&self) -> Result<Option<u32>> {
+        Ok(self.opt_u32("attention.sliding_window")?.filter(|&window| window > 0))
+    }
+
+    /// The window of an architecture whose layers are not all of one kind.
+    pub(super) fn required_window(&self) -> Result<u32> {
+        let key = "attention.sliding_window";
+        self.window()?.ok_or_else(|| self.error(key, "is missing or 0, expected the tokens of the window"))
     }
 
     /// Heads of a layer. No number of KV heads means one per query head, no size of a head means that the hidden size
@@ -77,13 +109,21 @@ impl Keys<'_> {
         }
     }
 
-    fn norm_eps(&self) -> Result<f32> {
-        let key = "attention.layer_norm_rms_epsilon";
+    /// What a norm adds before it divides.
+    pub(super) fn eps(&self, key: &str) -> Result<f32> {
         let eps = self.metadata.f32(&self.full(key))?;
         if !(eps.is_finite() && (0.0..1.0).contains(&eps)) {
             return Err(self.error(key, format!("is {eps}, expected a small positive number")));
         }
         Ok(eps)
+    }
+
+    /// A factor or a cap: a finite number above zero, where the file has it.
+    pub(super) fn opt_positive(&self, key: &str) -> Result<Option<f32>> {
+        match self.opt_f32(key)? {
+            Some(value) if value <= 0.0 => Err(self.error(key, format!("is {value}, expected a number above 0"))),
+            value => Ok(value),
+        }
     }
 
     /// The embedding table's rows; the token list and `vocab_size`, where present, must agree.

@@ -1,11 +1,14 @@
 //! The forward pass: the layers of a model, one after the other, over any backend.
 
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
-use super::layers::{AttentionWeights, FfnWeights, LayerWeights, MixerWeights, Weights};
-use super::spec::{AttentionSpec, ModelSpec};
+use super::layers::{
+    AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
+};
+use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
-    Backend, CopyBlocks, Embed, Fusions, GatherRows, KvLayerSpec, Linear, Loader, Norm, NormExperts, NormGatedLinear,
-    NormLinear, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, StepOps,
+    Activate, Backend, CopyBlocks, Embed, Fusions, GatherRows, KvLayerSpec, Linear, Loader, NormExperts,
+    NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation,
+    ScaleLogits, StepOps,
 };
 use crate::batch::Batch;
 use crate::selection::{Selection, Wish};
@@ -103,130 +106,199 @@ impl<B: Backend> Model<B> {
     fn forward(&mut self, step: &mut B::Step<'_>) -> Result<()> {
         let Self { spec, weights, kv_layers, buffers } = self;
         let Buffers { angles, all, last, work, logits } = buffers;
-        let (tokens, rows, eps) = (step.num_tokens(), step.num_logits(), spec.norm_eps);
+        let (tokens, rows) = (step.num_tokens(), step.num_logits());
         for (rope, out) in weights.ropes.iter().zip(angles.iter_mut()) {
             step.rope_angles(RopeAngles { rope, out })?;
         }
-        let shared = Shared { ropes: &weights.ropes, angles, eps };
-        step.embed(Embed { table: &weights.token_embd, scale: 1.0, out: &mut all.residual })?;
+        let ropes = Ropes { ropes: &weights.ropes, angles };
+        step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut all.residual })?;
         let num_layers = weights.layers.len();
         for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers).enumerate() {
             step.check_interrupt()?;
             let MixerWeights::Attention(attention) = &layer.mixer;
-            let norm = Norm { weight: &layer.mixer_norm, eps };
+            let attend = Attend { attention, norm: layer.mixer_norms.before.as_ref(), ropes: &ropes };
             if i + 1 < num_layers {
-                mix(step, &shared, attention, norm, kv, all, work)?;
-                feed(step, attention, layer, tokens, eps, all, work)?;
+                attend.mix(step, kv, all, work)?;
+                finish_layer(step, attention, layer, tokens, all, work)?;
             } else if rows > 0 {
                 // After the last attention nothing matters but the rows whose logits are wanted.
-                mix(step, &shared, attention, norm, kv, all, work)?;
+                attend.mix(step, kv, all, work)?;
                 step.gather_rows(GatherRows {
                     x: &all.mixed,
                     cols: attention.spec.qkv.q_cols(),
                     out: &mut last.mixed,
                 })?;
                 step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
-                feed(step, attention, layer, rows, eps, last, work)?;
+                finish_layer(step, attention, layer, rows, last, work)?;
             } else {
-                return store(step, &shared, attention, norm, kv, all, work);
+                return attend.store(step, kv, all, work);
             }
         }
         let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
-        let norm = Norm { weight: &weights.output_norm, eps };
-        step.norm_linear(NormLinear { x: &last.residual, norm, matrix, rows, normed: &mut work.normed, out: logits })
+        let (x, norm) = (&last.residual, Some(&weights.output_norm));
+        linear_of(step, Input { x, norm, rows }, matrix, &mut work.normed, logits)?;
+        match spec.logits {
+            LogitsSpec::PLAIN => Ok(()),
+            LogitsSpec { scale, softcap } => {
+                step.scale_logits(ScaleLogits { logits, rows, cols: spec.vocab_size, scale, softcap })
+            }
+        }
     }
 }
 
-/// What the layers of a step have in common.
-struct Shared<'a, B: Backend> {
+/// RoPEs of a model, with their angles for the step's tokens.
+struct Ropes<'a, B: Backend> {
     ropes: &'a [B::Rope],
     angles: &'a [B::Buffer],
-    eps: f32,
 }
 
-impl<'a, B: Backend> Shared<'a, B> {
-    fn rotation(&self, attention: &'a AttentionWeights<B>) -> Rotation<'a, B> {
-        let norms = attention.qk_norm.as_ref().map(|[q, k]| QkNorms { q, k, eps: self.eps });
-        Rotation { norms, rope: &self.ropes[attention.spec.rope], angles: &self.angles[attention.spec.rope] }
+/// Rows, with the norm that they go through before anything is made of them.
+struct Input<'a, B: Backend> {
+    x: &'a B::Buffer,
+    norm: Option<&'a NormWeights<B>>,
+    rows: usize,
+}
+
+/// `out = matrix · norm(x)`.
+fn linear_of<B: Backend>(
+    step: &mut B::Step<'_>,
+    Input { x, norm, rows }: Input<'_, B>,
+    matrix: &B::Matrix,
+    normed: &mut B::Buffer,
+    out: &mut B::Buffer,
+) -> Result<()> {
+    step.norm_linear(NormLinear { x, norm: norm.map(NormWeights::norm), matrix, rows, normed, out })
+}
+
+/// The attention of a layer.
+struct Attend<'a, B: Backend> {
+    attention: &'a AttentionWeights<B>,
+    norm: Option<&'a NormWeights<B>>,
+    ropes: &'a Ropes<'a, B>,
+}
+
+impl<B: Backend> Attend<'_, B> {
+    fn rotation(&self) -> Rotation<'_, B> {
+        let AttentionWeights { spec, qk_norm, .. } = self.attention;
+        let after_rope = spec.qk_norm == Some(QkNorm::HeadsAfterRope);
+        let norms = qk_norm.as_ref().map(|QkNormWeights { q, k, eps }| QkNorms { q, k, eps: *eps, after_rope });
+        let Ropes { ropes, angles } = self.ropes;
+        Rotation { norms, rope: &ropes[spec.rope], angles: &angles[spec.rope], temperature: spec.temperature }
+    }
+
+    /// `qkv = W · norm(x)` for all tokens of the step.
+    fn project(&self, step: &mut B::Step<'_>, kv: &mut B::KvLayer, x: &B::Buffer, work: &mut Work<B>) -> Result<()> {
+        let rows = step.num_tokens();
+        step.copy_blocks(CopyBlocks { group: self.attention.spec.kv_group, kv })?;
+        linear_of(step, Input { x, norm: self.norm, rows }, &self.attention.qkv, &mut work.normed, &mut work.qkv)
+    }
+
+    /// `mixed = attention(norm(residual))`, before its output projection.
+    fn mix(
+        &self,
+        step: &mut B::Step<'_>,
+        kv: &mut B::KvLayer,
+        stream: &mut Stream<B>,
+        work: &mut Work<B>,
+    ) -> Result<()> {
+        self.project(step, kv, &stream.residual, work)?;
+        let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = self.attention.spec;
+        let (rotation, sinks) = (self.rotation(), self.attention.sinks.as_ref());
+        let (qkv, out) = (&mut work.qkv, &mut stream.mixed);
+        step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out })
+    }
+
+    /// Keys and values alone, for a step of which no logits are wanted.
+    fn store(
+        &self,
+        step: &mut B::Step<'_>,
+        kv: &mut B::KvLayer,
+        stream: &mut Stream<B>,
+        work: &mut Work<B>,
+    ) -> Result<()> {
+        self.project(step, kv, &stream.residual, work)?;
+        let AttentionSpec { qkv: layout, kv_group: group, .. } = self.attention.spec;
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut work.qkv, layout, rotation: self.rotation(), group, kv })
     }
 }
 
-/// `qkv = W · norm(x)` for all tokens of the step.
-fn project<B: Backend>(
-    step: &mut B::Step<'_>,
-    attention: &AttentionWeights<B>,
-    norm: Norm<'_, B>,
-    kv: &mut B::KvLayer,
-    x: &B::Buffer,
-    work: &mut Work<B>,
-) -> Result<()> {
-    let rows = step.num_tokens();
-    step.copy_blocks(CopyBlocks { group: attention.spec.kv_group, kv })?;
-    let Work { normed, qkv, .. } = work;
-    step.norm_linear(NormLinear { x, norm, matrix: &attention.qkv, rows, normed, out: qkv })
-}
-
-/// `mixed = attention(norm(residual))`, before its output projection.
-fn mix<B: Backend>(
-    step: &mut B::Step<'_>,
-    shared: &Shared<'_, B>,
-    attention: &AttentionWeights<B>,
-    norm: Norm<'_, B>,
-    kv: &mut B::KvLayer,
-    stream: &mut Stream<B>,
-    work: &mut Work<B>,
-) -> Result<()> {
-    project(step, attention, norm, kv, &stream.residual, work)?;
-    let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = attention.spec;
-    let (rotation, out) = (shared.rotation(attention), &mut stream.mixed);
-    step.rope_attention(RopeAttention { qkv: &mut work.qkv, layout, rotation, scoring, group, kv, out })
-}
-
-/// Keys and values alone, for a step of which no logits are wanted.
-fn store<B: Backend>(
-    step: &mut B::Step<'_>,
-    shared: &Shared<'_, B>,
-    attention: &AttentionWeights<B>,
-    norm: Norm<'_, B>,
-    kv: &mut B::KvLayer,
-    stream: &mut Stream<B>,
-    work: &mut Work<B>,
-) -> Result<()> {
-    project(step, attention, norm, kv, &stream.residual, work)?;
-    let AttentionSpec { qkv: layout, kv_group: group, .. } = attention.spec;
-    let rotation = shared.rotation(attention);
-    step.rope_and_store_kv(RopeAndStore { qkv: &mut work.qkv, layout, rotation, group, kv })
-}
-
-/// `residual += W · mixed; residual += ffn(norm(residual))`.
-fn feed<B: Backend>(
+/// What follows attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`.
+fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     attention: &AttentionWeights<B>,
     layer: &LayerWeights<B>,
     rows: usize,
-    eps: f32,
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
     let Stream { residual, mixed } = stream;
-    let Work { normed, dense, experts, .. } = work;
-    let norm = Norm { weight: &layer.ffn_norm, eps };
-    step.linear(Linear { x: mixed, matrix: &attention.output, rows, out: residual, add: true })?;
-    match &layer.ffn {
-        FfnWeights::Dense { activation, gate_up, down } => {
-            let Some([products, gated]) = dense else {
-                return Err(Error::internal("a dense feed-forward without its buffers"));
-            };
-            let (x, activation) = (&*residual, *activation);
-            let args = NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out: gated };
-            step.norm_gated_linear(args)?;
-            step.linear(Linear { x: gated, matrix: down, rows, out: residual, add: true })
+    let FfnWeights { experts, dense } = &layer.ffn;
+    let before = if layer.parallel { &layer.mixer_norms.before } else { &layer.ffn_norms.before };
+    let (norm, after) = (before.as_ref(), layer.ffn_norms.after.as_ref());
+    // A feed-forward beside attention takes the residual as it was before it.
+    if let (true, Some(dense)) = (layer.parallel, dense) {
+        gate(step, dense, Input { x: residual, norm, rows }, work)?;
+    }
+    let mixed = Output { x: mixed, matrix: &attention.output, norm: layer.mixer_norms.after.as_ref(), rows };
+    mixed.add_to(step, residual, &mut work.normed)?;
+    if let (false, Some(dense)) = (layer.parallel, dense) {
+        gate(step, dense, Input { x: residual, norm, rows }, work)?;
+    }
+    let Work { normed, dense: gated, experts: expert_work, .. } = work;
+    if let Some(experts) = experts {
+        let (Some(norm), Some(work), None, false) = (norm, expert_work, after, layer.parallel) else {
+            return Err(Error::internal("experts that are not behind a norm alone, or without their buffers"));
+        };
+        step.norm_experts(NormExperts { norm: norm.norm(), experts, rows, normed, work, residual })?;
+    }
+    if let (Some(dense), Some([_, gated])) = (dense, gated) {
+        Output { x: gated, matrix: &dense.down, norm: after, rows }.add_to(step, residual, normed)?;
+    }
+    Ok(())
+}
+
+/// The wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or what the activation makes of up
+/// alone.
+fn gate<B: Backend>(
+    step: &mut B::Step<'_>,
+    dense: &DenseWeights<B>,
+    input: Input<'_, B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let DenseWeights { spec: DenseSpec { size: cols, activation, gate, .. }, gate_up, .. } = dense;
+    let (cols, activation) = (*cols, *activation);
+    let Work { normed, dense: Some([products, out]), .. } = work else {
+        return Err(Error::internal("a feed-forward without its buffers"));
+    };
+    let rows = input.rows;
+    match gate {
+        Gate::Own | Gate::InUp => {
+            let (x, norm) = (input.x, input.norm.map(NormWeights::norm));
+            step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out })
         }
-        FfnWeights::Experts(weights) => {
-            let Some(work) = experts else {
-                return Err(Error::internal("experts without their buffers"));
-            };
-            step.norm_experts(NormExperts { norm, experts: weights, rows, normed, work, residual })
+        Gate::None => {
+            linear_of(step, input, gate_up, normed, products)?;
+            step.activation(Activate { x: products, activation, rows, cols, out })
         }
+    }
+}
+
+/// What a mixer or a feed-forward leaves, before its last matrix, and the norm behind it.
+struct Output<'a, B: Backend> {
+    x: &'a B::Buffer,
+    matrix: &'a B::Matrix,
+    norm: Option<&'a NormWeights<B>>,
+    rows: usize,
+}
+
+impl<B: Backend> Output<'_, B> {
+    /// `residual += norm(matrix · x)`.
+    fn add_to(self, step: &mut B::Step<'_>, residual: &mut B::Buffer, product: &mut B::Buffer) -> Result<()> {
+        let Self { x, matrix, norm, rows } = self;
+        let Some(norm) = norm else {
+            return step.linear(Linear { x, matrix, rows, out: residual, add: true });
+        };
+        step.linear(Linear { x, matrix, rows, out: product, add: false })?;
+        step.norm(NormRows { x: product, norm: norm.norm(), rows, out: residual, add: true })
     }
 }

@@ -1,28 +1,32 @@
 //! What the metadata says of a layer's feed-forward: one, or experts of which a router chooses.
 
 use super::keys::Keys;
-use super::spec::{Ffn, ModelSpec};
+use super::spec::{DenseSpec, Ffn, Gate, ModelSpec, Presence};
 use crate::Result;
-use crate::backend::{Activation, ExpertSpec};
+use crate::backend::{Activation, ExpertSpec, Gating};
 
 /// What this version does not compute, with the largest value that asks for nothing of it.
-const UNSUPPORTED: [(&str, u32); 7] = [
-    ("expert_shared_count", 0),
-    ("expert_shared_feed_forward_length", 0),
-    ("leading_dense_block_count", 0),
+const UNSUPPORTED: [(&str, u32); 4] = [
     ("expert_group_count", 1),
     ("expert_group_used_count", 1),
     ("interleave_moe_layer_step", 1),
     ("moe_every_n_layers", 1),
 ];
 
-/// `expert_gating_func`: weights by softmax over all logits, which is also what its absence means.
+/// `expert_gating_func`: weights by softmax over all logits, which is also what its absence means; or by the sigmoid of
+/// each.
 const SOFTMAX: u32 = 1;
+const SIGMOID: u32 = 2;
 
 impl Keys<'_> {
-    /// One feed-forward, of the width that the file gives.
+    /// One feed-forward with a gate, of the width that the file gives.
     pub(super) fn dense(&self, layer: usize, activation: Activation) -> Result<Ffn> {
-        Ok(Ffn::Dense { size: self.size_of(layer, "feed_forward_length")?, activation })
+        self.dense_of(layer, activation, Gate::Own)
+    }
+
+    pub(super) fn dense_of(&self, layer: usize, activation: Activation, gate: Gate) -> Result<Ffn> {
+        let size = self.size_of(layer, "feed_forward_length")?;
+        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Absent }))
     }
 
     /// # Errors
@@ -38,7 +42,7 @@ impl Keys<'_> {
         }
     }
 
-    /// Experts of `ffn_size` each.
+    /// Experts of `ffn_size` each, without biases.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
@@ -48,10 +52,15 @@ impl Keys<'_> {
                 return Err(self.error(key, format!("is {n}, which this version does not support (at most {most})")));
             }
         }
-        if let Some(function) = self.opt_u32("expert_gating_func")?.filter(|&function| function > SOFTMAX) {
-            let problem = format!("is {function}; this version weighs experts by softmax ({SOFTMAX}) only");
-            return Err(self.error("expert_gating_func", problem));
-        }
+        let gating = match self.opt_u32("expert_gating_func")? {
+            None | Some(0 | SOFTMAX) => Gating::Softmax,
+            Some(SIGMOID) => Gating::Sigmoid,
+            Some(function) => {
+                let problem =
+                    format!("is {function}; this version weighs by softmax ({SOFTMAX}) and sigmoid ({SIGMOID}) only");
+                return Err(self.error("expert_gating_func", problem));
+            }
+        };
         let (num, used) = (self.size("expert_count")?, self.size("expert_used_count")?);
         if used > num {
             return Err(self.error("expert_used_count", format!("is {used}, more than expert_count ({num})")));
@@ -62,6 +71,10 @@ impl Keys<'_> {
             hidden_size: model.hidden_size,
             ffn_size,
             activation,
+            gating,
+            router_bias: false,
+            choice_bias: false,
+            biases: false,
             // These architectures weigh so unless the file says otherwise.
             normalize: self.opt_bool("expert_weights_norm")?.unwrap_or(true),
             scale: match self.opt_f32("expert_weights_scale")? {
@@ -70,5 +83,33 @@ impl Keys<'_> {
                 Some(scale) => scale,
             },
         })
+    }
+
+    /// Layers at the start that have one feed-forward in place of experts.
+    pub(super) fn leading_dense_layers(&self) -> Result<usize> {
+        Ok(self.opt_u32("leading_dense_block_count")?.unwrap_or(0) as usize)
+    }
+
+    /// The feed-forward that serves every row beside the experts: as wide as all that the file counts as shared.
+    pub(super) fn shared_expert(&self, ffn_size: usize, activation: Activation) -> Result<Option<DenseSpec>> {
+        let count = self.opt_u32("expert_shared_count")?.unwrap_or(0) as usize;
+        let size = match self.opt_size("expert_shared_feed_forward_length")? {
+            Some(size) => size,
+            None => ffn_size.saturating_mul(count),
+        };
+        let shared = DenseSpec { size, activation, gate: Gate::Own, bias: Presence::Absent };
+        Ok((size > 0).then_some(shared))
+    }
+
+    /// # Errors
+    /// `Error::ModelFile` for a file with shared experts or dense layers, whose architecture has none.
+    pub(super) fn refuse_shared_experts(&self) -> Result<()> {
+        for key in ["expert_shared_count", "expert_shared_feed_forward_length", "leading_dense_block_count"] {
+            if let Some(n) = self.opt_u32(key)?.filter(|&n| n > 0) {
+                let problem = format!("is {n}, which {} models do not have", self.architecture);
+                return Err(self.error(key, problem));
+            }
+        }
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::layers::{Part, Tensors, Visitor, Weights, of_layer};
+use super::rope::ROPE_TENSORS;
 use super::spec::{ModelSpec, Presence};
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
 use crate::gguf::{GgufFile, TensorInfo};
@@ -24,9 +25,9 @@ impl<'a> ModelTensors<'a> {
     /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
     pub fn collect(gguf: &'a GgufFile, spec: &'a ModelSpec) -> Result<Self> {
         let finder = Finder { gguf };
-        let mut inventory = Inventory { finder, used: HashSet::from(["rope_freqs.weight"]), uploads: Vec::new() };
+        let mut inventory = Inventory { finder, used: HashSet::from(ROPE_TENSORS), uploads: Vec::new() };
         Weights::visit(spec, &mut inventory)?;
-        inventory.reject_unused(spec.architecture)?;
+        inventory.reject_unused(spec)?;
         Ok(Self { finder, spec, uploads: inventory.uploads })
     }
 
@@ -57,16 +58,9 @@ impl<'a> Linear<'a> {
 
 /// The experts of a layer.
 pub(super) struct FoundExperts<'a> {
-    pub(super) spec: ExpertSpec,
-    /// Router, gate, up and down.
-    pub(super) tensors: [Tensor<'a>; 4],
-}
-
-impl<'a> FoundExperts<'a> {
-    pub(super) fn tensors(&self) -> ExpertTensors<'a> {
-        let [router, gate, up, down] = self.tensors.map(|tensor| tensor.view);
-        ExpertTensors { spec: self.spec, router, gate, up, down }
-    }
+    pub(super) tensors: ExpertTensors<'a>,
+    /// Of all of them.
+    pub(super) infos: Vec<&'a TensorInfo>,
 }
 
 /// Looks tensors up by their names.
@@ -102,7 +96,7 @@ impl<'a> Finder<'a> {
     }
 
     pub(super) fn vector(&self, name: &str, len: usize) -> Result<Tensor<'a>> {
-        self.required(&format!("{name}.weight"), &[len, 1])
+        self.required(name, &[len, 1])
     }
 
     fn linear(&self, part: &Part) -> Result<Linear<'a>> {
@@ -130,14 +124,36 @@ impl<'a> Finder<'a> {
             ));
         }
         let ExpertSpec { num, hidden_size: hidden, ffn_size: ffn, .. } = *spec;
-        let find = |name: &str, shape: &[usize]| self.required(&format!("{}.weight", of_layer(layer, name)), shape);
-        let tensors = [
-            find("ffn_gate_inp", &[hidden, num])?,
-            find("ffn_gate_exps", &[hidden, ffn, num])?,
-            find("ffn_up_exps", &[hidden, ffn, num])?,
-            find("ffn_down_exps", &[ffn, hidden, num])?,
-        ];
-        Ok(FoundExperts { spec: *spec, tensors })
+        let mut infos = Vec::new();
+        let mut find = |name: &str, shape: &[usize]| {
+            let tensor = self.required(&of_layer(layer, name), shape)?;
+            infos.push(tensor.info);
+            Ok(tensor.view)
+        };
+        let tensors = ExpertTensors {
+            spec: *spec,
+            router: find("ffn_gate_inp.weight", &[hidden, num])?,
+            gate: find("ffn_gate_exps.weight", &[hidden, ffn, num])?,
+            up: find("ffn_up_exps.weight", &[hidden, ffn, num])?,
+            down: find("ffn_down_exps.weight", &[ffn, hidden, num])?,
+            router_bias: match spec.router_bias {
+                true => Some(find("ffn_gate_inp.bias", &[num, 1])?),
+                false => None,
+            },
+            choice_bias: match spec.choice_bias {
+                true => Some(find("exp_probs_b.bias", &[num, 1])?),
+                false => None,
+            },
+            biases: match spec.biases {
+                true => Some([
+                    find("ffn_gate_exps.bias", &[ffn, num])?,
+                    find("ffn_up_exps.bias", &[ffn, num])?,
+                    find("ffn_down_exps.bias", &[hidden, num])?,
+                ]),
+                false => None,
+            },
+        };
+        Ok(FoundExperts { tensors, infos })
     }
 }
 
@@ -168,8 +184,8 @@ impl Visitor for Inventory<'_> {
         Ok(())
     }
 
-    fn vector(&mut self, prefix: &str, len: usize) -> Result<()> {
-        let tensor = self.finder.vector(prefix, len)?;
+    fn vector(&mut self, tensor: &str, len: usize) -> Result<()> {
+        let tensor = self.finder.vector(tensor, len)?;
         self.used.insert(name(tensor));
         self.uploads.push(Upload::Vector(tensor.view));
         Ok(())
@@ -177,8 +193,8 @@ impl Visitor for Inventory<'_> {
 
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<()> {
         let found = self.finder.experts(layer, spec)?;
-        self.used.extend(found.tensors.map(name));
-        self.uploads.push(Upload::Experts(Box::new(found.tensors())));
+        self.used.extend(found.infos.iter().map(|info| info.name.as_str()));
+        self.uploads.push(Upload::Experts(Box::new(found.tensors)));
         Ok(())
     }
 
@@ -193,12 +209,15 @@ fn name<'a>(tensor: Tensor<'a>) -> &'a str {
 }
 
 impl Inventory<'_> {
-    fn reject_unused(&self, architecture: &str) -> Result<()> {
-        match self.finder.gguf.tensors().iter().find(|t| !self.used.contains(t.name.as_str())) {
+    fn reject_unused(&self, spec: &ModelSpec) -> Result<()> {
+        let behind = spec.layers.len()..spec.layers.len() + spec.nextn_layers;
+        let is_behind = |name: &str| behind.clone().any(|layer| name.starts_with(&of_layer(layer, "")));
+        match self.finder.gguf.tensors().iter().find(|t| !self.used.contains(t.name.as_str()) && !is_behind(&t.name)) {
             Some(t) => Err(self.finder.error(
                 &t.name,
                 format!(
-                    "is not a tensor of a {architecture} model with these keys; ignoring it would change the results"
+                    "is not a tensor of a {} model with these keys; ignoring it would change the results",
+                    spec.architecture
                 ),
             )),
             None => Ok(()),

@@ -14,6 +14,8 @@ pub(super) struct Keys<'a> {
     pub(super) gguf: &'a GgufFile,
     /// Its name is the prefix of the keys.
     pub(super) architecture: &'static str,
+    /// Tokens of the longest sequence that will be served, where that is known.
+    pub(super) max_model_len: Option<usize>,
 }
 
 impl Keys<'_> {

@@ -1,9 +1,11 @@
 //! The tensors of a model, defined once: `Weights::visit` goes through them, and what a visitor makes of each is the
 //! weights. One visitor finds them in the file and sums them up, another uploads them.
 
-use super::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, ModelSpec, Presence};
+use super::spec::{
+    AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
+};
 use crate::Result;
-use crate::backend::{Activation, Backend, ExpertSpec, RopeSpec};
+use crate::backend::{self, Backend, ExpertSpec, RopeSpec};
 
 /// What becomes of tensors of each kind.
 pub trait Tensors {
@@ -37,7 +39,7 @@ pub trait Visitor {
     /// Matrices with the same inputs, stacked along their outputs.
     fn matrix(&mut self, parts: &[Part]) -> Result<<Self::Made as Tensors>::Matrix>;
 
-    /// `name.weight`, of `len` elements.
+    /// The tensor of this name, of `len` elements.
     fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector>;
 
     /// The experts of layer `layer`, with their router.
@@ -51,17 +53,31 @@ pub struct Weights<T: Tensors> {
     pub(super) token_embd: T::Matrix,
     /// `None`: the embedding table serves as output projection too.
     pub(super) output: Option<T::Matrix>,
-    pub(super) output_norm: T::Vector,
+    pub(super) output_norm: NormWeights<T>,
     pub(super) ropes: Vec<T::Rope>,
     pub(super) layers: Vec<LayerWeights<T>>,
 }
 
 /// The weights of a layer, each with what the spec says of it.
 pub(super) struct LayerWeights<T: Tensors> {
-    pub(super) mixer_norm: T::Vector,
+    pub(super) mixer_norms: NormsWeights<T>,
     pub(super) mixer: MixerWeights<T>,
-    pub(super) ffn_norm: T::Vector,
+    pub(super) ffn_norms: NormsWeights<T>,
     pub(super) ffn: FfnWeights<T>,
+    pub(super) parallel: bool,
+}
+
+/// Weights of a norm of rows.
+pub(super) struct NormWeights<T: Tensors> {
+    pub(super) spec: NormSpec,
+    pub(super) weight: T::Vector,
+    pub(super) bias: Option<T::Vector>,
+}
+
+/// See `Norms`.
+pub(super) struct NormsWeights<T: Tensors> {
+    pub(super) before: Option<NormWeights<T>>,
+    pub(super) after: Option<NormWeights<T>>,
 }
 
 pub(super) enum MixerWeights<T: Tensors> {
@@ -71,14 +87,29 @@ pub(super) enum MixerWeights<T: Tensors> {
 pub(super) struct AttentionWeights<T: Tensors> {
     pub(super) spec: AttentionSpec,
     pub(super) qkv: T::Matrix,
-    /// Norms of each head of q and of k.
-    pub(super) qk_norm: Option<[T::Vector; 2]>,
+    pub(super) qk_norm: Option<QkNormWeights<T>>,
+    pub(super) sinks: Option<T::Vector>,
     pub(super) output: T::Matrix,
 }
 
-pub(super) enum FfnWeights<T: Tensors> {
-    Dense { activation: Activation, gate_up: T::Matrix, down: T::Matrix },
-    Experts(T::Experts),
+/// Norms of q and of k.
+pub(super) struct QkNormWeights<T: Tensors> {
+    pub(super) q: T::Vector,
+    pub(super) k: T::Vector,
+    pub(super) eps: f32,
+}
+
+pub(super) struct FfnWeights<T: Tensors> {
+    pub(super) experts: Option<T::Experts>,
+    /// The feed-forward of every row: the only one, or the experts' shared one.
+    pub(super) dense: Option<DenseWeights<T>>,
+}
+
+pub(super) struct DenseWeights<T: Tensors> {
+    pub(super) spec: DenseSpec,
+    /// Gate, where there is one, and up.
+    pub(super) gate_up: T::Matrix,
+    pub(super) down: T::Matrix,
 }
 
 impl<T: Tensors> Weights<T> {
@@ -88,41 +119,89 @@ impl<T: Tensors> Weights<T> {
         let table = |name: &str| [part(name.to_owned(), spec.vocab_size, spec.hidden_size, Presence::Absent)];
         let token_embd = visitor.matrix(&table("token_embd"))?;
         let output = if spec.tied_output { None } else { Some(visitor.matrix(&table("output"))?) };
-        let output_norm = visitor.vector("output_norm", spec.hidden_size)?;
+        let output_norm = NormWeights::visit("output_norm", spec, visitor)?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let layers = spec.layers.iter().enumerate();
-        let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec.hidden_size, visitor));
+        let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
         Ok(Self { token_embd, output, output_norm, ropes, layers: layers.collect::<Result<_>>()? })
     }
 }
 
 impl<T: Tensors> LayerWeights<T> {
-    fn visit<V: Visitor<Made = T>>(index: usize, spec: &LayerSpec, hidden: usize, visitor: &mut V) -> Result<Self> {
-        let Mixer::Attention(attention) = &spec.mixer;
+    fn visit<V: Visitor<Made = T>>(index: usize, layer: &LayerSpec, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let Mixer::Attention(attention) = &layer.mixer;
         Ok(Self {
-            mixer_norm: visitor.vector(&of_layer(index, "attn_norm"), hidden)?,
-            mixer: MixerWeights::Attention(AttentionWeights::visit(index, attention, hidden, visitor)?),
-            ffn_norm: visitor.vector(&of_layer(index, "ffn_norm"), hidden)?,
-            ffn: FfnWeights::visit(index, &spec.ffn, hidden, visitor)?,
+            mixer_norms: NormsWeights::visit(index, layer.mixer_norms, spec, visitor)?,
+            mixer: MixerWeights::Attention(AttentionWeights::visit(index, attention, spec, visitor)?),
+            ffn_norms: NormsWeights::visit(index, layer.ffn_norms, spec, visitor)?,
+            ffn: FfnWeights::visit(index, &layer.ffn, spec.hidden_size, visitor)?,
+            parallel: layer.parallel,
         })
     }
 }
 
+impl<T: Tensors> NormsWeights<T> {
+    fn visit<V: Visitor<Made = T>>(index: usize, norms: Norms, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let mut visit =
+            |name: Option<&str>| name.map(|name| NormWeights::visit(&of_layer(index, name), spec, visitor)).transpose();
+        Ok(Self { before: visit(norms.before)?, after: visit(norms.after)? })
+    }
+}
+
+impl<T: Tensors> NormWeights<T> {
+    fn visit<V: Visitor<Made = T>>(name: &str, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let weight = visitor.vector(&format!("{name}.weight"), spec.hidden_size)?;
+        let bias = match spec.norm.bias {
+            true => Some(visitor.vector(&format!("{name}.bias"), spec.hidden_size)?),
+            false => None,
+        };
+        Ok(Self { spec: spec.norm, weight, bias })
+    }
+}
+
+impl<B: Backend> NormWeights<B> {
+    pub(super) fn norm(&self) -> backend::Norm<'_, B> {
+        let NormSpec { kind, eps, .. } = self.spec;
+        backend::Norm { kind, weight: &self.weight, bias: self.bias.as_ref(), eps }
+    }
+}
+
 impl<T: Tensors> AttentionWeights<T> {
-    fn visit<V: Visitor<Made = T>>(index: usize, spec: &AttentionSpec, hidden: usize, visitor: &mut V) -> Result<Self> {
+    fn visit<V: Visitor<Made = T>>(
+        index: usize,
+        spec: &AttentionSpec,
+        model: &ModelSpec,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let hidden = model.hidden_size;
         let (q, kv, head_dim) = (spec.qkv.q_cols(), spec.qkv.kv_cols(), spec.qkv.head_dim);
-        let qkv = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)];
-        let qkv = qkv.map(|(name, rows)| part(of_layer(index, name), rows, hidden, spec.qkv_bias));
+        let part_of = |name: &str, rows: usize| part(of_layer(index, name), rows, hidden, spec.qkv_bias);
+        let qkv = match spec.fused_qkv {
+            true => vec![part_of("attn_qkv", spec.qkv.cols())],
+            false => vec![part_of("attn_q", q), part_of("attn_k", kv), part_of("attn_v", kv)],
+        };
+        let mut vector = |name: &str, len: usize| visitor.vector(&of_layer(index, name), len);
+        let norm_lens = spec.qk_norm.map(|norm| match norm {
+            QkNorm::Heads | QkNorm::HeadsAfterRope => [head_dim; 2],
+            QkNorm::Rows => [q, kv],
+        });
+        let qk_norm = match norm_lens {
+            None => None,
+            Some([q, k]) => Some(QkNormWeights {
+                q: vector("attn_q_norm.weight", q)?,
+                k: vector("attn_k_norm.weight", k)?,
+                eps: model.norm.eps,
+            }),
+        };
+        let sinks = match spec.sinks {
+            false => None,
+            true => Some(vector("attn_sinks.weight", spec.qkv.num_heads)?),
+        };
         Ok(Self {
             spec: spec.clone(),
             qkv: visitor.matrix(&qkv)?,
-            qk_norm: match spec.qk_norm {
-                false => None,
-                true => Some([
-                    visitor.vector(&of_layer(index, "attn_q_norm"), head_dim)?,
-                    visitor.vector(&of_layer(index, "attn_k_norm"), head_dim)?,
-                ]),
-            },
+            qk_norm,
+            sinks,
             output: visitor.matrix(&[part(of_layer(index, "attn_output"), hidden, q, spec.output_bias)])?,
         })
     }
@@ -130,15 +209,41 @@ impl<T: Tensors> AttentionWeights<T> {
 
 impl<T: Tensors> FfnWeights<T> {
     fn visit<V: Visitor<Made = T>>(index: usize, spec: &Ffn, hidden: usize, visitor: &mut V) -> Result<Self> {
-        let plain = |name: &str, rows, cols| part(of_layer(index, name), rows, cols, Presence::Absent);
-        match *spec {
-            Ffn::Dense { size, activation } => Ok(Self::Dense {
-                activation,
-                gate_up: visitor.matrix(&[plain("ffn_gate", size, hidden), plain("ffn_up", size, hidden)])?,
-                down: visitor.matrix(&[plain("ffn_down", hidden, size)])?,
-            }),
-            Ffn::Experts(ref spec) => visitor.experts(index, spec).map(Self::Experts),
+        match spec {
+            Ffn::Dense(dense) => {
+                Ok(Self { experts: None, dense: Some(DenseWeights::visit(index, "", dense, hidden, visitor)?) })
+            }
+            Ffn::Experts { experts, shared } => {
+                let shared = shared.map(|shared| DenseWeights::visit(index, "_shexp", &shared, hidden, visitor));
+                Ok(Self { experts: Some(visitor.experts(index, experts)?), dense: shared.transpose()? })
+            }
         }
+    }
+}
+
+impl<T: Tensors> DenseWeights<T> {
+    /// `suffix`: of the tensors' names.
+    fn visit<V: Visitor<Made = T>>(
+        index: usize,
+        suffix: &str,
+        spec: &DenseSpec,
+        hidden: usize,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let part_of = |name: &str, rows: usize, cols: usize| {
+            part(of_layer(index, &format!("{name}{suffix}")), rows, cols, spec.bias)
+        };
+        let size = spec.size;
+        let gate_up = match spec.gate {
+            Gate::None => vec![part_of("ffn_up", size, hidden)],
+            Gate::Own => vec![part_of("ffn_gate", size, hidden), part_of("ffn_up", size, hidden)],
+            Gate::InUp => vec![part_of("ffn_up", 2 * size, hidden)],
+        };
+        Ok(Self {
+            spec: *spec,
+            gate_up: visitor.matrix(&gate_up)?,
+            down: visitor.matrix(&[part_of("ffn_down", hidden, size)])?,
+        })
     }
 }
 

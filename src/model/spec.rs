@@ -1,6 +1,6 @@
 //! What a model is: a list of layers, each with its own mixer and feed-forward, and what they share.
 
-use crate::backend::{Activation, ExpertSpec, KvLayerSpec, QkvLayout, RopeSpec, Scoring};
+use crate::backend::{Activation, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, Temperature};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
@@ -22,9 +22,14 @@ pub struct ModelSpec {
     pub vocab_size: usize,
     /// Positions the model was trained for.
     pub context_length: usize,
-    /// Of every RMS norm.
-    pub norm_eps: f32,
+    /// Of every norm of rows.
+    pub norm: NormSpec,
+    /// Factor on the embeddings of tokens.
+    pub embedding_scale: f32,
+    pub logits: LogitsSpec,
     pub layers: Vec<LayerSpec>,
+    /// Layers that the file has behind these, to guess further tokens: they are not run.
+    pub nextn_layers: usize,
     /// Those that the layers name by their index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
@@ -32,11 +37,66 @@ pub struct ModelSpec {
     pub tied_output: bool,
 }
 
-/// One layer: `x += mixer(norm(x)); x += ffn(norm(x))`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct NormSpec {
+    pub kind: NormKind,
+    pub eps: f32,
+    /// Beside weights they have biases.
+    pub bias: bool,
+}
+
+/// What becomes of the output projection's products: `cap(scale * logits)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogitsSpec {
+    pub scale: f32,
+    /// `cap(x) = softcap * tanh(x / softcap)`.
+    pub softcap: Option<f32>,
+}
+
+impl LogitsSpec {
+    pub const PLAIN: Self = Self { scale: 1.0, softcap: None };
+}
+
+/// One layer: `x += mixer(x); x += ffn(x)`, each with the norms around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
     pub mixer: Mixer,
+    pub mixer_norms: Norms,
     pub ffn: Ffn,
+    pub ffn_norms: Norms,
+    /// `x += mixer(n(x)) + ffn(n(x))`, n being the norm before the mixer: there is none before the feed-forward.
+    pub parallel: bool,
+}
+
+/// Norms around a mixer or a feed-forward, by the names of their tensors: of what goes in, and of what comes out before
+/// it is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Norms {
+    pub before: Option<&'static str>,
+    pub after: Option<&'static str>,
+}
+
+impl Norms {
+    pub const fn before(name: &'static str) -> Self {
+        Self { before: Some(name), after: None }
+    }
+
+    pub const fn after(name: &'static str) -> Self {
+        Self { before: None, after: Some(name) }
+    }
+}
+
+impl LayerSpec {
+    /// A layer as most models have it.
+    pub fn new(attention: AttentionSpec, ffn: Ffn) -> Self {
+        Self {
+            mixer: Mixer::Attention(attention),
+            mixer_norms: Norms::before("attn_norm"),
+            ffn,
+            ffn_norms: Norms::before("ffn_norm"),
+            parallel: false,
+        }
+    }
 }
 
 /// What lets a token see those before it. A mixer that carries a state in place of keys and values becomes a variant
@@ -49,25 +109,61 @@ pub enum Mixer {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
     pub qkv: QkvLayout,
+    /// q, k and v are one tensor, `attn_qkv`.
+    pub fused_qkv: bool,
     /// Index into `ModelSpec::kv_groups`.
     pub kv_group: usize,
     /// Index into `ModelSpec::ropes`.
     pub rope: usize,
     pub scoring: Scoring,
+    pub temperature: Option<Temperature>,
+    /// A learned score of each head that takes part in the softmax, `attn_sinks`.
+    pub sinks: bool,
     pub qkv_bias: Presence,
     pub output_bias: Presence,
-    /// RMS norm of each head of q and of k, before RoPE.
-    pub qk_norm: bool,
+    pub qk_norm: Option<QkNorm>,
+}
+
+/// RMS norms of q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QkNorm {
+    /// Of each head, before RoPE.
+    Heads,
+    /// Of each head, after RoPE.
+    HeadsAfterRope,
+    /// Of all heads of a token at once, before RoPE.
+    Rows,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ffn {
-    /// `down · (act(gate · x) * (up · x))`.
-    Dense {
-        size: usize,
-        activation: Activation,
+    Dense(DenseSpec),
+    Experts {
+        experts: ExpertSpec,
+        /// A feed-forward that serves every row beside the experts that are chosen for it.
+        shared: Option<DenseSpec>,
     },
-    Experts(ExpertSpec),
+}
+
+/// `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct DenseSpec {
+    pub size: usize,
+    pub activation: Activation,
+    pub gate: Gate,
+    /// Of gate, up and down.
+    pub bias: Presence,
+}
+
+/// Where the gate of a feed-forward is in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// There is none.
+    None,
+    /// In `ffn_gate`.
+    Own,
+    /// In the first half of `ffn_up`.
+    InUp,
 }
 
 /// Layers that attend to the same tokens and keep keys and values of the same shape: they share block tables.

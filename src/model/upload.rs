@@ -64,11 +64,11 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<L::Backend as Backend>::Experts> {
         let found = self.finder.experts(layer, spec)?;
         let Self { loader, progress, done, .. } = self;
-        let experts = loader.upload_experts(&found.tensors(), &mut |bytes| {
+        let experts = loader.upload_experts(&found.tensors, &mut |bytes| {
             *done += bytes;
             progress(*done)
         })?;
-        found.tensors.iter().for_each(|tensor| self.finder.gguf.release_pages(tensor.info));
+        found.infos.iter().for_each(|info| self.finder.gguf.release_pages(info));
         Ok(experts)
     }
 

@@ -2,7 +2,7 @@
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
-    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GatedActivation, GatherRows,
+    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GatedActivation, GatherRows, Gating,
     KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms,
     QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
 };
@@ -40,6 +40,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         hidden_size: COLS,
         ffn_size: 16,
         activation: Activation::Silu,
+        gating: Gating::Softmax,
+        router_bias: false,
+        choice_bias: false,
+        biases: false,
         normalize: true,
         scale: 1.0,
     };
@@ -52,7 +56,16 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         data: &data[..4 * rows * cols],
     };
     let (router, gate, down) = (view(2, COLS), view(2 * 16, COLS), view(2 * COLS, 16));
-    let tensors = ExpertTensors { spec: experts_spec(1), router, gate, up: gate, down };
+    let tensors = ExpertTensors {
+        spec: experts_spec(1),
+        router,
+        gate,
+        up: gate,
+        down,
+        router_bias: None,
+        choice_bias: None,
+        biases: None,
+    };
     let experts = loader.upload_experts(&tensors, &mut |_| Ok(()))?;
     let mut work = loader.alloc_expert_work(&experts_spec(1), TOKENS)?;
     let mut small_work = loader.alloc_expert_work(&experts_spec(1), 1)?;
@@ -75,7 +88,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     };
     let batch = Batch { logits_indices: (0..TOKENS as u32).collect(), groups: vec![slots], ..rows_batch(ids) };
     let rows = TOKENS;
-    let (norm, short_norm) = (Norm { weight: &norms[0], eps: 1e-5 }, Norm { weight: &norms[1], eps: 1e-5 });
+    let (norm, short_norm) = (Norm::rms(&norms[0], 1e-5), Norm::rms(&norms[1], 1e-5));
     let activation = Activation::Silu;
 
     // Each op with arguments that are right, and then with one that is not.
@@ -103,10 +116,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "norm",
         step,
-        step.norm(NormRows { x: &x, norm, rows, out: &mut out }),
-        step.norm(NormRows { x: &small, norm, rows, out: &mut out }),
-        step.norm(NormRows { x: &x, norm, rows, out: &mut small }),
-        step.norm(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out }),
+        step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false }),
+        step.norm(NormRows { x: &small, norm, rows, out: &mut out, add: false }),
+        step.norm(NormRows { x: &x, norm, rows, out: &mut small, add: false }),
+        step.norm(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out, add: false }),
     );
     refused!(
         "linear",
@@ -137,11 +150,12 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.rope_angles(RopeAngles { rope: &wide_rope, out: &mut out }),
         step.rope_angles(RopeAngles { rope: &wide_rope, out: &mut small }),
     );
-    let plain = Rotation { norms: None, rope: &rope, angles: &angles };
+    let plain = Rotation { norms: None, rope: &rope, angles: &angles, temperature: None };
     let uneven = QkvLayout { num_heads: 3, num_kv_heads: 2, ..LAYOUT };
     let too_wide = Rotation { rope: &wide_rope, ..plain };
     let no_angles = Rotation { angles: &small_angles, ..plain };
-    let misfits = Rotation { norms: Some(QkNorms { q: &head_norm, k: &norms[0], eps: 1e-5 }), ..plain };
+    let misfits =
+        Rotation { norms: Some(QkNorms { q: &head_norm, k: &norms[0], eps: 1e-5, after_rope: false }), ..plain };
     let (layout, group, scoring) = (LAYOUT, 0, SCORING);
     refused!(
         "rope_and_store_kv",
@@ -158,12 +172,12 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "attention",
         step,
-        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &small, layout, scoring, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout: uneven, scoring, group, kv: &kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &other_kv, out: &mut out }),
-        step.attention(Attention { qkv: &x, layout, scoring, group, kv: &kv, out: &mut small }),
-        step.attention(Attention { qkv: &x, layout, scoring, group: 1, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &small, layout, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout: uneven, scoring, sinks: None, group, kv: &kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &other_kv, out: &mut out }),
+        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group, kv: &kv, out: &mut small }),
+        step.attention(Attention { qkv: &x, layout, scoring, sinks: None, group: 1, kv: &kv, out: &mut out }),
     );
     refused!(
         "gather_rows",
@@ -176,10 +190,17 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "norm_linear",
         step,
-        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut normed, out: &mut out }),
-        step.norm_linear(NormLinear { x: &x, norm: short_norm, matrix, rows, normed: &mut normed, out: &mut out }),
-        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut small, out: &mut out }),
-        step.norm_linear(NormLinear { x: &x, norm, matrix, rows, normed: &mut normed, out: &mut small }),
+        step.norm_linear(NormLinear { x: &x, norm: Some(norm), matrix, rows, normed: &mut normed, out: &mut out }),
+        step.norm_linear(NormLinear {
+            x: &x,
+            norm: Some(short_norm),
+            matrix,
+            rows,
+            normed: &mut normed,
+            out: &mut out
+        }),
+        step.norm_linear(NormLinear { x: &x, norm: Some(norm), matrix, rows, normed: &mut small, out: &mut out }),
+        step.norm_linear(NormLinear { x: &x, norm: Some(norm), matrix, rows, normed: &mut normed, out: &mut small }),
     );
     let gate_up = &gate_up;
     refused!(
@@ -187,7 +208,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step,
         step.norm_gated_linear(NormGatedLinear {
             x: &x,
-            norm,
+            norm: Some(norm),
             gate_up,
             activation,
             rows,
@@ -197,7 +218,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         }),
         step.norm_gated_linear(NormGatedLinear {
             x: &small,
-            norm,
+            norm: Some(norm),
             gate_up,
             activation,
             rows,
@@ -207,7 +228,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         }),
         step.norm_gated_linear(NormGatedLinear {
             x: &x,
-            norm: short_norm,
+            norm: Some(short_norm),
             gate_up,
             activation,
             rows,
@@ -252,6 +273,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             layout,
             rotation: plain,
             scoring,
+            sinks: None,
             group,
             kv: &mut kv,
             out: &mut products
@@ -261,6 +283,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             layout,
             rotation: plain,
             scoring,
+            sinks: None,
             group,
             kv: &mut kv,
             out: &mut small
@@ -270,6 +293,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             layout,
             rotation: plain,
             scoring,
+            sinks: None,
             group,
             kv: &mut other_kv,
             out: &mut products

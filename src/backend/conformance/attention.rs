@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Accuracy, AttentionRig, Piece, Random, Tally};
+use super::{Accuracy, AttentionRig, Piece, Random, Tally, no_rope};
 use crate::Result;
 use crate::backend::{KvLayerSpec, Loader, QkvLayout, Scoring};
 use crate::batch::GroupKind;
@@ -16,6 +16,7 @@ pub(super) struct Case {
     pub(super) block_size: usize,
     pub(super) window: Option<u32>,
     pub(super) softcap: Option<f32>,
+    pub(super) sinks: bool,
     pub(super) dtype: KvCacheDtype,
     pub(super) seqs: &'static [(usize, usize)],
 }
@@ -27,14 +28,15 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    Case { num_heads, num_kv_heads, head_dim, block_size, window: None, softcap: None, dtype: KvCacheDtype::F16, seqs }
+    let (window, softcap, sinks, dtype) = (None, None, false, KvCacheDtype::F16);
+    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, dtype, seqs }
 }
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows and caps; then a
-/// cache in f32.
-pub(super) const CASES: [Case; 22] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps and sinks;
+/// then a cache in f32.
+pub(super) const CASES: [Case; 26] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -53,10 +55,14 @@ pub(super) const CASES: [Case; 22] = [
     Case { window: Some(16), softcap: Some(2.0), ..case([4, 1], 64, 16, MIX) },
     Case { window: Some(140), ..case([6, 3], 48, 32, MIX) },
     Case { softcap: Some(0.5), ..case([3, 1], 40, 16, MIX) },
+    Case { sinks: true, ..case([8, 1], 64, 16, MIX) },
+    Case { sinks: true, window: Some(16), ..case([6, 2], 20, 16, &[(300, 40), (0, 66), (47, 1)]) },
+    Case { sinks: true, softcap: Some(2.0), ..case([2, 2], 256, 16, &[(0, 33), (130, 2), (0, 1)]) },
     Case { dtype: KvCacheDtype::F32, ..case([2, 1], 3, 16, &[(0, 5), (20, 1)]) },
     Case { dtype: KvCacheDtype::F32, ..case([7, 1], 80, 32, MIX) },
     Case { dtype: KvCacheDtype::F32, ..case([9, 3], 64, 16, MIX) },
     Case { dtype: KvCacheDtype::F32, window: Some(20), ..case([4, 2], 33, 16, MIX) },
+    Case { dtype: KvCacheDtype::F32, sinks: true, ..case([4, 2], 64, 16, MIX) },
 ];
 
 impl Case {
@@ -72,6 +78,17 @@ impl Case {
 
     pub(super) fn kind(&self) -> GroupKind {
         self.window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window })
+    }
+
+    /// Scores of about the size of those of keys, for each head, where the case has them.
+    pub(super) fn sinks(&self) -> Option<Vec<f32>> {
+        let values = Random(self.num_heads as u64).values(self.num_heads);
+        self.sinks.then(|| values.iter().map(|value| 4.0 * value).collect())
+    }
+
+    /// Its layer on a backend, nothing rotated.
+    pub(super) fn rig<L: Loader>(&self, loader: L, spec: KvLayerSpec, rows: &[f32]) -> Result<AttentionRig<L>> {
+        AttentionRig::with_rotation(loader, self.layout(), spec, rows, &no_rope().into(), self.sinks().as_deref())
     }
 
     fn contexts(&self) -> impl Iterator<Item = usize> {
@@ -139,7 +156,7 @@ fn check_case<L: Loader>(
     let mut random = Random(seed as u64);
     let rows = case.rows(&mut random);
     let (pieces, spec) = case.pieces(&mut random);
-    let mut rig = AttentionRig::new(loader(4097)?, case.layout(), spec, &rows)?;
+    let mut rig = case.rig(loader(4097)?, spec, &rows)?;
     let got = rig.run(case.scoring(), &pieces)?;
     tally.close(&what, &got, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
     Ok(())
@@ -170,7 +187,7 @@ fn nothing_to_attend_to<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Resu
 /// One token's output, `[num_heads * head_dim]`, from its sequence's qkv rows.
 pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
     let layout = case.layout();
-    let Scoring { scale, softcap } = case.scoring();
+    let (Scoring { scale, softcap }, sinks) = (case.scoring(), case.sinks());
     let first = case.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
     let d = layout.head_dim;
     let cached = |token: usize, column: usize| {
@@ -192,9 +209,10 @@ pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> 
                 softcap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
             })
             .collect();
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = sinks.as_ref().map(|sinks| f64::from(sinks[head]));
+        let top = scores.iter().copied().chain(sink).fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|score| (score - top).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - top).exp());
         let mut sums = vec![0.0; d];
         for (token, weight) in (first..=position).zip(&weights) {
             let v = cached(token, layout.q_cols() + layout.kv_cols() + kv_head * d);

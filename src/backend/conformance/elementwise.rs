@@ -1,10 +1,11 @@
-//! Norms, gated activation, gather, embedding scale, angles.
+//! Norms, activations, logits, gather, embedding scale, angles.
 
+use super::reference::{self, HostNorm};
 use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
-    Activation, Backend, Embed, GatedActivation, GatherRows, Loader, Norm, NormRows, Ops, RopeAngles, RopeKind,
-    RopeSpec,
+    Activate, Activation, Backend, Embed, GatedActivation, GatherRows, Loader, Norm, NormKind, NormRows, Ops,
+    RopeAngles, RopeKind, RopeSpec, ScaleLogits,
 };
 use crate::batch::Batch;
 
@@ -13,43 +14,59 @@ const SHAPES: [(usize, usize); 11] =
     [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000), (2, 5001), (1, 12_301)];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
-    tally.group("norm, gated activation, gather");
+    tally.group("norm, activation, logits, gather");
     for (seed, &(rows, cols)) in tally.part(&SHAPES) {
-        tally.begin(&format!("norm, gated activation and gather of {rows} rows of {cols}"))?;
+        tally.begin(&format!("norm, activation, logits and gather of {rows} rows of {cols}"))?;
         norms(loader(rows)?, rows, cols, seed as u64, tally)?;
         gated(loader(rows)?, rows, cols, seed as u64, tally)?;
+        plain(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
     }
     tally.begin("RoPE angles")?;
     angles(loader(8)?, tally)
 }
 
-fn rms_norm_reference(x: &[f32], weight: &[f32], eps: f32) -> Vec<f64> {
-    x.chunks(weight.len())
-        .flat_map(|row| {
-            let mean = row.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / row.len() as f64;
-            let rms = (mean + f64::from(eps)).sqrt();
-            row.iter().zip(weight).map(move |(&x, &w)| f64::from(x) / rms * f64::from(w))
-        })
-        .collect()
-}
-
+/// Of either kind, with a bias and without; and added to what is there.
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (values, w) = (random.values(rows * cols), random.values(cols));
+    let bias = random.values(cols);
     let eps = 1e-5;
     let table = matrix(&mut loader, &values, cols)?;
-    let weight = vector(&mut loader, &w)?;
+    let (weight, bias_vector) = (vector(&mut loader, &w)?, vector(&mut loader, &bias)?);
     let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
-    let what = format!("rms_norm of {rows} rows of {cols}");
+    let x: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
 
-    let (x, norm) = (&input, Norm { weight: &weight, eps });
-    within(&mut backend, rows, |step| step.norm(NormRows { x, norm, rows, out: &mut out }))?;
-    let expected = rms_norm_reference(&values, &w, eps);
-    tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, 1e-30);
+    for (kind, with_bias, add) in [
+        (NormKind::Rms, false, false),
+        (NormKind::Rms, true, true),
+        (NormKind::Layer, false, true),
+        (NormKind::Layer, true, false),
+    ] {
+        fill(&mut backend, &table, rows, &mut out)?;
+        let norm = Norm { kind, weight: &weight, bias: with_bias.then_some(&bias_vector), eps };
+        within(&mut backend, rows, |step| step.norm(NormRows { x: &input, norm, rows, out: &mut out, add }))?;
+        let mut expected = HostNorm { kind, weight: &w, bias: with_bias.then_some(&bias), eps }.of(&x);
+        if add {
+            expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum += x);
+        }
+        // What is added or subtracted may take away nearly all of a number; the mean of a row is off by a rounding.
+        let absolute = match (kind, with_bias || add) {
+            (NormKind::Rms, false) => 1e-30,
+            (NormKind::Rms, true) => 1e-6,
+            (NormKind::Layer, _) => 1e-5,
+        };
+        let what = format!("norm {kind:?}, bias {with_bias}, added {add}, of {rows} rows of {cols}");
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, absolute);
+    }
     Ok(())
+}
+
+/// Absolute error of an activation of numbers up to 20: SiLU is right as far down as it goes.
+fn tolerance(activation: Activation) -> f64 {
+    if activation == Activation::Silu { 1e-30 } else { 1e-6 }
 }
 
 fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
@@ -59,19 +76,54 @@ fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     let mut out = loader.alloc_buffer(rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
-    let (gate_up, activation) = (&input, Activation::Silu);
-    within(&mut backend, rows, |step| {
-        step.gated_activation(GatedActivation { gate_up, activation, rows, cols, out: &mut out })
-    })?;
-    let expected: Vec<f64> = x
-        .chunks(2 * cols)
-        .flat_map(|row| {
+    for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
+        let gate_up = &input;
+        within(&mut backend, rows, |step| {
+            step.gated_activation(GatedActivation { gate_up, activation, rows, cols, out: &mut out })
+        })?;
+        let of_row = |row: &[f32]| -> Vec<f64> {
             let (gate, up) = row.split_at(cols);
-            gate.iter().zip(up).map(|(&g, &u)| f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u))
-        })
-        .collect();
-    let what = format!("gated activation of {rows} rows of {cols}");
-    tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, 1e-30);
+            let pairs = gate.iter().zip(up);
+            pairs.map(|(&g, &u)| reference::gated(activation, f64::from(g), f64::from(u))).collect()
+        };
+        let expected: Vec<f64> = x.chunks(2 * cols).flat_map(of_row).collect();
+        let what = format!("gated activation {activation:?} of {rows} rows of {cols}");
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
+    }
+    Ok(())
+}
+
+/// Activations without a gate, and logits scaled and capped.
+fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    let x: Vec<f32> = Random(seed).values(rows * cols).iter().map(|x| 20.0 * x).collect();
+    let table = matrix(&mut loader, &x, cols)?;
+    let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
+    let mut backend = loader.finish()?;
+    fill(&mut backend, &table, rows, &mut input)?;
+    for activation in [Activation::Silu, Activation::Gelu] {
+        within(&mut backend, rows, |step| {
+            step.activation(Activate { x: &input, activation, rows, cols, out: &mut out })
+        })?;
+        let expected: Vec<f64> = x.iter().map(|&x| reference::plain(activation, f64::from(x))).collect();
+        let what = format!("activation {activation:?} of {rows} rows of {cols}");
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
+    }
+    for (scale, softcap) in [(0.25f32, None), (1.5, Some(5.0f32))] {
+        fill(&mut backend, &table, rows, &mut out)?;
+        within(&mut backend, rows, |step| {
+            step.scale_logits(ScaleLogits { logits: &mut out, rows, cols, scale, softcap })
+        })?;
+        let capped = |x: f64| softcap.map_or(x, |cap| f64::from(cap) * (x / f64::from(cap)).tanh());
+        let expected: Vec<f64> = x.iter().map(|&x| capped(f64::from(x * scale))).collect();
+        let what = format!("logits times {scale}, cap {softcap:?}, of {rows} rows of {cols}");
+        tally.close(
+            &what,
+            backend.to_host(&out, rows, cols)?,
+            &expected,
+            1e-6,
+            1e-6 * f64::from(softcap.unwrap_or(0.0)),
+        );
+    }
     Ok(())
 }
 

@@ -1,8 +1,11 @@
 //! Mixtures of experts, with their router and the norm before it, against f64.
 
 use super::linear::Weights;
+use super::reference::{HostNorm, gated};
 use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
-use crate::backend::{Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Loader, Norm, NormExperts};
+use crate::backend::{
+    Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, Norm, NormExperts, NormKind,
+};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -24,13 +27,36 @@ struct Case {
     /// Each two experts that follow each other have the same logit.
     ties: bool,
     normalize: bool,
+    style: Style,
 }
+
+/// How a model does it.
+#[derive(Clone, Copy)]
+struct Style {
+    activation: Activation,
+    gating: Gating,
+    router_bias: bool,
+    choice_bias: bool,
+    biases: bool,
+}
+
+const PLAIN: Style = Style {
+    activation: Activation::Silu,
+    gating: Gating::Softmax,
+    router_bias: false,
+    choice_bias: false,
+    biases: false,
+};
+/// As gpt-oss does it, as GLM and MiniMax do it, and what is left.
+const GPT_OSS: Style = Style { activation: Activation::ClampedSwiglu, router_bias: true, biases: true, ..PLAIN };
+const GLM: Style = Style { gating: Gating::Sigmoid, choice_bias: true, ..PLAIN };
+const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
 
 const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, ty: GgmlType) -> Case {
-    Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true }
+    Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 27] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -48,6 +74,20 @@ const CASES: [Case; 17] = [
     case(2, 500, 10, 32, 32, GgmlType::Q8_0),
     case(1, 12, 4, 512, 64, GgmlType::Q8_0),
     case(5, 4, 2, 256, 256, GgmlType::IQ2_XXS),
+    Case { style: GPT_OSS, ..case(1, 8, 3, 33, 47, GgmlType::F32) },
+    Case { style: GLM, ..case(9, 40, 6, 33, 17, GgmlType::F32) },
+    Case { style: GLM, normalize: false, ..case(3, 5, 2, 65, 33, GgmlType::F32) },
+    Case { style: OTHER, normalize: false, ..case(5, 40, 6, 33, 17, GgmlType::F32) },
+    Case { style: Style { gating: Gating::Sigmoid, ..PLAIN }, ..case(4, 7, 7, 32, 16, GgmlType::F32) },
+    Case { style: GPT_OSS, ..case(1, 32, 4, 320, 96, GgmlType::MXFP4) },
+    Case { style: GPT_OSS, ..case(40, 6, 4, 96, 64, GgmlType::MXFP4) },
+    Case { style: GPT_OSS, ..case(70, 4, 2, 64, 96, GgmlType::MXFP4) },
+    Case {
+        style: GPT_OSS,
+        types: [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q5_1],
+        ..case(2, 5, 3, 64, 96, GgmlType::Q8_0)
+    },
+    Case { style: OTHER, ..case(33, 16, 3, 64, 32, GgmlType::F16) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -83,8 +123,8 @@ pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, t
 
 impl Case {
     fn name(&self) -> String {
-        let Self { rows, num, used, types, .. } = self;
-        format!("{used} of {num} experts of {:?}, {rows} rows", types.map(GgmlType::name))
+        let Self { rows, num, used, types, style: Style { gating, activation, .. }, .. } = self;
+        format!("{used} of {num} experts of {:?}, {gating:?}, {activation:?}, {rows} rows", types.map(GgmlType::name))
     }
 }
 
@@ -96,6 +136,10 @@ struct Layer {
     router: Vec<f32>,
     /// Gate, up and down.
     weights: [Weights; 3],
+    /// The same, where the spec has them.
+    biases: [Vec<f32>; 3],
+    router_bias: Vec<f32>,
+    choice_bias: Vec<f32>,
 }
 
 impl Layer {
@@ -104,13 +148,18 @@ impl Layer {
         let [gate, up, down] = case.types;
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
         let ffn_size = case.ffn.next_multiple_of(down.block_elements());
-        let Case { num, used, normalize, .. } = *case;
+        let Case { num, used, normalize, style, .. } = *case;
+        let Style { activation, gating, router_bias, choice_bias, biases } = style;
         let spec = ExpertSpec {
             num,
             used,
             hidden_size,
             ffn_size,
-            activation: Activation::Silu,
+            activation,
+            gating,
+            router_bias,
+            choice_bias,
+            biases,
             normalize,
             scale: if normalize { 1.0 } else { 2.5 },
         };
@@ -126,7 +175,10 @@ impl Layer {
             Weights::random(up, num * ffn_size, hidden_size, seed + 100)?,
             Weights::random(down, num * hidden_size, ffn_size, seed + 200)?,
         ];
-        Ok(Self { spec, x: random.values(case.rows * hidden_size), norm: random.values(hidden_size), router, weights })
+        let (x, norm) = (random.values(case.rows * hidden_size), random.values(hidden_size));
+        let biases = [ffn_size, ffn_size, hidden_size].map(|rows| random.values(num * rows));
+        let (router_bias, choice_bias) = (random.values(num), random.values(num));
+        Ok(Self { spec, x, norm, router, weights, biases, router_bias, choice_bias })
     }
 
     /// The same experts, and the rows from `first` on.
@@ -157,30 +209,40 @@ impl Layer {
     fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-        let rms = (x.iter().map(|x| x * x).sum::<f64>() / hidden as f64 + f64::from(EPS)).sqrt();
-        let x: Vec<f64> = x.iter().zip(&self.norm).map(|(x, &w)| x / rms * f64::from(w)).collect();
-        let logits = multiply(&self.router, &x);
+        let x = HostNorm { kind: NormKind::Rms, weight: &self.norm, bias: None, eps: EPS }.of(&x);
+        let logits = plus(multiply(&self.router, &x), self.spec.router_bias.then_some(&self.router_bias));
+        let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let shares: Vec<f64> = match self.spec.gating {
+            Gating::Softmax => {
+                let sum: f64 = logits.iter().map(|logit| (logit - top).exp()).sum();
+                logits.iter().map(|logit| (logit - top).exp() / sum).collect()
+            }
+            Gating::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
+        };
+        // Without a bias of the choice the logits are in the same order, and further apart.
+        let compared = if self.spec.choice_bias { plus(shares.clone(), Some(&self.choice_bias)) } else { logits };
         let mut order: Vec<usize> = (0..num).collect();
-        order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]).then(a.cmp(&b)));
+        order.sort_by(|&a, &b| compared[b].total_cmp(&compared[a]).then(a.cmp(&b)));
         if used < num {
             let (last, next) = (order[used - 1], order[used]);
             let equal = ties && last / 2 == next / 2;
-            if !equal && logits[last] - logits[next] <= CLEAR {
+            if !equal && compared[last] - compared[next] <= CLEAR {
                 return Err(Error::internal(format!("logits of {num} experts are too near: another seed")));
             }
         }
-        let shares: Vec<f64> = logits.iter().map(|logit| (logit - logits[order[0]]).exp()).collect();
         let chosen = &order[..used];
-        let sum: f64 = if normalize { chosen.iter().map(|&e| shares[e]).sum() } else { shares.iter().sum() };
+        let sum: f64 = if normalize { chosen.iter().map(|&e| shares[e]).sum() } else { 1.0 };
         let mut change = vec![0.0; hidden];
         for &expert in chosen {
-            let [gate, up, down] = &self.weights;
-            let of_expert = |weights: &Weights, rows: usize, x: &[f64]| {
-                multiply(&weights.values[expert * rows * x.len()..(expert + 1) * rows * x.len()], x)
+            let of_expert = |part: usize, rows: usize, x: &[f64]| {
+                let weights = &self.weights[part].values[expert * rows * x.len()..][..rows * x.len()];
+                let bias = &self.biases[part][expert * rows..][..rows];
+                plus(multiply(weights, x), self.spec.biases.then_some(bias))
             };
-            let (gate, up) = (of_expert(gate, ffn, &x), of_expert(up, ffn, &x));
-            let gated: Vec<f64> = gate.iter().zip(&up).map(|(&g, &u)| g / (1.0 + (-g).exp()) * u).collect();
-            for (change, y) in change.iter_mut().zip(of_expert(down, hidden, &gated)) {
+            let (gate, up) = (of_expert(0, ffn, &x), of_expert(1, ffn, &x));
+            let pairs = gate.iter().zip(&up);
+            let gated: Vec<f64> = pairs.map(|(&gate, &up)| gated(self.spec.activation, gate, up)).collect();
+            for (change, y) in change.iter_mut().zip(of_expert(2, hidden, &gated)) {
                 *change += f64::from(scale) * shares[expert] / sum * y;
             }
         }
@@ -188,8 +250,19 @@ impl Layer {
     }
 }
 
+fn plus<T: AsRef<[f32]>>(mut values: Vec<f64>, bias: Option<T>) -> Vec<f64> {
+    if let Some(bias) = bias {
+        values.iter_mut().zip(bias.as_ref()).for_each(|(value, &bias)| *value += f64::from(bias));
+    }
+    values
+}
+
 fn multiply(matrix: &[f32], x: &[f64]) -> Vec<f64> {
     matrix.chunks(x.len()).map(|row| row.iter().zip(x).map(|(&w, x)| f64::from(w) * x).sum()).collect()
+}
+
+fn view<'a>(name: &'a str, rows: usize, cols: usize, data: &'a [u8]) -> TensorView<'a> {
+    TensorView { name, ggml_type: GgmlType::F32, rows, cols, data }
 }
 
 /// A layer on a backend.
@@ -211,9 +284,25 @@ impl<L: Loader> Rig<L> {
         let table = matrix(&mut loader, &layer.x, hidden)?;
         let norm = vector(&mut loader, &layer.norm)?;
         let data = bytes_of(&layer.router);
-        let router = TensorView { name: "router", ggml_type: GgmlType::F32, rows: spec.num, cols: hidden, data: &data };
         let [gate, up, down] = layer.weights.each_ref().map(Weights::view);
-        let experts = loader.upload_experts(&ExpertTensors { spec, router, gate, up, down }, &mut |_| Ok(()))?;
+        let [router_bias, choice_bias] = [&layer.router_bias, &layer.choice_bias].map(|values| bytes_of(values));
+        let biases = layer.biases.each_ref().map(|values| bytes_of(values));
+        let of_num = |data| view("bias of experts", 1, spec.num, data);
+        let of_each = |part: usize| {
+            let cols = layer.biases[part].len() / spec.num;
+            view("biases of experts", spec.num, cols, &biases[part])
+        };
+        let tensors = ExpertTensors {
+            spec,
+            router: view("router", spec.num, hidden, &data),
+            gate,
+            up,
+            down,
+            router_bias: spec.router_bias.then(|| of_num(&router_bias)),
+            choice_bias: spec.choice_bias.then(|| of_num(&choice_bias)),
+            biases: spec.biases.then(|| [0, 1, 2].map(of_each)),
+        };
+        let experts = loader.upload_experts(&tensors, &mut |_| Ok(()))?;
         let work = loader.alloc_expert_work(&spec, rows)?;
         let [residual, normed] = two_buffers(&mut loader, rows, hidden)?;
         Ok(Self { backend: loader.finish()?, spec, table, norm, experts, work, residual, normed })
@@ -223,7 +312,7 @@ impl<L: Loader> Rig<L> {
     fn run(&mut self, rows: usize) -> Result<Vec<f32>> {
         let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;
-        let norm = Norm { weight: norm, eps: EPS };
+        let norm = Norm::rms(norm, EPS);
         within(backend, rows, |step| step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual }))?;
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }

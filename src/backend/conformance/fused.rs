@@ -1,27 +1,49 @@
 //! Ops that are fused where the device can: a decoder's half layers, over f32 weights, against f64.
 
-use super::{Random, Tally, fill, matrix, stack, two_buffers, vector, within};
+use super::reference::{self, HostNorm};
+use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 use crate::Result;
-use crate::backend::{Activation, Backend, Fusions, Linear, Loader, Norm, NormGatedLinear, NormLinear, Ops};
+use crate::backend::{
+    Activation, Backend, Fusions, Linear, LinearPart, Loader, Norm, NormGatedLinear, NormKind, NormLinear, Ops,
+};
+use crate::quant::GgmlType;
+use crate::tensor::TensorView;
 
 /// `(rows, inputs, outputs)`.
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
-pub(super) const EPS: f32 = 1e-5;
+const EPS: f32 = 1e-5;
+
+/// How a model does it.
+struct Style {
+    /// `None`: without a norm.
+    norm: Option<NormKind>,
+    activation: Activation,
+    /// Of the norm, and of gate and up.
+    biases: bool,
+}
+
+const STYLES: [Style; 4] = [
+    Style { norm: Some(NormKind::Rms), activation: Activation::Silu, biases: false },
+    Style { norm: Some(NormKind::Layer), activation: Activation::Gelu, biases: true },
+    Style { norm: Some(NormKind::Rms), activation: Activation::ClampedSwiglu, biases: true },
+    Style { norm: None, activation: Activation::Gelu, biases: false },
+];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("fused norm, product, activation");
     for (seed, &(rows, inputs, outputs)) in tally.part(&SHAPES) {
-        tally.begin(&format!("half a layer of {rows} rows, {inputs} inputs, {outputs} outputs"))?;
-        half_layer(loader(rows)?, rows, inputs, outputs, seed as u64, tally)?;
+        for style in &STYLES {
+            tally.begin(&format!("half a layer of {rows} rows, {inputs} inputs, {outputs} outputs"))?;
+            half_layer(loader(rows)?, style, [rows, inputs, outputs], seed as u64, tally)?;
+        }
     }
     Ok(())
 }
 
 fn half_layer<L: Loader>(
     mut loader: L,
-    rows: usize,
-    inputs: usize,
-    outputs: usize,
+    style: &Style,
+    [rows, inputs, outputs]: [usize; 3],
     seed: u64,
     tally: &mut Tally<'_>,
 ) -> Result<()> {
@@ -29,28 +51,36 @@ fn half_layer<L: Loader>(
     let (x, norm_weights) = (random.values(rows * inputs), random.values(inputs));
     let (gate_up, down) = (random.values(2 * outputs * inputs), random.values(inputs * outputs));
     let table = matrix(&mut loader, &x, inputs)?;
-    let (gate, up) = gate_up.split_at(outputs * inputs);
-    let gate_up_matrix = stack(&mut loader, &[gate, up], inputs)?;
+    let (norm_bias, gate_up_bias) = (random.values(inputs), random.values(2 * outputs));
+    let gate_up_matrix = gate_and_up(&mut loader, &gate_up, style.biases.then_some(&gate_up_bias), inputs)?;
     let down_matrix = matrix(&mut loader, &down, outputs)?;
-    let norm_vector = vector(&mut loader, &norm_weights)?;
+    let (norm_vector, bias_vector) = (vector(&mut loader, &norm_weights)?, vector(&mut loader, &norm_bias)?);
     let [mut residual, mut normed] = two_buffers(&mut loader, rows, inputs)?;
     let mut products = loader.alloc_buffer(rows, 2 * outputs)?;
     let mut gated = loader.alloc_buffer(rows, outputs)?;
     let mut backend = loader.finish()?;
-    let what = format!("{rows} rows, {inputs} inputs, {outputs} outputs");
+    let Style { norm, activation, biases } = *style;
+    let what = format!("{rows} rows, {inputs} inputs, {outputs} outputs, {norm:?}, {activation:?}");
 
     let x64: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let normed64 = rms_norm(&x64, &norm_weights);
-    let products64 = multiply(&gate_up, &normed64, inputs);
-    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let bias = biases.then_some(&norm_bias[..]);
+    let of_norm = |kind| HostNorm { kind, weight: &norm_weights, bias, eps: EPS }.of(&x64);
+    let normed64 = norm.map_or_else(|| x64.clone(), of_norm);
+    let mut products64 = multiply(&gate_up, &normed64, inputs);
+    if biases {
+        let all = products64.chunks_mut(2 * outputs).flat_map(|row| row.iter_mut().zip(&gate_up_bias));
+        all.for_each(|(product, &bias)| *product += f64::from(bias));
+    }
     let gated64: Vec<f64> = products64
         .chunks(2 * outputs)
-        .flat_map(|row| row[..outputs].iter().zip(&row[outputs..]).map(|(&g, &u)| silu(g) * u))
+        .flat_map(|row| row[..outputs].iter().zip(&row[outputs..]))
+        .map(|(&gate, &up)| reference::gated(activation, gate, up))
         .collect();
     let sums64: Vec<f64> = multiply(&down, &gated64, outputs).iter().zip(&x64).map(|(y, x)| y + x).collect();
 
     fill(&mut backend, &table, rows, &mut residual)?;
-    let norm = Norm { weight: &norm_vector, eps: EPS };
+    let bias = biases.then_some(&bias_vector);
+    let norm = norm.map(|kind| Norm { kind, weight: &norm_vector, bias, eps: EPS });
     within(&mut backend, rows, |step| {
         let (x, matrix, normed, out) = (&residual, &gate_up_matrix, &mut normed, &mut products);
         step.norm_linear(NormLinear { x, norm, matrix, rows, normed, out })
@@ -59,7 +89,7 @@ fn half_layer<L: Loader>(
     tally.close(&format!("norm_linear of {what}"), got, &products64, 1e-5, 1e-5);
 
     within(&mut backend, rows, |step| {
-        let (x, gate_up, activation) = (&residual, &gate_up_matrix, Activation::Silu);
+        let (x, gate_up) = (&residual, &gate_up_matrix);
         let (normed, products, out) = (&mut normed, &mut products, &mut gated);
         step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out })
     })?;
@@ -74,14 +104,22 @@ fn half_layer<L: Loader>(
     Ok(())
 }
 
-pub(super) fn rms_norm(x: &[f64], weight: &[f32]) -> Vec<f64> {
-    x.chunks(weight.len())
-        .flat_map(|row| {
-            let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
-            let rms = (mean + f64::from(EPS)).sqrt();
-            row.iter().zip(weight).map(move |(x, &w)| x / rms * f64::from(w))
-        })
-        .collect()
+/// Gate and up, stacked, with their biases.
+fn gate_and_up<L: Loader>(
+    loader: &mut L,
+    weights: &[f32],
+    bias: Option<&Vec<f32>>,
+    cols: usize,
+) -> Result<<L::Backend as Backend>::Matrix> {
+    let rows = weights.len() / cols / 2;
+    let data: Vec<_> = weights.chunks(rows * cols).map(bytes_of).collect();
+    let biases: Vec<_> = bias.iter().flat_map(|bias| bias.chunks(rows)).map(bytes_of).collect();
+    let view = |name, rows, cols, data| TensorView { name, ggml_type: GgmlType::F32, rows, cols, data };
+    let parts = data.iter().enumerate().map(|(i, data)| LinearPart {
+        weight: view("gate or up", rows, cols, data),
+        bias: biases.get(i).map(|bias| view("bias", 1, rows, bias)),
+    });
+    loader.upload_matrix(&parts.collect::<Vec<_>>(), &mut |_| Ok(()))
 }
 
 fn multiply(matrix: &[f32], x: &[f64], cols: usize) -> Vec<f64> {

@@ -2,7 +2,7 @@
 //! row.
 
 use super::attention::CASES;
-use super::{AttentionRig, Piece, Random, Tally, experts, fill, matrix, two_buffers, vector, within};
+use super::{Piece, Random, Tally, experts, fill, matrix, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
 
@@ -20,9 +20,9 @@ fn attention<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let together = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?.run(case.scoring(), &pieces)?;
+        let together = case.rig(loader(512)?, spec, &rows)?.run(case.scoring(), &pieces)?;
         for chunk in [1, 13] {
-            let mut rig = AttentionRig::new(loader(512)?, case.layout(), spec, &rows)?;
+            let mut rig = case.rig(loader(512)?, spec, &rows)?;
             let mut alone = Vec::new();
             for piece in &pieces {
                 let end = piece.cached + piece.new;
@@ -51,8 +51,8 @@ fn rows_alone<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
     let mut backend = loader.finish()?;
     let mut last_of = |table, rows: usize| -> Result<[Vec<f32>; 2]> {
         fill(&mut backend, table, rows, &mut input)?;
-        let norm = Norm { weight: &weight, eps: 1e-5 };
-        within(&mut backend, rows, |step| step.norm(NormRows { x: &input, norm, rows, out: &mut out }))?;
+        let norm = Norm::rms(&weight, 1e-5);
+        within(&mut backend, rows, |step| step.norm(NormRows { x: &input, norm, rows, out: &mut out, add: false }))?;
         let norm = backend.to_host(&out, rows, cols)?[(rows - 1) * cols..].to_vec();
         let (activation, half) = (Activation::Silu, cols / 2);
         within(&mut backend, rows, |step| {

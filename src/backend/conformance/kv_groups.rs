@@ -91,9 +91,17 @@ fn check_cases<L: Loader>(
                 let (layout, scoring) = (case.layout(), case.scoring());
                 step.copy_blocks(CopyBlocks { group, kv: &mut *kv })?;
                 step.embed(Embed { table, scale: 1.0, out: &mut *qkv })?;
-                let rotation = Rotation { norms: None, rope: &rope, angles: &angles };
+                let rotation = Rotation { norms: None, rope: &rope, angles: &angles, temperature: None };
                 step.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
-                step.attention(Attention { qkv: &*qkv, layout, scoring, group, kv: &*kv, out: &mut *out })?;
+                step.attention(Attention {
+                    qkv: &*qkv,
+                    layout,
+                    scoring,
+                    sinks: None,
+                    group,
+                    kv: &*kv,
+                    out: &mut *out,
+                })?;
             }
             Ok(())
         })?;

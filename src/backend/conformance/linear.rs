@@ -4,12 +4,14 @@
 //! activations (int8 in blocks of up to 32, or 16-bit floats), and a 16-bit scale per 32 weights. A wrong scale,
 //! column or sign of a single block is far outside.
 
-use super::fused::{EPS, rms_norm};
+use super::reference::HostNorm;
 use super::{Random, Tally, bytes_of, fill, matrix, rows_batch, two_buffers, vector, within};
-use crate::backend::{Backend, Embed, Fusions, Linear, LinearPart, Loader, Norm, NormLinear, Ops};
+use crate::backend::{Backend, Embed, Fusions, Linear, LinearPart, Loader, Norm, NormKind, NormLinear, Ops};
 use crate::quant::{GgmlType, can_dequantize, dequantize};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
+
+const EPS: f32 = 1e-5;
 
 /// `(rows, out_rows, cols)`; `cols` is rounded up to whole blocks of the type. Rows: one (matrix times vector), and
 /// those about the tile sizes of matrix units.
@@ -253,12 +255,16 @@ fn stacked<L: Loader>(mut loader: L, weights: &[Weights; 2], rows: usize, tally:
     tally.compare(&format!("linear, added, {what}"), backend.to_host(&out, rows, outputs)?, sums);
 
     within(&mut backend, rows, |step| {
-        let norm = Norm { weight: &norm_vector, eps: EPS };
+        let norm = Some(Norm::rms(&norm_vector, EPS));
         let (normed, out) = (&mut normed, &mut out);
         step.norm_linear(NormLinear { x: x_buffer, norm, matrix, rows, normed, out })
     })?;
     let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let x: Vec<f32> = rms_norm(&x, &norm).into_iter().map(|x| x as f32).collect();
+    let x: Vec<f32> = HostNorm { kind: NormKind::Rms, weight: &norm, bias: None, eps: EPS }
+        .of(&x)
+        .into_iter()
+        .map(|x| x as f32)
+        .collect();
     tally.compare(&format!("norm_linear, {what}"), backend.to_host(&out, rows, outputs)?, expected(&x, None));
     Ok(())
 }

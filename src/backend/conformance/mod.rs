@@ -10,6 +10,7 @@ pub(crate) mod fused;
 mod invariance;
 mod kv_groups;
 pub(crate) mod linear;
+pub(crate) mod reference;
 mod rope;
 pub(crate) mod rope_attention;
 pub(crate) mod selection;
@@ -20,12 +21,14 @@ pub use tally::{Extent, Group, Tally};
 
 use crate::Result;
 use crate::backend::{
-    Attention, Backend, Embed, Fusions, KvLayerSpec, LinearPart, Loader, Ops, QkNorms, QkvLayout, RopeAndStore,
-    RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
+    Attention, Backend, Embed, Fusions, KvLayerSpec, LinearPart, Loader, Ops, QkvLayout, RopeAndStore, RopeAngles,
+    RopeAttention, RopeKind, RopeSpec, Scoring,
 };
 use crate::batch::{Batch, GroupKind, GroupTables, NULL_BLOCK};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
+pub(crate) use rope::HostRotation;
+use rope::UploadedRotation;
 
 pub(crate) type BufferOf<L> = <<L as Loader>::Backend as Backend>::Buffer;
 
@@ -241,33 +244,24 @@ pub(crate) struct AttentionRig<L: Loader> {
     pub(crate) angles: BufferOf<L>,
     pub(crate) out: BufferOf<L>,
     pub(crate) kv: <L::Backend as Backend>::KvLayer,
-    rope: <L::Backend as Backend>::Rope,
-    /// Of q and of k.
-    norms: Option<[<L::Backend as Backend>::Vector; 2]>,
-}
-
-fn rotation<'a, B: Backend>(
-    norms: &'a Option<[B::Vector; 2]>,
-    rope: &'a B::Rope,
-    angles: &'a B::Buffer,
-) -> Rotation<'a, B> {
-    let norms = norms.as_ref().map(|[q, k]| QkNorms { q, k, eps: rope::EPS });
-    Rotation { norms, rope, angles }
+    rotation: UploadedRotation<L::Backend>,
+    sinks: Option<<L::Backend as Backend>::Vector>,
 }
 
 impl<L: Loader> AttentionRig<L> {
     /// `rows`: qkv rows, of `layout.cols()`. Nothing is rotated.
+    #[cfg(test)]
     pub(crate) fn new(loader: L, layout: QkvLayout, spec: KvLayerSpec, rows: &[f32]) -> Result<Self> {
-        Self::with_rope(loader, layout, spec, rows, no_rope(), None)
+        Self::with_rotation(loader, layout, spec, rows, &no_rope().into(), None)
     }
 
-    pub(crate) fn with_rope(
+    pub(crate) fn with_rotation(
         mut loader: L,
         layout: QkvLayout,
         spec: KvLayerSpec,
         rows: &[f32],
-        rope: RopeSpec,
-        norms: Option<[Vec<f32>; 2]>,
+        rotation: &HostRotation,
+        sinks: Option<&[f32]>,
     ) -> Result<Self> {
         let table_rows = rows.len() / layout.cols();
         let mut rows = rows.to_vec();
@@ -275,16 +269,13 @@ impl<L: Loader> AttentionRig<L> {
         let table = matrix(&mut loader, &rows, layout.cols())?;
         let most = table_rows.max(spec.block_size);
         let qkv = loader.alloc_buffer(most, layout.cols())?;
-        let angles = loader.alloc_buffer(most, 2 * rope.inv_freq.len().max(1))?;
+        let angles = loader.alloc_buffer(most, 2 * rotation.rope.inv_freq.len().max(1))?;
         let out = loader.alloc_buffer(most, layout.q_cols())?;
         let kv = kv_layer(&mut loader, spec)?;
-        let rope = loader.upload_rope(&rope)?;
-        let norms = match norms {
-            Some([q, k]) => Some([vector(&mut loader, &q)?, vector(&mut loader, &k)?]),
-            None => None,
-        };
+        let rotation = rotation.upload(&mut loader)?;
+        let sinks = sinks.map(|sinks| vector(&mut loader, sinks)).transpose()?;
         let backend = loader.finish()?;
-        let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rope, norms };
+        let mut rig = Self { backend, layout, spec, table, table_rows, qkv, angles, out, kv, rotation, sinks };
         rig.poison()?;
         Ok(rig)
     }
@@ -300,11 +291,11 @@ impl<L: Loader> AttentionRig<L> {
 
     /// Stores the K and V of the batch's tokens.
     pub(crate) fn store(&mut self, batch: &Batch) -> Result<()> {
-        let Self { backend, layout, table, qkv, angles, kv, rope, norms, .. } = self;
+        let Self { backend, layout, table, qkv, angles, kv, rotation, .. } = self;
         backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
-            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation(norms, rope, angles);
+            let rotation = rotation.of(angles);
             step.rope_and_store_kv(RopeAndStore { qkv, layout: *layout, rotation, group: 0, kv })
         })
     }
@@ -321,14 +312,14 @@ impl<L: Loader> AttentionRig<L> {
     /// One step, without what came before.
     pub(crate) fn step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
-        let Self { backend, layout, table, qkv, angles, out, kv, rope, norms, .. } = self;
+        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
         let layout = *layout;
         backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
-            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation(norms, rope, angles);
+            let rotation = rotation.of(angles);
             step.rope_and_store_kv(RopeAndStore { qkv, layout, rotation, group: 0, kv })?;
-            step.attention(Attention { qkv, layout, scoring, group: 0, kv, out })
+            step.attention(Attention { qkv, layout, scoring, sinks: sinks.as_ref(), group: 0, kv, out })
         })?;
         Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.q_cols())?.to_vec())
     }
@@ -343,14 +334,23 @@ impl<L: Loader> AttentionRig<L> {
     /// Queues that step, or lets the device see those that it asks for, where there is no batch. How often its ops were
     /// called.
     pub(crate) fn rope_attention(&mut self, scoring: Scoring, batch: Option<&Batch>) -> Result<usize> {
-        let Self { backend, layout, table, qkv, angles, out, kv, rope, norms, .. } = self;
+        let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
         let (layout, mut calls) = (*layout, 0);
         let mut ops = |step: &mut <L::Backend as Backend>::Step<'_>| {
             calls += 1;
-            step.rope_angles(RopeAngles { rope, out: angles })?;
+            step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation(norms, rope, angles);
-            step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, group: 0, kv, out })
+            let rotation = rotation.of(angles);
+            step.rope_attention(RopeAttention {
+                qkv,
+                layout,
+                rotation,
+                scoring,
+                sinks: sinks.as_ref(),
+                group: 0,
+                kv,
+                out,
+            })
         };
         match batch {
             Some(batch) => backend.step(batch, &mut ops)?,

@@ -1,9 +1,10 @@
-//! q/k norm and RoPE, both kinds, whole and partial.
+//! q/k norms, RoPE, both kinds, whole and partial, and the temperature of queries.
 
 use super::{Piece, Random, Tally, batch_of, fill, kv_layer, matrix, vector};
 use crate::Result;
 use crate::backend::{
     Backend, KvLayerSpec, Loader, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeKind, RopeSpec, Rotation,
+    Temperature,
 };
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
@@ -14,29 +15,49 @@ struct Case {
     num_kv_heads: usize,
     head_dim: usize,
     num_pairs: usize,
-    norms: bool,
+    norms: Norms,
     tokens: usize,
+    temperature: Option<Temperature>,
 }
 
-const fn case(kind: RopeKind, heads: [usize; 2], head: [usize; 2], norms: bool, tokens: usize) -> Case {
+/// The norms of q and k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Norms {
+    No,
+    /// Of each head, before RoPE or after it.
+    Heads,
+    HeadsLast,
+    /// Of all heads of a row at once.
+    Rows,
+}
+
+const fn case(kind: RopeKind, heads: [usize; 2], head: [usize; 2], norms: Norms, tokens: usize) -> Case {
     let ([num_heads, num_kv_heads], [head_dim, num_pairs]) = (heads, head);
-    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens }
+    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature: None }
 }
 
-const CASES: [Case; 9] = [
-    case(RopeKind::Norm, [1, 1], [2, 1], false, 1),
-    case(RopeKind::Neox, [1, 1], [2, 1], false, 3),
-    case(RopeKind::Norm, [3, 1], [7, 3], true, 5),
-    case(RopeKind::Neox, [3, 1], [7, 2], true, 5),
-    case(RopeKind::Norm, [4, 2], [80, 40], false, 17),
-    case(RopeKind::Neox, [7, 1], [80, 20], true, 17),
-    case(RopeKind::Norm, [9, 3], [64, 32], false, 33),
-    case(RopeKind::Neox, [14, 2], [64, 32], true, 70),
-    case(RopeKind::Neox, [2, 2], [5, 0], true, 4),
+/// A context that a few tokens fill.
+pub(super) const TEMPERATURE: Option<Temperature> = Some(Temperature { scale: 0.1, context: 16 });
+
+const CASES: [Case; 14] = [
+    case(RopeKind::Norm, [1, 1], [2, 1], Norms::No, 1),
+    case(RopeKind::Neox, [1, 1], [2, 1], Norms::No, 3),
+    case(RopeKind::Norm, [3, 1], [7, 3], Norms::Heads, 5),
+    case(RopeKind::Neox, [3, 1], [7, 2], Norms::Heads, 5),
+    case(RopeKind::Norm, [4, 2], [80, 40], Norms::No, 17),
+    case(RopeKind::Neox, [7, 1], [80, 20], Norms::Heads, 17),
+    case(RopeKind::Norm, [9, 3], [64, 32], Norms::No, 33),
+    case(RopeKind::Neox, [14, 2], [64, 32], Norms::Heads, 70),
+    case(RopeKind::Neox, [2, 2], [5, 0], Norms::Heads, 4),
+    case(RopeKind::Neox, [3, 1], [7, 2], Norms::HeadsLast, 5),
+    case(RopeKind::Norm, [6, 2], [33, 16], Norms::Rows, 18),
+    Case { temperature: TEMPERATURE, ..case(RopeKind::Norm, [3, 1], [16, 8], Norms::No, 40) },
+    Case { temperature: TEMPERATURE, ..case(RopeKind::Neox, [4, 4], [64, 16], Norms::HeadsLast, 33) },
+    Case { temperature: TEMPERATURE, ..case(RopeKind::Neox, [2, 1], [40, 0], Norms::Rows, 33) },
 ];
 
 /// Of q/k norm.
-pub(super) const EPS: f32 = 1e-6;
+const EPS: f32 = 1e-6;
 
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("RoPE");
@@ -48,70 +69,139 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 
 fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
-    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens } = case;
+    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature } = case;
     let layout = QkvLayout { num_heads, num_kv_heads, head_dim };
-    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms}");
+    let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms:?}, {temperature:?}");
     tally.begin(&what)?;
     let cols = layout.cols();
-    let (x, q_w, k_w) = (random.values(tokens * cols), random.values(head_dim), random.values(head_dim));
+    let x = random.values(tokens * cols);
+    let norms = HostNorms::random(norms, layout, &mut random);
     let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.5 };
+    let host = HostRotation { rope, norms, temperature };
 
     let table = matrix(&mut loader, &x, cols)?;
-    let weights = if norms { Some((vector(&mut loader, &q_w)?, vector(&mut loader, &k_w)?)) } else { None };
+    let rotation = host.upload(&mut loader)?;
     let mut qkv = loader.alloc_buffer(tokens, cols)?;
     let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs)?;
     let num_blocks = tokens.div_ceil(16);
     let dtype = KvCacheDtype::F16;
     let spec = KvLayerSpec { kind: GroupKind::Full, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype };
     let mut kv = kv_layer(&mut loader, spec)?;
-    let uploaded = loader.upload_rope(&rope)?;
     let mut backend = loader.finish()?;
 
     let piece = Piece { first_row: 0, blocks: (0..num_blocks as u32).collect(), cached: 0, new: tokens };
     let batch = batch_of(&[piece], 16, GroupKind::Full);
     fill(&mut backend, &table, tokens, &mut qkv)?;
     backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
-        step.rope_angles(RopeAngles { rope: &uploaded, out: &mut angles })?;
-        let norms = weights.as_ref().map(|(q, k)| QkNorms { q, k, eps: EPS });
-        let rotation = Rotation { norms, rope: &uploaded, angles: &angles };
+        step.rope_angles(RopeAngles { rope: &rotation.rope, out: &mut angles })?;
+        let rotation = rotation.of(&angles);
         step.rope_and_store_kv(RopeAndStore { qkv: &mut qkv, layout, rotation, group: 0, kv: &mut kv })
     })?;
 
     let mut expected: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-    let norms = norms.then_some([q_w, k_w]);
     for (token, row) in expected.chunks_mut(cols).enumerate() {
-        rotate(row, layout, &rope, norms.as_ref(), token);
+        host.apply(row, layout, token);
     }
     tally.close(&what, backend.to_host(&qkv, tokens, cols)?, &expected, 1e-6, 1e-6);
     Ok(())
 }
 
-/// q and k of a row, normed with the weights of `norms` (for q, for k) and rotated.
-pub(super) fn rotate(
-    row: &mut [f64],
-    layout: QkvLayout,
-    rope: &RopeSpec,
-    norms: Option<&[Vec<f32>; 2]>,
-    position: usize,
-) {
-    let num_pairs = rope.inv_freq.len();
-    let heads = row.chunks_mut(layout.head_dim).take(layout.num_heads + layout.num_kv_heads);
-    for (index, head) in heads.enumerate() {
-        if let Some([q_weight, k_weight]) = norms {
-            let weight = if index < layout.num_heads { q_weight } else { k_weight };
-            let mean = head.iter().map(|x| x * x).sum::<f64>() / head.len() as f64;
-            let rms = (mean + f64::from(EPS)).sqrt();
-            head.iter_mut().zip(weight).for_each(|(x, &w)| *x = *x / rms * f64::from(w));
-        }
-        for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
-            let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
-            let (i, j) = match rope.kind {
-                RopeKind::Norm => (2 * pair, 2 * pair + 1),
-                RopeKind::Neox => (pair, pair + num_pairs),
+/// The norms' weights, for q and for k.
+pub(crate) struct HostNorms {
+    weights: [Vec<f32>; 2],
+    after_rope: bool,
+}
+
+impl HostNorms {
+    pub(super) fn random(norms: Norms, layout: QkvLayout, random: &mut Random) -> Option<Self> {
+        let lens = match norms {
+            Norms::No => return None,
+            Norms::Heads | Norms::HeadsLast => [layout.head_dim; 2],
+            Norms::Rows => [layout.q_cols(), layout.kv_cols()],
+        };
+        Some(Self { weights: lens.map(|len| random.values(len)), after_rope: norms == Norms::HeadsLast })
+    }
+}
+
+/// What makes q and k of what was projected.
+pub(crate) struct HostRotation {
+    pub(super) rope: RopeSpec,
+    pub(super) norms: Option<HostNorms>,
+    pub(super) temperature: Option<Temperature>,
+}
+
+impl From<RopeSpec> for HostRotation {
+    fn from(rope: RopeSpec) -> Self {
+        Self { rope, norms: None, temperature: None }
+    }
+}
+
+impl HostRotation {
+    pub(super) fn upload<L: Loader>(&self, loader: &mut L) -> Result<UploadedRotation<L::Backend>> {
+        let norms = match &self.norms {
+            Some(HostNorms { weights: [q, k], after_rope }) => {
+                Some(([vector(loader, q)?, vector(loader, k)?], *after_rope))
+            }
+            None => None,
+        };
+        Ok(UploadedRotation { rope: loader.upload_rope(&self.rope)?, norms, temperature: self.temperature })
+    }
+
+    /// To q and k of a row.
+    pub(super) fn apply(&self, row: &mut [f64], layout: QkvLayout, position: usize) {
+        let (q, rest) = row.split_at_mut(layout.q_cols());
+        let k = &mut rest[..layout.kv_cols()];
+        for (part, heads) in [q, k].into_iter().enumerate() {
+            let weights = self.norms.as_ref().map(|norms| (&norms.weights[part], norms.after_rope));
+            let norm = |heads: &mut [f64], last: bool| match weights {
+                Some((weights, after_rope)) if after_rope == last => {
+                    heads.chunks_mut(weights.len()).for_each(|part| normalize(part, weights));
+                }
+                _ => {}
             };
-            let (a, b, magnitude) = (head[i], head[j], f64::from(rope.magnitude));
-            head[i] = magnitude * (a * cos - b * sin);
-            head[j] = magnitude * (a * sin + b * cos);
+            norm(heads, false);
+            heads.chunks_mut(layout.head_dim).for_each(|head| rotate(head, &self.rope, position));
+            norm(heads, true);
         }
+        if let Some(temperature) = self.temperature {
+            let contexts = position / temperature.context as usize;
+            let factor = 1.0 + f64::from(temperature.scale) * (1.0 + contexts as f64).ln();
+            row[..layout.q_cols()].iter_mut().for_each(|x| *x *= factor);
+        }
+    }
+}
+
+/// The same on a device.
+pub(crate) struct UploadedRotation<B: Backend> {
+    pub(super) rope: B::Rope,
+    /// Of q and of k, and whether they come after RoPE.
+    norms: Option<([B::Vector; 2], bool)>,
+    temperature: Option<Temperature>,
+}
+
+impl<B: Backend> UploadedRotation<B> {
+    pub(super) fn of<'a>(&'a self, angles: &'a B::Buffer) -> Rotation<'a, B> {
+        let norms = self.norms.as_ref().map(|([q, k], after_rope)| QkNorms { q, k, eps: EPS, after_rope: *after_rope });
+        Rotation { norms, rope: &self.rope, angles, temperature: self.temperature }
+    }
+}
+
+fn normalize(x: &mut [f64], weights: &[f32]) {
+    let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+    let rms = (mean + f64::from(EPS)).sqrt();
+    x.iter_mut().zip(weights).for_each(|(x, &w)| *x = *x / rms * f64::from(w));
+}
+
+fn rotate(head: &mut [f64], rope: &RopeSpec, position: usize) {
+    let num_pairs = rope.inv_freq.len();
+    for (pair, &inv_freq) in rope.inv_freq.iter().enumerate() {
+        let (sin, cos) = f64::from(position as f32 * inv_freq).sin_cos();
+        let (i, j) = match rope.kind {
+            RopeKind::Norm => (2 * pair, 2 * pair + 1),
+            RopeKind::Neox => (pair, pair + num_pairs),
+        };
+        let (a, b, magnitude) = (head[i], head[j], f64::from(rope.magnitude));
+        head[i] = magnitude * (a * cos - b * sin);
+        head[j] = magnitude * (a * sin + b * cos);
     }
 }

@@ -2,10 +2,10 @@
 //! first stored is read.
 
 use super::attention::{Case, expected};
-use super::rope::rotate;
+use super::rope::{HostNorms, HostRotation, Norms, TEMPERATURE};
 use super::{AttentionRig, Piece, Random, Tally, batch_of};
 use crate::Result;
-use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec};
+use crate::backend::{KvLayerSpec, Loader, QkvLayout, RopeKind, RopeSpec, Temperature};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 
@@ -21,11 +21,13 @@ struct Rotated {
     case: Case,
     kind: RopeKind,
     num_pairs: usize,
-    norms: bool,
+    norms: Norms,
+    temperature: Option<Temperature>,
 }
 
 const fn case(heads: [usize; 2], head_dim: usize, kind: RopeKind, num_pairs: usize, norms: bool) -> Rotated {
-    Rotated { case: super::attention::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms }
+    let norms = if norms { Norms::Heads } else { Norms::No };
+    Rotated { case: super::attention::case(heads, head_dim, 16, SEQS), kind, num_pairs, norms, temperature: None }
 }
 
 /// Pairs that fill the head, that do not, and that are no multiple of four; several heads of q for one of k.
@@ -33,6 +35,7 @@ fn cases() -> Vec<Rotated> {
     use RopeKind::{Neox, Norm};
     let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };
     let with_seqs = |seqs, rotated: Rotated| Rotated { case: Case { seqs, ..rotated.case }, ..rotated };
+    let with_sinks = |rotated: Rotated| Rotated { case: Case { sinks: true, ..rotated.case }, ..rotated };
     let windowed = |window, softcap, rotated: Rotated| {
         let case = Case { window: Some(window), softcap, block_size: 32, ..rotated.case };
         Rotated { case, ..rotated }
@@ -58,6 +61,11 @@ fn cases() -> Vec<Rotated> {
         f32_cache(case([3, 1], 7, Neox, 3, true)),
         f32_cache(case([7, 1], 80, Norm, 40, false)),
         f32_cache(windowed(20, None, case([9, 3], 64, Neox, 32, true))),
+        with_sinks(case([8, 2], 64, Neox, 32, false)),
+        with_sinks(with_seqs(LONG, windowed(140, None, case([8, 1], 64, Neox, 32, false)))),
+        Rotated { norms: Norms::HeadsLast, ..with_seqs(FEW, case([4, 2], 16, Neox, 8, true)) },
+        f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) }),
+        f32_cache(Rotated { temperature: TEMPERATURE, ..case([4, 2], 16, Norm, 8, false) }),
     ]
 }
 
@@ -76,25 +84,27 @@ fn check_case<L: Loader>(
     tally: &mut Tally<'_>,
 ) -> Result<()> {
     let mut random = Random(seed);
-    let &Rotated { ref case, kind, num_pairs, norms } = rotated;
+    let &Rotated { ref case, kind, num_pairs, norms, temperature } = rotated;
     let layout: QkvLayout = case.layout();
     let what = format!("{kind:?} RoPE of {num_pairs} pairs and attention, {layout:?} {:?}", case.dtype);
     tally.begin(&what)?;
     let rows = case.rows(&mut random);
     let (pieces, spec): (Vec<Piece>, KvLayerSpec) = case.pieces(&mut random);
     let rope = RopeSpec { kind, inv_freq: random.values(num_pairs), magnitude: 1.0 };
-    let norms = norms.then(|| [random.values(layout.head_dim), random.values(layout.head_dim)]);
+    let norms = HostNorms::random(norms, layout, &mut random);
+    let rotation = HostRotation { rope, norms, temperature };
 
     let mut expected_rows: Vec<f64> = rows.iter().map(|&x| f64::from(x)).collect();
     let mut at = expected_rows.chunks_mut(layout.cols());
     for piece in &pieces {
         for (position, row) in at.by_ref().take(piece.cached + piece.new).enumerate() {
-            rotate(row, layout, &rope, norms.as_ref(), position);
+            rotation.apply(row, layout, position);
         }
     }
     let expected_rows: Vec<f32> = expected_rows.iter().map(|&x| x as f32).collect();
 
-    let mut rig = AttentionRig::with_rope(loader(1100)?, layout, spec, &rows, rope, norms)?;
+    let sinks = case.sinks();
+    let mut rig = AttentionRig::with_rotation(loader(1100)?, layout, spec, &rows, &rotation, sinks.as_deref())?;
     for piece in &pieces {
         rig.store(&batch_of(
             &[Piece { cached: 0, new: piece.cached, ..piece.clone() }],

@@ -4,7 +4,7 @@
 use super::attention::{Case, case, expected};
 use super::linear::{ProductRig, Weights};
 use super::selection::RowRig;
-use super::{Accuracy, AttentionRig, Random, Tally};
+use super::{Accuracy, Random, Tally};
 use crate::Result;
 use crate::backend::Loader;
 use crate::quant::GgmlType;
@@ -12,8 +12,9 @@ use crate::quant::GgmlType;
 /// Type, rows, outputs and columns: long rows and few outputs, which devices split along the columns.
 const PRODUCTS: [(GgmlType, usize, usize, usize); 3] =
     [(GgmlType::Q8_0, 20, 35, 1088), (GgmlType::Q4_K, 8, 48, 8192), (GgmlType::F16, 64, 16, 4096)];
-/// Contexts that are split: a middling one, then a long one with another.
-const ATTENTION: [Case; 2] = [case([2, 1], 64, 16, &[(300, 1)]), case([8, 2], 128, 16, &[(1500, 1), (700, 1)])];
+/// Contexts that are split: a middling one, then a long one with another, which have sinks.
+const ATTENTION: [Case; 2] =
+    [case([2, 1], 64, 16, &[(300, 1)]), Case { sinks: true, ..case([8, 2], 128, 16, &[(1500, 1), (700, 1)]) }];
 /// Logits of a row that is dealt out.
 const LOGITS: [usize; 2] = [33_000, 151_936];
 
@@ -41,7 +42,7 @@ pub fn check<L: Loader>(
         let mut random = Random(seed as u64);
         let rows = case.rows(&mut random);
         let (pieces, spec) = case.pieces(&mut random);
-        let mut rig = AttentionRig::new(loader(2200)?, case.layout(), spec, &rows)?;
+        let mut rig = case.rig(loader(2200)?, spec, &rows)?;
         let first = rig.run(case.scoring(), &pieces)?;
         tally.close(&what, &first, &expected(case, &pieces, &rows), 1e-5, case.tolerance(accuracy));
         repeat(&what, &first, repetitions, || rig.step(case.scoring(), &pieces), tally)?;

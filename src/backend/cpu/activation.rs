@@ -1,7 +1,7 @@
-//! The gated activation of a feed-forward layer.
+//! The activations of feed-forward layers, of gates and of rows without one; and what becomes of logits at the end.
 
 use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd, silu};
+use super::simd::{Isa, Kernel, LANES, Simd, clamped_swiglu, gelu, silu, tanh};
 use super::split::for_rows;
 use crate::backend::Activation;
 
@@ -11,30 +11,112 @@ pub(super) fn gated(pool: &ThreadPool, isa: Isa, gate_up: &[f32], act: Activatio
         for (row, out) in out.chunks_exact_mut(cols).enumerate() {
             let (gate, up) = gate_up[(first + row) * 2 * cols..][..2 * cols].split_at(cols);
             match act {
-                Activation::Silu => isa.run(SiluGate { gate, up, out }),
+                Activation::Silu => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
+                Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
+                Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
             }
         }
     });
 }
 
-struct SiluGate<'a> {
-    gate: &'a [f32],
-    up: &'a [f32],
+/// `out = act(x)`, for activations that need no gate.
+pub(super) fn plain(pool: &ThreadPool, isa: Isa, x: &[f32], act: Activation, cols: usize, out: &mut [f32]) {
+    for_rows(pool, out, cols, |first, out| {
+        let x = &x[first * cols..][..out.len()];
+        match act {
+            Activation::Silu => isa.run(Pairs { function: Silu, x, y: x, out }),
+            Activation::Gelu | Activation::ClampedSwiglu => isa.run(Pairs { function: Gelu, x, y: x, out }),
+        }
+    });
+}
+
+/// `logits = cap(scale * logits)`.
+pub(super) fn scale_logits(
+    pool: &ThreadPool,
+    isa: Isa,
+    logits: &mut [f32],
+    cols: usize,
+    scale: f32,
+    softcap: Option<f32>,
+) {
+    for_rows(pool, logits, cols, |_, logits| isa.run(ScaleLogits { logits, scale, softcap }));
+}
+
+/// A function of two vectors.
+trait Function: Copy {
+    fn of<S: Simd>(self, s: S, x: S::V, y: S::V) -> S::V;
+}
+
+/// `out[i] = function(x[i], y[i])`.
+struct Pairs<'a, F> {
+    function: F,
+    x: &'a [f32],
+    y: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl Kernel for SiluGate<'_> {
+impl<F: Function> Kernel for Pairs<'_, F> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let (gates, gate_tail) = self.gate.as_chunks::<LANES>();
-        let (ups, up_tail) = self.up.as_chunks::<LANES>();
+        let (xs, x_tail) = self.x.as_chunks::<LANES>();
+        let (ys, y_tail) = self.y.as_chunks::<LANES>();
         let (outs, out_tail) = self.out.as_chunks_mut::<LANES>();
-        for ((gate, up), out) in gates.iter().zip(ups).zip(outs) {
-            s.store(s.mul(silu(s, s.load(gate)), s.load(up)), out);
+        for ((x, y), out) in xs.iter().zip(ys).zip(outs) {
+            s.store(self.function.of(s, s.load(x), s.load(y)), out);
         }
-        let y = s.mul(silu(s, s.load_partial(gate_tail)), s.load_partial(up_tail));
-        s.store_partial(y, out_tail);
+        let value = self.function.of(s, s.load_partial(x_tail), s.load_partial(y_tail));
+        s.store_partial(value, out_tail);
+    }
+}
+
+macro_rules! functions {
+    ($($name:ident: |$s:ident, $x:ident, $y:ident| $value:expr;)*) => {
+        $(
+            #[derive(Clone, Copy)]
+            struct $name;
+
+            impl Function for $name {
+                #[inline(always)]
+                fn of<S: Simd>(self, $s: S, $x: S::V, $y: S::V) -> S::V {
+                    $value
+                }
+            }
+        )*
+    };
+}
+
+functions! {
+    Silu: |s, x, _y| silu(s, x);
+    Gelu: |s, x, _y| gelu(s, x);
+    SiluGate: |s, gate, up| s.mul(silu(s, gate), up);
+    GeluGate: |s, gate, up| s.mul(gelu(s, gate), up);
+    ClampedSwiglu: |s, gate, up| clamped_swiglu(s, gate, up);
+}
+
+struct ScaleLogits<'a> {
+    logits: &'a mut [f32],
+    scale: f32,
+    softcap: Option<f32>,
+}
+
+impl Kernel for ScaleLogits<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let change = |x: S::V| {
+            let x = s.mul(x, s.splat(self.scale));
+            match self.softcap {
+                Some(cap) => s.mul(s.splat(cap), tanh(s, s.div(x, s.splat(cap)))),
+                None => x,
+            }
+        };
+        let (vectors, tail) = self.logits.as_chunks_mut::<LANES>();
+        for x in vectors {
+            s.store(change(s.load(x)), x);
+        }
+        s.store_partial(change(s.load_partial(tail)), tail);
     }
 }

@@ -45,6 +45,8 @@ pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) scoring: Scoring,
+    /// Of each query head.
+    pub(super) sinks: Option<&'a [f32]>,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
     pub(super) kv: &'a KvPages<E>,
@@ -114,9 +116,10 @@ struct UnitKernel<'a, E> {
     out: &'a Split<'a, f32>,
 }
 
-/// The rows computed together: their queries, outputs, and the keys that each attends to.
+/// The rows computed together: their heads, queries, outputs, and the keys that each attends to.
 struct Rows<'a> {
     len: usize,
+    head: [usize; MAX_ROWS],
     q: [&'a [f32]; MAX_ROWS],
     out: [&'a mut [f32]; MAX_ROWS],
     keys: [Range<usize>; MAX_ROWS],
@@ -148,16 +151,19 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let place = |i: usize| {
             let row = first + i;
             let token = self.unit.tokens.start + row / self.group_size();
-            (token, (self.unit.kv_head * self.group_size() + row % self.group_size()) * layout.head_dim)
+            (token, self.unit.kv_head * self.group_size() + row % self.group_size())
         };
         let mut rows = Rows {
             len,
+            head: [0; MAX_ROWS],
             q: [&[]; MAX_ROWS],
             out: std::array::from_fn(|_| Default::default()),
             keys: [const { 0..0 }; MAX_ROWS],
         };
         for i in 0..len {
-            let (token, column) = place(i);
+            let (token, head) = place(i);
+            let column = head * layout.head_dim;
+            rows.head[i] = head;
             rows.q[i] = &qkv[token * layout.cols() + column..][..layout.head_dim];
             let start = token * layout.q_cols() + column;
             // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
@@ -176,6 +182,13 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         let mut sums = [s.splat(0.0); MAX_ROWS];
         for out in &mut rows.out[..len] {
             out.fill(0.0);
+        }
+        // A sink is a key that was seen before the first one, and whose value is zero.
+        if let Some(sinks) = self.attention.sinks {
+            for i in 0..len {
+                maximum[i] = sinks[rows.head[i]];
+                sums[i] = s.load_partial(&[1.0]);
+            }
         }
 
         let first_key = rows.keys[..len].iter().map(|keys| keys.start).min().unwrap_or(0);

@@ -7,13 +7,15 @@ use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::split::for_rows;
 use super::storage::Storage;
-use crate::backend::ExpertSpec;
+use crate::backend::{ExpertSpec, Gating};
 
 /// The experts of one layer.
 #[derive(Debug)]
 pub struct Experts {
     pub(super) spec: ExpertSpec,
     pub(super) router: PackedMatrix,
+    /// Added to the weights that are compared; empty where the model has none.
+    pub(super) choice_bias: Vec<f32>,
     /// One stack of gate and up per expert, and one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
@@ -51,6 +53,8 @@ pub(super) struct Routes {
     rows: Vec<usize>,
     /// Where each expert's places begin, and the end of the last.
     starts: Vec<usize>,
+    /// By which the experts of a row are compared.
+    ranks: Vec<f32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -67,13 +71,14 @@ impl Routes {
             places: vec![0; pairs],
             rows: vec![0; pairs],
             starts: vec![0; spec.num + 1],
+            ranks: vec![0.0; spec.num],
         }
     }
 
     /// Chooses for each row of `logits`.
-    fn choose(&mut self, spec: &ExpertSpec, logits: &[f32]) {
+    fn choose(&mut self, spec: &ExpertSpec, logits: &[f32], bias: &[f32]) {
         for (choices, logits) in self.choices.chunks_exact_mut(spec.used).zip(logits.chunks_exact(spec.num)) {
-            choose(spec, logits, choices);
+            choose(spec, logits, bias, &mut self.ranks, choices);
         }
     }
 
@@ -99,22 +104,34 @@ impl Routes {
     }
 }
 
-/// The best `choices.len()` experts, best first (among equals the lower index), with their weights.
-fn choose(spec: &ExpertSpec, logits: &[f32], choices: &mut [Choice]) {
-    // Zeros of both signs are equal, and a NaN is above all: a row that has one is not to lose it.
-    let key = |expert: usize| if logits[expert].is_nan() { f32::NAN } else { logits[expert] + 0.0 };
-    let is_before = |a: usize, b: usize| key(b).total_cmp(&key(a)).then(a.cmp(&b)).is_lt();
+/// The best `choices.len()` experts, best first (among equals the lower index), with their weights. `bias`: of the
+/// choice, or empty. `ranks` is scratch.
+fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], choices: &mut [Choice]) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let share = |expert: usize| match spec.gating {
+        Gating::Softmax => (logits[expert] - largest).exp(),
+        Gating::Sigmoid => 1.0 / (1.0 + (-logits[expert]).exp()),
+    };
+    let all: f32 = match spec.gating {
+        Gating::Softmax => (0..logits.len()).map(share).sum(),
+        Gating::Sigmoid => 1.0,
+    };
+    for (expert, rank) in ranks.iter_mut().enumerate() {
+        // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
+        let value = bias.get(expert).map_or(logits[expert], |bias| share(expert) / all + bias);
+        // Zeros of both signs are equal, and a NaN is above all: a row that has one is not to lose it.
+        *rank = if value.is_nan() { f32::NAN } else { value + 0.0 };
+    }
+    let is_before = |a: usize, b: usize| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)).is_lt();
     let mut last = None;
     for choice in choices.iter_mut() {
         let rest = (0..logits.len()).filter(|&expert| last.is_none_or(|last| is_before(last, expert)));
         choice.expert = rest.reduce(|best, expert| if is_before(expert, best) { expert } else { best }).unwrap_or(0);
         last = Some(choice.expert);
     }
-    let largest = logits[choices[0].expert];
-    let share = |expert: usize| (logits[expert] - largest).exp();
     let sum: f32 = match spec.normalize {
         true => choices.iter().map(|choice| share(choice.expert)).sum(),
-        false => (0..logits.len()).map(share).sum(),
+        false => all,
     };
     for choice in choices {
         choice.weight = spec.scale * (share(choice.expert) / sum);
@@ -131,14 +148,14 @@ pub(super) fn run(
     scratch: &mut LinearScratch,
     pool: &ThreadPool,
 ) {
-    let Experts { spec, router, gate_up, down } = experts;
+    let Experts { spec, router, choice_bias, gate_up, down } = experts;
     let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
     let rows = residual.len() / hidden;
     let pairs = rows * spec.used;
     let ExpertWork { logits, values, gate_up: products, gated, routes, .. } = work;
     let logits = &mut logits[..rows * spec.num];
     router.multiply(normed, rows, logits, Store::Assign, scratch, pool);
-    routes.choose(spec, logits);
+    routes.choose(spec, logits, choice_bias);
     routes.sort(spec, pairs);
 
     let values = &mut values[..pairs * hidden];
@@ -178,12 +195,24 @@ mod tests {
 
     fn spec(num: usize, used: usize, normalize: bool) -> ExpertSpec {
         let (hidden_size, ffn_size) = (1, 1);
-        ExpertSpec { num, used, hidden_size, ffn_size, activation: Activation::Silu, normalize, scale: 1.0 }
+        ExpertSpec {
+            num,
+            used,
+            hidden_size,
+            ffn_size,
+            activation: Activation::Silu,
+            gating: Gating::Softmax,
+            router_bias: false,
+            choice_bias: false,
+            biases: false,
+            normalize,
+            scale: 1.0,
+        }
     }
 
     fn chosen(logits: &[f32], used: usize) -> Vec<usize> {
         let mut choices = vec![Choice { expert: 0, weight: 0.0 }; used];
-        choose(&spec(logits.len(), used, true), logits, &mut choices);
+        choose(&spec(logits.len(), used, true), logits, &[], &mut vec![0.0; logits.len()], &mut choices);
         choices.iter().map(|choice| choice.expert).collect()
     }
 
@@ -206,7 +235,7 @@ mod tests {
     fn a_row_keeps_its_nan() {
         for nan in [f32::NAN, -f32::NAN] {
             let mut choices = [Choice { expert: 0, weight: 0.0 }; 2];
-            choose(&spec(4, 2, true), &[1.0, 2.0, nan, 3.0], &mut choices);
+            choose(&spec(4, 2, true), &[1.0, 2.0, nan, 3.0], &[], &mut [0.0; 4], &mut choices);
             assert!(choices[0].expert == 2 && choices.iter().all(|choice| choice.weight.is_nan()), "{choices:?}");
         }
     }
@@ -217,7 +246,7 @@ mod tests {
         let all: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
         for (normalize, sum) in [(false, all), (true, f64::from(logits[2]).exp() + f64::from(logits[0]).exp())] {
             let mut choices = [Choice { expert: 0, weight: 0.0 }; 2];
-            choose(&ExpertSpec { scale: 2.5, ..spec(3, 2, normalize) }, &logits, &mut choices);
+            choose(&ExpertSpec { scale: 2.5, ..spec(3, 2, normalize) }, &logits, &[], &mut [0.0; 3], &mut choices);
             for (choice, expert) in choices.iter().zip([2, 0]) {
                 let expected = 2.5 * f64::from(logits[expert]).exp() / sum;
                 assert_eq!(choice.expert, expert);

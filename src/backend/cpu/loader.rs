@@ -140,13 +140,17 @@ impl CpuLoader {
 /// The stacks that experts are kept in: their router, as f32, then gate and up, and down, of each.
 fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart<'_>]) -> Result<()>) -> Result<()> {
     tensors.validate()?;
-    let part = |weight| LinearPart { weight, bias: None };
     let data = tensors.router_bytes()?;
-    f(&[part(TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router })])?;
+    let router = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
+    f(&[LinearPart { weight: router, bias: tensors.router_bias }])?;
     for expert in 0..tensors.spec.num {
-        let of_expert = |tensor| part(tensors.of_expert(tensor, expert));
-        f(&[of_expert(tensors.gate), of_expert(tensors.up)])?;
-        f(&[of_expert(tensors.down)])?;
+        let of_expert = |tensor| tensors.of_expert(tensor, expert);
+        let part = |weight, i: usize| LinearPart {
+            weight: of_expert(weight),
+            bias: tensors.biases.map(|biases| of_expert(biases[i])),
+        };
+        f(&[part(tensors.gate, 0), part(tensors.up, 1)])?;
+        f(&[part(tensors.down, 2)])?;
     }
     Ok(())
 }
@@ -203,7 +207,12 @@ impl Loader for CpuLoader {
             gate_up.push(first);
             down.push(second);
         }
-        Ok(Experts { spec: tensors.spec, router, gate_up, down })
+        let mut choice_bias = Vec::new();
+        if let Some(bias) = tensors.choice_bias {
+            choice_bias.resize(bias.cols, 0.0);
+            quant::dequantize(bias.ggml_type, bias.data, &mut choice_bias)?;
+        }
+        Ok(Experts { spec: tensors.spec, router, choice_bias, gate_up, down })
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Storage<f32>> {

@@ -1,23 +1,38 @@
-//! RMS norm. The sum of squares is taken in 4 × 16 partial sums and one fixed tree, on every instruction set.
+//! Norms of rows. Every sum is taken in 4 × 16 partial sums and one fixed tree, on every instruction set.
 
+use super::backend::CpuBackend;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd};
 use super::split::for_rows;
+use crate::backend::{Norm, NormKind};
 
-/// `out = x / rms(x) * weight`, rows of `weight.len()`.
-pub(super) fn rms_norm(pool: &ThreadPool, isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let cols = weight.len();
+/// `out = norm(x)`, or that added to `out`; rows as long as the norm's weights.
+pub(super) fn norm(pool: &ThreadPool, isa: Isa, x: &[f32], norm: Norm<'_, CpuBackend>, add: bool, out: &mut [f32]) {
+    let cols = norm.weight.len();
     for_rows(pool, out, cols, |first, out| {
-        let start = first * cols;
-        out.copy_from_slice(&x[start..start + out.len()]);
-        isa.run(NormRows { rows: out, weight, eps });
+        let x = &x[first * cols..][..out.len()];
+        isa.run(NormRows { x, norm, add, out });
     });
 }
 
-struct NormRows<'a> {
-    rows: &'a mut [f32],
-    weight: &'a [f32],
+/// The norm of columns `from..` of each row, in place.
+pub(super) fn norm_columns(
+    pool: &ThreadPool,
+    isa: Isa,
+    rows: &mut [f32],
+    cols: usize,
+    from: usize,
+    weight: &[f32],
     eps: f32,
+) {
+    for_rows(pool, rows, cols, |_, rows| isa.run(NormColumns { rows, cols, from, weight, eps }));
+}
+
+struct NormRows<'a> {
+    x: &'a [f32],
+    norm: Norm<'a, CpuBackend>,
+    add: bool,
+    out: &'a mut [f32],
 }
 
 impl Kernel for NormRows<'_> {
@@ -25,37 +40,92 @@ impl Kernel for NormRows<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        for row in self.rows.chunks_exact_mut(self.weight.len()) {
-            normalize(s, row, self.weight, self.eps);
+        let Norm { kind, weight, bias, eps } = self.norm;
+        let cols = weight.len();
+        for (x, out) in self.x.chunks_exact(cols).zip(self.out.chunks_exact_mut(cols)) {
+            let (mean, squares) = match kind {
+                NormKind::Rms => (0.0, sum_of_squares(s, x, 0.0)),
+                NormKind::Layer => {
+                    let mean = sum(s, x) / cols as f32;
+                    (mean, sum_of_squares(s, x, mean))
+                }
+            };
+            let scale = 1.0 / (squares / cols as f32 + eps).sqrt();
+            let values = x.iter().zip(weight.iter()).map(|(x, weight)| (x - mean) * scale * weight);
+            match (bias, self.add) {
+                (None, false) => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
+                (None, true) => out.iter_mut().zip(values).for_each(|(out, value)| *out += value),
+                (Some(bias), false) => {
+                    let values = values.zip(bias.iter()).map(|(value, bias)| value + bias);
+                    out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
+                }
+                (Some(bias), true) => {
+                    let values = values.zip(bias.iter()).map(|(value, bias)| value + bias);
+                    out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
+                }
+            }
         }
     }
 }
 
-/// One row in place; also the norm of a head of q or k.
+struct NormColumns<'a> {
+    rows: &'a mut [f32],
+    cols: usize,
+    from: usize,
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl Kernel for NormColumns<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for row in self.rows.chunks_exact_mut(self.cols) {
+            normalize(s, &mut row[self.from..][..self.weight.len()], self.weight, self.eps);
+        }
+    }
+}
+
+/// RMS norm of a row in place; also of a head of q or k.
 #[inline(always)]
 pub(super) fn normalize<S: Simd>(s: S, row: &mut [f32], weight: &[f32], eps: f32) {
-    let scale = 1.0 / (sum_of_squares(s, row) / row.len() as f32 + eps).sqrt();
+    let scale = 1.0 / (sum_of_squares(s, row, 0.0) / row.len() as f32 + eps).sqrt();
     for (x, weight) in row.iter_mut().zip(weight) {
         *x = *x * scale * weight;
     }
 }
 
 #[inline(always)]
-fn sum_of_squares<S: Simd>(s: S, row: &[f32]) -> f32 {
+fn sum<S: Simd>(s: S, row: &[f32]) -> f32 {
+    let mut sums = [s.splat(0.0); 4];
+    let (vectors, tail) = row.as_chunks::<LANES>();
+    for (i, x) in vectors.iter().enumerate() {
+        sums[i % 4] = s.add(sums[i % 4], s.load(x));
+    }
+    sums[1] = s.add(sums[1], s.load_partial(tail));
+    s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
+}
+
+/// Sum of `(x - mean)^2`.
+#[inline(always)]
+fn sum_of_squares<S: Simd>(s: S, row: &[f32], mean: f32) -> f32 {
+    let mean = s.splat(mean);
     let mut sums = [s.splat(0.0); 4];
     let (vectors, tail) = row.as_chunks::<LANES>();
     let (fours, rest) = vectors.as_chunks::<4>();
     for four in fours {
         for i in 0..4 {
-            let x = s.load(&four[i]);
+            let x = s.sub(s.load(&four[i]), mean);
             sums[i] = s.fma(x, x, sums[i]);
         }
     }
     for x in rest {
-        let x = s.load(x);
+        let x = s.sub(s.load(x), mean);
         sums[0] = s.fma(x, x, sums[0]);
     }
-    let x = s.load_partial(tail);
+    let there = ((1u32 << tail.len()) - 1) as u16;
+    let x = s.keep_lanes(s.sub(s.load_partial(tail), mean), there, 0.0);
     sums[1] = s.fma(x, x, sums[1]);
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }

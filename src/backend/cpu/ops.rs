@@ -9,8 +9,9 @@ use super::storage::Storage;
 use super::{activation, attention, norm, rope};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
-    Attention, Backend, BufferShape, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MemoryLedger,
-    MixExperts, NormRows, Ops, RopeAndStore, RopeAngles, RopeShape, RopeSpec, StepOps,
+    Activate, Attention, Backend, BufferShape, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear,
+    MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation,
+    ScaleLogits, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -107,8 +108,8 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn norm(&mut self, args: NormRows<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.cols();
-        let NormRows { x, norm, out, .. } = args;
-        norm::rms_norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm.weight, norm.eps, &mut out[..n]);
+        let NormRows { x, norm, out, add, .. } = args;
+        norm::norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm, add, &mut out[..n]);
         Ok(())
     }
 
@@ -126,6 +127,21 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let GatedActivation { gate_up, activation, rows, cols, out } = args;
         let (gate_up, out) = (&gate_up[..rows * 2 * cols], &mut out[..rows * cols]);
         activation::gated(&self.cpu.pool, self.cpu.isa, gate_up, activation, cols, out);
+        Ok(())
+    }
+
+    fn activation(&mut self, args: Activate<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let Activate { x, activation, rows, cols, out } = args;
+        let (x, out) = (&x[..rows * cols], &mut out[..rows * cols]);
+        activation::plain(&self.cpu.pool, self.cpu.isa, x, activation, cols, out);
+        Ok(())
+    }
+
+    fn scale_logits(&mut self, args: ScaleLogits<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let ScaleLogits { logits, rows, cols, scale, softcap } = args;
+        activation::scale_logits(&self.cpu.pool, self.cpu.isa, &mut logits[..rows * cols], cols, scale, softcap);
         Ok(())
     }
 
@@ -152,9 +168,17 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let RopeAndStore { qkv, layout, rotation, group, kv } = args;
         let slots = &self.tables(group)?.slot_mapping;
         kv.check_slots(slots)?;
-        let rows = rope::RopeAndStore { layout, rotation, slots };
         let qkv = &mut qkv[..tokens * layout.cols()];
         let (pool, isa) = (&self.cpu.pool, self.cpu.isa);
+        let rotation = match rotation.norms {
+            Some(QkNorms { q, k, eps, .. }) if rotation.norms.is_some_and(|norms| norms.is_of_rows(layout)) => {
+                norm::norm_columns(pool, isa, qkv, layout.cols(), 0, q, eps);
+                norm::norm_columns(pool, isa, qkv, layout.cols(), layout.q_cols(), k, eps);
+                Rotation { norms: None, ..rotation }
+            }
+            _ => rotation,
+        };
+        let rows = rope::RopeAndStore { layout, rotation, positions: &self.batch.positions, slots };
         match &mut kv.pool {
             KvPool::F16(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
             KvPool::F32(pages) => rows.run_on(pool, isa, qkv, &pages.writer()),
@@ -166,15 +190,16 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let tokens = self.num_tokens();
         args.validate(tokens)?;
         self.tables(args.group)?;
-        let Attention { qkv, layout, scoring, group, kv, out } = args;
+        let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
+        let sinks = sinks.map(|sinks| &**sinks);
         let (qkv, out, batch) = (&qkv[..tokens * layout.cols()], &mut out[..tokens * layout.q_cols()], self.batch);
         let CpuBackend { pool, isa, units, .. } = &mut *self.cpu;
         match &kv.pool {
             KvPool::F16(kv) => {
-                attention::Attention { qkv, layout, scoring, batch, group, kv }.run_on(pool, *isa, units, out)
+                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
             KvPool::F32(kv) => {
-                attention::Attention { qkv, layout, scoring, batch, group, kv }.run_on(pool, *isa, units, out)
+                attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
         }
     }

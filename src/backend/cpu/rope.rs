@@ -1,4 +1,4 @@
-//! Rotary embedding, with the norms of q and k before it and the KV store behind it.
+//! Rotary embedding, with the norms of heads of q and k before or after it and the KV store behind it.
 
 use super::backend::CpuBackend;
 use super::kv::{KvElement, KvWriter};
@@ -6,7 +6,7 @@ use super::norm::normalize;
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;
-use crate::backend::{Norm, QkNorms, QkvLayout, RopeKind, RopeShape, RopeSpec, Rotation};
+use crate::backend::{QkNorms, QkvLayout, RopeKind, RopeShape, RopeSpec, Rotation};
 
 /// `out[i] = [cos; num_pairs] ++ [sin; num_pairs]` of `position * inv_freq`, times the magnitude.
 ///
@@ -29,6 +29,8 @@ pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out:
 pub(super) struct RopeAndStore<'a> {
     pub(super) layout: QkvLayout,
     pub(super) rotation: Rotation<'a, CpuBackend>,
+    /// `[n]`.
+    pub(super) positions: &'a [u32],
     /// `[n]`, checked to be in the pool.
     pub(super) slots: &'a [u32],
 }
@@ -55,7 +57,7 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
         let RopeAndStore { layout, rotation, .. } = self.args;
         let num_pairs = rotation.rope.num_pairs();
         let [q_norm, k_norm] = match rotation.norms {
-            Some(QkNorms { q, k, eps }) => [Some(Norm { weight: q, eps }), Some(Norm { weight: k, eps })],
+            Some(QkNorms { q, k, eps, after_rope }) => [q, k].map(|weight| Some(HeadNorm { weight, eps, after_rope })),
             None => [None; 2],
         };
         for (i, row) in self.rows.chunks_exact_mut(layout.cols()).enumerate() {
@@ -65,18 +67,30 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
             let (k, v) = kv.split_at_mut(layout.kv_cols());
             self.args.rotate_heads(s, q, q_norm, angles);
             self.args.rotate_heads(s, k, k_norm, angles);
+            if let Some(temperature) = rotation.temperature {
+                let factor = temperature.at(self.args.positions[index]);
+                q.iter_mut().for_each(|q| *q *= factor);
+            }
             self.kv.store(s, self.args.slots[index], k, v);
         }
     }
 }
 
+/// RMS norm of a head.
+#[derive(Clone, Copy)]
+struct HeadNorm<'a> {
+    weight: &'a [f32],
+    eps: f32,
+    after_rope: bool,
+}
+
 impl RopeAndStore<'_> {
     #[inline(always)]
-    fn rotate_heads<S: Simd>(&self, s: S, heads: &mut [f32], norm: Option<Norm<'_, CpuBackend>>, angles: &[f32]) {
+    fn rotate_heads<S: Simd>(&self, s: S, heads: &mut [f32], norm: Option<HeadNorm<'_>>, angles: &[f32]) {
         let rope = self.rotation.rope;
         let (cos, sin) = angles.split_at(rope.num_pairs());
         for head in heads.chunks_exact_mut(self.layout.head_dim) {
-            if let Some(Norm { weight, eps }) = norm {
+            if let Some(HeadNorm { weight, eps, after_rope: false }) = norm {
                 normalize(s, head, weight, eps);
             }
             let rotated = &mut head[..2 * rope.num_pairs()];
@@ -93,6 +107,9 @@ impl RopeAndStore<'_> {
                         (*a, *b) = (a.mul_add(*cos, -(*b * sin)), a.mul_add(*sin, *b * cos));
                     }
                 }
+            }
+            if let Some(HeadNorm { weight, eps, after_rope: true }) = norm {
+                normalize(s, head, weight, eps);
             }
         }
     }

@@ -141,7 +141,7 @@ fn arguments_that_contradict_each_other_are_refused() {
 fn attention(rig: &mut AttentionRig<CpuLoader>, batch: &Batch, group: usize) -> crate::Result<()> {
     let AttentionRig { backend, qkv, kv, out, .. } = rig;
     backend.step(batch, &mut |step: &mut CpuStep<'_>| {
-        step.attention(Attention { qkv, layout: LAYOUT, scoring: SCORING, group, kv, out })
+        step.attention(Attention { qkv, layout: LAYOUT, scoring: SCORING, sinks: None, group, kv, out })
     })
 }
 
@@ -212,8 +212,9 @@ fn buffers_too_small_are_errors() {
     let weight = vector(&mut loader, &[1.0; 10]).unwrap();
     let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
     let mut backend = loader.finish().unwrap();
-    let norm = Norm { weight: &weight, eps: 1e-5 };
-    let mut norm = |rows| within(&mut backend, rows, |step| step.norm(NormRows { x: &x, norm, rows, out: &mut out }));
+    let norm = Norm::rms(&weight, 1e-5);
+    let mut norm =
+        |rows| within(&mut backend, rows, |step| step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false }));
     norm(3).unwrap();
     assert!(matches!(norm(4), Err(Error::Internal { .. })));
     assert!(backend.to_host(&out, usize::MAX, 10).is_err());

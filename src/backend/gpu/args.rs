@@ -2,6 +2,7 @@
 //! compiler's.
 
 use super::{DevicePtr, KernelArgs};
+use crate::backend::{Activation, Gating, NormKind};
 
 /// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,6 +13,59 @@ pub enum Format {
     Bf16 = 2,
     F16Tiled = 3,
     Bf16Tiled = 4,
+}
+
+/// What a feed-forward makes of a gate; `Activation` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ActivationCode {
+    Silu = 0,
+    Gelu = 1,
+    ClampedSwiglu = 2,
+}
+
+impl From<Activation> for ActivationCode {
+    fn from(activation: Activation) -> Self {
+        match activation {
+            Activation::Silu => Self::Silu,
+            Activation::Gelu => Self::Gelu,
+            Activation::ClampedSwiglu => Self::ClampedSwiglu,
+        }
+    }
+}
+
+/// What a norm divides a row by; `NormKind` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum NormCode {
+    Rms = 0,
+    Layer = 1,
+}
+
+impl From<NormKind> for NormCode {
+    fn from(kind: NormKind) -> Self {
+        match kind {
+            NormKind::Rms => Self::Rms,
+            NormKind::Layer => Self::Layer,
+        }
+    }
+}
+
+/// How logits become weights of experts; `Gating` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GatingCode {
+    Softmax = 0,
+    Sigmoid = 1,
+}
+
+impl From<Gating> for GatingCode {
+    fn from(gating: Gating) -> Self {
+        match gating {
+            Gating::Softmax => Self::Softmax,
+            Gating::Sigmoid => Self::Sigmoid,
+        }
+    }
 }
 
 /// Declares the numbers that kernels and launches have in common, and for the test their names in `args.h`.
@@ -50,6 +104,9 @@ constants! {
     MATMUL_TILES_N64 = 8;
     /// Columns of a block of `gated_activation`.
     GATED_COLS = 2048;
+    /// Columns of a block of `activation`, and of `scale_logits`.
+    ACTIVATION_COLS = 1024;
+    SCALE_COLS = 1024;
     /// What the routing kernel takes.
     MAX_EXPERTS = 512;
     MAX_USED_EXPERTS = 32;
@@ -68,6 +125,10 @@ constants! {
 
 /// `LinearFlags`: add to the output instead of writing it.
 pub const LINEAR_ADD: u32 = 1;
+
+/// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE.
+pub const ROTATION_NEOX: u32 = 1;
+pub const ROTATION_NORMS_LAST: u32 = 2;
 
 /// A slot that stores nothing: padding of a recorded step.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -93,6 +154,9 @@ numbers! {
     f32: value => value,
     DevicePtr: pointer => pointer.0,
     Format: format => (format as u32),
+    ActivationCode: activation => (activation as u32),
+    NormCode: kind => (kind as u32),
+    GatingCode: gating => (gating as u32),
 }
 
 /// Declares the structs, and for the test their names, sizes and the offset of each field.
@@ -135,6 +199,7 @@ kernel_args! {
         x: DevicePtr,
         norm: DevicePtr,
         bias: DevicePtr,
+        bias_up: DevicePtr,
         out: DevicePtr,
         experts: DevicePtr,
         expert_bytes: u64,
@@ -144,6 +209,7 @@ kernel_args! {
         x_stride: u32,
         out_stride: u32,
         flags: u32,
+        activation: ActivationCode,
         grid_x: u32,
         eps: f32,
         share: u32,
@@ -168,24 +234,41 @@ kernel_args! {
     PrepareArgs {
         x: DevicePtr,
         norm: DevicePtr,
+        bias: DevicePtr,
         out: DevicePtr,
         places: DevicePtr,
         rows: u32,
         cols: u32,
+        x_stride: u32,
+        out_stride: u32,
         format_in: Format,
         format_out: Format,
+        kind: NormCode,
+        flags: u32,
         eps: f32,
         share: u32,
     }
-    GatedArgs { gate_up: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format, format_out: Format }
+    GatedArgs {
+        gate_up: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        cols: u32,
+        format_in: Format,
+        format_out: Format,
+        activation: ActivationCode,
+    }
+    ActivationArgs { x: DevicePtr, out: DevicePtr, cols: u32, format_out: Format, activation: ActivationCode }
+    ScaleLogitsArgs { logits: DevicePtr, cols: u32, scale: f32, softcap: f32 }
     GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
     ChooseExpertsArgs {
         logits: DevicePtr,
+        bias: DevicePtr,
         experts: DevicePtr,
         weights: DevicePtr,
         rows: u32,
         num: u32,
         used: u32,
+        gating: GatingCode,
         normalize: u32,
         scale: f32,
     }
@@ -214,12 +297,21 @@ kernel_args! {
         num_pairs: u32,
         magnitude: f32,
     }
-    RopeStoreArgs {
-        qkv: DevicePtr,
+    RotationArgs {
+        slot_mapping: DevicePtr,
         q_norm: DevicePtr,
         k_norm: DevicePtr,
         angles: DevicePtr,
-        slot_mapping: DevicePtr,
+        positions: DevicePtr,
+        num_pairs: u32,
+        flags: u32,
+        eps: f32,
+        temperature: f32,
+        temperature_context: u32,
+    }
+    RopeStoreArgs {
+        rotation: RotationArgs,
+        qkv: DevicePtr,
         k_cache: DevicePtr,
         v_cache: DevicePtr,
         rows: u32,
@@ -227,11 +319,9 @@ kernel_args! {
         num_kv_heads: u32,
         head_dim: u32,
         block_size: u32,
-        num_pairs: u32,
-        neox: u32,
-        eps: f32,
     }
     AttentionArgs {
+        rotation: RotationArgs,
         qkv: DevicePtr,
         k_cache: DevicePtr,
         v_cache: DevicePtr,
@@ -244,13 +334,6 @@ kernel_args! {
         block_start: DevicePtr,
         block_tables: DevicePtr,
         sinks: DevicePtr,
-        slot_mapping: DevicePtr,
-        q_norm: DevicePtr,
-        k_norm: DevicePtr,
-        angles: DevicePtr,
-        num_pairs: u32,
-        neox: u32,
-        eps: f32,
         num_heads: u32,
         num_kv_heads: u32,
         head_dim: u32,

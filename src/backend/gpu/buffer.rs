@@ -104,9 +104,21 @@ pub struct Matrix {
     pub(super) cols: usize,
     /// Runs of outputs whose tiles are of one type and follow each other.
     pub(super) segments: Vec<Segment>,
-    /// The tiles of up, where the stack is a gated feed-forward's gate and up: two parts of one type and shape, without
-    /// bias.
-    pub(super) up: Option<DevicePtr>,
+}
+
+impl Matrix {
+    /// Of the stack of a feed-forward's gate and up, each of which is half of the outputs: both as segments, where they
+    /// are of one type and each begins with a tile.
+    pub(super) fn gate_and_up(&self) -> Option<[Segment; 2]> {
+        let half = self.rows / 2;
+        match self.segments[..] {
+            [segment] if half.is_multiple_of(TILE_ROWS) => {
+                Some([Segment { rows: half, dense: None, ..segment }, segment.rows_from(half, self.cols)])
+            }
+            [gate, up] if gate.ty == up.ty && gate.rows == up.rows => Some([gate, up]),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -142,6 +154,8 @@ pub struct Experts {
     pub(super) spec: ExpertSpec,
     /// F32, whatever it is in the file.
     pub(super) router: Matrix,
+    /// Of the choice, f32 for each expert; null where there is none.
+    pub(super) choice_bias: DevicePtr,
     pub(super) gate: ExpertMatrix,
     pub(super) up: ExpertMatrix,
     pub(super) down: ExpertMatrix,
@@ -164,6 +178,8 @@ pub(super) struct ExpertMatrix {
     pub rows: usize,
     pub cols: usize,
     pub tiles: DevicePtr,
+    /// f32, `rows` for each expert; null where there is none.
+    pub bias: DevicePtr,
 }
 
 impl ExpertMatrix {
@@ -190,7 +206,7 @@ pub struct ExpertWork {
     pub(super) run_experts: DevicePtr,
 }
 
-/// Norm weights, f32.
+/// Weights or biases of norms, or sinks, f32.
 #[derive(Debug)]
 pub struct Vector {
     pub(super) ptr: DevicePtr,
@@ -198,14 +214,14 @@ pub struct Vector {
 }
 
 impl Vector {
-    /// The address, for a norm of `len` elements.
+    /// The address, for a use of `len` elements.
     ///
     /// # Errors
     /// `Error::Internal` if the vector has another length.
     pub(super) fn read(&self, len: usize) -> Result<DevicePtr> {
         match self.len == len {
             true => Ok(self.ptr),
-            false => Err(Error::internal(format!("a norm of {} elements for {len}", self.len))),
+            false => Err(Error::internal(format!("a vector of {} elements for {len}", self.len))),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::launcher::Launcher;
 use super::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use super::select;
 use super::self_test::Sample;
-use super::stacks::{Layout, device_type};
+use super::stacks::{Layout, device_type, values_bytes};
 use super::step::StepInputs;
 use super::tuning::Tuning;
 use super::upload::Uploader;
@@ -194,6 +194,15 @@ impl GpuLoader {
         self.uploader(bytes.len(), 0)?.bytes(&bytes, out)
     }
 
+    /// All numbers of a tensor, as f32.
+    fn upload_values(&mut self, tensor: &TensorView<'_>) -> Result<DevicePtr> {
+        let mut values = vec![0.0; tensor.rows * tensor.cols];
+        quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
+        let ptr = self.weights(values_bytes(tensor))?;
+        self.upload_floats(&values, ptr)?;
+        Ok(ptr)
+    }
+
     /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
     fn sample_pair(&mut self, parts: &[LinearPart<'_>], starts: &[DevicePtr], pair: [Segment; 2]) {
         let types = pair.map(|segment| segment.ty);
@@ -319,17 +328,7 @@ impl Loader for GpuLoader {
         if let [first, second] = segments[..] {
             self.sample_pair(parts, &starts, [first, second]);
         }
-        let up = match (parts, &starts[..]) {
-            ([gate, up], &[_, tiles])
-                if bias.is_none()
-                    && gate.weight.rows == up.weight.rows
-                    && device_type(gate.weight.ggml_type) == device_type(up.weight.ggml_type) =>
-            {
-                Some(tiles)
-            }
-            _ => None,
-        };
-        Ok(Matrix { rows, cols, segments, up })
+        Ok(Matrix { rows, cols, segments })
     }
 
     fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
@@ -345,12 +344,7 @@ impl Loader for GpuLoader {
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
-        let len = tensor.rows * tensor.cols;
-        let mut values = vec![0.0; len];
-        quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
-        let ptr = self.weights(aligned(4 * len as u64))?;
-        self.upload_floats(&values, ptr)?;
-        Ok(Vector { ptr, len })
+        Ok(Vector { ptr: self.upload_values(&tensor)?, len: tensor.rows * tensor.cols })
     }
 
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<Rope> {

@@ -34,7 +34,7 @@ struct Slice {
 impl Sample {
     /// Each tensor with its type on the device and where it is there.
     pub fn new(parts: &[(&TensorView<'_>, KernelType, DevicePtr)]) -> Self {
-        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new(), up: None };
+        let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new() };
         let mut slices = Vec::new();
         for &(weight, ty, tiles) in parts {
             let rows = weight.rows.min(TILE_ROWS);

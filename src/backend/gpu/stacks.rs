@@ -13,6 +13,11 @@ pub fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
 }
 
+/// Bytes of all numbers of a tensor as f32, with the gap behind them.
+pub fn values_bytes(tensor: &TensorView<'_>) -> u64 {
+    aligned(4 * (tensor.rows * tensor.cols) as u64)
+}
+
 /// Bytes of a tensor on the device.
 pub fn part_bytes(weight: &TensorView<'_>) -> u64 {
     aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))

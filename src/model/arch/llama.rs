@@ -4,15 +4,17 @@
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, ModelSpec, Presence};
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Presence};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_shared_experts()?;
     let mut model = keys.model()?;
     for layer in 0..keys.layers()? {
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
             output_bias: Presence::Optional,
-            ..keys.attention(&mut model, layer, RopeKind::Norm)?
+            ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?
         };
         let ffn = match keys.opt_u32("expert_count")?.filter(|&count| count > 0) {
             None => keys.dense(layer, Activation::Silu)?,
@@ -22,10 +24,10 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
                     Some(size) => size,
                     None => keys.size_of(layer, "feed_forward_length")?,
                 };
-                Ffn::Experts(keys.experts(&model, size, Activation::Silu)?)
+                Ffn::Experts { experts: keys.experts(&model, size, Activation::Silu)?, shared: None }
             }
         };
-        model.layers.push(LayerSpec { mixer: Mixer::Attention(attention), ffn });
+        model.layers.push(LayerSpec::new(attention, ffn));
     }
     Ok(model)
 }

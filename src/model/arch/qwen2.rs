@@ -3,16 +3,19 @@
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
-use crate::model::spec::{AttentionSpec, LayerSpec, Mixer, ModelSpec, Presence};
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, Presence};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
     for layer in 0..keys.layers()? {
-        let attention =
-            AttentionSpec { qkv_bias: Presence::Required, ..keys.attention(&mut model, layer, RopeKind::Neox)? };
+        let attention = AttentionSpec {
+            qkv_bias: Presence::Required,
+            ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?
+        };
         let ffn = keys.dense(layer, Activation::Silu)?;
-        model.layers.push(LayerSpec { mixer: Mixer::Attention(attention), ffn });
+        model.layers.push(LayerSpec::new(attention, ffn));
     }
     Ok(model)
 }

@@ -3,14 +3,17 @@
 use crate::Result;
 use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
-use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, Mixer, ModelSpec};
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, QkNorm};
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_shared_experts()?;
     let mut model = keys.model()?;
     for layer in 0..keys.layers()? {
-        let attention = AttentionSpec { qk_norm: true, ..keys.attention(&mut model, layer, RopeKind::Neox)? };
+        let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?;
+        let attention = AttentionSpec { qk_norm: Some(QkNorm::Heads), ..attention };
         let experts = keys.experts(&model, keys.size("expert_feed_forward_length")?, Activation::Silu)?;
-        model.layers.push(LayerSpec { mixer: Mixer::Attention(attention), ffn: Ffn::Experts(experts) });
+        model.layers.push(LayerSpec::new(attention, Ffn::Experts { experts, shared: None }));
     }
     Ok(model)
 }

@@ -104,11 +104,11 @@ fn arrays_that_are_not_of_the_layers_are_errors() {
     ];
     for (key, value, problem) in cases {
         let file = changed(&[(key, value)], |_| (0, 0));
-        let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap()).unwrap_err().to_string();
+        let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(problem), "{error}");
     }
     // The same value for each is the one of all.
     let same = changed(&[("llama.attention.head_count", per_layer([4, 4]))], |_| (0, 0));
-    let spec = ModelSpec::from_gguf(&GgufFile::open(&same.0).unwrap()).unwrap();
+    let spec = ModelSpec::from_gguf(&GgufFile::open(&same.0).unwrap(), None).unwrap();
     assert_eq!(spec.kv_groups.len(), 1);
 }

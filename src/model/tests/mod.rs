@@ -47,7 +47,7 @@ fn try_load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Result<
 
 fn try_load_file<L: Loader>(mut loader: L, file: &TempFile, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = ModelSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
@@ -101,7 +101,7 @@ impl<B: Backend> Model<B> {
 fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = ModelSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let room = loader.room_beside(tensors.uploads()).unwrap();
@@ -150,7 +150,7 @@ fn the_budget_is_what_is_taken() {
 fn weights_that_do_not_fit_are_refused() {
     let file = testdata::file("quant_models/Q4_0.gguf");
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = ModelSpec::from_gguf(&gguf).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let weights = load("quant_models/Q4_0.gguf").backend.memory().weights;
     let room = |kilobytes: u64| {

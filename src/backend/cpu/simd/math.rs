@@ -36,6 +36,28 @@ pub(crate) fn silu<S: Simd>(s: S, x: S::V) -> S::V {
     s.div(x, s.add(s.splat(1.0), e))
 }
 
+/// `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, as `x / (1 + e^-2z)` of the same `z`.
+#[inline(always)]
+pub(crate) fn gelu<S: Simd>(s: S, x: S::V) -> S::V {
+    const CUBIC: f32 = 0.044_715;
+    const MINUS_TWICE_ROOT: f32 = -1.595_769_2;
+    let z = s.mul(x, s.fma(s.mul(x, x), s.splat(CUBIC), s.splat(1.0)));
+    let e = exp(s, s.mul(z, s.splat(MINUS_TWICE_ROOT)));
+    s.div(x, s.add(s.splat(1.0), e))
+}
+
+/// gpt-oss: `(clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g)` with `g = min(gate, 7)`.
+#[inline(always)]
+pub(crate) fn clamped_swiglu<S: Simd>(s: S, gate: S::V, up: S::V) -> S::V {
+    const LIMIT: f32 = 7.0;
+    const SLOPE: f32 = 1.702;
+    // `max` and `min` give their second argument for NaN, so that it comes through.
+    let gate = s.min(s.splat(LIMIT), gate);
+    let up = s.min(s.splat(LIMIT), s.max(s.splat(-LIMIT), up));
+    let e = exp(s, s.mul(gate, s.splat(-SLOPE)));
+    s.div(s.mul(s.add(up, s.splat(1.0)), gate), s.add(s.splat(1.0), e))
+}
+
 /// `tanh x = 1 - 2 / (e^2x + 1)`. Absolute error below 3e-7.
 #[inline(always)]
 pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {

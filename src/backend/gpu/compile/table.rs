@@ -49,8 +49,10 @@ macro_rules! with_kernels {
                 LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of recorded steps";
             }
             "rows.hip" Always Plainly {
-                PREPARE: PrepareArgs, Once, One(512), "RMSNorm";
+                PREPARE: PrepareArgs, Once, One(512), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
+                ACTIVATION: ActivationArgs, Once, One(256), "activation";
+                SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
                 COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
             }

@@ -3,7 +3,7 @@
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
-use crate::backend::gpu::stacks::{device_type, part_bytes};
+use crate::backend::gpu::stacks::{device_type, part_bytes, values_bytes};
 use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
 use crate::{Error, Result};
@@ -17,7 +17,7 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
             aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
         }
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
-        Upload::Vector(tensor) => aligned(4 * (tensor.rows * tensor.cols) as u64),
+        Upload::Vector(tensor) => values_bytes(tensor),
         Upload::Rope(spec) => rope_bytes(spec),
     }
 }

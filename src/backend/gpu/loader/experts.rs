@@ -4,7 +4,7 @@ use super::{GpuLoader, aligned};
 use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
-use crate::backend::gpu::stacks::device_type;
+use crate::backend::gpu::stacks::{device_type, values_bytes};
 use crate::backend::gpu::{DevicePtr, EXPERT_RUNS, KernelType};
 use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
@@ -20,7 +20,9 @@ fn tensor_bytes(tensor: &TensorView<'_>, num: usize) -> u64 {
 pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
     let router = KernelType::F32.matrix_bytes(tensors.router.rows, tensors.router.cols);
     let experts = [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| tensor_bytes(tensor, tensors.spec.num));
-    aligned(router) + experts.iter().sum::<u64>()
+    let biases = [tensors.router_bias, tensors.choice_bias].into_iter().flatten();
+    let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
+    aligned(router) + experts.iter().sum::<u64>() + biases.sum::<u64>()
 }
 
 /// On the device, those of experts and routers among the uploads.
@@ -93,14 +95,22 @@ impl GpuLoader {
         let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
         let ty = self.upload_tiles(&view, tiles, progress)?;
-        let segment = Segment { ty, first_row: 0, rows: num, tiles, bias: DevicePtr::NULL, dense: None };
+        let bias = self.optional_values(tensors.router_bias)?;
+        let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
+        let [gate_bias, up_bias, down_bias] = tensors.biases.map_or([None; 3], |biases| biases.map(Some));
         Ok(Experts {
             spec: tensors.spec,
-            router: Matrix { rows: num, cols: hidden_size, segments: vec![segment], up: None },
-            gate: self.expert_matrix(tensors, tensors.gate, progress)?,
-            up: self.expert_matrix(tensors, tensors.up, progress)?,
-            down: self.expert_matrix(tensors, tensors.down, progress)?,
+            router: Matrix { rows: num, cols: hidden_size, segments: vec![segment] },
+            choice_bias: self.optional_values(tensors.choice_bias)?,
+            gate: self.expert_matrix(tensors, tensors.gate, gate_bias, progress)?,
+            up: self.expert_matrix(tensors, tensors.up, up_bias, progress)?,
+            down: self.expert_matrix(tensors, tensors.down, down_bias, progress)?,
         })
+    }
+
+    /// Null for a tensor that is not there.
+    fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<DevicePtr> {
+        tensor.map_or(Ok(DevicePtr::NULL), |tensor| self.upload_values(&tensor))
     }
 
     /// One of gate, up and down of all experts.
@@ -108,12 +118,13 @@ impl GpuLoader {
         &mut self,
         tensors: &ExpertTensors<'_>,
         tensor: TensorView<'_>,
+        bias: Option<TensorView<'_>>,
         progress: &mut Progress<'_>,
     ) -> Result<ExpertMatrix> {
         let num = tensors.spec.num;
         let tiles = self.weights(tensor_bytes(&tensor, num))?;
         let (ty, rows, cols) = (device_type(tensor.ggml_type), tensor.rows / num, tensor.cols);
-        let matrix = ExpertMatrix { ty, rows, cols, tiles };
+        let matrix = ExpertMatrix { ty, rows, cols, tiles, bias: self.optional_values(bias)? };
         for expert in 0..num {
             let part = tensors.of_expert(tensor, expert);
             self.upload_part(&part, tiles.offset(expert as u64 * matrix.expert_bytes()), progress)?;

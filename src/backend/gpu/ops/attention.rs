@@ -1,12 +1,14 @@
 //! RoPE, the cache, and attention over it.
 
 use super::GpuStep;
+use super::rows::Prepared;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, RopeAnglesArgs, RopeStoreArgs,
+    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORMS_LAST, RopeAnglesArgs,
+    RopeStoreArgs, RotationArgs,
 };
-use crate::backend::gpu::buffer::count;
+use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::kernel::{
     ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject,
@@ -14,58 +16,85 @@ use crate::backend::gpu::kernel::{
 };
 use crate::backend::gpu::plans::DecodePlan;
 use crate::backend::{
-    Attention, CopyBlocks, KvLayerSpec, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, Rotation,
+    Attention, CopyBlocks, KvLayerSpec, Norm, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
+    Rotation,
 };
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
-/// A `Rotation` as kernels take it.
-struct RotationArgs {
-    /// Where K and V go; null where nothing is rotated.
-    slot_mapping: DevicePtr,
-    q_norm: DevicePtr,
-    k_norm: DevicePtr,
-    angles: DevicePtr,
-    num_pairs: u32,
-    neox: u32,
-    eps: f32,
+/// No rotation: q, k and v are rotated and stored already.
+const ROTATED: RotationArgs = RotationArgs {
+    slot_mapping: DevicePtr::NULL,
+    q_norm: DevicePtr::NULL,
+    k_norm: DevicePtr::NULL,
+    angles: DevicePtr::NULL,
+    positions: DevicePtr::NULL,
+    num_pairs: 0,
+    flags: 0,
+    eps: 0.0,
+    temperature: 0.0,
+    temperature_context: 0,
+};
+
+/// Checks where the step's K and V go, and gives what rotates its rows. Norms of all heads of a row at once are done
+/// here, in place.
+fn rotation_args(
+    step: &mut GpuStep<'_>,
+    qkv: &mut Buffer,
+    rotation: Rotation<'_, GpuBackend>,
+    layout: QkvLayout,
+    group: usize,
+    spec: KvLayerSpec,
+) -> Result<RotationArgs> {
+    let Rotation { norms, rope, angles, temperature } = rotation;
+    step.inputs.check(step.batch, Check::Slots { group, spec })?;
+    let of_rows = norms.filter(|norms| norms.is_of_rows(layout));
+    if let Some(norms) = of_rows {
+        norm_rows(step, qkv, norms, layout)?;
+    }
+    let of_heads = norms.filter(|_| of_rows.is_none());
+    let neox = if rope.kind == RopeKind::Neox { ROTATION_NEOX } else { 0 };
+    let norms_last = if of_heads.is_some_and(|norms| norms.after_rope) { ROTATION_NORMS_LAST } else { 0 };
+    Ok(RotationArgs {
+        slot_mapping: step.inputs.slots(group),
+        q_norm: of_heads.map_or(Ok(DevicePtr::NULL), |norms| norms.q.read(layout.head_dim))?,
+        k_norm: of_heads.map_or(Ok(DevicePtr::NULL), |norms| norms.k.read(layout.head_dim))?,
+        angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?,
+        positions: step.inputs.positions(),
+        num_pairs: count(rope.num_pairs)?,
+        flags: neox | norms_last,
+        eps: of_heads.map_or(0.0, |norms| norms.eps),
+        temperature: temperature.map_or(0.0, |temperature| temperature.scale),
+        temperature_context: temperature.map_or(1, |temperature| temperature.context),
+    })
 }
 
-impl RotationArgs {
-    const NONE: Self = Self {
-        slot_mapping: DevicePtr::NULL,
-        q_norm: DevicePtr::NULL,
-        k_norm: DevicePtr::NULL,
-        angles: DevicePtr::NULL,
-        num_pairs: 0,
-        neox: 0,
-        eps: 0.0,
-    };
-
-    /// Checks where the step's K and V go, and gives what rotates its rows.
-    fn new(
-        step: &mut GpuStep<'_>,
-        rotation: Rotation<'_, GpuBackend>,
-        layout: QkvLayout,
-        group: usize,
-        spec: KvLayerSpec,
-    ) -> Result<Self> {
-        let Rotation { norms, rope, angles } = rotation;
-        step.inputs.check(step.batch, Check::Slots { group, spec })?;
-        let (q_norm, k_norm, eps) = match norms {
-            Some(QkNorms { q, k, eps }) => (q.read(layout.head_dim)?, k.read(layout.head_dim)?, eps),
-            None => (DevicePtr::NULL, DevicePtr::NULL, 0.0),
+/// Norms of all heads of q, and of all heads of k.
+fn norm_rows(
+    step: &mut GpuStep<'_>,
+    qkv: &mut Buffer,
+    norms: QkNorms<'_, GpuBackend>,
+    layout: QkvLayout,
+) -> Result<()> {
+    let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
+    for (weight, first, cols) in [(norms.q, 0, layout.q_cols()), (norms.k, layout.q_cols(), layout.kv_cols())] {
+        let at = start.offset(4 * first as u64);
+        let rows = Prepared {
+            x: at,
+            out: at,
+            rows: step.tokens,
+            cols,
+            x_stride: layout.cols(),
+            out_stride: layout.cols(),
+            format_in: Format::F32,
+            format_out: Format::F32,
+            flags: 0,
+            places: DevicePtr::NULL,
+            share: 1,
         };
-        Ok(Self {
-            slot_mapping: step.inputs.slots(group),
-            q_norm,
-            k_norm,
-            angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?,
-            num_pairs: count(rope.num_pairs)?,
-            neox: u32::from(rope.kind == RopeKind::Neox),
-            eps,
-        })
+        step.compute.launcher.launch_prepare(&rows, Some(Norm::rms(weight, norms.eps)))?;
     }
+    Ok(())
 }
 
 pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBackend>) -> Result<()> {
@@ -91,14 +120,9 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
 pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, GpuBackend>) -> Result<()> {
     let RopeAndStore { qkv, layout, rotation, group, kv } = args;
     let rows = step.tokens;
-    let RotationArgs { slot_mapping, q_norm, k_norm, angles, num_pairs, neox, eps } =
-        RotationArgs::new(step, rotation, layout, group, kv.spec)?;
     let args = RopeStoreArgs {
+        rotation: rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
         qkv: qkv.read_f32("qkv", rows, layout.cols())?,
-        q_norm,
-        k_norm,
-        angles,
-        slot_mapping,
         k_cache: kv.k,
         v_cache: kv.v,
         rows: count(rows)?,
@@ -106,9 +130,6 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
         num_kv_heads: count(layout.num_kv_heads)?,
         head_dim: count(layout.head_dim)?,
         block_size: count(kv.spec.block_size)?,
-        num_pairs,
-        neox,
-        eps,
     };
     if rows == 0 {
         return Ok(());
@@ -127,30 +148,26 @@ fn rotates_in_attention(step: &GpuStep<'_>) -> bool {
 }
 
 pub(super) fn rope_attention(step: &mut GpuStep<'_>, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
-    let RopeAttention { qkv, layout, rotation, scoring, group, kv, out } = args;
-    if rotates_in_attention(step) {
-        return attend(step, Attention { qkv, layout, scoring, group, kv, out }, Some(rotation));
-    }
-    rope_and_store_kv(step, RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
-    attend(step, Attention { qkv, layout, scoring, group, kv, out }, None)
+    let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
+    let rotation = match rotates_in_attention(step) {
+        true => rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
+        false => {
+            rope_and_store_kv(step, RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
+            ROTATED
+        }
+    };
+    attend(step, Attention { qkv, layout, scoring, sinks, group, kv, out }, rotation)
 }
 
 pub(super) fn attention(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>) -> Result<()> {
-    attend(step, args, None)
+    attend(step, args, ROTATED)
 }
 
-/// Attention; with a `rotation`, of q as it was projected, k and v of the same tokens being stored on the way.
-fn attend(
-    step: &mut GpuStep<'_>,
-    args: Attention<'_, GpuBackend>,
-    rotation: Option<Rotation<'_, GpuBackend>>,
-) -> Result<()> {
-    let Attention { qkv, layout, scoring, group, kv, out } = args;
+/// Attention; with another `rotation` than none, of q as it was projected, k and v of the same tokens being stored on
+/// the way.
+fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: RotationArgs) -> Result<()> {
+    let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
     let rows = step.tokens;
-    let RotationArgs { slot_mapping, q_norm, k_norm, angles, num_pairs, neox, eps } = match rotation {
-        Some(rotation) => RotationArgs::new(step, rotation, layout, group, kv.spec)?,
-        None => RotationArgs::NONE,
-    };
     step.inputs.check(step.batch, Check::Tables { group, spec: kv.spec })?;
     let format = step.compute.activation_format(step.compute.common, rows);
     let (qkv, out) =
@@ -169,6 +186,7 @@ fn attend(
         step.attention_shapes.push(heads);
     }
     let mut args = AttentionArgs {
+        rotation,
         qkv,
         k_cache: kv.k,
         v_cache: kv.v,
@@ -180,14 +198,7 @@ fn attend(
         context_lens: step.inputs.context_lens(),
         block_start: step.inputs.block_start(group),
         block_tables: step.inputs.block_tables(),
-        sinks: DevicePtr::NULL,
-        slot_mapping,
-        q_norm,
-        k_norm,
-        angles,
-        num_pairs,
-        neox,
-        eps,
+        sinks: sinks.map_or(Ok(DevicePtr::NULL), |sinks| sinks.read(layout.num_heads))?,
         num_heads,
         num_kv_heads,
         head_dim,

@@ -1,15 +1,15 @@
 //! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
-use super::rows::{Norm, norm_args};
+use super::rows::{Norm, Prepared, gemv_norm, is_of_gemv};
 use crate::Result;
 use crate::backend::gpu::args::{
-    ADD_EXPERTS_COLS, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs, MatmulArgs,
-    MatmulExpertsArgs, PlaceExpertsArgs, PrepareArgs,
+    ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs,
+    MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
-use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, PREPARE, Variant};
+use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::expert_matmul;
 use crate::backend::gpu::{DevicePtr, GpuBackend};
@@ -43,8 +43,8 @@ impl Compute {
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         let hidden = experts.spec.hidden_size;
         let out = residual.read_f32("the experts' residual", rows, hidden)?;
-        // The norm of a single row is `gemv`'s, of the router and of the experts.
-        if rows <= self.launcher.tuning().gemv.most_rows {
+        // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
+        if rows <= self.launcher.tuning().gemv.most_rows && is_of_gemv(Some(norm)) {
             return self.mix_experts(residual, Some(norm), experts, rows, work, out);
         }
         self.launcher.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
@@ -68,7 +68,7 @@ impl Compute {
         }
         self.linear(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
         let (launcher, workspace) = (&self.launcher, &self.workspace);
-        launcher.choose(&spec, rows, work)?;
+        launcher.choose(experts, rows, work)?;
         let run = launcher.tuning().expert_run(rows * spec.used, spec.num);
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
@@ -76,7 +76,7 @@ impl Compute {
                 work.places
             }
             _ => {
-                let (norm, eps) = norm_args(norm, hidden)?;
+                let (norm, eps) = gemv_norm(norm, hidden)?;
                 launcher.products_of_pairs(experts, x.ptr, norm, eps, rows, work)?;
                 DevicePtr::NULL
             }
@@ -96,14 +96,17 @@ impl Compute {
 }
 
 impl Launcher {
-    fn choose(&self, spec: &ExpertSpec, rows: usize, work: &ExpertWork) -> Result<()> {
+    fn choose(&self, experts: &Experts, rows: usize, work: &ExpertWork) -> Result<()> {
+        let spec = &experts.spec;
         let args = ChooseExpertsArgs {
             logits: work.logits.ptr,
+            bias: experts.choice_bias,
             experts: work.experts,
             weights: work.weights,
             rows: count(rows)?,
             num: count(spec.num)?,
             used: count(spec.used)?,
+            gating: spec.gating.into(),
             normalize: u32::from(spec.normalize),
             scale: spec.scale,
         };
@@ -122,35 +125,36 @@ impl Launcher {
         rows: usize,
         work: &mut ExpertWork,
     ) -> Result<()> {
-        let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation: Activation::Silu, .. } = experts.spec;
+        let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
         let pairs = rows * used;
         let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
         let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
         let x = Rows { ptr: x, stride: hidden, share: used };
         let (gate, up) = (&experts.gate, &experts.up);
-        let product = |matrix: &ExpertMatrix, up: DevicePtr, x: Rows, norm: DevicePtr, out: Rows| {
+        let product = |matrix: &ExpertMatrix, up: Option<&ExpertMatrix>, x: Rows, norm: DevicePtr, out: Rows| {
+            let up = up.map(|up| (up, activation));
             self.gemv_of_pairs(matrix, up, x, norm, eps, pairs, work.experts, out)
         };
         let gated_rows = Rows { ptr: gated, stride: ffn, share: 1 };
         if gate.ty == up.ty {
-            product(gate, up.tiles, x, norm, gated_rows)?;
+            product(gate, Some(up), x, norm, gated_rows)?;
         } else {
             let products = work.gate_up.write("the experts' products", pairs, 2 * ffn, Format::F32)?;
             for (matrix, first) in [(gate, 0), (up, ffn)] {
                 let out = Rows { ptr: products.offset(4 * first as u64), stride: 2 * ffn, share: 1 };
-                product(matrix, DevicePtr::NULL, x, norm, out)?;
+                product(matrix, None, x, norm, out)?;
             }
-            self.gated_activation(products, Format::F32, pairs, ffn, gated, Format::F32)?;
+            self.gated_activation(activation, products, Format::F32, pairs, ffn, gated, Format::F32)?;
         }
         let out = Rows { ptr: values, stride: hidden, share: 1 };
-        product(&experts.down, DevicePtr::NULL, gated_rows, DevicePtr::NULL, out)
+        product(&experts.down, None, gated_rows, DevicePtr::NULL, out)
     }
 
     #[allow(clippy::too_many_arguments)] // the kernel's
     fn gemv_of_pairs(
         &self,
         matrix: &ExpertMatrix,
-        up: DevicePtr,
+        up: Option<(&ExpertMatrix, Activation)>,
         x: Rows,
         norm: DevicePtr,
         eps: f32,
@@ -161,10 +165,11 @@ impl Launcher {
         let grid_x = self.tuning().expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors());
         let args = GemvArgs {
             weights: matrix.tiles,
-            weights_up: up,
+            weights_up: up.map_or(DevicePtr::NULL, |(up, _)| up.tiles),
             x: x.ptr,
             norm,
-            bias: DevicePtr::NULL,
+            bias: matrix.bias,
+            bias_up: up.map_or(DevicePtr::NULL, |(up, _)| up.bias),
             out: out.ptr,
             // The kernel before this one writes numbers of experts that there are.
             experts,
@@ -175,6 +180,7 @@ impl Launcher {
             x_stride: count(x.stride)?,
             out_stride: count(out.stride)?,
             flags: 0,
+            activation: up.map_or(ActivationCode::Silu, |(_, activation)| activation.into()),
             grid_x,
             eps,
             share: count(x.share)?,
@@ -194,8 +200,7 @@ impl Launcher {
         work: &mut ExpertWork,
         workspace: &Workspace,
     ) -> Result<()> {
-        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation: Activation::Silu, .. } =
-            experts.spec;
+        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
         let (pairs, share) = (rows * used, used);
         let runs = most_runs(pairs, num, run as usize);
         let places = runs * run as usize;
@@ -210,20 +215,20 @@ impl Launcher {
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
         unsafe { self.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
 
-        let args = PrepareArgs {
+        let inputs = Prepared {
             x: x.read_f32("the experts' input", rows, hidden)?,
-            norm: DevicePtr::NULL,
             out: work.values.write("the experts' inputs", places, hidden, format_in)?,
-            places: work.places,
-            rows: count(pairs)?,
-            cols: count(hidden)?,
+            rows: pairs,
+            cols: hidden,
+            x_stride: hidden,
+            out_stride: hidden,
             format_in: Format::F32,
             format_out: format_in,
-            eps: 0.0,
-            share: count(share)?,
+            flags: 0,
+            places: work.places,
+            share,
         };
-        // SAFETY: see `ops`.
-        unsafe { self.launch(PREPARE, ONCE, [count(pairs)?, 1, 1], &args)? };
+        self.launch_prepare(&inputs, None)?;
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
         let product = |matrix: &ExpertMatrix, x: DevicePtr, out: DevicePtr, stride: usize| {
@@ -234,7 +239,7 @@ impl Launcher {
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        self.gated_activation(products, Format::F32, places, ffn, gated, format_down)?;
+        self.gated_activation(activation, products, Format::F32, places, ffn, gated, format_down)?;
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
         product(&experts.down, gated, values, hidden)
     }
@@ -255,7 +260,7 @@ impl Launcher {
         let product = MatmulArgs {
             weights: matrix.tiles,
             x,
-            bias: DevicePtr::NULL,
+            bias: matrix.bias,
             out,
             partial: workspace.partial,
             counters: workspace.counters,

@@ -2,9 +2,11 @@
 //! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
 //! second matrix is so small there that its launch takes longer than its bytes.
 
-use super::rows::{Norm, norm_args};
+use super::rows::{Norm, gemv_norm, is_of_gemv};
 use crate::Result;
-use crate::backend::gpu::args::{Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs};
+use crate::backend::gpu::args::{
+    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs,
+};
 use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
@@ -91,7 +93,7 @@ impl Compute {
         out_format: Format,
         flags: u32,
     ) -> Result<()> {
-        let (norm, eps) = norm_args(norm, matrix.cols)?;
+        let (norm, eps) = gemv_norm(norm, matrix.cols)?;
         if flags & LINEAR_ADD != 0 {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
@@ -125,22 +127,25 @@ impl Compute {
                     let rest = Product { x, out: start, out_format: Format::F32, ..product };
                     self.launcher.matmul(&segment.rows_from(first, cols), &rest, &self.workspace)?;
                 }
-                Format::F32 => self.launcher.gemv(segment, DevicePtr::NULL, &product)?,
+                Format::F32 => self.launcher.gemv(segment, None, &product)?,
                 Format::F16Tiled | Format::Bf16Tiled => self.launcher.matmul(segment, &product, &self.workspace)?,
             }
         }
         Ok(())
     }
 
-    /// `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s; else `normed` takes the rows in the
-    /// matrix' format.
+    /// `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s, if it can; else `normed` takes the
+    /// rows in the matrix' format.
     pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
-        if self.is_gemv(matrix, rows) {
-            return self.linear(matrix, x, Some(norm), rows, out, out_format, 0);
+        if self.is_gemv(matrix, rows) && is_of_gemv(norm) {
+            return self.linear(matrix, x, norm, rows, out, out_format, 0);
         }
         let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
-        self.launcher.prepare(x, Some(norm), rows, matrix.cols, normed, format)?;
+        if norm.is_none() && x.format == format {
+            return self.linear(matrix, x, None, rows, out, out_format, 0);
+        }
+        self.launcher.prepare(x, norm, rows, matrix.cols, normed, format)?;
         self.linear(matrix, normed, None, rows, out, out_format, 0)
     }
 
@@ -148,12 +153,17 @@ impl Compute {
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
         let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
-        if let ([first, ..], Some(up)) = (&gate_up.segments[..], gate_up.up)
+        if let Some([gate, up]) = gate_up.gate_and_up()
             && self.is_gemv(gate_up, rows)
         {
-            let Activation::Silu = activation; // the kernel's
-            let gate = Segment { rows: gate_up.rows / 2, ..*first };
-            let (norm, eps) = norm_args(Some(norm), gate_up.cols)?;
+            let (x, norm) = match is_of_gemv(norm) {
+                true => (x, norm),
+                false => {
+                    self.launcher.prepare(x, norm, rows, gate_up.cols, normed, Format::F32)?;
+                    (&*normed, None)
+                }
+            };
+            let (norm, eps) = gemv_norm(norm, gate_up.cols)?;
             let product = Product {
                 x: x.read_f32("norm_gated_linear's input", rows, gate_up.cols)?,
                 norm,
@@ -165,7 +175,7 @@ impl Compute {
                 out_stride: gate.rows,
                 flags: 0,
             };
-            return self.launcher.gemv(&gate, up, &product);
+            return self.launcher.gemv(&gate, Some((&up, activation)), &product);
         }
         // The library's products half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
@@ -184,10 +194,17 @@ impl Compute {
 }
 
 impl Launcher {
-    /// A product of f32 rows; with the tiles of `up`, SiLU of it times that with `up`.
-    fn gemv(&self, segment: &Segment, up: DevicePtr, product: &Product) -> Result<()> {
+    /// A product of f32 rows; with another one `up`, what the activation makes of both.
+    fn gemv(&self, segment: &Segment, up: Option<(&Segment, Activation)>, product: &Product) -> Result<()> {
         let grid_x = self.tuning().gemv_blocks(segment.rows, self.multiprocessors());
-        self.launch_gemv(segment.ty, &gemv_args(segment, up, product, grid_x)?)
+        let args = gemv_args(segment, product, grid_x)?;
+        let args = match up {
+            None => args,
+            Some((up, activation)) => {
+                GemvArgs { weights_up: up.tiles, bias_up: up.bias, activation: activation.into(), ..args }
+            }
+        };
+        self.launch_gemv(segment.ty, &args)
     }
 
     /// In as many launches as the rows need.
@@ -213,8 +230,8 @@ impl Launcher {
         let (out_rows, tile_bytes) = (pair.map(|segment| segment.rows), pair.map(|segment| segment.ty.tile_bytes()));
         let blocks = self.tuning().gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
         let args = GemvPairArgs {
-            first: gemv_args(pair[0], DevicePtr::NULL, product, blocks[0])?,
-            second: gemv_args(pair[1], DevicePtr::NULL, product, blocks[1])?,
+            first: gemv_args(pair[0], product, blocks[0])?,
+            second: gemv_args(pair[1], product, blocks[1])?,
         };
         let grid = [blocks[0] + blocks[1], args.first.rows, 1];
         // SAFETY: see `ops`.
@@ -248,13 +265,14 @@ impl Launcher {
     }
 }
 
-fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -> Result<GemvArgs> {
+fn gemv_args(segment: &Segment, product: &Product, grid_x: u32) -> Result<GemvArgs> {
     Ok(GemvArgs {
         weights: segment.tiles,
-        weights_up: up,
+        weights_up: DevicePtr::NULL,
         x: product.x,
         norm: product.norm,
         bias: segment.bias,
+        bias_up: DevicePtr::NULL,
         out: product.out_of(segment),
         experts: DevicePtr::NULL,
         expert_bytes: 0,
@@ -264,6 +282,7 @@ fn gemv_args(segment: &Segment, up: DevicePtr, product: &Product, grid_x: u32) -
         x_stride: count(product.cols)?,
         out_stride: count(product.out_stride)?,
         flags: product.flags,
+        activation: ActivationCode::Silu,
         grid_x,
         eps: product.eps,
         share: 1,

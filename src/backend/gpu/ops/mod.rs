@@ -19,8 +19,8 @@ use super::rehearsal::AttentionShape;
 use super::step::StepInputs;
 use crate::Result;
 use crate::backend::{
-    Attention, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
-    NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention,
+    Activate, Attention, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
+    NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
 };
 use crate::batch::Batch;
 
@@ -60,9 +60,7 @@ impl Ops<GpuBackend> for GpuStep<'_> {
 
     fn norm(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        let cols = args.cols();
-        let NormRows { x, norm, rows, out } = args;
-        self.compute.launcher.prepare(x, Some(norm), rows, cols, out, Format::F32)
+        rows::norm(self, args)
     }
 
     fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {
@@ -74,6 +72,16 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn gated_activation(&mut self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         self.compute.gated_activation(args)
+    }
+
+    fn activation(&mut self, args: Activate<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        rows::activation(self, args)
+    }
+
+    fn scale_logits(&mut self, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        rows::scale_logits(self, args)
     }
 
     fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {

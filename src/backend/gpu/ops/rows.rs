@@ -1,22 +1,121 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
 use super::GpuStep;
-use crate::backend::gpu::args::{EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, PrepareArgs};
+use crate::backend::gpu::args::{
+    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, LINEAR_ADD, NormCode,
+    PrepareArgs, SCALE_COLS, ScaleLogitsArgs,
+};
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
-use crate::backend::gpu::kernel::{EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE};
+use crate::backend::gpu::kernel::{ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, SCALE_LOGITS};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DevicePtr, GpuBackend};
-use crate::backend::{self, Activation, Embed, GatedActivation, GatherRows};
+use crate::backend::{self, Activate, Activation, Embed, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits};
 use crate::{Error, Result};
 
-/// RMSNorm of rows that a product takes, or `None` for the rows as they are.
+/// Norm of rows that a product takes, or `None` for the rows as they are.
 pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
 
-/// Weights and epsilon of the norm of rows of `cols`, as kernels take them.
-pub(super) fn norm_args(norm: Norm<'_>, cols: usize) -> Result<(DevicePtr, f32)> {
-    norm.map_or(Ok((DevicePtr::NULL, 0.0)), |norm| Ok((norm.weight.read(cols)?, norm.eps)))
+/// Whether `gemv` can do it on the way: it divides by the root mean square and adds nothing.
+pub(super) fn is_of_gemv(norm: Norm<'_>) -> bool {
+    norm.is_none_or(|norm| norm.kind == NormKind::Rms && norm.bias.is_none())
+}
+
+/// Weights and epsilon of the norm of rows of `cols`, as `gemv` takes them.
+///
+/// # Errors
+/// `Error::Internal` for a norm that is not of `gemv`.
+pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(DevicePtr, f32)> {
+    match norm {
+        None => Ok((DevicePtr::NULL, 0.0)),
+        Some(norm) if is_of_gemv(Some(norm)) => Ok((norm.weight.read(cols)?, norm.eps)),
+        Some(norm) => Err(Error::internal(format!("a norm of kind {:?} in a product of one row", norm.kind))),
+    }
+}
+
+/// Rows that go through a norm, or from one format to another.
+pub(super) struct Prepared {
+    pub x: DevicePtr,
+    pub out: DevicePtr,
+    pub rows: usize,
+    pub cols: usize,
+    /// Columns from one row to the next, of f32.
+    pub x_stride: usize,
+    pub out_stride: usize,
+    pub format_in: Format,
+    pub format_out: Format,
+    /// `LinearFlags`.
+    pub flags: u32,
+    /// Where row `r / share` goes, for each `r`; null: to where it stands.
+    pub places: DevicePtr,
+    pub share: usize,
+}
+
+pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
+    let cols = args.cols();
+    let NormRows { x, norm, rows, out, add } = args;
+    let launcher = &step.compute.launcher;
+    if !add {
+        return launcher.prepare(x, Some(norm), rows, cols, out, Format::F32);
+    }
+    let rows = Prepared {
+        x: x.read("the input of a norm", rows, cols)?,
+        out: out.read_f32("what a norm is added to", rows, cols)?,
+        rows,
+        cols,
+        x_stride: cols,
+        out_stride: cols,
+        format_in: x.format,
+        format_out: Format::F32,
+        flags: LINEAR_ADD,
+        places: DevicePtr::NULL,
+        share: 1,
+    };
+    launcher.launch_prepare(&rows, Some(norm))
+}
+
+pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>) -> Result<()> {
+    let Activate { x, activation, rows, cols, out } = args;
+    let compute = &step.compute;
+    let format = compute.activation_format(compute.common, rows);
+    let args = ActivationArgs {
+        x: x.read_f32("the activation's input", rows, cols)?,
+        out: out.write("the activation's output", rows, cols, format)?,
+        cols: count(cols)?,
+        format_out: format,
+        activation: activation.into(),
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let grid = [count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1];
+    let launcher = &compute.launcher;
+    // SAFETY: see `ops`.
+    unsafe { launcher.launch(ACTIVATION, ONCE, grid, &args) }
+}
+
+pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {
+    let ScaleLogits { logits, rows, cols, scale, softcap } = args;
+    let args = ScaleLogitsArgs {
+        logits: logits.read_f32("the logits", rows, cols)?,
+        cols: count(cols)?,
+        scale,
+        // The kernel takes 0 for none.
+        softcap: softcap.unwrap_or(0.0),
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let launcher = &step.compute.launcher;
+    let grid = [count(rows)?, count(cols.div_ceil(SCALE_COLS as usize))?, 1];
+    // SAFETY: see `ops`.
+    unsafe { launcher.launch(SCALE_LOGITS, ONCE, grid, &args) }
+}
+
+/// Columns that are stored of rows of `cols`: the padding too.
+fn stored_cols(format: Format, cols: usize) -> usize {
+    if format.is_f32() { cols } else { cols.next_multiple_of(TILE_COLS) }
 }
 
 pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Result<()> {
@@ -74,29 +173,56 @@ impl Launcher {
         out: &mut Buffer,
         format: Format,
     ) -> Result<()> {
-        let (norm, eps) = norm_args(norm, cols)?;
-        let args = PrepareArgs {
+        let rows = Prepared {
             x: x.read("the input of a norm or conversion", rows, cols)?,
-            norm,
             out: out.write("the output of a norm or conversion", rows, cols, format)?,
-            places: DevicePtr::NULL,
-            rows: count(rows)?,
-            cols: count(cols)?,
+            rows,
+            cols,
+            x_stride: cols,
+            out_stride: cols,
             format_in: x.format,
             format_out: format,
-            eps,
+            flags: 0,
+            places: DevicePtr::NULL,
             share: 1,
+        };
+        self.launch_prepare(&rows, norm)
+    }
+
+    /// `prepare` at addresses that have room for it.
+    pub(super) fn launch_prepare(&self, prepared: &Prepared, norm: Norm<'_>) -> Result<()> {
+        let &Prepared { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
+            prepared;
+        let bias = norm.and_then(|norm| norm.bias);
+        let args = PrepareArgs {
+            x,
+            norm: norm.map_or(Ok(DevicePtr::NULL), |norm| norm.weight.read(cols))?,
+            bias: bias.map_or(Ok(DevicePtr::NULL), |bias| bias.read(cols))?,
+            out,
+            places,
+            rows: count(rows)?,
+            cols: count(cols)?,
+            x_stride: count(x_stride)?,
+            out_stride: count(out_stride)?,
+            format_in,
+            format_out,
+            kind: norm.map_or(NormCode::Rms, |norm| norm.kind.into()),
+            flags,
+            eps: norm.map_or(0.0, |norm| norm.eps),
+            share: count(share)?,
         };
         if rows == 0 {
             return Ok(());
         }
         // SAFETY: see `ops`.
-        unsafe { self.launch(PREPARE, ONCE, [count(rows)?, 1, 1], &args) }
+        unsafe { self.launch(PREPARE, ONCE, [args.rows, 1, 1], &args) }
     }
 
     /// `gated_activation` at addresses that have room for it.
+    #[allow(clippy::too_many_arguments)] // the kernel's
     pub(super) fn gated_activation(
         &self,
+        activation: Activation,
         gate_up: DevicePtr,
         format_in: Format,
         rows: usize,
@@ -104,13 +230,12 @@ impl Launcher {
         out: DevicePtr,
         format_out: Format,
     ) -> Result<()> {
-        let args = GatedArgs { gate_up, out, rows: count(rows)?, cols: count(cols)?, format_in, format_out };
+        let (rows, cols, stored) = (count(rows)?, count(cols)?, stored_cols(format_out, cols));
+        let args = GatedArgs { gate_up, out, rows, cols, format_in, format_out, activation: activation.into() };
         if rows == 0 {
             return Ok(());
         }
-        // The padding is stored too.
-        let stored = if format_out.is_f32() { cols } else { cols.next_multiple_of(256) };
-        let grid = [count(rows)?, count(stored.div_ceil(GATED_COLS as usize))?, 1];
+        let grid = [rows, count(stored.div_ceil(GATED_COLS as usize))?, 1];
         // SAFETY: see `ops`.
         unsafe { self.launch(GATED_ACTIVATION, ONCE, grid, &args) }
     }
@@ -123,10 +248,10 @@ impl Compute {
     }
 
     pub(super) fn gated_activation(&self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
-        let GatedActivation { gate_up, activation: Activation::Silu, rows, cols, out } = args;
+        let GatedActivation { gate_up, activation, rows, cols, out } = args;
         let format = self.activation_format(self.common, rows);
         let out = out.write("the activation's output", rows, cols, format)?;
         let from = gate_up.read("gate and up", rows, 2 * cols)?;
-        self.launcher.gated_activation(from, gate_up.format, rows, cols, out, format)
+        self.launcher.gated_activation(activation, from, gate_up.format, rows, cols, out, format)
     }
 }

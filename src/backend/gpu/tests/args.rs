@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::process::Command;
 
-use crate::backend::gpu::args::{CopyStepArgs, GemvArgs, GemvPairArgs, constants, layouts};
+use crate::backend::gpu::args::{CopyStepArgs, RopeStoreArgs, RotationArgs, constants, layouts};
 use crate::backend::gpu::tuning::{ALL, LEAST_PREFILL_ROWS};
 use crate::backend::gpu::{DevicePtr, KernelArgs};
 use crate::config::Platform;
@@ -65,29 +65,33 @@ fn what_lies_between_the_numbers_is_zero() {
 
     // Nested structs have padding in the middle too.
     let ones = |bytes: &[u8]| bytes.iter().filter(|byte| **byte != 0).count();
-    let product = GemvArgs {
-        weights: DevicePtr(u64::MAX),
-        weights_up: DevicePtr(u64::MAX),
-        x: DevicePtr(u64::MAX),
-        norm: DevicePtr(u64::MAX),
-        bias: DevicePtr(u64::MAX),
-        out: DevicePtr(u64::MAX),
-        experts: DevicePtr(u64::MAX),
-        expert_bytes: u64::MAX,
-        out_rows: u32::MAX,
-        cols: u32::MAX,
-        rows: u32::MAX,
-        x_stride: u32::MAX,
-        out_stride: u32::MAX,
+    let rotation = RotationArgs {
+        slot_mapping: DevicePtr(u64::MAX),
+        q_norm: DevicePtr(u64::MAX),
+        k_norm: DevicePtr(u64::MAX),
+        angles: DevicePtr(u64::MAX),
+        positions: DevicePtr(u64::MAX),
+        num_pairs: u32::MAX,
         flags: u32::MAX,
-        grid_x: u32::MAX,
         eps: f32::from_bits(u32::MAX),
-        share: u32::MAX,
+        temperature: f32::from_bits(u32::MAX),
+        temperature_context: u32::MAX,
     };
-    let mut bytes = [0; size_of::<GemvPairArgs>()];
-    GemvPairArgs { first: product, second: product }.store(&mut bytes);
-    assert_eq!((ones(&bytes[..100]), ones(&bytes[100..104])), (100, 0));
-    assert_eq!((ones(&bytes[104..204]), ones(&bytes[204..])), (100, 0));
+    let args = RopeStoreArgs {
+        rotation,
+        qkv: DevicePtr(u64::MAX),
+        k_cache: DevicePtr(u64::MAX),
+        v_cache: DevicePtr(u64::MAX),
+        rows: u32::MAX,
+        num_heads: u32::MAX,
+        num_kv_heads: u32::MAX,
+        head_dim: u32::MAX,
+        block_size: u32::MAX,
+    };
+    let mut bytes = [0; size_of::<RopeStoreArgs>()];
+    args.store(&mut bytes);
+    assert_eq!((ones(&bytes[..60]), ones(&bytes[60..64])), (60, 0));
+    assert_eq!((ones(&bytes[64..108]), ones(&bytes[108..])), (44, 0));
 }
 
 /// Rows of a block of the prefill kernel, on either platform.

@@ -2,14 +2,26 @@
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, bytes_of, fill, matrix, vector, within};
-use crate::backend::{Activation, ExpertSpec, ExpertTensors, Fusions, Loader, Norm, NormExperts, Upload};
+use crate::backend::{Activation, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, Norm, NormExperts, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertSpec {
     let activation = Activation::Silu;
-    ExpertSpec { num, used, hidden_size, ffn_size, activation, normalize: true, scale: 1.0 }
+    ExpertSpec {
+        num,
+        used,
+        hidden_size,
+        ffn_size,
+        activation,
+        gating: Gating::Softmax,
+        router_bias: false,
+        choice_bias: false,
+        biases: false,
+        normalize: true,
+        scale: 1.0,
+    }
 }
 
 /// Calls `with` the tensors of such experts, in f32.
@@ -21,7 +33,16 @@ fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T)
         let (rows, cols) = shapes[i];
         TensorView { name: "experts", ggml_type: GgmlType::F32, rows, cols, data: &data[i] }
     };
-    with(&ExpertTensors { spec, router: view(0), gate: view(1), up: view(2), down: view(3) })
+    with(&ExpertTensors {
+        spec,
+        router: view(0),
+        gate: view(1),
+        up: view(2),
+        down: view(3),
+        router_bias: None,
+        choice_bias: None,
+        biases: None,
+    })
 }
 
 /// G23: what was announced has its room: experts of odd sizes take no allocation of their own.
@@ -68,7 +89,7 @@ fn steps_keep_to_their_room() {
         let [mut residual, mut normed] = [loader.alloc_buffer(8, 8)?, loader.alloc_buffer(8, 8)?];
         let mut backend = loader.finish()?;
         fill(&mut backend, &table, 8, &mut residual).unwrap();
-        let norm = Norm { weight: &norm, eps: 1e-5 };
+        let norm = Norm::rms(&norm, 1e-5);
         within(&mut backend, rows, |step| {
             let (experts, normed, work, residual) = (&experts, &mut normed, &mut work, &mut residual);
             step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual })

@@ -57,7 +57,8 @@ fn without_recordings() {
         let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
         let mut rig =
-            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+            AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
+                .unwrap();
         rehearse(&mut rig).unwrap();
         let pieces = [3, 4, 5].map(|block| Piece { first_row: 0, blocks: vec![block], cached: 5, new: 1 });
         for piece in &pieces {
@@ -110,7 +111,8 @@ fn a_repeated_step_checks_its_batch() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
     let mut rig =
-        AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+        AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
+            .unwrap();
     rehearse(&mut rig).unwrap();
     let short = Piece { first_row: 0, blocks: vec![3], cached: 5, new: 1 };
     // The window has left its first block behind.
@@ -159,7 +161,8 @@ fn check_repetitions(target: &str) {
         let device = (device.clone(), GpuOptions { graphs, ..options.clone() });
         let rows = Random(1).values(TOKENS * LAYOUT.cols());
         let mut rig =
-            AttentionRig::with_rope(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, rope(), None).unwrap();
+            AttentionRig::with_rotation(devices::loader(&device, TOKENS), LAYOUT, CACHE, &rows, &rope().into(), None)
+                .unwrap();
         rehearse(&mut rig).unwrap();
         let piece = |first_row, blocks: &[u32], cached| Piece { first_row, blocks: blocks.to_vec(), cached, new: 1 };
         let pieces = [piece(0, &[3], 5), piece(16, &[6, 1, 4], 40), piece(7, &[0, 7], 17)];
@@ -217,7 +220,7 @@ fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<Gpu
     let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64 };
     let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
-    let mut rig = AttentionRig::with_rope(loader, LAYOUT, CACHE, &rows, rope(), None)?;
+    let mut rig = AttentionRig::with_rotation(loader, LAYOUT, CACHE, &rows, &rope().into(), None)?;
     rehearse(&mut rig)?;
     Ok(rig)
 }

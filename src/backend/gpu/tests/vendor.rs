@@ -169,7 +169,7 @@ impl Rig {
 /// The gated product of the normed rows.
 fn gated(rig: &mut Rig) -> crate::Result<()> {
     let Rig { backend, gate_up, norm, x, normed, products, out, .. } = rig;
-    let norm = Norm { weight: norm, eps: EPS };
+    let norm = Some(Norm::rms(norm, EPS));
     within(backend, ROWS, |step| {
         let activation = Activation::Silu;
         step.norm_gated_linear(NormGatedLinear { x, norm, gate_up, activation, rows: ROWS, normed, products, out })

@@ -1,0 +1,54 @@
+//! What several cases compare with: norms and activations in f64.
+
+use crate::backend::{Activation, NormKind};
+
+/// What a norm makes of rows as long as its weights.
+pub(super) struct HostNorm<'a> {
+    pub(super) kind: NormKind,
+    pub(super) weight: &'a [f32],
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) eps: f32,
+}
+
+impl HostNorm<'_> {
+    pub(super) fn of(&self, x: &[f64]) -> Vec<f64> {
+        x.chunks(self.weight.len()).flat_map(|row| self.of_row(row)).collect()
+    }
+
+    fn of_row(&self, row: &[f64]) -> Vec<f64> {
+        let average = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / row.len() as f64;
+        let mean = match self.kind {
+            NormKind::Rms => 0.0,
+            NormKind::Layer => average(&mut row.iter().copied()),
+        };
+        let square = average(&mut row.iter().map(|x| (x - mean).powi(2)));
+        let scale = 1.0 / (square + f64::from(self.eps)).sqrt();
+        let bias = |i: usize| self.bias.map_or(0.0, |bias| f64::from(bias[i]));
+        row.iter()
+            .zip(self.weight)
+            .enumerate()
+            .map(|(i, (x, &w))| (x - mean) * scale * f64::from(w) + bias(i))
+            .collect()
+    }
+}
+
+/// What an activation that needs no gate makes of a number.
+pub(super) fn plain(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Activation::ClampedSwiglu => {
+            let gate = x.min(7.0);
+            gate / (1.0 + (-1.702 * gate).exp())
+        }
+    }
+}
+
+/// What an activation makes of a gate and of what that lets pass.
+pub(super) fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
+    let up = if activation == Activation::ClampedSwiglu { up.clamp(-7.0, 7.0) + 1.0 } else { up };
+    plain(activation, gate) * up
+}
