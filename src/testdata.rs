@@ -5,12 +5,24 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// `tests/data`. A test binary that was carried to another machine is run in a checkout there.
+fn folder() -> PathBuf {
+    let here = PathBuf::from("tests/data");
+    if here.is_dir() { here } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data") }
+}
+
+/// The golden models in float weights, every architecture among them, in the order of their names.
+pub fn architectures() -> Vec<String> {
+    let files = std::fs::read_dir(folder().join("arch")).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = files.filter_map(|name| name.to_str()?.strip_suffix(".gguf.xz").map(str::to_owned));
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
 /// The decompressed bytes of `tests/data/<name>.xz`.
 pub fn bytes(name: &str) -> Vec<u8> {
-    // A test binary that was carried to another machine is run in a checkout there.
-    let here = PathBuf::from("tests/data");
-    let folder = if here.is_dir() { here } else { PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data") };
-    let path = folder.join(format!("{name}.xz"));
+    let path = folder().join(format!("{name}.xz"));
     let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mut out = Vec::new();
     liblzma::read::XzDecoder::new(file).read_to_end(&mut out).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

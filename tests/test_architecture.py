@@ -46,8 +46,8 @@ MAY_IMPORT["python"] = set(MAY_IMPORT)
 UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/gpu/|gguf/map\b"
 MAX_LINES = 500
 MAX_COLUMNS = 120
-MAX_TEST_DATA = 25_000_000
-MAX_TREE = 40 * 1024 * 1024
+MAX_TEST_DATA = 44_000_000
+MAX_TREE = 48 * 1024 * 1024
 
 
 def forbidden_imports(path: Path, code: str) -> list[str]:

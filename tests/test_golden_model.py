@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from rocmforge import LLM, SamplingParams, Tokenizer
+from tiny_models import ARCHITECTURES
 
 # Two engines may part ways only where the two best tokens are closer than this (log-probability).
 GAP = 0.3
@@ -77,12 +78,13 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
 
 
-@pytest.mark.parametrize("name", ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"])
+# Of gpt_oss, whose experts are quantised, tokens close to each other may change places.
+@pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "gpt_oss"])
 def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz, assert_nothing_left):
     """M1, M3, M12: decoding step by step, against transformers; float32 cache, so only a tie may part the two."""
     golden = golden_npz(f"arch/{name}")
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
-    with LLM(tiny_model(f"arch/{name}"), kv_cache_dtype="f32", num_threads=2) as llm:
+    with LLM(tiny_model(f"arch/{name}"), max_model_len=128, kv_cache_dtype="f32", num_threads=2) as llm:
         got = llm.generate(golden["tokens"][:16], params, progress=False)[0].outputs[0].token_ids
         assert_nothing_left(llm)
     certain = int(np.argmax(golden["greedy_gap"] < 1e-3)) or 24

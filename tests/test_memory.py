@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM, OutOfMemoryError
-from tiny_models import NAMES, hyperparameter, metadata, tensor_bytes, tiny_model
+from rocmforge import LLM, OutOfMemoryError, SamplingParams
+from tiny_models import NAMES, hyperparameter, metadata, rewritten, tensor_bytes, tiny_model
 
 from gguf import GGUFWriter
 
@@ -79,6 +79,25 @@ def test_kv_bytes_per_token_follow_the_formula(name, tmp_path):
         tokens = llm.stats().blocks_total * 16
         assert tokens > 0
         assert abs(llm.memory().kv_cache - tokens * per_token) <= 0.01 * tokens * per_token
+
+
+def test_a_window_takes_its_tokens_and_no_more(tmp_path, assert_nothing_left):
+    """K10: gemma3, five layers of six with a window: at 32,768 tokens, what the full layer needs and the windows."""
+    length, step, block, new = 32768, 256, 16, 8
+    tiny = tiny_model("gemma3", tmp_path)
+    model = rewritten(tiny, tmp_path / "long.gguf", replace={"gemma3.context_length": length})
+    per_token = (
+        2 * hyperparameter(model, "attention.head_count_kv") * hyperparameter(model, "attention.key_length") * F16
+    )
+    # A window moves on after the step's tokens are in, and neither begins nor ends where a block does.
+    window = hyperparameter(model, "attention.sliding_window") + step + 2 * block
+    with LLM(model, max_model_len=length, max_num_seqs=1, max_num_batched_tokens=step, block_size=block) as llm:
+        assert llm.memory().kv_cache <= (length + 5 * window) * per_token
+        prompt = [(7 * i) % 448 for i in range(length - new)]
+        params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
+        assert len(llm.generate(prompt, params, progress=False)[0].outputs[0].token_ids) == new
+        assert llm.stats().num_preemptions == 0
+        assert_nothing_left(llm)
 
 
 def test_kv_pool_keeps_to_its_budget(tmp_path):

@@ -1,6 +1,7 @@
 """The golden tiny models as files, as they are or with their metadata changed."""
 
 import lzma
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from rust_source import ROOT
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
 DATA = ROOT / "tests" / "data" / "arch"
+# Every golden model of an architecture, in float weights.
+ARCHITECTURES = sorted(path.name.removesuffix(".gguf.xz") for path in DATA.glob("*.gguf.xz"))
 NAMES = ("llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3")
 
 
@@ -45,18 +48,22 @@ def rewritten(
     reshape: Mapping[str, tuple[int, ...]] | None = None,
     extra: Mapping[str, bool | int | float | str] | None = None,
     tensors: Mapping[str, np.ndarray] | None = None,
+    renamed: str | None = None,
 ) -> Path:
     """A copy of a model with keys dropped, replaced or added, and tensors dropped, added or cut to another shape (rows,
-    columns)."""
+    columns). `renamed`: of this architecture, which is the prefix of its keys too."""
     reader = GGUFReader(source)
+    architecture = str(metadata(source)["general.architecture"])
+    name = renamed or architecture
     replace, reshape = dict(replace or {}), reshape or {}
-    writer = GGUFWriter(target, str(replace.pop("general.architecture", metadata(source)["general.architecture"])))
+    writer = GGUFWriter(target, str(replace.pop("general.architecture", name)))
     for key, field in reader.fields.items():
         if key.startswith("GGUF.") or key == "general.architecture" or key in drop:
             continue
         kind = field.types[0]
         element = field.types[-1] if kind == GGUFValueType.ARRAY else None
-        writer.add_key_value(key, replace.get(key, field.contents()), kind, sub_type=element)
+        value = replace.get(key, field.contents())
+        writer.add_key_value(re.sub(f"^{re.escape(architecture)}\\.", f"{name}.", key), value, kind, sub_type=element)
     for key, value in (extra or {}).items():
         kinds = {
             bool: GGUFValueType.BOOL,
@@ -79,3 +86,33 @@ def rewritten(
     writer.write_tensors_to_file()
     writer.close()
     return target
+
+
+def mixture_of_equals(
+    target: Path,
+    count: int,
+    used: int,
+    *,
+    renamed: str | None = None,
+    keys: Mapping[str, bool | int | float] | None = None,
+    factors: Mapping[str, float] | None = None,
+) -> Path:
+    """`llama_tied` with its feed-forwards as `count` experts each, of which `used` are chosen. `keys`: more keys of the
+    architecture; `factors`: on tensors, by the end of their names without `.weight`."""
+    source = tiny_model("llama_tied", target.parent)
+    tensors, drop = {}, []
+    rng = np.random.default_rng(1)
+    for tensor in GGUFReader(source).tensors:
+        name, data = tensor.name.removesuffix(".weight"), np.array(tensor.data, np.float32)
+        data *= np.float32(next((factor for end, factor in (factors or {}).items() if name.endswith(end)), 1))
+        drop.append(tensor.name)
+        if name.endswith(("ffn_gate", "ffn_up", "ffn_down")):
+            tensors[f"{name}_exps.weight"] = np.stack([data] * count)
+        else:
+            tensors[tensor.name] = data
+        if name.endswith("ffn_norm"):
+            router = rng.standard_normal((count, data.shape[0]), dtype=np.float32)
+            tensors[f"{name.removesuffix('norm')}gate_inp.weight"] = router
+    extra = {"expert_count": count, "expert_used_count": used, **(keys or {})}
+    named = {f"{renamed or 'llama'}.{key}": value for key, value in extra.items()}
+    return rewritten(source, target, drop=drop, extra=named, tensors=tensors, renamed=renamed)

@@ -1,10 +1,28 @@
 //! The architectures: one file each, whose `spec` says what the model of a file is. To add one: its file, and its entry
 //! in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
 
+mod cohere2;
+mod ernie4_5;
+mod exaone4;
+mod gemma2;
+mod gemma3;
+mod glm4;
+mod glm4moe;
+mod gpt_oss;
+mod hunyuan_dense;
 mod llama;
+mod minimax_m2;
+mod mistral3;
+mod olmo2;
+mod phi3;
 mod qwen2;
+mod qwen2vl;
 mod qwen3;
 mod qwen3moe;
+mod qwen3vl;
+mod seed_oss;
+mod smollm3;
+mod starcoder2;
 
 use super::keys::Keys;
 use super::spec::ModelSpec;
@@ -18,10 +36,28 @@ struct Architecture {
 }
 
 const ALL: &[Architecture] = &[
+    Architecture { name: "cohere2", spec: cohere2::spec },
+    Architecture { name: "ernie4_5", spec: ernie4_5::spec },
+    Architecture { name: "exaone4", spec: exaone4::spec },
+    Architecture { name: "gemma2", spec: gemma2::spec },
+    Architecture { name: "gemma3", spec: gemma3::spec },
+    Architecture { name: "glm4", spec: glm4::spec },
+    Architecture { name: "glm4moe", spec: glm4moe::spec },
+    Architecture { name: "gpt-oss", spec: gpt_oss::spec },
+    Architecture { name: "hunyuan-dense", spec: hunyuan_dense::spec },
     Architecture { name: "llama", spec: llama::spec },
+    Architecture { name: "minimax-m2", spec: minimax_m2::spec },
+    Architecture { name: "mistral3", spec: mistral3::spec },
+    Architecture { name: "olmo2", spec: olmo2::spec },
+    Architecture { name: "phi3", spec: phi3::spec },
     Architecture { name: "qwen2", spec: qwen2::spec },
+    Architecture { name: "qwen2vl", spec: qwen2vl::spec },
     Architecture { name: "qwen3", spec: qwen3::spec },
     Architecture { name: "qwen3moe", spec: qwen3moe::spec },
+    Architecture { name: "qwen3vl", spec: qwen3vl::spec },
+    Architecture { name: "seed_oss", spec: seed_oss::spec },
+    Architecture { name: "smollm3", spec: smollm3::spec },
+    Architecture { name: "starcoder2", spec: starcoder2::spec },
 ];
 
 impl ModelSpec {
@@ -40,5 +76,27 @@ impl ModelSpec {
             metadata.error("general.architecture", problem)
         })?;
         (architecture.spec)(&Keys { metadata, gguf, architecture: architecture.name, max_model_len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testdata;
+
+    /// Those whose tests make them of another one's file (`tests/test_architectures.py`).
+    const MADE_OF_ANOTHER: [&str; 1] = ["qwen2vl"];
+
+    #[test]
+    fn every_architecture_has_golden_data() {
+        let of_file = |name: String| {
+            let file = testdata::file(&format!("arch/{name}.gguf"));
+            GgufFile::open(&file.0).unwrap().metadata().str("general.architecture").unwrap().to_owned()
+        };
+        let mut golden: Vec<String> = testdata::architectures().into_iter().map(of_file).collect();
+        golden.extend(MADE_OF_ANOTHER.map(str::to_owned));
+        golden.sort();
+        golden.dedup();
+        assert_eq!(golden, ALL.iter().map(|architecture| architecture.name).collect::<Vec<_>>());
     }
 }

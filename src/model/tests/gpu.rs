@@ -1,13 +1,14 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
-use super::layers::check_uneven_layers;
-use super::{MAX_TOKENS, Model, load_on, max_abs, tokens, try_load_on};
+use super::layers::{check_uneven_layers, in_float};
+use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::Backend;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
 use crate::backend::gpu::tests::vendor;
 use crate::config::{GpuOptions, KvCacheDtype};
-use crate::{Error, Result, testdata};
+use crate::testdata::{self, TempFile};
+use crate::{Error, Result};
 
 type Opened = (crate::backend::gpu::Device, GpuOptions);
 
@@ -27,10 +28,17 @@ fn decode_together(model: &mut Model<GpuBackend>, tokens: &[u32], lengths: &[usi
         .collect()
 }
 
-fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(&[f32], &[f32])) {
+/// `key`: of the expected logits; with what the cache holds.
+fn check_model(
+    device: &Opened,
+    file: &TempFile,
+    name: &str,
+    (key, dtype): (&str, KvCacheDtype),
+    bounds: impl Fn(&[f32], &[f32]),
+) {
     let z = testdata::npz(name);
-    let (tokens, expected) = (tokens(&z), z.f32(expected_key));
-    let mut model = load(device, name);
+    let (tokens, expected) = (tokens(&z), z.f32(key));
+    let mut model = try_load_file(devices::loader(device, MAX_TOKENS), file, dtype).unwrap();
     let whole = model.logits(&tokens, 0);
     bounds(&whole, &expected);
     let vocab = whole.len() / tokens.len();
@@ -45,30 +53,62 @@ fn check_model(device: &Opened, name: &str, expected_key: &str, bounds: impl Fn(
     assert_eq!(device.0.allocated_bytes(), 0);
 }
 
-/// The bounds are those of the golden data for activations that are rounded as the weights are.
+/// Float weights and activations that are rounded to 16 bits: the golden data's own notes give 0.1 as bound, and say
+/// that the least of 200 faults moves a logit by 0.7. These keep to less.
+const CLOSER: [&str; 6] = ["llama3_ropescale", "llama_tied", "mixtral", "qwen2", "qwen3", "qwen3moe"];
+
 fn check_architecture(device: &Opened, name: &str) {
-    let bound = if name == "mistral" { 1e-1 } else { 3e-2 };
-    check_model(device, &format!("arch/{name}"), "logits", |got, expected| {
-        let error = got.iter().zip(expected).fold(0.0f32, |m, (g, e)| m.max((g - e).abs()));
+    if name == "gpt_oss" {
+        return check_gpt_oss(device);
+    }
+    let bound = if CLOSER.contains(&name) { 3e-2 } else { 1e-1 };
+    let (path, key) = (format!("arch/{name}"), ("logits", KvCacheDtype::F16));
+    check_model(device, &testdata::file(&format!("{path}.gguf")), &path, key, |got, expected| {
+        let (error, _) = distance(got, expected);
         println!("{name}: {error:.2e}, of {:.1}", max_abs(expected));
         assert!(error < bound, "{name}: {error:.2e}");
     });
 }
 
-fn check_quantised(device: &Opened, name: &str) {
-    check_model(device, &format!("quant_models/{name}"), "logits_float", |got, expected| {
-        let errors: Vec<f32> = got.iter().zip(expected).map(|(g, e)| (g - e).abs()).collect();
-        let mean = errors.iter().sum::<f32>() / errors.len() as f32;
-        println!("{name}: max {:.3}, mean {mean:.3}", max_abs(&errors));
-        assert!(max_abs(&errors) < 0.42 && mean < 0.06, "{name}: max {}, mean {mean}", max_abs(&errors));
+/// Its experts are so near to each other that rounded activations choose another one here and there, by which logits
+/// move by up to 2 (llama.cpp: 2.07, 0.103 on average). So the file itself has the bounds of the CPU's test, the
+/// average that of the whole prompt, and the same file in F32 those of what is not rounded.
+fn check_gpt_oss(device: &Opened) {
+    let file = testdata::file("arch/gpt_oss.gguf");
+    let vocab = testdata::npz("arch/gpt_oss").shape("logits")[1];
+    check_model(device, &file, "arch/gpt_oss", ("logits", KvCacheDtype::F16), |got, expected| {
+        let (max, mean) = distance(got, expected);
+        println!("gpt_oss: max {max:.3}, mean {mean:.3}");
+        assert!(max < 2.2 && (mean < 0.11 || got.len() == vocab), "gpt_oss: max {max}, mean {mean}");
     });
+    let (float, key) = (in_float(&file, |_| true), ("logits", KvCacheDtype::F32));
+    check_model(device, &float, "arch/gpt_oss", key, |got, expected| {
+        let relative = distance(got, expected).0 / max_abs(expected);
+        println!("gpt_oss in F32: {relative:.2e} of the largest logit");
+        assert!(relative < 1e-3, "gpt_oss in F32: {relative:.2e} of the largest logit");
+    });
+}
+
+fn check_quantised(device: &Opened, name: &str) {
+    let name = format!("quant_models/{name}");
+    check_model(
+        device,
+        &testdata::file(&format!("{name}.gguf")),
+        &name,
+        ("logits_float", KvCacheDtype::F16),
+        |got, expected| {
+            let (max, mean) = distance(got, expected);
+            println!("{name}: max {max:.3}, mean {mean:.3}");
+            assert!(max < 0.42 && mean < 0.06, "{name}: max {max}, mean {mean}");
+        },
+    );
 }
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "mixtral", "qwen2", "qwen3", "qwen3moe"] {
-        check_architecture(&device, name);
+    for name in testdata::architectures() {
+        check_architecture(&device, &name);
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         check_quantised(&device, name);
@@ -131,7 +171,10 @@ fn failing_calls_leave_nothing_behind() {
 #[test]
 fn the_budget_is_what_is_taken() {
     let Some(device) = devices::open("cpu-wave32:up@budget") else { return };
-    for name in ["arch/qwen2.gguf", "arch/qwen3moe.gguf", "quant_models/Q4_K_M.gguf"] {
+    for name in
+        ["arch/qwen2", "arch/qwen3moe", "arch/gpt_oss", "arch/minimax_m2", "arch/starcoder2", "quant_models/Q4_K_M"]
+    {
+        let name = &format!("{name}.gguf");
         let loader = devices::loader(&device, MAX_TOKENS);
         // What is left for recorded steps is the driver's.
         let free = device.0.free_memory().unwrap() - loader.graph_bytes();
@@ -149,7 +192,15 @@ fn the_budget_is_what_is_taken() {
 fn batch_invariant_mode_is_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
     let device = (device, GpuOptions { batch_invariant: true, ..options });
-    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_K_M"] {
+    for name in [
+        "arch/gemma3",
+        "arch/gpt_oss",
+        "arch/minimax_m2",
+        "arch/qwen3",
+        "arch/qwen3moe",
+        "arch/starcoder2",
+        "quant_models/Q4_K_M",
+    ] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&device, name);
         let whole = model.logits(&tokens, 0);
@@ -176,6 +227,7 @@ fn self_test_on_real_weights() {
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         load(&device, &format!("quant_models/{name}"));
     }
+    load(&device, "arch/gpt_oss");
 }
 
 /// G3, G23, G26: a decode step is one launch of a recording, which copies the step's numbers itself: nothing is
@@ -309,13 +361,16 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama, a qwen, experts, layers that differ and a quantised model in AMD machine code.
+/// A llama, a qwen, experts, layers that differ, a quantised model, and the two families that have the most that no
+/// other has, in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
     check_architecture(&device, "qwen3moe");
+    check_architecture(&device, "gpt_oss");
+    check_architecture(&device, "starcoder2");
     check_quantised(&device, "Q4_K_M");
 }
 

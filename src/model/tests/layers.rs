@@ -8,6 +8,7 @@ use crate::config::KvCacheDtype;
 use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::gguf::{Array, GgufFile, Value};
 use crate::model::ModelSpec;
+use crate::quant::{self, GgmlType};
 use crate::testdata::{self, TempFile};
 
 const GOLDEN: &str = "arch/llama3_ropescale";
@@ -40,6 +41,29 @@ fn changed(keys: &[(&str, Value)], pad: impl Fn(&str) -> (usize, usize)) -> Temp
         writer = writer.tensor(Tensor::new(&info.name, &shape, view.ggml_type, &data));
     }
     testdata::temp_file("layers.gguf", &writer.bytes())
+}
+
+/// The same model with the tensors of some names in F32.
+pub(super) fn in_float(file: &TempFile, is_wanted: impl Fn(&str) -> bool) -> TempFile {
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let mut writer = Writer::new();
+    for (key, value) in gguf.metadata().iter() {
+        writer = writer.key(key, value);
+    }
+    for info in gguf.tensors() {
+        let view = gguf.view(info);
+        let is_wanted = is_wanted(&info.name);
+        let mut values = vec![0.0; if is_wanted { view.rows * view.cols } else { 0 }];
+        let (ty, data) = match is_wanted {
+            true => {
+                quant::dequantize(view.ggml_type, view.data, &mut values).unwrap();
+                (GgmlType::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect())
+            }
+            false => (view.ggml_type, view.data.to_vec()),
+        };
+        writer = writer.tensor(Tensor::new(&info.name, &info.shape, ty, &data));
+    }
+    testdata::temp_file("float.gguf", &writer.bytes())
 }
 
 fn per_layer(values: [u32; 2]) -> Value {

@@ -1,0 +1,18 @@
+//! `ernie4_5`: ERNIE 4.5 dense models: the shape of Llama, RoPE on adjacent elements.
+
+use crate::Result;
+use crate::backend::{Activation, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{LayerSpec, ModelSpec};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.model()?;
+    for layer in 0..keys.layers()? {
+        let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?;
+        let ffn = keys.dense(layer, Activation::Silu)?;
+        model.layers.push(LayerSpec::new(attention, ffn));
+    }
+    Ok(model)
+}

@@ -1,0 +1,43 @@
+//! `gemma3`: Gemma 3, its text part: as `gemma2` with norms of q and k heads in place of the soft cap of scores, and
+//! full attention in every sixth layer alone. Layers with a window have a RoPE base of their own and no scaling.
+
+use crate::Result;
+use crate::backend::{Activation, RopeKind, Scoring};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms, QkNorm};
+
+/// Every so manieth layer attends to everything, where the file does not say.
+const PATTERN: usize = 6;
+/// As for `gemma2`'s largest.
+const LAYERS_OF_27B: usize = 62;
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.model()?;
+    model.embedding_scale = (model.hidden_size as f32).sqrt();
+    model.logits = LogitsSpec { softcap: keys.opt_positive("final_logit_softcapping")?, ..LogitsSpec::PLAIN };
+    let pattern = keys.opt_size("attention.sliding_window_pattern")?.unwrap_or(PATTERN);
+    let base_of_windows = keys.rope_base("rope.freq_base_swa")?;
+    let (layers, window) = (keys.layers()?, keys.required_window()?);
+    for layer in 0..layers {
+        let (window, rope) = match (layer + 1).is_multiple_of(pattern) {
+            true => (None, LayerRope::OfFile(RopeKind::Neox)),
+            false => (Some(window), LayerRope::OfBase(RopeKind::Neox, base_of_windows)),
+        };
+        let attention = keys.attention_over(&mut model, layer, window, rope)?;
+        let shared_out = match layers {
+            LAYERS_OF_27B => model.hidden_size / attention.qkv.num_heads,
+            _ => attention.qkv.head_dim,
+        };
+        let scoring = Scoring { scale: 1.0 / (shared_out as f32).sqrt(), softcap: None };
+        let attention = AttentionSpec { scoring, qk_norm: Some(QkNorm::Heads), ..attention };
+        let ffn = keys.dense(layer, Activation::Gelu)?;
+        model.layers.push(LayerSpec {
+            mixer_norms: Norms { before: Some("attn_norm"), after: Some("post_attention_norm") },
+            ffn_norms: Norms { before: Some("ffn_norm"), after: Some("post_ffw_norm") },
+            ..LayerSpec::new(attention, ffn)
+        });
+    }
+    Ok(model)
+}

@@ -1,0 +1,34 @@
+//! `glm4moe`: GLM-4.5, 4.6 and Air: experts by the sigmoid of their logits with a bias for the choice, one shared
+//! expert, dense layers first; the norm before the feed-forward goes by the name of one after attention.
+
+use crate::Result;
+use crate::backend::{Activation, ExpertSpec, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, Norms, Presence, QkNorm};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let mut model = keys.model()?;
+    let dense_layers = keys.leading_dense_layers()?;
+    let expert_size = keys.size("expert_feed_forward_length")?;
+    let experts = keys.experts(&model, expert_size, Activation::Silu)?;
+    let experts = ExpertSpec { choice_bias: true, ..experts };
+    let layers = keys.layers()?;
+    model.nextn_layers = keys.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1));
+    for layer in 0..layers - model.nextn_layers {
+        let norms = keys.gguf.tensor(&format!("blk.{layer}.attn_q_norm.weight"));
+        let attention = AttentionSpec {
+            qkv_bias: Presence::Optional,
+            // The smaller model has none.
+            qk_norm: norms.map(|_| QkNorm::Heads),
+            ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?
+        };
+        let ffn = match layer < dense_layers {
+            true => keys.dense(layer, Activation::Silu)?,
+            false => Ffn::Experts { experts, shared: keys.shared_expert(expert_size, Activation::Silu)? },
+        };
+        let ffn_norms = Norms::before("post_attention_norm");
+        model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::new(attention, ffn) });
+    }
+    Ok(model)
+}

@@ -1,0 +1,22 @@
+//! `hunyuan-dense`: Hunyuan dense models: norms of q and k heads after RoPE. The scaling of RoPE for long contexts is
+//! in the file's base already.
+
+use crate::Result;
+use crate::backend::{Activation, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec, QkNorm};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.model()?;
+    for layer in 0..keys.layers()? {
+        let attention = AttentionSpec {
+            qk_norm: Some(QkNorm::HeadsAfterRope),
+            ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?
+        };
+        let ffn = keys.dense(layer, Activation::Silu)?;
+        model.layers.push(LayerSpec::new(attention, ffn));
+    }
+    Ok(model)
+}

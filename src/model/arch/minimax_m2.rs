@@ -1,0 +1,21 @@
+//! `minimax-m2`: MiniMax M2: experts by the sigmoid of their logits with a bias for the choice, norms of q and k over
+//! all heads at once, half of each head rotated.
+
+use crate::Result;
+use crate::backend::{Activation, ExpertSpec, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{AttentionSpec, Ffn, LayerSpec, ModelSpec, QkNorm};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_shared_experts()?;
+    let mut model = keys.model()?;
+    let experts = keys.experts(&model, keys.size("expert_feed_forward_length")?, Activation::Silu)?;
+    let experts = ExpertSpec { choice_bias: true, ..experts };
+    for layer in 0..keys.layers()? {
+        let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Neox))?;
+        let attention = AttentionSpec { qk_norm: Some(QkNorm::Rows), ..attention };
+        model.layers.push(LayerSpec::new(attention, Ffn::Experts { experts, shared: None }));
+    }
+    Ok(model)
+}

@@ -1,0 +1,25 @@
+//! `smollm3`: SmolLM3: the shape of Llama, without RoPE in every fourth layer.
+
+use crate::Result;
+use crate::backend::{Activation, RopeKind};
+use crate::model::keys::Keys;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{LayerSpec, ModelSpec};
+
+/// No key says it.
+const WITHOUT_ROPE: usize = 4;
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = keys.model()?;
+    for layer in 0..keys.layers()? {
+        let rope = match (layer + 1).is_multiple_of(WITHOUT_ROPE) {
+            true => LayerRope::None,
+            false => LayerRope::OfFile(RopeKind::Norm),
+        };
+        let attention = keys.attention(&mut model, layer, rope)?;
+        let ffn = keys.dense(layer, Activation::Silu)?;
+        model.layers.push(LayerSpec::new(attention, ffn));
+    }
+    Ok(model)
+}
