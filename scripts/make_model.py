@@ -36,6 +36,12 @@ class Shape:
     experts: int = 0
     experts_used: int = 0
     expert_ffn: int = 0
+    # Tokens that layers with a sliding window attend to.
+    window: int = 0
+    # Norms of what attention and feed-forward give, as in Gemma 3.
+    post_norms: bool = False
+    # Biases everywhere and sinks of attention, as in gpt-oss.
+    biases: bool = False
 
 
 SHAPES = {
@@ -55,12 +61,34 @@ SHAPES = {
         experts_used=2,
         expert_ffn=14336,
     ),
+    "gemma3-1b": Shape(
+        *("gemma3", 26, 1152, 6912, 4, 1, 256, 262144, True, 1e6, 32768), qk_norm=True, window=512, post_norms=True
+    ),
+    "gemma3-12b": Shape(
+        *("gemma3", 48, 3840, 15360, 16, 8, 256, 262144, True, 1e6, 131072), qk_norm=True, window=1024, post_norms=True
+    ),
+    "gpt-oss-20b": Shape(
+        *("gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, False, 1.5e5, 131072),
+        experts=32,
+        experts_used=4,
+        expert_ffn=2880,
+        window=128,
+        biases=True,
+    ),
+    "gpt-oss-tiny": Shape(
+        *("gpt-oss", 12, 768, 768, 12, 2, 64, 49152, False, 1.5e5, 32768),
+        experts=16,
+        experts_used=4,
+        expert_ffn=768,
+        window=128,
+        biases=True,
+    ),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }
-# Size of a block's parts, in order: a number of random bytes, or the typical value of an f16 scale. The scales give
+# A block's parts, in order: a number of random bytes, the typical value of an f16 scale, or bytes. The scales give
 # weights of about STD.
 STD = 0.02
-BLOCKS: dict[Type, tuple[int | float, ...]] = {
+BLOCKS: dict[Type, tuple[int | float | bytes, ...]] = {
     Type.Q4_0: (STD / 4.6, 16),
     Type.Q4_1: (STD / 4.6, -STD / 4.6 * 7.5, 16),
     Type.Q5_0: (STD / 9.2, 20),
@@ -71,6 +99,8 @@ BLOCKS: dict[Type, tuple[int | float, ...]] = {
     Type.Q4_K: (STD / 150, STD / 20, 12, 128),
     Type.Q5_K: (STD / 300, STD / 20, 12, 32, 128),
     Type.Q6_K: (128, 64, 16, STD / (18 * 73)),
+    # An exponent of two, biased by 127: 2^-7, with elements of about 3.
+    Type.MXFP4: (b"\x78", 16),
 }
 # Where rows do not divide into super-blocks, as llama.cpp falls back.
 FALLBACK = {
@@ -95,6 +125,8 @@ class Weights:
         for part in BLOCKS[kind]:
             if isinstance(part, int):
                 parts.append(self.random.integers(0, 256, (count, part), dtype=np.uint8))
+            elif isinstance(part, bytes):
+                parts.append(np.tile(np.frombuffer(part, np.uint8), (count, 1)))
             else:
                 scale = (part * self.random.uniform(0.7, 1.3, count)).astype(np.float16)
                 parts.append(scale.view(np.uint8).reshape(count, 2))
@@ -123,7 +155,9 @@ class Weights:
 
 def tensor_type(recipe: str, name: str, layer: int, layers: int, cols: int) -> Type:
     """The type that llama.cpp's quantiser gives a tensor (its main rules)."""
-    if recipe == "q4_k_m":
+    if recipe == "mxfp4":
+        kind = Type.MXFP4 if name.startswith("ffn_") else Type.Q8_0
+    elif recipe == "q4_k_m":
         edge = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
         better = name == "output" or (edge and name in ("attn_v", "ffn_down"))
         kind = Type.Q6_K if better else Type.Q4_K
@@ -155,12 +189,17 @@ def write(shape: Shape, recipe: str, path: str) -> None:
         writer.add_expert_count(shape.experts)
         writer.add_expert_used_count(shape.experts_used)
         writer.add_expert_feed_forward_length(shape.expert_ffn)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
 
     def matrix(tensor: str, name: str, layer: int, rows: int, cols: int, experts: int = 0) -> None:
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
         data = weights.matrix(max(experts, 1) * rows, cols, kind)
         data = data.reshape(experts, rows, -1) if experts else data
         writer.add_tensor(f"{tensor}.weight", data, raw_dtype=kind)
+        if shape.biases and name not in ("token_embd", "output"):
+            bias = weights.vector(max(experts, 1) * rows, 0.0)
+            writer.add_tensor(f"{tensor}.bias", bias.reshape(experts, rows) if experts else bias)
 
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
@@ -175,7 +214,13 @@ def write(shape: Shape, recipe: str, path: str) -> None:
             for name in ("attn_q_norm", "attn_k_norm"):
                 writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.head_dim, 1.0))
         matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
-        writer.add_tensor(f"{layer}.ffn_norm.weight", weights.vector(shape.hidden, 1.0))
+        if shape.biases:
+            writer.add_tensor(f"{layer}.attn_sinks.weight", weights.vector(shape.heads, 0.0))
+        # gpt-oss's norm before the feed-forward goes by the name of one after attention.
+        norms = ["post_attention_norm"] if shape.biases else ["ffn_norm"]
+        norms += ["post_attention_norm", "post_ffw_norm"] if shape.post_norms else []
+        for name in norms:
+            writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.hidden, 1.0))
         suffix, ffn = ("_exps", shape.expert_ffn) if shape.experts else ("", shape.ffn)
         for name, rows, cols in (
             ("ffn_gate", ffn, shape.hidden),
@@ -186,6 +231,8 @@ def write(shape: Shape, recipe: str, path: str) -> None:
         if shape.experts:
             router = weights.matrix(shape.experts, shape.hidden, Type.F32)
             writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
+            if shape.biases:
+                writer.add_tensor(f"{layer}.ffn_gate_inp.bias", weights.vector(shape.experts, 0.0))
     writer.add_tensor("output_norm.weight", weights.vector(shape.hidden, 1.0))
     if not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
