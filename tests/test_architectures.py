@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from conftest import ON_GPU
 from rocmforge import LLM
-from tiny_models import rewritten, tiny_model
+from tiny_models import mixture_of_equals, rewritten, tiny_model
 
 
 def assert_golden(path, golden):
@@ -21,3 +21,11 @@ def test_text_part_of_a_vision_model(source, name, tmp_path, golden_npz):
     """M1: for text, the three positions of its RoPE are one."""
     path = rewritten(tiny_model(source, tmp_path), tmp_path / f"{name}.gguf", renamed=name)
     assert_golden(path, golden_npz(f"arch/{source}"))
+
+
+def test_granite_with_experts(tmp_path, golden_npz):
+    """M1: a mixture of equals is the dense model, and each factor undoes one in the weights."""
+    keys = {"embedding_scale": 8.0, "residual_scale": 0.5, "attention.scale": 0.5, "logit_scale": 0.125}
+    factors = {"token_embd": 1 / 8, "attn_output": 2, "ffn_down": 2, "attn_q": 2 / 32**0.5}
+    path = mixture_of_equals(tmp_path / "granitemoe.gguf", 4, 2, renamed="granitemoe", keys=keys, factors=factors)
+    assert_golden(path, golden_npz("arch/llama_tied"))

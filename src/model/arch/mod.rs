@@ -9,6 +9,7 @@ mod gemma3;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod granitemoe;
 mod hunyuan_dense;
 mod llama;
 mod minimax_m2;
@@ -44,6 +45,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "glm4", spec: glm4::spec },
     Architecture { name: "glm4moe", spec: glm4moe::spec },
     Architecture { name: "gpt-oss", spec: gpt_oss::spec },
+    Architecture { name: "granitemoe", spec: granitemoe::spec },
     Architecture { name: "hunyuan-dense", spec: hunyuan_dense::spec },
     Architecture { name: "llama", spec: llama::spec },
     Architecture { name: "minimax-m2", spec: minimax_m2::spec },
@@ -85,7 +87,7 @@ mod tests {
     use crate::testdata;
 
     /// Those whose tests make them of another one's file (`tests/test_architectures.py`).
-    const MADE_OF_ANOTHER: [&str; 1] = ["qwen2vl"];
+    const MADE_OF_ANOTHER: [&str; 2] = ["granitemoe", "qwen2vl"];
 
     #[test]
     fn every_architecture_has_golden_data() {
