@@ -9,6 +9,7 @@ mod gemma3;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
+mod granite;
 mod granitemoe;
 mod hunyuan_dense;
 mod llama;
@@ -45,6 +46,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "glm4", spec: glm4::spec },
     Architecture { name: "glm4moe", spec: glm4moe::spec },
     Architecture { name: "gpt-oss", spec: gpt_oss::spec },
+    Architecture { name: "granite", spec: granite::spec },
     Architecture { name: "granitemoe", spec: granitemoe::spec },
     Architecture { name: "hunyuan-dense", spec: hunyuan_dense::spec },
     Architecture { name: "llama", spec: llama::spec },

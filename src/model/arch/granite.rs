@@ -1,0 +1,17 @@
+//! `granite`: Granite 3 dense: the factors of `granitemoe`, and one feed-forward.
+
+use super::granitemoe::{scaled_attention, scaled_model};
+use crate::Result;
+use crate::backend::Activation;
+use crate::model::keys::Keys;
+use crate::model::spec::{LayerSpec, ModelSpec};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    keys.refuse_experts()?;
+    let mut model = scaled_model(keys)?;
+    for layer in 0..keys.layers()? {
+        let attention = scaled_attention(keys, &mut model, layer)?;
+        model.layers.push(LayerSpec::new(attention, keys.dense(layer, Activation::Silu)?));
+    }
+    Ok(model)
+}
