@@ -48,9 +48,12 @@ impl Compute {
         formats.all(|format| format == first).then_some(first)
     }
 
-    /// Whether `gemv` computes all segments, for a single row.
+    /// Whether `gemv` computes all segments together with what is before and behind them, which it does for a single
+    /// row. It computes any number of rows of f32 weights, so where a row must not depend on others the chain is never
+    /// its own: its norm sums in another order than `prepare`.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
-        rows == 1 && self.matrix_format(matrix, rows) == Some(Format::F32)
+        let most = self.launcher.tuning().gemv.most_rows;
+        rows == 1 && rows <= most && self.matrix_format(matrix, rows) == Some(Format::F32)
     }
 
     /// The segments of a matrix that are multiplied in one launch.
