@@ -1,6 +1,6 @@
-//! A range of device memory that is handed out from its start.
+//! Device memory that is handed out from its start.
 
-use super::DevicePtr;
+use super::DeviceBuffer;
 
 /// What is handed out begins at multiples of this.
 pub const ALIGN: u64 = 256;
@@ -10,43 +10,53 @@ pub fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// The range, which somebody else owns, and how much of it is taken. An empty one has room for nothing.
+/// The memory, and how much of it is taken. Without memory it has room for nothing.
 #[derive(Default)]
 pub struct Arena {
-    start: DevicePtr,
-    bytes: u64,
+    memory: Option<DeviceBuffer>,
     used: u64,
 }
 
 impl Arena {
-    pub fn new(start: DevicePtr, bytes: u64) -> Self {
-        Self { start, bytes, used: 0 }
+    pub fn new(memory: DeviceBuffer) -> Self {
+        Self { memory: Some(memory), used: 0 }
     }
 
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.memory.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 
     /// Room for `bytes`, or `None` where so many are not left.
-    pub fn take(&mut self, bytes: u64) -> Option<DevicePtr> {
+    pub fn take(&mut self, bytes: u64) -> Option<DeviceBuffer> {
         let at = aligned(self.used);
-        let end = at.checked_add(bytes).filter(|&end| end <= self.bytes)?;
-        self.used = end;
-        Some(self.start.offset(at))
+        let taken = self.memory.as_ref()?.part(at, bytes).ok()?;
+        self.used = at + bytes;
+        Some(taken)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::gpu::Device;
+    use crate::backend::gpu::driver::fake::Fake;
 
     #[test]
     fn what_is_taken_is_aligned_apart_and_inside() {
-        let mut arena = Arena::new(DevicePtr(4096), 700);
-        assert_eq!(arena.take(300), Some(DevicePtr(4096)));
-        assert_eq!(arena.take(100), Some(DevicePtr(4096 + 512)));
-        assert_eq!(arena.take(1), None);
-        assert_eq!(arena.take(u64::MAX), None);
-        assert_eq!(Arena::default().take(1), None);
+        let device = Device::with_driver(Box::new(Fake::new()));
+        let memory = DeviceBuffer::new(&device, 700).unwrap();
+        let start = memory.ptr().address();
+        let mut arena = Arena::new(memory);
+        let (first, second) = (arena.take(300).unwrap(), arena.take(100).unwrap());
+        assert_eq!((first.ptr().address(), first.bytes()), (start, 300));
+        assert_eq!((second.ptr().address(), second.bytes()), (start + 512, 100));
+        assert!(arena.take(1).is_none());
+        assert!(arena.take(u64::MAX).is_none());
+        assert!(Arena::default().take(1).is_none());
+        // What was taken keeps the memory.
+        drop((arena, first));
+        assert_eq!(device.allocated_bytes(), 700);
+        drop(second);
+        assert_eq!(device.allocated_bytes(), 0);
     }
 }

@@ -152,7 +152,7 @@ numbers! {
     u32: value => value,
     u64: value => value,
     f32: value => value,
-    DevicePtr: pointer => pointer.0,
+    DevicePtr: pointer => pointer.address(),
     Format: format => (format as u32),
     ActivationCode: activation => (activation as u32),
     NormCode: kind => (kind as u32),

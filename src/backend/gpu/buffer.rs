@@ -1,9 +1,9 @@
-//! What the backend's ops compute on: addresses in the engine's allocations, with their shapes. None of them owns
-//! memory: the backend that they were made for does.
+//! What the backend's ops compute on: parts of the engine's allocations, with their shapes. Each owns its allocation
+//! together with the backend that it was made for, which keeps all of them until queued work has run.
 
 use super::args::Format;
 use super::compile::plan::Operands;
-use super::{DevicePtr, KernelType};
+use super::{DeviceBuffer, DevicePtr, DeviceSlice, KernelType};
 use crate::backend::{
     BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, VectorShape,
     WorkShape,
@@ -55,45 +55,42 @@ impl Format {
 /// Activations. Who writes them chooses the format that their reader wants.
 #[derive(Debug)]
 pub struct Buffer {
-    pub(super) ptr: DevicePtr,
-    pub(super) bytes: u64,
+    pub(super) memory: DeviceBuffer,
     pub(super) format: Format,
 }
 
 impl Buffer {
-    /// The address, for `rows` rows that are to be read.
+    /// The memory, of which `rows` rows are to be read.
     ///
     /// # Errors
     /// `Error::Internal` if the buffer has no such room.
-    pub(super) fn read(&self, what: &str, rows: usize, cols: usize) -> Result<DevicePtr> {
+    pub(super) fn read(&self, what: &str, rows: usize, cols: usize) -> Result<DeviceSlice<'_>> {
         self.check(what, rows, cols, self.format)?;
-        Ok(self.ptr)
+        Ok(self.memory.slice())
     }
 
     /// The same, for rows that must be f32.
-    pub(super) fn read_f32(&self, what: &str, rows: usize, cols: usize) -> Result<DevicePtr> {
+    pub(super) fn read_f32(&self, what: &str, rows: usize, cols: usize) -> Result<DeviceSlice<'_>> {
         if !self.format.is_f32() {
             return Err(Error::internal(format!("{what} is in format {:?}, f32 is needed", self.format)));
         }
         self.read(what, rows, cols)
     }
 
-    /// The address, for `rows` rows that will be written in `format`.
-    pub(super) fn write(&mut self, what: &str, rows: usize, cols: usize, format: Format) -> Result<DevicePtr> {
+    /// The memory, into which `rows` rows will be written in `format`.
+    pub(super) fn write(&mut self, what: &str, rows: usize, cols: usize, format: Format) -> Result<DeviceSlice<'_>> {
         self.check(what, rows, cols, format)?;
         self.format = format;
-        Ok(self.ptr)
+        Ok(self.memory.slice())
     }
 
     fn check(&self, what: &str, rows: usize, cols: usize, format: Format) -> Result<()> {
         let needed = format.bytes(rows, cols);
-        if needed <= self.bytes {
+        let bytes = self.memory.bytes();
+        if needed <= bytes {
             return Ok(());
         }
-        Err(Error::internal(format!(
-            "{what} has {} bytes, {rows} rows of {cols} in {format:?} take {needed}",
-            self.bytes
-        )))
+        Err(Error::internal(format!("{what} has {bytes} bytes, {rows} rows of {cols} in {format:?} take {needed}")))
     }
 }
 
@@ -109,42 +106,63 @@ pub struct Matrix {
 impl Matrix {
     /// Of the stack of a feed-forward's gate and up, each of which is half of the outputs: both as segments, where they
     /// are of one type and each begins with a tile.
-    pub(super) fn gate_and_up(&self) -> Option<[Segment; 2]> {
+    pub(super) fn gate_and_up(&self) -> Result<Option<[Outputs<'_>; 2]>> {
         let half = self.rows / 2;
-        match self.segments[..] {
+        Ok(match &self.segments[..] {
             [segment] if half.is_multiple_of(TILE_ROWS) => {
-                Some([Segment { rows: half, dense: None, ..segment }, segment.rows_from(half, self.cols)])
+                let up = segment.outputs_from(half, self.cols)?;
+                Some([Outputs { rows: half, ..segment.outputs() }, up])
             }
-            [gate, up] if gate.ty == up.ty && gate.rows == up.rows => Some([gate, up]),
+            [gate, up] if gate.ty == up.ty && gate.rows == up.rows => Some([gate.outputs(), up.outputs()]),
             _ => None,
-        }
+        })
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Segment {
     pub ty: KernelType,
     pub first_row: usize,
     pub rows: usize,
-    pub tiles: DevicePtr,
-    /// Null where the stack has none.
-    pub bias: DevicePtr,
+    pub tiles: DeviceBuffer,
+    /// f32, one for each output.
+    pub bias: Option<DeviceBuffer>,
     /// Where its weights lie dequantised, for the vendor's matrix library, if they are kept so.
-    pub dense: Option<DevicePtr>,
+    pub dense: Option<DeviceBuffer>,
+}
+
+/// Outputs of a segment, which one launch computes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Outputs<'b> {
+    pub ty: KernelType,
+    pub first_row: usize,
+    pub rows: usize,
+    pub tiles: DeviceSlice<'b>,
+    pub bias: Option<DeviceSlice<'b>>,
 }
 
 impl Segment {
-    /// The outputs from `first` on, a multiple of 16.
-    pub fn rows_from(&self, first: usize, cols: usize) -> Self {
-        Self {
+    /// All of them.
+    pub fn outputs(&self) -> Outputs<'_> {
+        Outputs {
             ty: self.ty,
+            first_row: self.first_row,
+            rows: self.rows,
+            tiles: self.tiles.slice(),
+            bias: self.bias.as_ref().map(DeviceBuffer::slice),
+        }
+    }
+
+    /// Those from `first` on, a multiple of 16.
+    pub fn outputs_from(&self, first: usize, cols: usize) -> Result<Outputs<'_>> {
+        let all = self.outputs();
+        Ok(Outputs {
             first_row: self.first_row + first,
             rows: self.rows - first,
-            tiles: self.tiles.offset(self.ty.matrix_bytes(first, cols)),
-            bias: if self.bias == DevicePtr::NULL { self.bias } else { self.bias.offset(4 * first as u64) },
-            // For our own kernels, where the library has refused the rest of a product.
-            dense: None,
-        }
+            tiles: all.tiles.after(self.ty.matrix_bytes(first, cols))?,
+            bias: all.bias.map(|bias| bias.after(4 * first as u64)).transpose()?,
+            ..all
+        })
     }
 }
 
@@ -154,8 +172,8 @@ pub struct Experts {
     pub(super) spec: ExpertSpec,
     /// F32, whatever it is in the file.
     pub(super) router: Matrix,
-    /// Of the choice, f32 for each expert; null where there is none.
-    pub(super) choice_bias: DevicePtr,
+    /// Of the choice, f32 for each expert.
+    pub(super) choice_bias: Option<DeviceBuffer>,
     pub(super) gate: ExpertMatrix,
     pub(super) up: ExpertMatrix,
     pub(super) down: ExpertMatrix,
@@ -171,20 +189,25 @@ impl Experts {
 }
 
 /// A matrix of each expert, one behind the other.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct ExpertMatrix {
     pub ty: KernelType,
     /// Of one expert.
     pub rows: usize,
     pub cols: usize,
-    pub tiles: DevicePtr,
-    /// f32, `rows` for each expert; null where there is none.
-    pub bias: DevicePtr,
+    pub tiles: DeviceBuffer,
+    /// f32, `rows` for each expert.
+    pub bias: Option<DeviceBuffer>,
 }
 
 impl ExpertMatrix {
     pub fn expert_bytes(&self) -> u64 {
         self.ty.matrix_bytes(self.rows, self.cols)
+    }
+
+    /// As kernels take it.
+    pub fn bias(&self) -> DevicePtr {
+        self.bias.as_ref().map(DeviceBuffer::slice).into()
     }
 }
 
@@ -199,28 +222,28 @@ pub struct ExpertWork {
     pub(super) gate_up: Buffer,
     pub(super) gated: Buffer,
     /// Of each pair: number and weight (f32) of its expert, and its place.
-    pub(super) experts: DevicePtr,
-    pub(super) weights: DevicePtr,
-    pub(super) places: DevicePtr,
+    pub(super) experts: DeviceBuffer,
+    pub(super) weights: DeviceBuffer,
+    pub(super) places: DeviceBuffer,
     /// Of each run of places.
-    pub(super) run_experts: DevicePtr,
+    pub(super) run_experts: DeviceBuffer,
 }
 
 /// Weights or biases of norms, or sinks, f32.
 #[derive(Debug)]
 pub struct Vector {
-    pub(super) ptr: DevicePtr,
+    pub(super) memory: DeviceBuffer,
     pub(super) len: usize,
 }
 
 impl Vector {
-    /// The address, for a use of `len` elements.
+    /// The memory, for a use of `len` elements.
     ///
     /// # Errors
     /// `Error::Internal` if the vector has another length.
-    pub(super) fn read(&self, len: usize) -> Result<DevicePtr> {
+    pub(super) fn read(&self, len: usize) -> Result<DeviceSlice<'_>> {
         match self.len == len {
-            true => Ok(self.ptr),
+            true => Ok(self.memory.slice()),
             false => Err(Error::internal(format!("a vector of {} elements for {len}", self.len))),
         }
     }
@@ -231,7 +254,7 @@ impl Vector {
 pub struct Rope {
     pub(super) kind: RopeKind,
     pub(super) num_pairs: usize,
-    pub(super) inv_freq: DevicePtr,
+    pub(super) inv_freq: DeviceBuffer,
     pub(super) magnitude: f32,
 }
 
@@ -239,19 +262,19 @@ pub struct Rope {
 #[derive(Debug)]
 pub struct KvLayer {
     pub(super) spec: KvLayerSpec,
-    pub(super) k: DevicePtr,
-    pub(super) v: DevicePtr,
+    pub(super) k: DeviceBuffer,
+    pub(super) v: DeviceBuffer,
 }
 
 impl BufferShape for Buffer {
     fn holds(&self, rows: usize, cols: usize) -> bool {
         // Shapes are compared before they are multiplied in `most_bytes`.
-        let fits = rows.checked_mul(cols.next_multiple_of(TILE_COLS)).is_some_and(|n| n as u64 <= self.bytes);
-        fits && self.format.bytes(rows, cols) <= self.bytes
+        let fits = rows.checked_mul(cols.next_multiple_of(TILE_COLS)).is_some_and(|n| n as u64 <= self.memory.bytes());
+        fits && self.format.bytes(rows, cols) <= self.memory.bytes()
     }
 
     fn room(&self) -> String {
-        format!("{} bytes", self.bytes)
+        format!("{} bytes", self.memory.bytes())
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the ops of every step compute with, beside the step's own numbers: the launcher, the workspace, and the matrix
 //! library where there is one.
 
-use super::DevicePtr;
+use super::DeviceBuffer;
 use super::args::Format;
 use super::buffer::Buffer;
 use super::launcher::Launcher;
@@ -10,10 +10,9 @@ use super::vendor::blas::{self, VendorBlas};
 /// The library, and the device memory that its products need.
 pub struct Library {
     pub blas: VendorBlas,
-    pub workspace: DevicePtr,
+    pub workspace: DeviceBuffer,
     /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
-    pub weights: DevicePtr,
-    pub weights_bytes: u64,
+    pub weights: DeviceBuffer,
     /// It serves products of so many rows and more.
     pub least_rows: usize,
     /// What it has refused: from then on our own kernels serve.
@@ -23,8 +22,8 @@ pub struct Library {
 /// Memory that ops use in turn.
 pub struct Workspace {
     /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
-    pub partial: DevicePtr,
-    pub counters: DevicePtr,
+    pub partial: DeviceBuffer,
+    pub counters: DeviceBuffer,
     /// Rows on their way from one format to another.
     pub conversion: Buffer,
 }

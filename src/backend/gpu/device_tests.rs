@@ -51,12 +51,13 @@ fn copies_arrive() {
             }
             // SAFETY: everything lives until the streams were waited for, and events order what shares memory.
             unsafe {
-                copies.copy_to_device(first.range(13, 4001).unwrap(), there.as_slice()).unwrap();
+                copies.copy_to_device(first.slice().part(13, 4001).unwrap(), there.as_slice()).unwrap();
                 event.record(&copies).unwrap();
                 event.synchronize().unwrap();
-                compute.fill(second.ptr(), 0xa5, 4099).unwrap();
-                compute.copy_on_device(second.range(17, 4001).unwrap(), first.range(13, 4001).unwrap(), 4001).unwrap();
-                compute.copy_to_host(back.as_mut_slice(), second.ptr()).unwrap();
+                compute.fill(second.slice(), 0xa5).unwrap();
+                let (to, from) = (second.part(17, 4001).unwrap(), first.part(13, 4001).unwrap());
+                compute.copy_on_device(to.slice(), from.slice()).unwrap();
+                compute.copy_to_host(back.as_mut_slice(), second.slice()).unwrap();
             }
             event.record(&compute).unwrap();
             event.synchronize().unwrap();
@@ -87,11 +88,11 @@ fn a_kernel_runs_alone_and_in_a_graph() {
     kernels.prepare(&[kernel.unit]).unwrap();
     println!("{}", kernels.origin(kernel.unit).unwrap());
     let function = kernels.function(&kernel).unwrap();
-    let out = memory.range(4 * 28, 4 * 15).unwrap();
+    let out = memory.slice().part(4 * 28, 4 * 15).unwrap();
     let args = GatherArgs {
         x: memory.ptr(),
-        indices: memory.range(100, 12).unwrap(),
-        out,
+        indices: memory.slice().part(100, 12).unwrap().ptr(),
+        out: out.ptr(),
         rows,
         cols,
         format_in: Format::F32,
@@ -100,7 +101,7 @@ fn a_kernel_runs_alone_and_in_a_graph() {
     let stream = Stream::new(&device).unwrap();
     // SAFETY: the arguments describe `memory`, and everything lives until the stream was waited for.
     unsafe {
-        stream.copy_to_device(memory.range(0, 4 * 28).unwrap(), host.as_slice()).unwrap();
+        stream.copy_to_device(memory.slice(), host.as_slice()).unwrap();
         stream.launch(&function, [rows, 1, 1], &args).unwrap();
         stream.copy_to_host(back.as_mut_slice(), out).unwrap();
         stream.synchronize().unwrap();
@@ -111,7 +112,7 @@ fn a_kernel_runs_alone_and_in_a_graph() {
         let graph = stream.end_capture().unwrap();
         for _ in 0..3 {
             back.as_mut_slice().fill(0);
-            stream.fill(out, 0xff, 4 * 15).unwrap();
+            stream.fill(out, 0xff).unwrap();
             stream.launch_graph(&graph).unwrap();
             stream.copy_to_host(back.as_mut_slice(), out).unwrap();
             stream.synchronize().unwrap();

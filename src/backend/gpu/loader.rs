@@ -14,12 +14,12 @@ use super::launcher::Launcher;
 use super::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use super::select;
 use super::self_test::Sample;
-use super::stacks::{Layout, device_type, values_bytes};
+use super::stacks::{Layout, Run, device_type, part_bytes, values_bytes};
 use super::step::StepInputs;
 use super::tuning::Tuning;
 use super::upload::Uploader;
-use super::vendor::blas::VendorBlas;
-use super::{Device, DeviceBuffer, DevicePtr, KernelType, Kernels, Stream};
+use super::vendor::blas::{self, VendorBlas};
+use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
     ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StepLimits, Upload,
 };
@@ -111,7 +111,7 @@ impl GpuLoader {
     }
 
     /// The one way to device memory: recorded, and checked against what is free less the margin.
-    fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DevicePtr> {
+    fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DeviceBuffer> {
         let available = self.device.free_memory()?.saturating_sub(MARGIN);
         if bytes > available {
             return Err(Error::OutOfMemory {
@@ -121,17 +121,16 @@ impl GpuLoader {
                 advice,
             });
         }
-        let buffer = DeviceBuffer::new(&self.device, bytes.max(1))?;
-        let ptr = buffer.ptr();
-        self.allocations.push(buffer);
-        Ok(ptr)
+        let memory = DeviceBuffer::new(&self.device, bytes.max(1))?.part(0, bytes)?;
+        self.allocations.push(memory.clone());
+        Ok(memory)
     }
 
     /// Room for weights: of the arena, else (what nobody announced) an allocation of its own.
-    fn weights(&mut self, bytes: u64) -> Result<DevicePtr> {
+    fn weights(&mut self, bytes: u64) -> Result<DeviceBuffer> {
         self.ledger.weights += bytes;
         match self.weights.take(bytes) {
-            Some(ptr) => Ok(ptr),
+            Some(memory) => Ok(memory),
             None => self.allocate(bytes, "weights", WEIGHTS_ADVICE),
         }
     }
@@ -153,7 +152,7 @@ impl GpuLoader {
     fn upload_tiles(
         &mut self,
         weight: &TensorView<'_>,
-        tiles: DevicePtr,
+        tiles: DeviceSlice<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<KernelType> {
         let (ty, decoded);
@@ -179,8 +178,13 @@ impl GpuLoader {
     }
 
     /// The same, for a matrix whose activations are those of most.
-    fn upload_part(&mut self, weight: &TensorView<'_>, tiles: DevicePtr, progress: &mut Progress<'_>) -> Result<()> {
-        let ty = self.upload_tiles(weight, tiles, progress)?;
+    fn upload_part(
+        &mut self,
+        weight: &TensorView<'_>,
+        tiles: &DeviceBuffer,
+        progress: &mut Progress<'_>,
+    ) -> Result<()> {
+        let ty = self.upload_tiles(weight, tiles.slice(), progress)?;
         if !self.types.contains(&(ty, weight.ggml_type)) {
             self.types.push((ty, weight.ggml_type));
             self.samples.push(Sample::new(&[(weight, ty, tiles)]));
@@ -189,29 +193,29 @@ impl GpuLoader {
     }
 
     /// Queues f32 values into `out`.
-    fn upload_floats(&mut self, values: &[f32], out: DevicePtr) -> Result<()> {
+    fn upload_floats(&mut self, values: &[f32], out: &DeviceBuffer) -> Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.uploader(bytes.len(), 0)?.bytes(&bytes, out)
+        self.uploader(bytes.len(), 0)?.bytes(&bytes, out.slice())
     }
 
     /// All numbers of a tensor, as f32.
-    fn upload_values(&mut self, tensor: &TensorView<'_>) -> Result<DevicePtr> {
+    fn upload_values(&mut self, tensor: &TensorView<'_>) -> Result<DeviceBuffer> {
         let mut values = vec![0.0; tensor.rows * tensor.cols];
         quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
-        let ptr = self.weights(values_bytes(tensor))?;
-        self.upload_floats(&values, ptr)?;
-        Ok(ptr)
+        let memory = self.weights(values_bytes(tensor))?;
+        self.upload_floats(&values, &memory)?;
+        Ok(memory)
     }
 
     /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
-    fn sample_pair(&mut self, parts: &[LinearPart<'_>], starts: &[DevicePtr], pair: [Segment; 2]) {
+    fn sample_pair(&mut self, parts: &[LinearPart<'_>], layout: &Layout, pair: [&Segment; 2]) {
         let types = pair.map(|segment| segment.ty);
         if !KernelType::PAIRS.contains(&types) || self.samples.iter().any(|sample| sample.is_of(&types)) {
             return;
         }
-        let weights = pair.into_iter().filter_map(|segment| {
-            let part = parts.iter().zip(starts).find(|(_, start)| **start == segment.tiles)?.0;
-            Some((&part.weight, segment.ty, segment.tiles))
+        let weights = pair.into_iter().zip(&layout.segments).filter_map(|(segment, run)| {
+            let part = parts.iter().zip(&layout.starts).find(|(_, start)| **start == run.start)?.0;
+            Some((&part.weight, segment.ty, &segment.tiles))
         });
         self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
     }
@@ -250,10 +254,9 @@ impl Loader for GpuLoader {
     fn reserve_weights(&mut self, uploads: &[Upload<'_>], spare: u64) -> Result<()> {
         let dense = self.open_library(uploads, spare);
         let bytes = uploads.iter().map(upload_bytes).sum::<u64>();
-        let start = self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?;
-        self.weights = Arena::new(start, bytes);
+        self.weights = Arena::new(self.allocate(bytes, "the model's weights", WEIGHTS_ADVICE)?);
         if dense > 0 {
-            self.dense = Arena::new(self.allocate(dense, "weights for the matrix library", WEIGHTS_ADVICE)?, dense);
+            self.dense = Arena::new(self.allocate(dense, "weights for the matrix library", WEIGHTS_ADVICE)?);
             self.ledger.scratch += dense;
         }
         // Kernels that have to be compiled on this machine are compiled now, several at once.
@@ -297,36 +300,31 @@ impl Loader for GpuLoader {
                 }
                 rest = after;
             }
-            let ptr = self.weights(aligned(4 * rows as u64))?;
-            self.upload_floats(&values, ptr)?;
-            Some(ptr)
+            let memory = self.weights(aligned(4 * rows as u64))?;
+            self.upload_floats(&values, &memory)?;
+            Some(memory)
         } else {
             None
         };
 
         let layout = Layout::of(parts);
-        let start = self.weights(layout.bytes)?;
-        let starts: Vec<_> = layout.starts.iter().map(|&at| start.offset(at)).collect();
-        for (LinearPart { weight, .. }, &tiles) in parts.iter().zip(&starts) {
-            self.upload_part(weight, tiles, progress)?;
+        let tiles = self.weights(layout.bytes)?;
+        for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
+            self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
         }
         let keeps = kept_bytes(parts).is_some();
         let segments = layout.segments.iter().map(|run| {
-            let bias = bias.map_or(DevicePtr::NULL, |bias| bias.offset(4 * run.first_row as u64));
-            let dense = keeps.then(|| self.dense.take(dequantized_bytes(run.rows, cols))).flatten();
-            Segment {
-                ty: run.ty,
-                first_row: run.first_row,
-                rows: run.rows,
-                tiles: start.offset(run.start),
-                bias,
-                dense,
-            }
+            let Run { ty, first_row, rows, start } = *run;
+            let bias = bias.as_ref().map(|bias| bias.part(4 * first_row as u64, 4 * rows as u64)).transpose()?;
+            let dense = keeps.then(|| self.dense.take(dequantized_bytes(rows, cols))).flatten();
+            let tiles = tiles.part(start, ty.matrix_bytes(rows, cols))?;
+            Ok(Segment { ty, first_row, rows, tiles, bias, dense })
         });
-        let segments: Vec<Segment> = segments.collect();
-        self.kept.extend(segments.iter().filter(|segment| segment.dense.is_some()).map(|&segment| (segment, cols)));
-        if let [first, second] = segments[..] {
-            self.sample_pair(parts, &starts, [first, second]);
+        let segments = segments.collect::<Result<Vec<_>>>()?;
+        let kept = segments.iter().filter(|segment| segment.dense.is_some());
+        self.kept.extend(kept.map(|segment| (segment.clone(), cols)));
+        if let [first, second] = &segments[..] {
+            self.sample_pair(parts, &layout, [first, second]);
         }
         Ok(Matrix { rows, cols, segments })
     }
@@ -344,21 +342,21 @@ impl Loader for GpuLoader {
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
-        Ok(Vector { ptr: self.upload_values(&tensor)?, len: tensor.rows * tensor.cols })
+        Ok(Vector { memory: self.upload_values(&tensor)?, len: tensor.rows * tensor.cols })
     }
 
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<Rope> {
         let RopeSpec { kind, inv_freq, magnitude } = spec;
-        let ptr = self.weights(rope_bytes(spec))?;
-        self.upload_floats(inv_freq, ptr)?;
-        Ok(Rope { kind: *kind, num_pairs: inv_freq.len(), inv_freq: ptr, magnitude: *magnitude })
+        let memory = self.weights(rope_bytes(spec))?;
+        self.upload_floats(inv_freq, &memory)?;
+        Ok(Rope { kind: *kind, num_pairs: inv_freq.len(), inv_freq: memory, magnitude: *magnitude })
     }
 
     fn alloc_buffer(&mut self, rows: usize, cols: usize) -> Result<Buffer> {
         let bytes = Self::buffer_bytes(rows, cols);
-        let ptr = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
+        let memory = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
         self.ledger.scratch += bytes;
-        Ok(Buffer { ptr, bytes, format: Format::F32 })
+        Ok(Buffer { memory, format: Format::F32 })
     }
 
     fn buffer_bytes(rows: usize, cols: usize) -> u64 {
@@ -389,17 +387,16 @@ impl Loader for GpuLoader {
         }
         let total = total.unwrap_or(u64::MAX);
         self.cache.extend(specs);
-        let mut at = self.allocate(total, "the KV cache", "lower kv_cache_memory, max_model_len or max_num_seqs")?;
+        let memory = self.allocate(total, "the KV cache", "lower kv_cache_memory, max_model_len or max_num_seqs")?;
         self.ledger.kv_cache += total;
-        Ok(specs
-            .iter()
-            .map(|&spec| {
-                let bytes = layer_bytes(&spec).unwrap_or(0);
-                let layer = KvLayer { spec, k: at, v: at.offset(bytes / 2) };
-                at = at.offset(bytes);
-                layer
-            })
-            .collect())
+        let mut start = 0;
+        let layers = specs.iter().map(|&spec| {
+            let half = layer_bytes(&spec).unwrap_or(0) / 2;
+            let (k, v) = (memory.part(start, half)?, memory.part(start + half, half)?);
+            start += 2 * half;
+            Ok(KvLayer { spec, k, v })
+        });
+        layers.collect()
     }
 
     fn available_memory(&mut self) -> Result<u64> {
@@ -425,22 +422,27 @@ impl Loader for GpuLoader {
         let conversion = Self::buffer_bytes(self.conversion_rows(self.uploaded_types()), self.max_cols);
         let counters = 4 * NUM_COUNTERS as u64;
         let advice = "lower max_num_batched_tokens or max_num_seqs";
-        let workspace = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
-        let counters_ptr = workspace.offset(PARTIAL_BYTES);
-        // SAFETY: the range was just allocated; kernels that use it come after, on the same stream.
-        unsafe { stream.fill(counters_ptr, 0, counters)? };
+        let memory = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
+        let workspace = Workspace {
+            partial: memory.part(0, PARTIAL_BYTES)?,
+            counters: memory.part(PARTIAL_BYTES, counters)?,
+            conversion: Buffer { memory: memory.part(PARTIAL_BYTES + counters, conversion)?, format: Format::F32 },
+        };
+        // SAFETY: the memory was just allocated; kernels that use it come after, on the same stream.
+        unsafe { stream.fill(workspace.counters.slice(), 0)? };
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
         let library_bytes = if self.blas.is_some() { self.library_bytes(self.max_cols) } else { 0 };
         let library = match self.blas.take().zip(self.tuning.library) {
             Some((blas, rows)) => {
-                let weights = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
+                let memory = self.allocate(library_bytes, "the matrix library's workspace", advice)?;
                 let weights_bytes = self.library_weights_bytes(self.max_cols);
-                let workspace = weights.offset(weights_bytes);
+                let (weights, workspace) =
+                    (memory.part(0, weights_bytes)?, memory.part(weights_bytes, blas::WORKSPACE_BYTES)?);
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = rows.least(all_16_bit, self.dense.bytes() > 0);
-                Some(Library { blas, weights, weights_bytes, workspace, least_rows, refusal: None })
+                Some(Library { blas, weights, workspace, least_rows, refusal: None })
             }
             None => None,
         };
@@ -450,11 +452,6 @@ impl Loader for GpuLoader {
         let graphs = graphs::usable(&self.kernels, &stream, &self.options)?;
         let (samples, kept) = (self.samples, self.kept);
         let launcher = Launcher::new(stream, functions, self.tuning);
-        let workspace = Workspace {
-            partial: workspace,
-            counters: counters_ptr,
-            conversion: Buffer { ptr: counters_ptr.offset(counters), bytes: conversion, format: Format::F32 },
-        };
         let mut backend = GpuBackend::new(Parts {
             device: self.device,
             options: self.options,

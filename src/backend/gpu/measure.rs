@@ -66,7 +66,7 @@ impl Probe {
             blocks,
         };
         // SAFETY: the buffer is ours.
-        unsafe { probe.stream.fill(probe.data.ptr(), 0, bytes)? };
+        unsafe { probe.stream.fill(probe.data.slice(), 0)? };
         probe.stream.synchronize()?;
         Ok(probe)
     }
@@ -114,13 +114,13 @@ pub fn bandwidth(device: &Device, options: &GpuOptions, bytes: u64, host_bytes: 
     let host_bytes = host_bytes.min(bytes);
     let mut host = HostBuffer::new(device, usize::try_from(host_bytes).map_err(Error::internal)?)?;
     let probe = Probe::new(device, options, bytes)?;
-    let at = probe.data.range(0, host_bytes)?;
+    let at = probe.data.slice().part(0, host_bytes)?;
     // SAFETY: `best` waits for the stream before anything else happens to the buffers.
     let to_device = probe.best(|| unsafe { probe.stream.copy_to_device(at, host.as_slice()) })?;
     // SAFETY: as above.
     let to_host = probe.best(|| unsafe { probe.stream.copy_to_host(host.as_mut_slice(), at) })?;
     // SAFETY: as above; two allocations do not overlap.
-    let on_device = probe.best(|| unsafe { probe.stream.copy_on_device(other.ptr(), probe.data.ptr(), bytes) })?;
+    let on_device = probe.best(|| unsafe { probe.stream.copy_on_device(other.slice(), probe.data.slice()) })?;
     let read = probe.best(|| probe.launch_read())?;
     let per_second = |bytes: u64, time: Duration| bytes as f64 / time.as_secs_f64();
     Ok(Bandwidth {
@@ -196,11 +196,11 @@ mod tests {
                 *word = value.to_ne_bytes();
             }
             // SAFETY: waited for below.
-            unsafe { probe.stream.copy_to_device(probe.data.ptr(), host.as_slice()).unwrap() };
+            unsafe { probe.stream.copy_to_device(probe.data.slice(), host.as_slice()).unwrap() };
             probe.launch_read().unwrap();
             let mut found = HostBuffer::new(&device, 4 * (blocks * PROBE_THREADS) as usize).unwrap();
             // SAFETY: waited for below.
-            unsafe { probe.stream.copy_to_host(found.as_mut_slice(), probe.out.ptr()).unwrap() };
+            unsafe { probe.stream.copy_to_host(found.as_mut_slice(), probe.out.slice()).unwrap() };
             probe.stream.synchronize().unwrap();
             let words = found.as_slice().as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word));
             assert_eq!(words.fold(0, |sum, word| sum ^ word), expected, "{pieces} pieces on {target}");

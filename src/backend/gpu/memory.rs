@@ -1,36 +1,71 @@
 //! Memory that frees itself: on the device, and page-locked on the host.
 
+use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use super::device::Device;
 use super::driver::Failure;
 use crate::{Error, Result};
 
-/// An address on the device; null where a kernel takes "none".
+/// An address as a kernel or a library takes it, null where it takes "none". It is made of a [`DeviceSlice`] when the
+/// arguments of a launch are filled in. Safe code can do nothing else with it.
 #[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct DevicePtr(pub u64);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DevicePtr(u64);
 
 impl DevicePtr {
     pub const NULL: Self = Self(0);
 
-    /// The address `bytes` further on. Inside one allocation this cannot overflow; `DeviceBuffer::range` checks that
-    /// it is inside.
-    pub const fn offset(self, bytes: u64) -> Self {
-        Self(self.0 + bytes)
+    /// For arguments on their way to a kernel or a library.
+    pub(super) fn address(self) -> u64 {
+        self.0
+    }
+
+    /// Any bits, of an argument that no kernel is launched with.
+    #[cfg(test)]
+    pub(super) fn of_bits(bits: u64) -> Self {
+        Self(bits)
     }
 }
 
-/// One allocation of device memory. Uninitialised. Drop frees it at once: whoever queued work on it has waited for that
-/// work, or dropped the streams (which wait) before. Both drivers wait too, but neither promises it.
+/// Null where there is none.
+impl From<Option<DeviceSlice<'_>>> for DevicePtr {
+    fn from(slice: Option<DeviceSlice<'_>>) -> Self {
+        slice.map_or(Self::NULL, DeviceSlice::ptr)
+    }
+}
+
+/// One allocation. Drop frees it at once: whoever queued work on it has waited for that work, or dropped the streams
+/// (which wait) before. Both drivers wait too, but neither promises it.
 #[derive(Debug)]
-pub struct DeviceBuffer {
+struct Allocation {
     device: Device,
     address: u64,
     bytes: u64,
 }
 
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `DeviceBuffer::new`, this is the only owner, and work that used it has run (see above).
+        self.device.release(|driver| unsafe { driver.free(self.address) });
+        self.device.count_free(self.bytes);
+    }
+}
+
+/// Device memory, uninitialised at first: an allocation, or a part of one. The parts (and clones) own the allocation
+/// together; the last one that is dropped frees it.
+#[derive(Debug, Clone)]
+pub struct DeviceBuffer {
+    allocation: Arc<Allocation>,
+    /// Of the part, counted from the start of the allocation.
+    start: u64,
+    bytes: u64,
+}
+
 impl DeviceBuffer {
+    /// A new allocation.
+    ///
     /// # Errors
     /// `Error::OutOfMemory` with what is free.
     pub fn new(device: &Device, bytes: u64) -> Result<Self> {
@@ -52,34 +87,68 @@ impl DeviceBuffer {
             return Err(Error::Device { device: device.label().into(), problem: "an allocation at address 0".into() });
         }
         device.count_allocation(bytes);
-        Ok(Self { device: device.clone(), address, bytes })
-    }
-
-    pub fn ptr(&self) -> DevicePtr {
-        DevicePtr(self.address)
+        Ok(Self { allocation: Arc::new(Allocation { device: device.clone(), address, bytes }), start: 0, bytes })
     }
 
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The address of `bytes` bytes from `offset` on.
+    /// `bytes` bytes from `at` on, which keep the allocation.
     ///
     /// # Errors
-    /// `Error::Internal` if they are not all inside.
-    pub fn range(&self, offset: u64, bytes: u64) -> Result<DevicePtr> {
-        match offset.checked_add(bytes) {
-            Some(end) if end <= self.bytes => Ok(self.ptr().offset(offset)),
-            _ => Err(Error::internal(format!("{bytes} bytes at {offset} of a device buffer of {}", self.bytes))),
-        }
+    /// As `DeviceSlice::part`.
+    pub fn part(&self, at: u64, bytes: u64) -> Result<Self> {
+        self.slice().part(at, bytes)?;
+        Ok(Self { allocation: Arc::clone(&self.allocation), start: self.start + at, bytes })
+    }
+
+    /// All of it, borrowed.
+    pub fn slice(&self) -> DeviceSlice<'_> {
+        DeviceSlice { address: self.allocation.address + self.start, bytes: self.bytes, owner: PhantomData }
+    }
+
+    /// As `DeviceSlice::ptr`.
+    pub fn ptr(&self) -> DevicePtr {
+        self.slice().ptr()
     }
 }
 
-impl Drop for DeviceBuffer {
-    fn drop(&mut self) {
-        // SAFETY: allocated by `new`, this is the only owner, and work that used it has run (see above).
-        self.device.release(|driver| unsafe { driver.free(self.address) });
-        self.device.count_free(self.bytes);
+/// A part of a [`DeviceBuffer`], borrowed: what goes from op to op without counting owners.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceSlice<'b> {
+    address: u64,
+    bytes: u64,
+    owner: PhantomData<&'b DeviceBuffer>,
+}
+
+impl DeviceSlice<'_> {
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// Where it begins, for an argument of a launch.
+    pub fn ptr(self) -> DevicePtr {
+        DevicePtr(self.address)
+    }
+
+    /// `bytes` bytes from `at` on.
+    ///
+    /// # Errors
+    /// `Error::Internal` if they are not all inside.
+    pub fn part(self, at: u64, bytes: u64) -> Result<Self> {
+        match at.checked_add(bytes) {
+            Some(end) if end <= self.bytes => Ok(Self { address: self.address + at, bytes, ..self }),
+            _ => Err(Error::internal(format!("{bytes} bytes at {at} of {} bytes of device memory", self.bytes))),
+        }
+    }
+
+    /// What follows its first `at` bytes.
+    ///
+    /// # Errors
+    /// As `part`.
+    pub fn after(self, at: u64) -> Result<Self> {
+        self.part(at, self.bytes.saturating_sub(at))
     }
 }
 

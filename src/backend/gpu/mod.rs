@@ -65,7 +65,7 @@ pub use graph::Graph;
 pub use kernel::{EXPERT_RUNS, KernelId, MATMUL_PAIR_ROWS, MATMUL_ROWS};
 pub use kernels::Kernels;
 pub use loader::GpuLoader;
-pub use memory::{DeviceBuffer, DevicePtr, HostBuffer};
+pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer};
 pub use module::{Function, KernelArgs, Module};
 pub use ops::GpuStep;
 pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};

@@ -39,11 +39,11 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     host.on_device()?;
     // SAFETY: everything lives to the end of this function, and the fake driver runs each call at once.
     unsafe {
-        copies.copy_to_device(weights.ptr(), host.as_slice())?;
+        copies.copy_to_device(weights.part(0, 16)?.slice(), host.as_slice())?;
         event.record(&copies)?;
         event.synchronize()?;
-        compute.fill(scratch.ptr(), 1, 32)?;
-        compute.copy_on_device(scratch.range(16, 16)?, weights.ptr(), 16)?;
+        compute.fill(scratch.slice(), 1)?;
+        compute.copy_on_device(scratch.slice().after(16)?, weights.slice().part(0, 16)?)?;
         compute.launch(&kernel, [3, 1, 1], &NoArgs {})?;
         compute.begin_capture()?;
         let launched = compute.launch(&kernel, [3, 1, 1], &NoArgs {});
@@ -51,7 +51,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
         launched?;
         compute.launch_graph(&graph)?;
         compute.launch_graph(&graph)?;
-        compute.copy_to_host(host.as_mut_slice(), scratch.ptr().offset(8))?;
+        compute.copy_to_host(host.as_mut_slice(), scratch.slice().after(8)?)?;
     }
     event.record(&compute)?;
     event.synchronize()?;
@@ -184,14 +184,42 @@ fn integrated_devices_leave_the_host_its_memory() {
 #[test]
 fn ranges_are_checked() {
     let (device, _) = faulty();
-    let buffer = DeviceBuffer::new(&device, 100).unwrap();
-    assert_eq!(buffer.range(0, 100).unwrap(), buffer.ptr());
-    assert_eq!(buffer.range(100, 0).unwrap(), buffer.ptr().offset(100));
-    for (offset, bytes) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1), (1, u64::MAX)] {
-        assert!(buffer.range(offset, bytes).is_err(), "{offset} {bytes}");
+    let buffer = DeviceBuffer::new(&device, 200).unwrap();
+    // Of a part, places count from its own start, and end at its own end.
+    let part = buffer.part(50, 100).unwrap();
+    for (at, bytes) in [(0, 100), (100, 0), (3, 90)] {
+        let (owned, borrowed) = (part.part(at, bytes).unwrap(), part.slice().part(at, bytes).unwrap());
+        assert_eq!(owned.ptr(), borrowed.ptr());
+        assert_eq!(borrowed.ptr().address(), buffer.ptr().address() + 50 + at);
+        assert_eq!((owned.bytes(), borrowed.bytes()), (bytes, bytes));
+    }
+    assert_eq!(part.slice().after(30).unwrap().bytes(), 70);
+    for (at, bytes) in [(0, 101), (100, 1), (101, 0), (u64::MAX, 1), (1, u64::MAX)] {
+        assert!(part.part(at, bytes).is_err() && part.slice().part(at, bytes).is_err(), "{at} {bytes}");
+    }
+    assert!(part.slice().after(101).is_err());
+    let (stream, mut host) = (Stream::new(&device).unwrap(), HostBuffer::new(&device, 101).unwrap());
+    // SAFETY: none of them is queued.
+    unsafe {
+        assert!(stream.copy_to_device(part.slice(), host.as_slice()).is_err());
+        assert!(stream.copy_to_host(host.as_mut_slice(), part.slice()).is_err());
+        assert!(stream.copy_on_device(part.slice(), buffer.slice()).is_err());
     }
     assert!(DeviceBuffer::new(&device, 0).is_err());
     assert!(HostBuffer::new(&device, 0).is_err());
+}
+
+/// G4: whoever holds a part of an allocation keeps it, and the last one frees it, once.
+#[test]
+fn parts_own_their_allocation_together() {
+    let (device, faults) = faulty();
+    let whole = DeviceBuffer::new(&device, 100).unwrap();
+    let (part, copy) = (whole.part(10, 20).unwrap(), whole.clone());
+    drop(whole);
+    drop(copy);
+    assert_eq!((device.allocated_bytes(), device.allocations()), (100, 1));
+    drop(part);
+    assert_eq!((device.allocated_bytes(), faults.live()), (0, Live::default()));
 }
 
 /// G6, G18: a kernel that is missing, found as a null pointer, or compiled for smaller blocks is an error that names

@@ -5,7 +5,7 @@
 use super::args::{LINK_BLOCKS, LinkStepsArgs};
 use super::kernel::{COPY_STEP, LINK_STEPS, ONCE};
 use super::step::{COPY_HEADER, counted, launch_copy};
-use super::{Device, DeviceBuffer, DevicePtr, Function, Graph, HostBuffer, Kernels, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, Stream};
 use crate::{Error, Result};
 
 /// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
@@ -49,7 +49,7 @@ impl Chain {
         let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;
         let from = step.on_device()?;
         stream.begin_capture()?;
-        let queued = queue(stream, &functions, from, memory.ptr());
+        let queued = queue(stream, &functions, from, memory.slice());
         let graph = stream.end_capture();
         queued?;
         Ok(Self { graph: graph?, step, sums, memory })
@@ -63,7 +63,7 @@ impl Chain {
             // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
             unsafe {
                 stream.launch_graph(&self.graph)?;
-                stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.ptr()))?;
+                stream.copy_to_host(self.sums.as_mut_slice(), links(self.memory.slice())?)?;
             }
             stream.synchronize()?;
             if let Some(wrong) = wrong_link(self.sums.as_slice(), number) {
@@ -75,17 +75,22 @@ impl Chain {
 }
 
 /// Where the sums lie, behind the number.
-fn links(memory: DevicePtr) -> DevicePtr {
-    memory.offset(STEP_BYTES as u64)
+fn links(memory: DeviceSlice<'_>) -> Result<DeviceSlice<'_>> {
+    memory.after(STEP_BYTES as u64)
 }
 
-fn queue(stream: &Stream, [copy_step, link_steps]: &[Function; 2], from: DevicePtr, memory: DevicePtr) -> Result<()> {
+fn queue(
+    stream: &Stream,
+    [copy_step, link_steps]: &[Function; 2],
+    from: DevicePtr,
+    memory: DeviceSlice<'_>,
+) -> Result<()> {
     // SAFETY: both sides have room for the pair of words, and live as long as the graph.
     unsafe { launch_copy(stream, copy_step, from, memory, STEP_WORDS)? };
     let mut before = DevicePtr::NULL;
     for link in 0..LINKS {
-        let out = links(memory).offset((link * LINK_BYTES) as u64);
-        let args = LinkStepsArgs { step: memory, before, out };
+        let out = links(memory)?.part((link * LINK_BYTES) as u64, LINK_BYTES as u64)?.ptr();
+        let args = LinkStepsArgs { step: memory.ptr(), before, out };
         // SAFETY: as above; each link has its own place.
         unsafe { stream.launch(link_steps, [BLOCKS as u32, 1, 1], &args)? };
         before = out;

@@ -11,7 +11,7 @@ use super::compute::Compute;
 use super::kernel::{ARGMAX, ONCE, TOP_K};
 use super::launcher::Launcher;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, DevicePtr, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DeviceSlice, HostBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
@@ -70,8 +70,13 @@ impl Results {
         })
     }
 
-    fn at(&self, word: usize) -> DevicePtr {
-        self.device.ptr().offset(4 * word as u64)
+    fn at(&self, word: usize) -> Result<DeviceSlice<'_>> {
+        self.device.slice().after(4 * word as u64)
+    }
+
+    /// Where the temperatures lie: behind the most results.
+    fn temperatures(&self) -> Result<DeviceSlice<'_>> {
+        self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end)
     }
 
     /// Notes what is wanted of each row, and what alters it. A row whose tokens find no room comes whole: the host
@@ -128,21 +133,23 @@ impl Results {
         self.note(wishes, cols)?;
         let places = self.places();
         let tops = self.top.width.max(self.unaltered.width);
-        let temperatures = if tops > 0 { self.upload_temperatures(launcher.stream())? } else { DevicePtr::NULL };
-        self.queue_top_k(launcher, from, num_rows, cols, temperatures, &places.unaltered)?;
+        if tops > 0 {
+            self.upload_temperatures(launcher.stream())?;
+        }
+        self.queue_top_k(launcher, from, num_rows, cols, &places.unaltered)?;
         // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
         // for.
         unsafe { self.alterations.queue(launcher, from, cols)? };
         if self.argmax {
             self.queue_argmax(compute, from, num_rows, cols, &places)?;
         }
-        self.queue_top_k(launcher, from, num_rows, cols, temperatures, &places.top)
+        self.queue_top_k(launcher, from, num_rows, cols, &places.top)
     }
 
     fn queue_argmax(
         &self,
         compute: &Compute,
-        logits: DevicePtr,
+        logits: DeviceSlice<'_>,
         num_rows: usize,
         cols: usize,
         places: &Places,
@@ -150,11 +157,11 @@ impl Results {
         let (launcher, workspace) = (&compute.launcher, &compute.workspace);
         let share = launcher.tuning().argmax_share(num_rows, cols, launcher.multiprocessors());
         let args = ArgmaxArgs {
-            logits,
-            tokens: self.at(places.tokens),
-            values: self.at(places.largest),
-            partial: workspace.partial,
-            counters: workspace.counters,
+            logits: logits.ptr(),
+            tokens: self.at(places.tokens)?.ptr(),
+            values: self.at(places.largest)?.ptr(),
+            partial: workspace.partial.ptr(),
+            counters: workspace.counters.ptr(),
             rows: count(num_rows)?,
             cols: count(cols)?,
             share: count(share)?,
@@ -169,10 +176,9 @@ impl Results {
     fn queue_top_k(
         &self,
         launcher: &Launcher,
-        logits: DevicePtr,
+        logits: DeviceSlice<'_>,
         num_rows: usize,
         cols: usize,
-        temperatures: DevicePtr,
         places: &TopPlaces,
     ) -> Result<()> {
         let width = (places.logits - places.ids) / num_rows.max(1);
@@ -180,11 +186,11 @@ impl Results {
             return Ok(());
         }
         let args = TopKArgs {
-            logits,
-            ids: self.at(places.ids),
-            values: self.at(places.logits),
-            log_sums: self.at(places.log_sums),
-            temperatures,
+            logits: logits.ptr(),
+            ids: self.at(places.ids)?.ptr(),
+            values: self.at(places.logits)?.ptr(),
+            log_sums: self.at(places.log_sums)?.ptr(),
+            temperatures: self.temperatures()?.ptr(),
             rows: count(num_rows)?,
             cols: count(cols)?,
             k: count(width)?,
@@ -193,16 +199,14 @@ impl Results {
         unsafe { launcher.launch(TOP_K, ONCE, [count(num_rows)?, 1, 1], &args) }
     }
 
-    fn upload_temperatures(&mut self, stream: &Stream) -> Result<DevicePtr> {
-        let to = self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end);
+    fn upload_temperatures(&mut self, stream: &Stream) -> Result<()> {
         let places = self.temperatures.as_mut_slice().as_chunks_mut().0;
         for (place, row) in places.iter_mut().zip(&self.wanted) {
             let temperature = if let Wanted::Top { temperature, .. } = row.wanted { temperature } else { 1.0 };
             *place = temperature.to_ne_bytes();
         }
         // SAFETY: the results of one selection are waited for before the next is asked for, so the last copy has run.
-        unsafe { stream.copy_to_device(to, &self.temperatures.as_slice()[..4 * self.wanted.len()])? };
-        Ok(to)
+        unsafe { stream.copy_to_device(self.temperatures()?, &self.temperatures.as_slice()[..4 * self.wanted.len()]) }
     }
 
     /// Waits for what the kernels left, then brings the rows that are wanted whole.
@@ -210,7 +214,7 @@ impl Results {
         &'a mut self,
         stream: &'a Stream,
         transfers: &'a mut Transfers,
-        logits: &Buffer,
+        logits: &'a Buffer,
         num_rows: usize,
         cols: usize,
     ) -> Result<Selection<'a>> {
@@ -221,9 +225,9 @@ impl Results {
         }
         let places = self.places();
         let first = if self.argmax { places.tokens } else { places.top.log_sums };
-        let device = self.at(first);
+        let found = self.device.slice().part(4 * first as u64, 4 * (places.end - first) as u64)?;
         self.words.clear();
-        let read = transfers.read(stream, device, 4 * (places.end - first), |bytes| {
+        let read = transfers.read(stream, found, |bytes| {
             self.words.extend(bytes.as_chunks().0.iter().map(|&word| u32::from_ne_bytes(word)));
         });
         let found = Words { first, words: &self.words };
@@ -236,8 +240,7 @@ impl Results {
 
         self.rows.clear();
         for row in (0..num_rows).filter(|&row| self.wanted[row].wanted == Wanted::Row) {
-            let from = from.offset(4 * (row * cols) as u64);
-            transfers.read(stream, from, 4 * cols, |bytes| self.rows.extend(floats(bytes)))?;
+            transfers.read(stream, row_of(from, row, cols)?, |bytes| self.rows.extend(floats(bytes)))?;
         }
         let rows = Rows { results: self, stream, transfers, logits: from, cols };
         Ok(Selection::on_device(Box::new(rows), num_rows, cols))
@@ -249,8 +252,13 @@ struct Rows<'a> {
     results: &'a mut Results,
     stream: &'a Stream,
     transfers: &'a mut Transfers,
-    logits: DevicePtr,
+    logits: DeviceSlice<'a>,
     cols: usize,
+}
+
+/// One row of logits.
+fn row_of(logits: DeviceSlice<'_>, row: usize, cols: usize) -> Result<DeviceSlice<'_>> {
+    logits.part(4 * (row * cols) as u64, 4 * cols as u64)
 }
 
 impl DeviceRows for Rows<'_> {
@@ -281,12 +289,11 @@ impl DeviceRows for Rows<'_> {
         }
         let fetched = &mut results.fetched;
         fetched.clear();
-        let from = logits.offset(4 * (row * *cols) as u64);
-        transfers.read(stream, from, 4 * *cols, |bytes| fetched.extend(floats(bytes)))?;
+        transfers.read(stream, row_of(*logits, row, *cols)?, |bytes| fetched.extend(floats(bytes)))?;
         // What the row's own logits were is with its tokens on the device.
-        if let Some((from, bytes)) = results.alterations.tokens_of(row) {
-            let mut tokens = Vec::with_capacity(bytes);
-            transfers.read(stream, from, bytes, |bytes| tokens.extend_from_slice(bytes))?;
+        if let Some(from) = results.alterations.tokens_of(row)? {
+            let mut tokens = Vec::with_capacity(from.bytes() as usize);
+            transfers.read(stream, from, |bytes| tokens.extend_from_slice(bytes))?;
             alter::undo(&tokens, fetched);
         }
         Ok(fetched)

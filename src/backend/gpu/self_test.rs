@@ -5,7 +5,7 @@
 use super::args::Format;
 use super::backend::{GpuBackend, TestMemory};
 use super::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
-use super::{DeviceBuffer, DevicePtr, HostBuffer, KernelType, MATMUL_ROWS};
+use super::{DeviceBuffer, HostBuffer, KernelType, MATMUL_ROWS};
 use crate::backend::Backend;
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
@@ -33,7 +33,7 @@ struct Slice {
 
 impl Sample {
     /// Each tensor with its type on the device and where it is there.
-    pub fn new(parts: &[(&TensorView<'_>, KernelType, DevicePtr)]) -> Self {
+    pub fn new(parts: &[(&TensorView<'_>, KernelType, &DeviceBuffer)]) -> Self {
         let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new() };
         let mut slices = Vec::new();
         for &(weight, ty, tiles) in parts {
@@ -43,8 +43,8 @@ impl Sample {
                 ty,
                 first_row: matrix.rows,
                 rows,
-                tiles,
-                bias: DevicePtr::NULL,
+                tiles: tiles.clone(),
+                bias: None,
                 dense: None,
             });
             matrix.rows += rows;
@@ -122,8 +122,8 @@ impl GpuBackend {
             x: DeviceBuffer::new(&self.device, x_bytes)?,
             out: DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?,
         });
-        let x = Buffer { ptr: memory.x.ptr(), bytes: memory.x.bytes(), format: Format::F32 };
-        let mut out = Buffer { ptr: memory.out.ptr(), bytes: memory.out.bytes(), format: Format::F32 };
+        let x = Buffer { memory: memory.x.clone(), format: Format::F32 };
+        let mut out = Buffer { memory: memory.out.clone(), format: Format::F32 };
         for sample in samples {
             let values = activations(MAX_ROWS, sample.matrix.cols);
             self.upload_activations(&values)?;
@@ -148,7 +148,7 @@ impl GpuBackend {
         // after an error it is not written again.
         unsafe {
             let stream = self.compute.launcher.stream();
-            stream.copy_to_device(memory.x.ptr(), &memory.host.as_slice()[..4 * values.len()])
+            stream.copy_to_device(memory.x.slice(), &memory.host.as_slice()[..4 * values.len()])
         }
     }
 

@@ -8,7 +8,7 @@ use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepAr
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
-use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Event, Function, HostBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
@@ -159,10 +159,10 @@ pub unsafe fn launch_copy(
     stream: &Stream,
     copy_step: &Function,
     from: DevicePtr,
-    out: DevicePtr,
+    out: DeviceSlice<'_>,
     least: usize,
 ) -> Result<()> {
-    let args = CopyStepArgs { from, out, least: count(least / 2)? };
+    let args = CopyStepArgs { from, out: out.ptr(), least: count(least / 2)? };
     // SAFETY: the caller's promise.
     unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
 }
@@ -340,7 +340,7 @@ impl StepInputs {
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
         // device's is on this stream, before the copy or behind it.
-        unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.ptr(), self.layout.tables) }
+        unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.slice(), self.layout.tables) }
     }
 
     /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read
@@ -366,55 +366,55 @@ impl StepInputs {
         &self.checked
     }
 
-    fn at(&self, word: usize) -> DevicePtr {
-        self.device.ptr().offset(4 * word as u64)
+    fn at(&self, word: usize) -> Result<DevicePtr> {
+        Ok(self.device.slice().after(4 * word as u64)?.ptr())
     }
 
-    pub fn token_ids(&self) -> DevicePtr {
+    pub fn token_ids(&self) -> Result<DevicePtr> {
         self.at(self.layout.token_ids)
     }
 
-    pub fn positions(&self) -> DevicePtr {
+    pub fn positions(&self) -> Result<DevicePtr> {
         self.at(self.layout.positions)
     }
 
-    pub fn slots(&self, group: usize) -> DevicePtr {
+    pub fn slots(&self, group: usize) -> Result<DevicePtr> {
         self.at(self.layout.slots + group * self.layout.slots_of_group)
     }
 
-    pub fn q_start(&self) -> DevicePtr {
+    pub fn q_start(&self) -> Result<DevicePtr> {
         self.at(self.layout.q_start)
     }
 
-    pub fn context_lens(&self) -> DevicePtr {
+    pub fn context_lens(&self) -> Result<DevicePtr> {
         self.at(self.layout.context_lens)
     }
 
-    pub fn block_start(&self, group: usize) -> DevicePtr {
+    pub fn block_start(&self, group: usize) -> Result<DevicePtr> {
         self.at(self.layout.block_start + group * self.layout.block_start_of_group)
     }
 
     /// Of all groups.
-    pub fn block_tables(&self) -> DevicePtr {
+    pub fn block_tables(&self) -> Result<DevicePtr> {
         self.at(self.layout.tables)
     }
 
-    pub fn decode_items(&self) -> DevicePtr {
+    pub fn decode_items(&self) -> Result<DevicePtr> {
         self.at(self.layout.decode_items)
     }
 
-    pub fn prefill_items(&self) -> DevicePtr {
+    pub fn prefill_items(&self) -> Result<DevicePtr> {
         self.at(self.layout.prefill_items)
     }
 
-    pub fn logits_indices(&self) -> DevicePtr {
+    pub fn logits_indices(&self) -> Result<DevicePtr> {
         self.at(self.layout.logits_indices)
     }
 
     /// Pairs of blocks of a group, and how many there are.
-    pub fn copies(&self, group: usize) -> (DevicePtr, usize) {
+    pub fn copies(&self, group: usize) -> Result<(DevicePtr, usize)> {
         let copies = self.copies.get(group).cloned().unwrap_or_default();
-        (self.at(self.layout.copies + 2 * copies.start), copies.len())
+        Ok((self.at(self.layout.copies + 2 * copies.start)?, copies.len()))
     }
 }
 

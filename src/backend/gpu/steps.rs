@@ -85,10 +85,11 @@ impl Backend for GpuBackend {
         let mut from = buffer.read("the buffer to read", rows, cols)?;
         if !buffer.format.is_f32() {
             self.compute.convert(buffer, rows, cols, Format::F32)?;
-            from = self.compute.workspace.conversion.ptr;
+            from = self.compute.workspace.conversion.read_f32("the converted rows", rows, cols)?;
         }
         self.host.clear();
-        self.transfers.read(self.compute.launcher.stream(), from, 4 * rows * cols, |bytes| {
+        let from = from.part(0, Format::F32.bytes(rows, cols))?;
+        self.transfers.read(self.compute.launcher.stream(), from, |bytes| {
             self.host.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_ne_bytes(x)));
         })?;
         Ok(&self.host)

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::device::Device;
 use super::graph::Graph;
-use super::memory::DevicePtr;
+use super::memory::DeviceSlice;
 use super::module::{ArgBytes, Function, KernelArgs};
 use super::queue::Queue;
 use super::sys::{EventHandle, StreamHandle};
-use crate::Result;
+use crate::{Error, Result};
 
 /// Work runs in the order in which it was put here. Drop waits for it.
 pub struct Stream {
@@ -39,44 +39,57 @@ impl Stream {
         self.device().call(|driver| unsafe { driver.synchronize_stream(self.queue.handle) })
     }
 
-    /// Queues a copy from (page-locked) host memory.
+    /// Queues a copy of (page-locked) host memory to the start of `dst`.
+    ///
+    /// # Errors
+    /// `Error::Internal` if `dst` has no such room.
     ///
     /// # Safety
-    /// Until the stream has passed the copy, `src` stays alive and unchanged; `dst` has `src.len()` bytes that nothing
-    /// else uses meanwhile.
-    pub unsafe fn copy_to_device(&self, dst: DevicePtr, src: &[u8]) -> Result<()> {
+    /// Until the stream has passed the copy, both stay alive, `src` unchanged, and nothing else uses `dst`.
+    pub unsafe fn copy_to_device(&self, dst: DeviceSlice<'_>, src: &[u8]) -> Result<()> {
         let (from, bytes) = (src.as_ptr(), src.len());
-        // SAFETY: the caller's promise.
-        self.device().call(|driver| unsafe { driver.copy_to_device(dst.0, from, bytes, self.queue.handle) })
+        let to = start_of(dst, bytes as u64)?;
+        // SAFETY: there is room, and the rest is the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_to_device(to, from, bytes, self.queue.handle) })
     }
 
-    /// Queues a copy to (page-locked) host memory.
+    /// Queues a copy of the start of `src` to (page-locked) host memory, all of which it fills.
+    ///
+    /// # Errors
+    /// `Error::Internal` if `src` is shorter.
     ///
     /// # Safety
-    /// Until the stream has passed the copy, `dst` stays alive and is neither read nor written; `src` has `dst.len()`
-    /// bytes that nothing writes meanwhile.
-    pub unsafe fn copy_to_host(&self, dst: &mut [u8], src: DevicePtr) -> Result<()> {
+    /// Until the stream has passed the copy, both stay alive, `dst` is neither read nor written, and nothing writes
+    /// `src`.
+    pub unsafe fn copy_to_host(&self, dst: &mut [u8], src: DeviceSlice<'_>) -> Result<()> {
         let (to, bytes) = (dst.as_mut_ptr(), dst.len());
-        // SAFETY: the caller's promise.
-        self.device().call(|driver| unsafe { driver.copy_to_host(to, src.0, bytes, self.queue.handle) })
+        let from = start_of(src, bytes as u64)?;
+        // SAFETY: there are so many bytes, and the rest is the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_to_host(to, from, bytes, self.queue.handle) })
     }
 
-    /// Queues a copy within the device.
+    /// Queues a copy of all of `src` to the start of `dst`.
+    ///
+    /// # Errors
+    /// `Error::Internal` if `dst` has no such room.
     ///
     /// # Safety
-    /// Both ranges are allocated, do not overlap and are not used otherwise until the stream has passed the copy.
-    pub unsafe fn copy_on_device(&self, dst: DevicePtr, src: DevicePtr, bytes: u64) -> Result<()> {
-        // SAFETY: the caller's promise.
-        self.device().call(|driver| unsafe { driver.copy_on_device(dst.0, src.0, bytes, self.queue.handle) })
+    /// Both do not overlap, stay alive and are not used otherwise until the stream has passed the copy.
+    pub unsafe fn copy_on_device(&self, dst: DeviceSlice<'_>, src: DeviceSlice<'_>) -> Result<()> {
+        let (bytes, from) = (src.bytes(), src.ptr().address());
+        let to = start_of(dst, bytes)?;
+        // SAFETY: there is room, and the rest is the caller's promise.
+        self.device().call(|driver| unsafe { driver.copy_on_device(to, from, bytes, self.queue.handle) })
     }
 
-    /// Queues the filling of memory with one byte.
+    /// Queues the filling of all of `dst` with one byte.
     ///
     /// # Safety
-    /// The range is allocated and not used otherwise until the stream has passed.
-    pub unsafe fn fill(&self, dst: DevicePtr, byte: u8, bytes: u64) -> Result<()> {
+    /// It stays alive and is not used otherwise until the stream has passed.
+    pub unsafe fn fill(&self, dst: DeviceSlice<'_>, byte: u8) -> Result<()> {
+        let (to, bytes) = (dst.ptr().address(), dst.bytes());
         // SAFETY: the caller's promise.
-        self.device().call(|driver| unsafe { driver.fill(dst.0, byte, bytes, self.queue.handle) })
+        self.device().call(|driver| unsafe { driver.fill(to, byte, bytes, self.queue.handle) })
     }
 
     /// Queues a kernel over `grid` blocks of the kernel's own size.
@@ -147,6 +160,14 @@ impl Stream {
     pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { graph.launch(&self.queue) }
+    }
+}
+
+/// Where a copy of `bytes` begins.
+fn start_of(slice: DeviceSlice<'_>, bytes: u64) -> Result<u64> {
+    match bytes <= slice.bytes() {
+        true => Ok(slice.ptr().address()),
+        false => Err(Error::internal(format!("a copy of {bytes} bytes at {} of device memory", slice.bytes()))),
     }
 }
 

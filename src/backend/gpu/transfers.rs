@@ -1,7 +1,7 @@
 //! What comes from the device to the host, through one page-locked area; and whether anything that was queued may still
 //! use page-locked memory.
 
-use super::{Device, DevicePtr, HostBuffer, Stream};
+use super::{Device, DeviceSlice, HostBuffer, Stream};
 use crate::Result;
 
 /// Bytes that come to the host at once.
@@ -40,20 +40,20 @@ impl Transfers {
         Ok(())
     }
 
-    /// Brings `bytes` of device memory to the host, piece by piece, and shows each piece to `take`.
-    pub fn read(&mut self, stream: &Stream, from: DevicePtr, bytes: usize, mut take: impl FnMut(&[u8])) -> Result<()> {
-        let mut done = 0;
-        while done < bytes {
-            let piece = (bytes - done).min(STAGING_BYTES);
-            let to = &mut self.staging.as_mut_slice()[..piece];
+    /// Brings device memory to the host, piece by piece, and shows each piece to `take`.
+    pub fn read(&mut self, stream: &Stream, from: DeviceSlice<'_>, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let mut rest = from;
+        while rest.bytes() > 0 {
+            let piece = rest.bytes().min(STAGING_BYTES as u64);
+            let to = &mut self.staging.as_mut_slice()[..piece as usize];
             self.unsettled = true;
-            // SAFETY: `to` is looked at only after the stream was waited for; the range is the caller's, allocated as
-            // long as the backend lives.
-            unsafe { stream.copy_to_host(to, from.offset(done as u64))? };
+            // SAFETY: `to` is looked at only after the stream was waited for; the memory is the backend's, which keeps
+            // it until it has waited.
+            unsafe { stream.copy_to_host(to, rest)? };
             stream.synchronize()?;
             self.unsettled = false;
-            take(&self.staging.as_slice()[..piece]);
-            done += piece;
+            take(&self.staging.as_slice()[..piece as usize]);
+            rest = rest.after(piece)?;
         }
         Ok(())
     }

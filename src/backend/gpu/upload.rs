@@ -4,7 +4,7 @@
 
 use super::args::RepackArgs;
 use super::buffer::{TILE_COLS, TILE_ROWS, count};
-use super::{Device, DeviceBuffer, DevicePtr, Event, Function, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, HostBuffer, Stream};
 use crate::{Error, Result};
 
 /// Bytes of a slot at most.
@@ -59,7 +59,7 @@ impl Uploader {
         row_bytes: usize,
         cols: usize,
         repack: &Function,
-        out: DevicePtr,
+        out: DeviceSlice<'_>,
         tile_bytes: u64,
         taken: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
@@ -73,29 +73,30 @@ impl Uploader {
             let out_rows = rows.len() / row_bytes;
             let tiles = out_rows.div_ceil(TILE_ROWS) * super_blocks;
             let raw = self.send(rows)?;
-            let args = RepackArgs { raw, out, out_rows: count(out_rows)?, cols: count(cols)? };
+            let rest = out.after(tiles as u64 * tile_bytes)?;
+            let args = RepackArgs { raw: raw.ptr(), out: out.ptr(), out_rows: count(out_rows)?, cols: count(cols)? };
             // SAFETY: `raw` holds the rows once the copy before has run, and `out` has room for their tiles, which
             // nothing reads before `finish`.
             unsafe { self.stream.launch(repack, [count(tiles.div_ceil(8))?, 1, 1], &args)? };
-            out = out.offset(tiles as u64 * tile_bytes);
+            out = rest;
             taken(out_rows)?;
         }
         Ok(())
     }
 
     /// Queues the upload of bytes as they are.
-    pub fn bytes(&mut self, data: &[u8], out: DevicePtr) -> Result<()> {
+    pub fn bytes(&mut self, data: &[u8], out: DeviceSlice<'_>) -> Result<()> {
         for (index, part) in data.chunks(self.slot_bytes).enumerate() {
             let raw = self.send(part)?;
-            let out = out.offset((index * self.slot_bytes) as u64);
+            let out = out.after((index * self.slot_bytes) as u64)?;
             // SAFETY: as in `matrix`; the slot and `out` are different allocations.
-            unsafe { self.stream.copy_on_device(out, raw, part.len() as u64)? };
+            unsafe { self.stream.copy_on_device(out, raw.slice())? };
         }
         Ok(())
     }
 
     /// Brings at most a slot's bytes into the raw area of the next slot.
-    fn send(&mut self, data: &[u8]) -> Result<DevicePtr> {
+    fn send(&mut self, data: &[u8]) -> Result<DeviceBuffer> {
         self.arrived = false;
         let slot = &mut self.slots[self.next];
         self.next = 1 - self.next;
@@ -105,9 +106,9 @@ impl Uploader {
         let host = &mut slot.host.as_mut_slice()[..data.len()];
         copy_in_parts(data, host);
         // SAFETY: the memory is written again only after the event; the slot lives until `finish` or drop, which wait.
-        unsafe { self.stream.copy_to_device(slot.raw.ptr(), host)? };
+        unsafe { self.stream.copy_to_device(slot.raw.slice(), host)? };
         slot.copied.record(&self.stream)?;
-        Ok(slot.raw.ptr())
+        slot.raw.part(0, data.len() as u64)
     }
 
     /// Waits until everything has arrived.

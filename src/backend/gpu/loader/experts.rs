@@ -5,7 +5,7 @@ use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
 use crate::backend::gpu::stacks::{device_type, values_bytes};
-use crate::backend::gpu::{DevicePtr, EXPERT_RUNS, KernelType};
+use crate::backend::gpu::{DeviceBuffer, EXPERT_RUNS, KernelType};
 use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
@@ -94,7 +94,7 @@ impl GpuLoader {
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
-        let ty = self.upload_tiles(&view, tiles, progress)?;
+        let ty = self.upload_tiles(&view, tiles.slice(), progress)?;
         let bias = self.optional_values(tensors.router_bias)?;
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
         let [gate_bias, up_bias, down_bias] = tensors.biases.map_or([None; 3], |biases| biases.map(Some));
@@ -108,9 +108,8 @@ impl GpuLoader {
         })
     }
 
-    /// Null for a tensor that is not there.
-    fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<DevicePtr> {
-        tensor.map_or(Ok(DevicePtr::NULL), |tensor| self.upload_values(&tensor))
+    fn optional_values(&mut self, tensor: Option<TensorView<'_>>) -> Result<Option<DeviceBuffer>> {
+        tensor.map(|tensor| self.upload_values(&tensor)).transpose()
     }
 
     /// One of gate, up and down of all experts.
@@ -127,7 +126,8 @@ impl GpuLoader {
         let matrix = ExpertMatrix { ty, rows, cols, tiles, bias: self.optional_values(bias)? };
         for expert in 0..num {
             let part = tensors.of_expert(tensor, expert);
-            self.upload_part(&part, tiles.offset(expert as u64 * matrix.expert_bytes()), progress)?;
+            let bytes = matrix.expert_bytes();
+            self.upload_part(&part, &matrix.tiles.part(expert as u64 * bytes, bytes)?, progress)?;
         }
         Ok(matrix)
     }
@@ -142,7 +142,7 @@ impl GpuLoader {
         let bytes = 3 * list_bytes(pairs) + list_bytes(runs);
         let lists = self.allocate(bytes, "the lists of experts", "lower max_num_batched_tokens")?;
         self.ledger.scratch += bytes;
-        let list = |index: u64| lists.offset(index * list_bytes(pairs));
+        let list = |index: u64| lists.part(index * list_bytes(pairs), list_bytes(pairs));
         Ok(ExpertWork {
             spec: *spec,
             rows,
@@ -150,10 +150,10 @@ impl GpuLoader {
             values,
             gate_up,
             gated,
-            experts: list(0),
-            weights: list(1),
-            places: list(2),
-            run_experts: list(3),
+            experts: list(0)?,
+            weights: list(1)?,
+            places: list(2)?,
+            run_experts: lists.part(3 * list_bytes(pairs), list_bytes(runs))?,
         })
     }
 }

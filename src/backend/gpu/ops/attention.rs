@@ -56,11 +56,11 @@ fn rotation_args(
     let neox = if rope.kind == RopeKind::Neox { ROTATION_NEOX } else { 0 };
     let norms_last = if of_heads.is_some_and(|norms| norms.after_rope) { ROTATION_NORMS_LAST } else { 0 };
     Ok(RotationArgs {
-        slot_mapping: step.inputs.slots(group),
-        q_norm: of_heads.map_or(Ok(DevicePtr::NULL), |norms| norms.q.read(layout.head_dim))?,
-        k_norm: of_heads.map_or(Ok(DevicePtr::NULL), |norms| norms.k.read(layout.head_dim))?,
-        angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?,
-        positions: step.inputs.positions(),
+        slot_mapping: step.inputs.slots(group)?,
+        q_norm: of_heads.map(|norms| norms.q.read(layout.head_dim)).transpose()?.into(),
+        k_norm: of_heads.map(|norms| norms.k.read(layout.head_dim)).transpose()?.into(),
+        angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?.ptr(),
+        positions: step.inputs.positions()?,
         num_pairs: count(rope.num_pairs)?,
         flags: neox | norms_last,
         eps: of_heads.map_or(0.0, |norms| norms.eps),
@@ -78,7 +78,7 @@ fn norm_rows(
 ) -> Result<()> {
     let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
     for (weight, first, cols) in [(norms.q, 0, layout.q_cols()), (norms.k, layout.q_cols(), layout.kv_cols())] {
-        let at = start.offset(4 * first as u64);
+        let at = start.after(4 * first as u64)?;
         let rows = Prepared {
             x: at,
             out: at,
@@ -89,7 +89,7 @@ fn norm_rows(
             format_in: Format::F32,
             format_out: Format::F32,
             flags: 0,
-            places: DevicePtr::NULL,
+            places: None,
             share: 1,
         };
         step.compute.launcher.launch_prepare(&rows, Some(Norm::rms(weight, norms.eps)))?;
@@ -101,9 +101,9 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
     let RopeAngles { rope, out } = args;
     let (rows, num_pairs) = (step.tokens, rope.num_pairs);
     let args = RopeAnglesArgs {
-        positions: step.inputs.positions(),
-        inv_freq: rope.inv_freq,
-        out: out.write("the buffer of angles", rows, 2 * num_pairs, Format::F32)?,
+        positions: step.inputs.positions()?,
+        inv_freq: rope.inv_freq.ptr(),
+        out: out.write("the buffer of angles", rows, 2 * num_pairs, Format::F32)?.ptr(),
         rows: count(rows)?,
         num_pairs: count(num_pairs)?,
         magnitude: rope.magnitude,
@@ -122,9 +122,9 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     let rows = step.tokens;
     let args = RopeStoreArgs {
         rotation: rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
-        qkv: qkv.read_f32("qkv", rows, layout.cols())?,
-        k_cache: kv.k,
-        v_cache: kv.v,
+        qkv: qkv.read_f32("qkv", rows, layout.cols())?.ptr(),
+        k_cache: kv.k.ptr(),
+        v_cache: kv.v.ptr(),
         rows: count(rows)?,
         num_heads: count(layout.num_heads)?,
         num_kv_heads: count(layout.num_kv_heads)?,
@@ -187,18 +187,18 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     }
     let mut args = AttentionArgs {
         rotation,
-        qkv,
-        k_cache: kv.k,
-        v_cache: kv.v,
-        out,
-        partial: workspace.partial,
-        counters: workspace.counters,
-        items: step.inputs.decode_items(),
-        q_start: step.inputs.q_start(),
-        context_lens: step.inputs.context_lens(),
-        block_start: step.inputs.block_start(group),
-        block_tables: step.inputs.block_tables(),
-        sinks: sinks.map_or(Ok(DevicePtr::NULL), |sinks| sinks.read(layout.num_heads))?,
+        qkv: qkv.ptr(),
+        k_cache: kv.k.ptr(),
+        v_cache: kv.v.ptr(),
+        out: out.ptr(),
+        partial: workspace.partial.ptr(),
+        counters: workspace.counters.ptr(),
+        items: step.inputs.decode_items()?,
+        q_start: step.inputs.q_start()?,
+        context_lens: step.inputs.context_lens()?,
+        block_start: step.inputs.block_start(group)?,
+        block_tables: step.inputs.block_tables()?,
+        sinks: sinks.map(|sinks| sinks.read(layout.num_heads)).transpose()?.into(),
         num_heads,
         num_kv_heads,
         head_dim,
@@ -223,7 +223,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         unsafe { launcher.launch(kernel, variant, [decode_items, heads, splits], &args)? };
     }
     if prefill_items > 0 {
-        args.items = step.inputs.prefill_items();
+        args.items = step.inputs.prefill_items()?;
         // SAFETY: as above.
         unsafe { launcher.launch(ATTENTION_PREFILL, variant, [num_heads, prefill_items, 1], &args)? };
     }
@@ -237,7 +237,7 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     if let Some(copy) = copies.find(|copy| u64::from(copy.src.max(copy.dst)) >= num_blocks) {
         return Err(Error::internal(format!("{copy:?} is outside the pool of {num_blocks} blocks")));
     }
-    let (pairs, num_pairs) = step.inputs.copies(group);
+    let (pairs, num_pairs) = step.inputs.copies(group)?;
     if num_pairs == 0 {
         return Ok(());
     }
@@ -245,7 +245,7 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     let bytes = kv.spec.block_bytes().unwrap_or(0) / 2;
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;
-    let args = CopyBlocksArgs { k_cache: kv.k, v_cache: kv.v, pairs, num_pairs, block_bytes };
+    let args = CopyBlocksArgs { k_cache: kv.k.ptr(), v_cache: kv.v.ptr(), pairs, num_pairs, block_bytes };
     let launcher = &step.compute.launcher;
     // SAFETY: see `ops`; the blocks were checked.
     unsafe { launcher.launch(COPY_BLOCKS, ONCE, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }

@@ -1,6 +1,7 @@
 //! A mixture of experts. Few pairs of a row and an expert go through `gemv`, each with its expert's weights; many are
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
+use super::linear::GemvRows;
 use super::rows::{Norm, Prepared, gemv_norm, is_of_gemv};
 use crate::Result;
 use crate::backend::gpu::args::{
@@ -12,13 +13,13 @@ use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::expert_matmul;
-use crate::backend::gpu::{DevicePtr, GpuBackend};
+use crate::backend::gpu::{DeviceBuffer, DevicePtr, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
-struct Rows {
-    ptr: DevicePtr,
+struct Rows<'b> {
+    memory: DeviceSlice<'b>,
     stride: usize,
     /// Pairs that have one of these rows in common.
     share: usize,
@@ -59,7 +60,7 @@ impl Compute {
         experts: &Experts,
         rows: usize,
         work: &mut ExpertWork,
-        out: DevicePtr,
+        out: DeviceSlice<'_>,
     ) -> Result<()> {
         let spec = experts.spec;
         let hidden = spec.hidden_size;
@@ -73,19 +74,20 @@ impl Compute {
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
                 launcher.products_of_runs(experts, x, rows, run, formats, work, workspace)?;
-                work.places
+                work.places.ptr()
             }
             _ => {
                 let (norm, eps) = gemv_norm(norm, hidden)?;
-                launcher.products_of_pairs(experts, x.ptr, norm, eps, rows, work)?;
+                let x = x.read_f32("the experts' input", rows, hidden)?;
+                launcher.products_of_pairs(experts, x, norm, eps, rows, work)?;
                 DevicePtr::NULL
             }
         };
         let args = AddExpertsArgs {
-            values: work.values.ptr,
-            weights: work.weights,
+            values: work.values.memory.ptr(),
+            weights: work.weights.ptr(),
             places,
-            residual: out,
+            residual: out.ptr(),
             cols: count(hidden)?,
             used: count(spec.used)?,
         };
@@ -99,10 +101,10 @@ impl Launcher {
     fn choose(&self, experts: &Experts, rows: usize, work: &ExpertWork) -> Result<()> {
         let spec = &experts.spec;
         let args = ChooseExpertsArgs {
-            logits: work.logits.ptr,
-            bias: experts.choice_bias,
-            experts: work.experts,
-            weights: work.weights,
+            logits: work.logits.memory.ptr(),
+            bias: experts.choice_bias.as_ref().map(DeviceBuffer::slice).into(),
+            experts: work.experts.ptr(),
+            weights: work.weights.ptr(),
             rows: count(rows)?,
             num: count(spec.num)?,
             used: count(spec.used)?,
@@ -119,8 +121,8 @@ impl Launcher {
     fn products_of_pairs(
         &self,
         experts: &Experts,
-        x: DevicePtr,
-        norm: DevicePtr,
+        x: DeviceSlice<'_>,
+        norm: Option<DeviceSlice<'_>>,
         eps: f32,
         rows: usize,
         work: &mut ExpertWork,
@@ -129,25 +131,26 @@ impl Launcher {
         let pairs = rows * used;
         let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
         let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
-        let x = Rows { ptr: x, stride: hidden, share: used };
+        let x = Rows { memory: x, stride: hidden, share: used };
         let (gate, up) = (&experts.gate, &experts.up);
-        let product = |matrix: &ExpertMatrix, up: Option<&ExpertMatrix>, x: Rows, norm: DevicePtr, out: Rows| {
+        let numbers = work.experts.slice();
+        let product = |matrix: &ExpertMatrix, up: Option<&ExpertMatrix>, x: Rows<'_>, norm, out: Rows<'_>| {
             let up = up.map(|up| (up, activation));
-            self.gemv_of_pairs(matrix, up, x, norm, eps, pairs, work.experts, out)
+            self.gemv_of_pairs(matrix, up, x, norm, eps, pairs, numbers, out)
         };
-        let gated_rows = Rows { ptr: gated, stride: ffn, share: 1 };
+        let gated_rows = Rows { memory: gated, stride: ffn, share: 1 };
         if gate.ty == up.ty {
             product(gate, Some(up), x, norm, gated_rows)?;
         } else {
             let products = work.gate_up.write("the experts' products", pairs, 2 * ffn, Format::F32)?;
             for (matrix, first) in [(gate, 0), (up, ffn)] {
-                let out = Rows { ptr: products.offset(4 * first as u64), stride: 2 * ffn, share: 1 };
+                let out = Rows { memory: products.after(4 * first as u64)?, stride: 2 * ffn, share: 1 };
                 product(matrix, None, x, norm, out)?;
             }
             self.gated_activation(activation, products, Format::F32, pairs, ffn, gated, Format::F32)?;
         }
-        let out = Rows { ptr: values, stride: hidden, share: 1 };
-        product(&experts.down, None, gated_rows, DevicePtr::NULL, out)
+        let out = Rows { memory: values, stride: hidden, share: 1 };
+        product(&experts.down, None, gated_rows, None, out)
     }
 
     #[allow(clippy::too_many_arguments)] // the kernel's
@@ -155,24 +158,24 @@ impl Launcher {
         &self,
         matrix: &ExpertMatrix,
         up: Option<(&ExpertMatrix, Activation)>,
-        x: Rows,
-        norm: DevicePtr,
+        x: Rows<'_>,
+        norm: Option<DeviceSlice<'_>>,
         eps: f32,
         pairs: usize,
-        experts: DevicePtr,
-        out: Rows,
+        experts: DeviceSlice<'_>,
+        out: Rows<'_>,
     ) -> Result<()> {
         let grid_x = self.tuning().expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors());
         let args = GemvArgs {
-            weights: matrix.tiles,
-            weights_up: up.map_or(DevicePtr::NULL, |(up, _)| up.tiles),
-            x: x.ptr,
-            norm,
-            bias: matrix.bias,
-            bias_up: up.map_or(DevicePtr::NULL, |(up, _)| up.bias),
-            out: out.ptr,
+            weights: matrix.tiles.ptr(),
+            weights_up: up.map(|(up, _)| up.tiles.slice()).into(),
+            x: x.memory.ptr(),
+            norm: norm.into(),
+            bias: matrix.bias(),
+            bias_up: up.map_or(DevicePtr::NULL, |(up, _)| up.bias()),
+            out: out.memory.ptr(),
             // The kernel before this one writes numbers of experts that there are.
-            experts,
+            experts: experts.ptr(),
             expert_bytes: matrix.expert_bytes(),
             out_rows: count(matrix.rows)?,
             cols: count(matrix.cols)?,
@@ -185,7 +188,7 @@ impl Launcher {
             eps,
             share: count(x.share)?,
         };
-        self.launch_gemv(matrix.ty, &args)
+        self.launch_gemv(matrix.ty, GemvRows { x: x.memory, out: out.memory, experts: Some(experts) }, &args)
     }
 
     /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.
@@ -205,9 +208,9 @@ impl Launcher {
         let runs = most_runs(pairs, num, run as usize);
         let places = runs * run as usize;
         let args = PlaceExpertsArgs {
-            experts: work.experts,
-            places: work.places,
-            run_experts: work.run_experts,
+            experts: work.experts.ptr(),
+            places: work.places.ptr(),
+            run_experts: work.run_experts.ptr(),
             pairs: count(pairs)?,
             runs: count(runs)?,
             run,
@@ -225,17 +228,18 @@ impl Launcher {
             format_in: Format::F32,
             format_out: format_in,
             flags: 0,
-            places: work.places,
+            places: Some(work.places.slice()),
             share,
         };
         self.launch_prepare(&inputs, None)?;
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
-        let product = |matrix: &ExpertMatrix, x: DevicePtr, out: DevicePtr, stride: usize| {
-            self.matmul_of_runs(matrix, x, out, stride, run, runs, work.run_experts, workspace)
+        let numbers = work.run_experts.slice();
+        let product = |matrix: &ExpertMatrix, x: DeviceSlice<'_>, out: DeviceSlice<'_>, stride: usize| {
+            self.matmul_of_runs(matrix, x, out, stride, run, runs, numbers, workspace)
         };
         for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
-            product(matrix, work.values.ptr, products.offset(4 * first as u64), 2 * ffn)?;
+            product(matrix, work.values.memory.slice(), products.after(4 * first as u64)?, 2 * ffn)?;
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
@@ -248,22 +252,22 @@ impl Launcher {
     fn matmul_of_runs(
         &self,
         matrix: &ExpertMatrix,
-        x: DevicePtr,
-        out: DevicePtr,
+        x: DeviceSlice<'_>,
+        out: DeviceSlice<'_>,
         out_stride: usize,
         run: u32,
         runs: usize,
-        run_experts: DevicePtr,
+        run_experts: DeviceSlice<'_>,
         workspace: &Workspace,
     ) -> Result<()> {
         let rows = count(runs * run as usize)?;
         let product = MatmulArgs {
-            weights: matrix.tiles,
-            x,
-            bias: matrix.bias,
-            out,
-            partial: workspace.partial,
-            counters: workspace.counters,
+            weights: matrix.tiles.ptr(),
+            x: x.ptr(),
+            bias: matrix.bias(),
+            out: out.ptr(),
+            partial: workspace.partial.ptr(),
+            counters: workspace.counters.ptr(),
             out_rows: count(matrix.rows)?,
             cols: count(matrix.cols)?,
             rows,
@@ -271,7 +275,7 @@ impl Launcher {
             splits: 1,
             flags: 0,
         };
-        let args = MatmulExpertsArgs { product, experts: run_experts, expert_bytes: matrix.expert_bytes() };
+        let args = MatmulExpertsArgs { product, experts: run_experts.ptr(), expert_bytes: matrix.expert_bytes() };
         let plan = expert_matmul(run, rows, product.out_rows);
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
         unsafe { self.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }

@@ -1,111 +1,117 @@
 //! Products of many rows by the vendor's matrix library, over weights that are dequantised for it: once, where there
 //! is memory to keep them, else right before each product.
 
+use std::ops::Range;
+
 use super::linear::Product;
-use crate::backend::gpu::DevicePtr;
+use crate::Result;
 use crate::backend::gpu::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
 use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
-use crate::backend::gpu::compute::Compute;
+use crate::backend::gpu::compute::{Compute, Library};
 use crate::backend::gpu::dense::piece_rows;
 use crate::backend::gpu::kernel::DEQUANTIZE;
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::vendor::blas::{self, Element, Operands};
-use crate::{Error, Result};
+use crate::backend::gpu::{DeviceBuffer, DevicePtr, Stream};
 
 impl Compute {
     /// Dequantises the segments (with their columns) that have a place for it.
     pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
-        segments.iter().try_for_each(|(segment, cols)| match segment.dense {
-            Some(place) => self.launcher.dequantize(segment, *cols, 0, segment.rows, place),
+        segments.iter().try_for_each(|(segment, cols)| match &segment.dense {
+            Some(copy) => self.launcher.dequantize(segment, *cols, 0, segment.rows, copy),
             None => Ok(()),
         })
     }
 
-    /// One segment with its activations row-major in `format`. `Some` where the library refused: the first output that
-    /// it did not compute. It is not asked again then, and `activation_format` is that of our own kernels.
-    pub(super) fn library_product(
+    /// Goes on without the library, which was warned of once. It stays open: recorded steps may hold what it launched.
+    pub(super) fn give_up_library(&mut self, refusal: blas::Refusal) {
+        let Some(library) = &mut self.library else { return };
+        let file = library.blas.file().display();
+        tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
+        library.refusal = Some(refusal);
+        // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
+        if self.workspace.conversion.memory.bytes() < library.weights.bytes() {
+            self.workspace.conversion = Buffer { memory: library.weights.clone(), format: Format::F32 };
+        }
+    }
+}
+
+/// A product that the library refused.
+pub(super) struct Refused {
+    /// Of the segment's outputs, the first one that it did not compute.
+    pub first: usize,
+    pub why: blas::Refusal,
+}
+
+impl Library {
+    /// One segment with its activations row-major in `format`. After a refusal the library is not to be asked again
+    /// (`Compute::give_up_library`), and `activation_format` is that of our own kernels.
+    pub(super) fn product(
         &mut self,
+        launcher: &Launcher,
         segment: &Segment,
         format: Format,
-        product: &Product,
-    ) -> Result<Option<usize>> {
-        let Some(library) = &self.library else {
-            return Err(Error::internal("row-major activations without a vendor's library"));
-        };
-        if let Some(weights) = segment.dense {
-            return self.product_of_rows(segment, format, product, 0, segment.rows, weights);
+        product: &Product<'_>,
+    ) -> Result<Option<Refused>> {
+        let stream = launcher.stream();
+        if let Some(dense) = &segment.dense {
+            return self.product_of_rows(stream, segment, format, product, 0..segment.rows, dense.ptr());
         }
-        let weights = library.weights;
-        let piece_rows = piece_rows(product.cols);
+        let cols = product.shape.cols;
+        let piece_rows = piece_rows(cols);
         for first in (0..segment.rows).step_by(piece_rows) {
-            let rows = piece_rows.min(segment.rows - first);
-            self.launcher.dequantize(segment, product.cols, first, rows, weights)?;
-            if let Some(refused) = self.product_of_rows(segment, format, product, first, rows, weights)? {
+            let rows = first..segment.rows.min(first + piece_rows);
+            launcher.dequantize(segment, cols, first, rows.len(), &self.weights)?;
+            let weights = self.weights.ptr();
+            if let Some(refused) = self.product_of_rows(stream, segment, format, product, rows, weights)? {
                 return Ok(Some(refused));
             }
         }
         Ok(None)
     }
 
-    /// Goes on without the library, which was warned of once. It stays open: recorded steps may hold what it launched.
-    fn give_up_library(&mut self, refusal: blas::Refusal) {
-        let Some(library) = &mut self.library else { return };
-        let file = library.blas.file().display();
-        tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
-        library.refusal = Some(refusal);
-        // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
-        if self.workspace.conversion.bytes < library.weights_bytes {
-            self.workspace.conversion =
-                Buffer { ptr: library.weights, bytes: library.weights_bytes, format: Format::F32 };
-        }
-    }
-
-    /// The product of those rows, which lie dequantised at `weights`; `first` where the library refused it.
+    /// The product of some outputs of a segment, whose rows lie dequantised at `weights`.
     fn product_of_rows(
         &mut self,
+        stream: &Stream,
         segment: &Segment,
         format: Format,
-        product: &Product,
-        first: usize,
-        rows: usize,
+        product: &Product<'_>,
+        rows: Range<usize>,
         weights: DevicePtr,
-    ) -> Result<Option<usize>> {
-        let Some(library) = &mut self.library else {
-            return Err(Error::internal("a library's product without the library"));
-        };
+    ) -> Result<Option<Refused>> {
+        let shape = &product.shape;
+        let bias = segment.outputs_from(rows.start, shape.cols)?.bias;
         let wanted = blas::Product {
-            rows: product.rows,
-            out_rows: rows,
-            cols: product.cols.next_multiple_of(TILE_COLS),
-            out_stride: product.out_stride,
+            rows: shape.rows,
+            out_rows: rows.len(),
+            cols: shape.cols.next_multiple_of(TILE_COLS),
+            out_stride: shape.out_stride,
             input: if format == Format::Bf16 { Element::Bf16 } else { Element::F16 },
-            output: if product.out_format == Format::F16 { Element::F16 } else { Element::F32 },
-            add: product.flags & LINEAR_ADD != 0,
-            bias: segment.bias != DevicePtr::NULL,
+            output: if shape.out_format == Format::F16 { Element::F16 } else { Element::F32 },
+            add: shape.flags & LINEAR_ADD != 0,
+            bias: bias.is_some(),
         };
         let operands = Operands {
             weights,
-            x: product.x,
-            bias: if wanted.bias { segment.bias.offset(4 * first as u64) } else { DevicePtr::NULL },
-            out: product.out_of(segment).offset(product.out_format.element_bytes() * first as u64),
-            workspace: library.workspace,
+            x: product.x.ptr(),
+            bias: bias.into(),
+            out: product.out_from(segment.first_row + rows.start)?.ptr(),
+            workspace: self.workspace.ptr(),
         };
         // SAFETY: see `ops`; the weights were written by a kernel before, on the same stream.
-        let refusal = unsafe { library.blas.multiply(self.launcher.stream(), wanted, operands)? };
-        Ok(refusal.err().map(|refusal| {
-            self.give_up_library(refusal);
-            first
-        }))
+        let refusal = unsafe { self.blas.multiply(stream, wanted, operands)? };
+        Ok(refusal.err().map(|why| Refused { first: rows.start, why }))
     }
 }
 
 impl Launcher {
     /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
-    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: DevicePtr) -> Result<()> {
+    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: &DeviceBuffer) -> Result<()> {
         let num_tiles = rows.div_ceil(TILE_ROWS);
         let args = DequantizeArgs {
-            weights: segment.tiles.offset(segment.ty.matrix_bytes(first, cols)),
-            out,
+            weights: segment.outputs_from(first, cols)?.tiles.ptr(),
+            out: out.ptr(),
             num_tiles: count(num_tiles)?,
             cols: count(cols)?,
         };

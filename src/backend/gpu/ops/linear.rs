@@ -3,40 +3,62 @@
 //! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, gemv_norm, is_of_gemv};
-use crate::Result;
 use crate::backend::gpu::args::{
     ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs,
 };
-use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, count};
+use crate::backend::gpu::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
-use crate::backend::gpu::{DevicePtr, GpuBackend, KernelType};
+use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
 use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
+use crate::{Error, Result};
 
 /// Blocks along the second dimension of a grid at most.
 const MAX_GRID_Y: u32 = 65_535;
 
 /// Where a product's rows come from and go to.
-pub(super) struct Product {
-    pub x: DevicePtr,
-    /// RMSNorm of the rows on the way, `gemv` only; null for the rows as they are.
-    norm: DevicePtr,
+pub(super) struct Product<'b> {
+    pub x: DeviceSlice<'b>,
+    /// Of the whole stack.
+    pub out: DeviceSlice<'b>,
+    pub shape: ProductShape<'b>,
+}
+
+/// What a product is, wherever its rows lie.
+#[derive(Clone, Copy)]
+pub(super) struct ProductShape<'b> {
+    /// RMSNorm of the rows on the way, `gemv` only; `None` for the rows as they are.
+    norm: Option<DeviceSlice<'b>>,
     eps: f32,
     pub rows: usize,
     pub cols: usize,
-    /// Of the whole stack.
-    pub out: DevicePtr,
     pub out_format: Format,
     pub out_stride: usize,
     pub flags: u32,
 }
 
-impl Product {
-    /// Where a segment's outputs go.
-    pub fn out_of(&self, segment: &Segment) -> DevicePtr {
-        self.out.offset(self.out_format.element_bytes() * segment.first_row as u64)
+impl<'b> Product<'b> {
+    /// Where the outputs from `row` of the stack on go.
+    pub fn out_from(&self, row: usize) -> Result<DeviceSlice<'b>> {
+        self.out.after(self.shape.out_format.element_bytes() * row as u64)
+    }
+}
+
+/// What `gemv` reads and writes for each row, f32, and of each row the number of its expert.
+#[derive(Clone, Copy)]
+pub(super) struct GemvRows<'b> {
+    pub x: DeviceSlice<'b>,
+    pub out: DeviceSlice<'b>,
+    pub experts: Option<DeviceSlice<'b>>,
+}
+
+impl Workspace {
+    /// Rows in `format`, which `Compute::bring` has seen to.
+    fn rows_in<'b>(&'b self, format: Format, x: &'b Buffer, rows: usize, cols: usize) -> Result<DeviceSlice<'b>> {
+        let from = if x.format == format { x } else { &self.conversion };
+        from.read("linear's input", rows, cols)
     }
 }
 
@@ -63,24 +85,21 @@ impl Compute {
         (wanted && self.launcher.has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
-    /// Where the rows are in `format`: where they were, else where they have just been `converted` to.
-    fn rows_in(
+    /// Sees to it that the rows are in `format`: where they are, else where they have been `converted` to.
+    fn bring(
         &mut self,
         format: Format,
         x: &Buffer,
         rows: usize,
         cols: usize,
         converted: &mut Option<Format>,
-    ) -> Result<DevicePtr> {
-        if x.format == format {
-            return x.read("linear's input", rows, cols);
-        }
+    ) -> Result<()> {
         // Queued again only when the segments differ: what is there was read by kernels before this one.
-        if *converted != Some(format) {
+        if x.format != format && *converted != Some(format) {
             self.convert(x, rows, cols, format)?;
             *converted = Some(format);
         }
-        Ok(self.workspace.conversion.ptr)
+        Ok(())
     }
 
     /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
@@ -100,38 +119,45 @@ impl Compute {
         if flags & LINEAR_ADD != 0 {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
-        let start = out.write("linear's output", rows, matrix.rows, out_format)?;
+        out.write("linear's output", rows, matrix.rows, out_format)?;
         let cols = matrix.cols;
-        let product = |x| Product { x, norm, eps, rows, cols, out: start, out_format, out_stride: matrix.rows, flags };
+        let shape = ProductShape { norm, eps, rows, cols, out_format, out_stride: matrix.rows, flags };
         let mut converted = None;
         if let Some(pair) = self.pair(matrix, rows)
             && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
         {
-            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
-            let launcher = &self.launcher;
+            self.bring(format, x, rows, cols, &mut converted)?;
+            let (launcher, workspace) = (&self.launcher, &self.workspace);
+            let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory.slice(), shape };
             return match format.is_f32() {
                 true => launcher.gemv_pair(pair, &product),
-                false => launcher.matmul_pair(pair, &product, &self.workspace),
+                false => launcher.matmul_pair(pair, &product, workspace),
             };
         }
         for segment in &matrix.segments {
             let format = self.activation_format(segment.ty.matmul_format(), rows);
-            let product = product(self.rows_in(format, x, rows, cols, &mut converted)?);
+            self.bring(format, x, rows, cols, &mut converted)?;
+            let (launcher, workspace) = (&self.launcher, &self.workspace);
+            let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory.slice(), shape };
             match format {
                 Format::F16 | Format::Bf16 => {
-                    let Some(refused) = self.library_product(segment, format, &product)? else { continue };
-                    // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
-                    let (first, start) = match out_format {
-                        Format::F32 => (refused, start),
-                        _ => (0, out.write("linear's output", rows, matrix.rows, Format::F32)?),
+                    let Some(library) = &mut self.library else {
+                        return Err(Error::internal("row-major activations without a vendor's library"));
                     };
+                    let Some(refused) = library.product(launcher, segment, format, &product)? else { continue };
+                    self.give_up_library(refused.why);
+                    // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
+                    let first = if out_format.is_f32() { refused.first } else { 0 };
+                    out.write("linear's output", rows, matrix.rows, Format::F32)?;
                     let format = self.activation_format(segment.ty.matmul_format(), rows);
-                    let x = self.rows_in(format, x, rows, cols, &mut converted)?;
-                    let rest = Product { x, out: start, out_format: Format::F32, ..product };
-                    self.launcher.matmul(&segment.rows_from(first, cols), &rest, &self.workspace)?;
+                    self.bring(format, x, rows, cols, &mut converted)?;
+                    let x = self.workspace.rows_in(format, x, rows, cols)?;
+                    let shape = ProductShape { out_format: Format::F32, ..shape };
+                    let rest = Product { x, out: out.memory.slice(), shape };
+                    self.launcher.matmul(&segment.outputs_from(first, cols)?, &rest, &self.workspace)?;
                 }
-                Format::F32 => self.launcher.gemv(segment, None, &product)?,
-                Format::F16Tiled | Format::Bf16Tiled => self.launcher.matmul(segment, &product, &self.workspace)?,
+                Format::F32 => launcher.gemv(&segment.outputs(), None, &product)?,
+                Format::F16Tiled | Format::Bf16Tiled => launcher.matmul(&segment.outputs(), &product, workspace)?,
             }
         }
         Ok(())
@@ -156,7 +182,7 @@ impl Compute {
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
         let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
-        if let Some([gate, up]) = gate_up.gate_and_up()
+        if let Some([gate, up]) = gate_up.gate_and_up()?
             && self.is_gemv(gate_up, rows)
         {
             let (x, norm) = match is_of_gemv(norm) {
@@ -167,16 +193,11 @@ impl Compute {
                 }
             };
             let (norm, eps) = gemv_norm(norm, gate_up.cols)?;
+            let (cols, out_format, out_stride) = (gate_up.cols, Format::F32, gate.rows);
             let product = Product {
-                x: x.read_f32("norm_gated_linear's input", rows, gate_up.cols)?,
-                norm,
-                eps,
-                rows,
-                cols: gate_up.cols,
-                out: out.write("norm_gated_linear's output", rows, gate.rows, Format::F32)?,
-                out_format: Format::F32,
-                out_stride: gate.rows,
-                flags: 0,
+                x: x.read_f32("norm_gated_linear's input", rows, cols)?,
+                out: out.write("norm_gated_linear's output", rows, gate.rows, out_format)?,
+                shape: ProductShape { norm, eps, rows, cols, out_format, out_stride, flags: 0 },
             };
             return self.launcher.gemv(&gate, Some((&up, activation)), &product);
         }
@@ -184,9 +205,7 @@ impl Compute {
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
         // The library would read a bias as 16-bit numbers too.
         let format = match (&gate_up.segments[..], self.matrix_format(gate_up, rows)) {
-            ([segment], Some(Format::F16))
-                if gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias == DevicePtr::NULL =>
-            {
+            ([segment], Some(Format::F16)) if gate_up.rows.is_multiple_of(TILE_COLS) && segment.bias.is_none() => {
                 Format::F16
             }
             _ => Format::F32,
@@ -198,28 +217,29 @@ impl Compute {
 
 impl Launcher {
     /// A product of f32 rows; with another one `up`, what the activation makes of both.
-    fn gemv(&self, segment: &Segment, up: Option<(&Segment, Activation)>, product: &Product) -> Result<()> {
-        let grid_x = self.tuning().gemv_blocks(segment.rows, self.multiprocessors());
-        let args = gemv_args(segment, product, grid_x)?;
+    fn gemv(&self, outputs: &Outputs<'_>, up: Option<(&Outputs<'_>, Activation)>, product: &Product<'_>) -> Result<()> {
+        let grid_x = self.tuning().gemv_blocks(outputs.rows, self.multiprocessors());
+        let args = gemv_args(outputs, product, grid_x)?;
         let args = match up {
             None => args,
             Some((up, activation)) => {
-                GemvArgs { weights_up: up.tiles, bias_up: up.bias, activation: activation.into(), ..args }
+                GemvArgs { weights_up: up.tiles.ptr(), bias_up: up.bias.into(), activation: activation.into(), ..args }
             }
         };
-        self.launch_gemv(segment.ty, &args)
+        let rows = GemvRows { x: product.x, out: product.out_from(outputs.first_row)?, experts: None };
+        self.launch_gemv(outputs.ty, rows, &args)
     }
 
     /// In as many launches as the rows need.
-    pub(super) fn launch_gemv(&self, ty: KernelType, args: &GemvArgs) -> Result<()> {
+    pub(super) fn launch_gemv(&self, ty: KernelType, rows: GemvRows<'_>, args: &GemvArgs) -> Result<()> {
         // Whole rows of x.
         let most = MAX_GRID_Y / args.share * args.share;
         for first in (0..args.rows).step_by(most as usize) {
-            let behind = |at: DevicePtr, rows: u32, stride: u32| at.offset(4 * u64::from(rows) * u64::from(stride));
+            let behind = |rows: u32, stride: u32| 4 * u64::from(rows) * u64::from(stride);
             let here = GemvArgs {
-                x: behind(args.x, first / args.share, args.x_stride),
-                out: behind(args.out, first, args.out_stride),
-                experts: if args.experts == DevicePtr::NULL { args.experts } else { behind(args.experts, first, 1) },
+                x: rows.x.after(behind(first / args.share, args.x_stride))?.ptr(),
+                out: rows.out.after(behind(first, args.out_stride))?.ptr(),
+                experts: rows.experts.map(|experts| experts.after(behind(first, 1))).transpose()?.into(),
                 rows: most.min(args.rows - first),
                 ..*args
             };
@@ -229,12 +249,12 @@ impl Launcher {
         Ok(())
     }
 
-    fn gemv_pair(&self, pair: [&Segment; 2], product: &Product) -> Result<()> {
+    fn gemv_pair(&self, pair: [&Segment; 2], product: &Product<'_>) -> Result<()> {
         let (out_rows, tile_bytes) = (pair.map(|segment| segment.rows), pair.map(|segment| segment.ty.tile_bytes()));
         let blocks = self.tuning().gemv_pair_blocks(out_rows, tile_bytes, self.multiprocessors());
         let args = GemvPairArgs {
-            first: gemv_args(pair[0], product, blocks[0])?,
-            second: gemv_args(pair[1], product, blocks[1])?,
+            first: gemv_args(&pair[0].outputs(), product, blocks[0])?,
+            second: gemv_args(&pair[1].outputs(), product, blocks[1])?,
         };
         let grid = [blocks[0] + blocks[1], args.first.rows, 1];
         // SAFETY: see `ops`.
@@ -242,25 +262,25 @@ impl Launcher {
     }
 
     /// A product on the matrix units.
-    fn matmul(&self, segment: &Segment, product: &Product, workspace: &Workspace) -> Result<()> {
-        let (rows, out_rows, cols) = (count(product.rows)?, count(segment.rows)?, count(product.cols)?);
+    fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
+        let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
-        let args = matmul_args(segment, product, plan, workspace.partial, workspace.counters)?;
+        let args = matmul_args(outputs, product, plan, workspace.partial.ptr(), workspace.counters.ptr())?;
         // SAFETY: see `ops`; partial sums and counters have the room that `plans` keeps to.
-        unsafe { self.launch(MATMUL, Variant::with_rows(segment.ty, plan.n), plan.grid, &args) }
+        unsafe { self.launch(MATMUL, Variant::with_rows(outputs.ty, plan.n), plan.grid, &args) }
     }
 
-    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product, workspace: &Workspace) -> Result<()> {
-        let &Workspace { partial, counters, .. } = workspace;
+    fn matmul_pair(&self, pair: [&Segment; 2], product: &Product<'_>, workspace: &Workspace) -> Result<()> {
+        let (partial, counters) = (workspace.partial.slice(), workspace.counters.slice());
         let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
-        let (rows, cols) = (count(product.rows)?, count(product.cols)?);
+        let (rows, cols) = (count(product.shape.rows)?, count(product.shape.cols)?);
         let plans = self.tuning().matmuls(rows, out_rows, cols, self.multiprocessors());
         let [x, y, splits] = plans[0].grid;
-        let second_partial = partial.offset(partial_bytes(plans[0]));
-        let second_counters = counters.offset(4 * u64::from(x) * u64::from(y));
+        let second_partial = partial.after(partial_bytes(plans[0]))?;
+        let second_counters = counters.after(4 * u64::from(x) * u64::from(y))?;
         let args = MatmulPairArgs {
-            first: matmul_args(pair[0], product, plans[0], partial, counters)?,
-            second: matmul_args(pair[1], product, plans[1], second_partial, second_counters)?,
+            first: matmul_args(&pair[0].outputs(), product, plans[0], partial.ptr(), counters.ptr())?,
+            second: matmul_args(&pair[1].outputs(), product, plans[1], second_partial.ptr(), second_counters.ptr())?,
         };
         let variant = Variant::with_rows(pair.map(|segment| segment.ty), plans[0].n);
         // SAFETY: see `ops`; partial sums and counters of both have the room that `plans` keeps to.
@@ -268,49 +288,51 @@ impl Launcher {
     }
 }
 
-fn gemv_args(segment: &Segment, product: &Product, grid_x: u32) -> Result<GemvArgs> {
+fn gemv_args(outputs: &Outputs<'_>, product: &Product<'_>, grid_x: u32) -> Result<GemvArgs> {
+    let ProductShape { norm, eps, rows, cols, out_stride, flags, .. } = product.shape;
     Ok(GemvArgs {
-        weights: segment.tiles,
+        weights: outputs.tiles.ptr(),
         weights_up: DevicePtr::NULL,
-        x: product.x,
-        norm: product.norm,
-        bias: segment.bias,
+        x: product.x.ptr(),
+        norm: norm.into(),
+        bias: outputs.bias.into(),
         bias_up: DevicePtr::NULL,
-        out: product.out_of(segment),
+        out: product.out_from(outputs.first_row)?.ptr(),
         experts: DevicePtr::NULL,
         expert_bytes: 0,
-        out_rows: count(segment.rows)?,
-        cols: count(product.cols)?,
-        rows: count(product.rows)?,
-        x_stride: count(product.cols)?,
-        out_stride: count(product.out_stride)?,
-        flags: product.flags,
+        out_rows: count(outputs.rows)?,
+        cols: count(cols)?,
+        rows: count(rows)?,
+        x_stride: count(cols)?,
+        out_stride: count(out_stride)?,
+        flags,
         activation: ActivationCode::Silu,
         grid_x,
-        eps: product.eps,
+        eps,
         share: 1,
     })
 }
 
 fn matmul_args(
-    segment: &Segment,
-    product: &Product,
+    outputs: &Outputs<'_>,
+    product: &Product<'_>,
     plan: MatmulPlan,
     partial: DevicePtr,
     counters: DevicePtr,
 ) -> Result<MatmulArgs> {
+    let ProductShape { rows, cols, out_stride, flags, .. } = product.shape;
     Ok(MatmulArgs {
-        weights: segment.tiles,
-        x: product.x,
-        bias: segment.bias,
-        out: product.out_of(segment),
+        weights: outputs.tiles.ptr(),
+        x: product.x.ptr(),
+        bias: outputs.bias.into(),
+        out: product.out_from(outputs.first_row)?.ptr(),
         partial,
         counters,
-        out_rows: count(segment.rows)?,
-        cols: count(product.cols)?,
-        rows: count(product.rows)?,
-        out_stride: count(product.out_stride)?,
+        out_rows: count(outputs.rows)?,
+        cols: count(cols)?,
+        rows: count(rows)?,
+        out_stride: count(out_stride)?,
         splits: plan.grid[2],
-        flags: product.flags,
+        flags,
     })
 }

@@ -1,8 +1,8 @@
 //! The ops of a step: arguments are checked, formats chosen, kernels queued.
 //!
-//! SAFETY of every launch below: addresses come from buffers whose room for the rows was checked, all of which live as
-//! long as the backend; and everything is queued on the one stream, in the order of the ops. That the argument struct
-//! is the kernel's is what the types of `Launcher::launch` say.
+//! SAFETY of every launch below: addresses come from memory whose room for the rows was checked. The backend shares in
+//! owning all of it, and waits for what was queued before it lets go. Everything is queued on the one stream, in the
+//! order of the ops. That the argument struct is the kernel's is what the types of `Launcher::launch` say.
 
 mod attention;
 mod experts;

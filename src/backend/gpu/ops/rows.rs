@@ -10,7 +10,7 @@ use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::kernel::{ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, SCALE_LOGITS};
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::{DevicePtr, GpuBackend};
+use crate::backend::gpu::{DeviceSlice, GpuBackend};
 use crate::backend::{self, Activate, Activation, Embed, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits};
 use crate::{Error, Result};
 
@@ -26,18 +26,18 @@ pub(super) fn is_of_gemv(norm: Norm<'_>) -> bool {
 ///
 /// # Errors
 /// `Error::Internal` for a norm that is not of `gemv`.
-pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(DevicePtr, f32)> {
+pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(Option<DeviceSlice<'_>>, f32)> {
     match norm {
-        None => Ok((DevicePtr::NULL, 0.0)),
-        Some(norm) if is_of_gemv(Some(norm)) => Ok((norm.weight.read(cols)?, norm.eps)),
+        None => Ok((None, 0.0)),
+        Some(norm) if is_of_gemv(Some(norm)) => Ok((Some(norm.weight.read(cols)?), norm.eps)),
         Some(norm) => Err(Error::internal(format!("a norm of kind {:?} in a product of one row", norm.kind))),
     }
 }
 
 /// Rows that go through a norm, or from one format to another.
-pub(super) struct Prepared {
-    pub x: DevicePtr,
-    pub out: DevicePtr,
+pub(super) struct Prepared<'b> {
+    pub x: DeviceSlice<'b>,
+    pub out: DeviceSlice<'b>,
     pub rows: usize,
     pub cols: usize,
     /// Columns from one row to the next, of f32.
@@ -47,8 +47,8 @@ pub(super) struct Prepared {
     pub format_out: Format,
     /// `LinearFlags`.
     pub flags: u32,
-    /// Where row `r / share` goes, for each `r`; null: to where it stands.
-    pub places: DevicePtr,
+    /// Where row `r / share` goes, for each `r`; `None`: to where it stands.
+    pub places: Option<DeviceSlice<'b>>,
     pub share: usize,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Re
         format_in: x.format,
         format_out: Format::F32,
         flags: LINEAR_ADD,
-        places: DevicePtr::NULL,
+        places: None,
         share: 1,
     };
     launcher.launch_prepare(&rows, Some(norm))
@@ -80,8 +80,8 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
     let compute = &step.compute;
     let format = compute.activation_format(compute.common, rows);
     let args = ActivationArgs {
-        x: x.read_f32("the activation's input", rows, cols)?,
-        out: out.write("the activation's output", rows, cols, format)?,
+        x: x.read_f32("the activation's input", rows, cols)?.ptr(),
+        out: out.write("the activation's output", rows, cols, format)?.ptr(),
         cols: count(cols)?,
         format_out: format,
         activation: activation.into(),
@@ -98,7 +98,7 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
 pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {
     let ScaleLogits { logits, rows, cols, scale, softcap } = args;
     let args = ScaleLogitsArgs {
-        logits: logits.read_f32("the logits", rows, cols)?,
+        logits: logits.read_f32("the logits", rows, cols)?.ptr(),
         cols: count(cols)?,
         scale,
         // The kernel takes 0 for none.
@@ -126,9 +126,9 @@ pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Resu
     };
     let rows = step.tokens;
     let args = EmbedArgs {
-        table: segment.tiles,
-        token_ids: step.inputs.token_ids(),
-        out: out.write("embed's output", rows, table.cols, Format::F32)?,
+        table: segment.tiles.ptr(),
+        token_ids: step.inputs.token_ids()?,
+        out: out.write("embed's output", rows, table.cols, Format::F32)?.ptr(),
         rows: count(rows)?,
         cols: count(table.cols)?,
         scale,
@@ -147,9 +147,9 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
     let rows = step.logits;
     let needed = step.batch.logits_indices.iter().max().map_or(0, |&index| index as usize + 1);
     let args = GatherArgs {
-        x: x.read("gather_rows' input", needed.max(step.tokens.min(rows)), cols)?,
-        indices: step.inputs.logits_indices(),
-        out: out.write("gather_rows' output", rows, cols, Format::F32)?,
+        x: x.read("gather_rows' input", needed.max(step.tokens.min(rows)), cols)?.ptr(),
+        indices: step.inputs.logits_indices()?,
+        out: out.write("gather_rows' output", rows, cols, Format::F32)?.ptr(),
         rows: count(rows)?,
         cols: count(cols)?,
         format_in: x.format,
@@ -183,23 +183,23 @@ impl Launcher {
             format_in: x.format,
             format_out: format,
             flags: 0,
-            places: DevicePtr::NULL,
+            places: None,
             share: 1,
         };
         self.launch_prepare(&rows, norm)
     }
 
-    /// `prepare` at addresses that have room for it.
-    pub(super) fn launch_prepare(&self, prepared: &Prepared, norm: Norm<'_>) -> Result<()> {
+    /// `prepare` in memory that has room for it.
+    pub(super) fn launch_prepare(&self, prepared: &Prepared<'_>, norm: Norm<'_>) -> Result<()> {
         let &Prepared { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
             prepared;
         let bias = norm.and_then(|norm| norm.bias);
         let args = PrepareArgs {
-            x,
-            norm: norm.map_or(Ok(DevicePtr::NULL), |norm| norm.weight.read(cols))?,
-            bias: bias.map_or(Ok(DevicePtr::NULL), |bias| bias.read(cols))?,
-            out,
-            places,
+            x: x.ptr(),
+            norm: norm.map(|norm| norm.weight.read(cols)).transpose()?.into(),
+            bias: bias.map(|bias| bias.read(cols)).transpose()?.into(),
+            out: out.ptr(),
+            places: places.into(),
             rows: count(rows)?,
             cols: count(cols)?,
             x_stride: count(x_stride)?,
@@ -218,20 +218,21 @@ impl Launcher {
         unsafe { self.launch(PREPARE, ONCE, [args.rows, 1, 1], &args) }
     }
 
-    /// `gated_activation` at addresses that have room for it.
+    /// `gated_activation` in memory that has room for it.
     #[allow(clippy::too_many_arguments)] // the kernel's
     pub(super) fn gated_activation(
         &self,
         activation: Activation,
-        gate_up: DevicePtr,
+        gate_up: DeviceSlice<'_>,
         format_in: Format,
         rows: usize,
         cols: usize,
-        out: DevicePtr,
+        out: DeviceSlice<'_>,
         format_out: Format,
     ) -> Result<()> {
         let (rows, cols, stored) = (count(rows)?, count(cols)?, stored_cols(format_out, cols));
-        let args = GatedArgs { gate_up, out, rows, cols, format_in, format_out, activation: activation.into() };
+        let (gate_up, out, activation) = (gate_up.ptr(), out.ptr(), activation.into());
+        let args = GatedArgs { gate_up, out, rows, cols, format_in, format_out, activation };
         if rows == 0 {
             return Ok(());
         }

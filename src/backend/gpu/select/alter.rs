@@ -11,7 +11,7 @@ use crate::backend::gpu::args::{AlterLogitsArgs, AlteredRow, AlteredToken};
 use crate::backend::gpu::buffer::count;
 use crate::backend::gpu::kernel::{ALTER_LOGITS, ONCE};
 use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::{Device, DeviceBuffer, DevicePtr, HostBuffer, KernelArgs};
+use crate::backend::gpu::{Device, DeviceBuffer, DeviceSlice, HostBuffer, KernelArgs};
 use crate::selection::Alteration;
 
 /// Tokens of a row for which there is room, on average of the most rows.
@@ -93,7 +93,7 @@ impl Alterations {
     ///
     /// # Safety
     /// The rows that were added are rows at `logits`. The last step's copies have run.
-    pub unsafe fn queue(&mut self, launcher: &Launcher, logits: DevicePtr, cols: usize) -> Result<()> {
+    pub unsafe fn queue(&mut self, launcher: &Launcher, logits: DeviceSlice<'_>, cols: usize) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -101,29 +101,32 @@ impl Alterations {
         for (place, &row) in places.iter_mut().zip(&self.rows) {
             row.store(place);
         }
-        let rows = self.device.ptr();
-        let args = AlterLogitsArgs { logits, rows, tokens: self.token(0), cols: count(cols)? };
+        let (rows, tokens) = (self.device.slice(), self.tokens(0, self.num_tokens)?);
+        let args = AlterLogitsArgs { logits: logits.ptr(), rows: rows.ptr(), tokens: tokens.ptr(), cols: count(cols)? };
         let first = self.max_rows * ROW_BYTES;
         let (host, stream) = (self.host.as_slice(), launcher.stream());
-        // SAFETY: both buffers have room for the most rows and tokens, and the host's is written again only for the
-        // next step (the caller's promise). Tokens behind the row are passed over, the rows are there.
+        // SAFETY: the host's buffer is written again only for the next step (the caller's promise). Tokens behind the
+        // row are passed over, the rows are there.
         unsafe {
             stream.copy_to_device(rows, &host[..self.rows.len() * ROW_BYTES])?;
             if self.num_tokens > 0 {
-                stream.copy_to_device(args.tokens, &host[first..first + self.num_tokens * TOKEN_BYTES])?;
+                stream.copy_to_device(tokens, &host[first..first + self.num_tokens * TOKEN_BYTES])?;
             }
             launcher.launch(ALTER_LOGITS, ONCE, [count(self.rows.len())?, 1, 1], &args)
         }
     }
 
-    fn token(&self, place: u32) -> DevicePtr {
-        self.device.ptr().offset((self.max_rows * ROW_BYTES + place as usize * TOKEN_BYTES) as u64)
+    /// Where `count` tokens lie on the device, from place `first` on.
+    fn tokens(&self, first: usize, count: usize) -> Result<DeviceSlice<'_>> {
+        let at = self.max_rows * ROW_BYTES + first * TOKEN_BYTES;
+        self.device.slice().part(at as u64, (count * TOKEN_BYTES) as u64)
     }
 
-    /// Where a row's tokens lie on the device, each now with its logit before the alteration, and their bytes.
-    pub fn tokens_of(&self, row: usize) -> Option<(DevicePtr, usize)> {
-        let found = self.rows.iter().find(|altered| altered.row as usize == row)?;
-        Some((self.token(found.first), found.count as usize * TOKEN_BYTES))
+    /// Where a row's tokens lie on the device, each now with its logit before the alteration; `None` for a row that
+    /// was not altered.
+    pub fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
+        let found = self.rows.iter().find(|altered| altered.row as usize == row);
+        found.map(|altered| self.tokens(altered.first as usize, altered.count as usize)).transpose()
     }
 }
 

@@ -59,18 +59,19 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
 #[test]
 fn what_lies_between_the_numbers_is_zero() {
     let mut bytes = [0; size_of::<CopyStepArgs>()];
-    CopyStepArgs { from: DevicePtr(0x0102_0304_0506_0708), out: DevicePtr(u64::MAX), least: 9 }.store(&mut bytes);
+    CopyStepArgs { from: DevicePtr::of_bits(0x0102_0304_0506_0708), out: DevicePtr::of_bits(u64::MAX), least: 9 }
+        .store(&mut bytes);
     let expected = [&0x0102_0304_0506_0708u64.to_ne_bytes()[..], &[0xff; 8], &9u32.to_ne_bytes(), &[0; 4]];
     assert_eq!(bytes, *expected.concat());
 
     // Nested structs have padding in the middle too.
     let ones = |bytes: &[u8]| bytes.iter().filter(|byte| **byte != 0).count();
     let rotation = RotationArgs {
-        slot_mapping: DevicePtr(u64::MAX),
-        q_norm: DevicePtr(u64::MAX),
-        k_norm: DevicePtr(u64::MAX),
-        angles: DevicePtr(u64::MAX),
-        positions: DevicePtr(u64::MAX),
+        slot_mapping: DevicePtr::of_bits(u64::MAX),
+        q_norm: DevicePtr::of_bits(u64::MAX),
+        k_norm: DevicePtr::of_bits(u64::MAX),
+        angles: DevicePtr::of_bits(u64::MAX),
+        positions: DevicePtr::of_bits(u64::MAX),
         num_pairs: u32::MAX,
         flags: u32::MAX,
         eps: f32::from_bits(u32::MAX),
@@ -79,9 +80,9 @@ fn what_lies_between_the_numbers_is_zero() {
     };
     let args = RopeStoreArgs {
         rotation,
-        qkv: DevicePtr(u64::MAX),
-        k_cache: DevicePtr(u64::MAX),
-        v_cache: DevicePtr(u64::MAX),
+        qkv: DevicePtr::of_bits(u64::MAX),
+        k_cache: DevicePtr::of_bits(u64::MAX),
+        v_cache: DevicePtr::of_bits(u64::MAX),
         rows: u32::MAX,
         num_heads: u32::MAX,
         num_kv_heads: u32::MAX,

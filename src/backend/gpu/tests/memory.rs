@@ -43,8 +43,8 @@ fn threads_open_the_driver_at_once() {
                 let mut host = HostBuffer::new(&device, 4096).unwrap();
                 // SAFETY: all of them live until the stream was waited for.
                 unsafe {
-                    stream.fill(buffer.ptr(), byte, 4096).unwrap();
-                    stream.copy_to_host(host.as_mut_slice(), buffer.ptr()).unwrap();
+                    stream.fill(buffer.slice(), byte).unwrap();
+                    stream.copy_to_host(host.as_mut_slice(), buffer.slice()).unwrap();
                 }
                 stream.synchronize().unwrap();
                 assert_eq!(host.as_slice(), [byte; 4096]);

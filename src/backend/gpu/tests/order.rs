@@ -24,7 +24,7 @@ fn upload(device: &Device) -> crate::Result<()> {
     let out = DeviceBuffer::new(device, 4096)?;
     let mut uploader = Uploader::new(device, 1024, 1024)?;
     for piece in 0..3u8 {
-        uploader.bytes(&[piece; 1024], out.range(1024 * u64::from(piece), 1024)?)?;
+        uploader.bytes(&[piece; 1024], out.slice().part(1024 * u64::from(piece), 1024)?)?;
     }
     uploader.finish()
 }

@@ -40,7 +40,7 @@ fn a_wrong_weight_refuses_to_serve_and_names_it() {
 
     let mut other = data.clone();
     other[2 + 5 * 34 + 7] ^= 0x40; // one code
-    let sample = Sample::new(&[(&view(&other), KernelType::Q8_0, matrix.segments[0].tiles)]);
+    let sample = Sample::new(&[(&view(&other), KernelType::Q8_0, &matrix.segments[0].tiles)]);
     let error = backend.self_test(&[sample]).unwrap_err();
     let Error::Device { device, problem } = error else { panic!("{error}") };
     assert!(device.contains("cpu-wave32"), "{device}");
@@ -79,7 +79,7 @@ fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
         let codes = if wrong == 0 { 16 } else { 0 };
         other[wrong][5 * STACK[wrong].block_bytes() + codes + 7] ^= 0x0f; // one code
         let weights = stacked(&other);
-        let parts = [0, 1].map(|i| (&weights[i], matrix.segments[i].ty, matrix.segments[i].tiles));
+        let parts = [0, 1].map(|i| (&weights[i], matrix.segments[i].ty, &matrix.segments[i].tiles));
         let problem = backend.self_test(&[Sample::new(&parts)]).unwrap_err().to_string();
         for part in ["gemv", "Q4_K and Q6_K", "blk.0.q.weight and blk.0.v.weight"] {
             assert!(problem.contains(part), "{problem}");

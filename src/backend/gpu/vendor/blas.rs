@@ -203,7 +203,7 @@ impl VendorBlas {
         let (api, dialect) = (&self.api, self.api.dialect);
         let Some(plan) = self.plans.get_mut(&product) else { return Err("a plan is not there".to_owned()) };
         if product.bias {
-            let pointer = operands.bias.0;
+            let pointer = operands.bias.address();
             // SAFETY: the attribute is a pointer, and the library copies it.
             let status = unsafe {
                 (api.descriptor_set)(
@@ -227,17 +227,17 @@ impl VendorBlas {
                     self.handle,
                     plan.descriptor,
                     (&raw const alpha).cast::<c_void>(),
-                    operands.weights.0,
+                    operands.weights.address(),
                     plan.weights,
-                    operands.x.0,
+                    operands.x.address(),
                     plan.x,
                     (&raw const beta).cast::<c_void>(),
-                    operands.out.0,
+                    operands.out.address(),
                     plan.out,
-                    operands.out.0,
+                    operands.out.address(),
                     plan.out,
                     algorithm_at.cast(),
-                    operands.workspace.0,
+                    operands.workspace.address(),
                     WORKSPACE_BYTES as usize,
                     stream.handle().0,
                 )

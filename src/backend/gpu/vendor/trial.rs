@@ -15,7 +15,7 @@ use super::blas::{Element, Operands, Product, VendorBlas, WORKSPACE_BYTES};
 use crate::backend::conformance::Random;
 use crate::backend::gpu::compile::Cache;
 use crate::backend::gpu::job;
-use crate::backend::gpu::{Device, DeviceBuffer, DeviceProperties, DevicePtr, HostBuffer, Stream};
+use crate::backend::gpu::{Device, DeviceBuffer, DeviceProperties, DevicePtr, DeviceSlice, HostBuffer, Stream};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
@@ -164,7 +164,7 @@ fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Resu
         let Some((held, buffer)) = &weights else {
             return Err(Error::internal("weights that were just made are not there"));
         };
-        if let Err(problem) = rig.check(blas, product, held, buffer.ptr())? {
+        if let Err(problem) = rig.check(blas, product, held, buffer)? {
             return Ok(Err(format!("{product:?}: {problem}")));
         }
     }
@@ -204,7 +204,7 @@ impl Rig {
         let factors: Vec<i64> = (0..out_rows).map(|_| self.random.next().cast_signed()).collect();
         let mut sums = vec![0i64; cols];
         let mut row = vec![0u8; 2 * cols];
-        let mut to = Sender { rig: self, at: buffer.ptr(), filled: 0 };
+        let mut to = Sender { rig: self, to: buffer.slice(), filled: 0 };
         for &factor in &factors {
             let mut bits = 0;
             for (col, (sum, bytes)) in sums.iter_mut().zip(row.as_chunks_mut::<2>().0).enumerate() {
@@ -224,7 +224,7 @@ impl Rig {
 
     fn upload(&mut self, bytes: &[u8]) -> Result<DeviceBuffer> {
         let buffer = DeviceBuffer::new(&self.device, bytes.len() as u64)?;
-        let mut to = Sender { rig: self, at: buffer.ptr(), filled: 0 };
+        let mut to = Sender { rig: self, to: buffer.slice(), filled: 0 };
         to.send(bytes)?;
         to.flush()?;
         Ok(buffer)
@@ -236,7 +236,7 @@ impl Rig {
         blas: &mut VendorBlas,
         product: Product,
         weights: &Weights,
-        at: DevicePtr,
+        buffer: &DeviceBuffer,
     ) -> Result<std::result::Result<(), String>> {
         let Product { rows, out_rows, cols, out_stride, input, output, .. } = product;
         let x = self.activations(rows, cols, output);
@@ -256,7 +256,7 @@ impl Rig {
         }
         let out_buffer = self.upload(&out)?;
         let operands = Operands {
-            weights: at,
+            weights: buffer.ptr(),
             x: x_buffer.ptr(),
             bias: if product.bias { bias_buffer.ptr() } else { DevicePtr::NULL },
             out: out_buffer.ptr(),
@@ -304,8 +304,8 @@ impl Rig {
         let mut all = Vec::with_capacity(bytes);
         while all.len() < bytes {
             let piece = (bytes - all.len()).min(PIECE_BYTES);
-            let from = buffer.ptr().offset(all.len() as u64);
-            // SAFETY: the range is the buffer's; the host's is looked at only after the stream was waited for.
+            let from = buffer.slice().after(all.len() as u64)?;
+            // SAFETY: the host's memory is looked at only after the stream was waited for.
             unsafe { self.stream.copy_to_host(&mut self.host.as_mut_slice()[..piece], from)? };
             self.stream.synchronize()?;
             all.extend_from_slice(&self.host.as_slice()[..piece]);
@@ -317,7 +317,8 @@ impl Rig {
 /// Bytes on their way to the device, gathered in page-locked memory.
 struct Sender<'a> {
     rig: &'a mut Rig,
-    at: DevicePtr,
+    /// What is not filled yet.
+    to: DeviceSlice<'a>,
     filled: usize,
 }
 
@@ -337,10 +338,10 @@ impl Sender<'_> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        // SAFETY: the target has room for what is sent in all; the stream is waited for before the source changes.
-        unsafe { self.rig.stream.copy_to_device(self.at, &self.rig.host.as_slice()[..self.filled])? };
+        // SAFETY: the stream is waited for before the source changes.
+        unsafe { self.rig.stream.copy_to_device(self.to, &self.rig.host.as_slice()[..self.filled])? };
         self.rig.stream.synchronize()?;
-        self.at = self.at.offset(self.filled as u64);
+        self.to = self.to.after(self.filled as u64)?;
         self.filled = 0;
         Ok(())
     }
