@@ -1,12 +1,19 @@
 //! The engine's half that serves: everything is allocated and loaded, ops queue kernels on one stream.
 
+mod rehearse;
+mod self_test;
+mod steps;
+
+pub use self::self_test::Sample;
+use self::self_test::TestMemory;
+use super::buffer::Segment;
 use super::compute::Compute;
 use super::graphs::{Graphs, Usable};
 use super::rehearsal::{AttentionShape, Rehearsal};
 use super::select::Results;
 use super::step::StepInputs;
 use super::transfers::Transfers;
-use super::{Device, DeviceBuffer, HostBuffer, KernelType, Kernels};
+use super::{Device, DeviceBuffer, KernelType, Kernels};
 use crate::Result;
 use crate::backend::{KvLayerSpec, MemoryLedger};
 use crate::config::GpuOptions;
@@ -14,37 +21,29 @@ use crate::quant::GgmlType;
 
 /// Computes on a GPU; made by [`super::GpuLoader`].
 pub struct GpuBackend {
-    pub(super) device: Device,
-    pub(super) options: GpuOptions,
+    device: Device,
+    options: GpuOptions,
     /// Graphs and the stream (of `compute`) come before all memory and code: their drops wait for what is still queued.
-    pub(super) graphs: Graphs,
-    pub(super) compute: Compute,
-    pub(super) inputs: StepInputs,
-    pub(super) rehearsal: Rehearsal,
+    graphs: Graphs,
+    compute: Compute,
+    inputs: StepInputs,
+    rehearsal: Rehearsal,
     /// Of each KV layer.
-    pub(super) cache: Vec<KvLayerSpec>,
+    cache: Vec<KvLayerSpec>,
     /// Those that attention was asked for.
-    pub(super) attention_shapes: Vec<AttentionShape>,
+    attention_shapes: Vec<AttentionShape>,
     /// Why the vendor's matrix library does not serve, where it is there.
-    pub(super) library_problem: Option<String>,
-    pub(super) results: Results,
-    pub(super) transfers: Transfers,
+    library_problem: Option<String>,
+    results: Results,
+    transfers: Transfers,
     /// The self-test's, while it runs and after it failed.
-    pub(super) test_memory: Option<TestMemory>,
-    pub(super) host: Vec<f32>,
-    /// Behind every address: freed with the backend.
+    test_memory: Option<TestMemory>,
+    host: Vec<f32>,
+    /// All of the engine's memory: freed with the backend, or when the last part of it goes after that.
     _allocations: Vec<DeviceBuffer>,
-    pub(super) ledger: MemoryLedger,
-    pub(super) kernels: Kernels,
-    pub(super) types: Vec<(KernelType, GgmlType)>,
-}
-
-/// What the products of the self-test are computed on. The backend holds it: after an error they may still run, and the
-/// backend's drop waits for them.
-pub struct TestMemory {
-    pub host: HostBuffer,
-    pub x: DeviceBuffer,
-    pub out: DeviceBuffer,
+    ledger: MemoryLedger,
+    kernels: Kernels,
+    types: Vec<(KernelType, GgmlType)>,
 }
 
 /// What the loader hands over.
@@ -90,11 +89,16 @@ impl GpuBackend {
             types: parts.types,
         })
     }
+
+    /// Dequantises the segments (with their columns) that have a place for it.
+    pub(super) fn keep_dequantized(&self, segments: &[(Segment, usize)]) -> Result<()> {
+        self.compute.keep_dequantized(segments)
+    }
 }
 
 impl Drop for GpuBackend {
     fn drop(&mut self) {
-        let stream = self.compute.launcher.stream();
+        let stream = self.compute.launcher().stream();
         self.graphs.abandon(stream);
         // Memory and modules go next: nothing may still run on them. Should this wait fail, the stream's own, which
         // comes before they go, is a second one; behind that there is only the wait that AMD and NVIDIA document of a

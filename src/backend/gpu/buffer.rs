@@ -55,11 +55,26 @@ impl Format {
 /// Activations. Who writes them chooses the format that their reader wants.
 #[derive(Debug)]
 pub struct Buffer {
-    pub(super) memory: DeviceBuffer,
-    pub(super) format: Format,
+    memory: DeviceBuffer,
+    format: Format,
 }
 
 impl Buffer {
+    /// Room in this memory, which holds nothing yet.
+    pub(super) fn new(memory: DeviceBuffer) -> Self {
+        Self { memory, format: Format::F32 }
+    }
+
+    /// Of what was written last.
+    pub(super) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// All of the memory, whatever it holds.
+    pub(super) fn memory(&self) -> DeviceSlice<'_> {
+        self.memory.slice()
+    }
+
     /// The memory, of which `rows` rows are to be read.
     ///
     /// # Errors
@@ -232,11 +247,16 @@ pub struct ExpertWork {
 /// Weights or biases of norms, or sinks, f32.
 #[derive(Debug)]
 pub struct Vector {
-    pub(super) memory: DeviceBuffer,
-    pub(super) len: usize,
+    memory: DeviceBuffer,
+    len: usize,
 }
 
 impl Vector {
+    /// The first `len` elements in this memory.
+    pub(super) fn new(memory: DeviceBuffer, len: usize) -> Self {
+        Self { memory, len }
+    }
+
     /// The memory, for a use of `len` elements.
     ///
     /// # Errors

@@ -1,54 +1,121 @@
 //! What the ops of every step compute with, beside the step's own numbers: the launcher, the workspace, and the matrix
 //! library where there is one.
 
-use super::DeviceBuffer;
 use super::args::Format;
-use super::buffer::Buffer;
+use super::buffer::{Buffer, Segment};
 use super::launcher::Launcher;
-use super::vendor::blas::{self, VendorBlas};
-
-/// The library, and the device memory that its products need.
-pub struct Library {
-    pub blas: VendorBlas,
-    pub workspace: DeviceBuffer,
-    /// `VENDOR_WEIGHTS_BYTES` at least, for weights that are not kept; and for all rows of a step in another format.
-    pub weights: DeviceBuffer,
-    /// It serves products of so many rows and more.
-    pub least_rows: usize,
-    /// What it has refused: from then on our own kernels serve.
-    pub refusal: Option<blas::Refusal>,
-}
+use super::library::Library;
+use super::vendor::blas;
+use super::{DeviceBuffer, DeviceSlice};
+use crate::{Error, Result};
 
 /// Memory that ops use in turn.
 pub struct Workspace {
-    /// Partial sums of split products and attention, and the counters by which their blocks find the last one.
-    pub partial: DeviceBuffer,
-    pub counters: DeviceBuffer,
+    partial: DeviceBuffer,
+    counters: DeviceBuffer,
     /// Rows on their way from one format to another.
-    pub conversion: Buffer,
+    conversion: Buffer,
 }
 
 pub struct Compute {
-    pub launcher: Launcher,
-    pub workspace: Workspace,
-    pub library: Option<Library>,
-    /// What all matrices take on the matrix units, if they agree.
-    pub common: Option<Format>,
+    launcher: Launcher,
+    workspace: Workspace,
+    library: Option<Library>,
+    common: Option<Format>,
+}
+
+impl Workspace {
+    /// `partial` has `PARTIAL_BYTES`; `counters` are 0, as every kernel leaves them.
+    pub fn new(partial: DeviceBuffer, counters: DeviceBuffer, conversion: Buffer) -> Self {
+        Self { partial, counters, conversion }
+    }
+
+    /// For partial sums of split products and attention.
+    pub fn partial(&self) -> DeviceSlice<'_> {
+        self.partial.slice()
+    }
+
+    /// By which the blocks of a split product or of attention find the last one.
+    pub fn counters(&self) -> DeviceSlice<'_> {
+        self.counters.slice()
+    }
+
+    /// Rows in `format`: where they are, else where they have been converted to.
+    pub fn rows_in<'b>(&'b self, format: Format, x: &'b Buffer, rows: usize, cols: usize) -> Result<DeviceSlice<'b>> {
+        let from = if x.format() == format { x } else { &self.conversion };
+        from.read("the buffer of rows", rows, cols)
+    }
 }
 
 impl Compute {
+    /// `common` is what all matrices take on the matrix units, if they agree.
+    pub fn new(launcher: Launcher, workspace: Workspace, library: Option<Library>, common: Option<Format>) -> Self {
+        Self { launcher, workspace, library, common }
+    }
+
+    pub fn launcher(&self) -> &Launcher {
+        &self.launcher
+    }
+
+    pub fn workspace(&self) -> &Workspace {
+        &self.workspace
+    }
+
+    pub fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
+    }
+
+    /// The library, with what its products need.
+    ///
+    /// # Errors
+    /// `Error::Internal` where there is none.
+    pub fn with_library(&mut self) -> Result<(&mut Library, &Launcher, &Workspace)> {
+        match &mut self.library {
+            Some(library) => Ok((library, &self.launcher, &self.workspace)),
+            None => Err(Error::internal("row-major activations without a vendor's library")),
+        }
+    }
+
+    /// What all matrices take on the matrix units, if they agree.
+    pub fn common(&self) -> Option<Format> {
+        self.common
+    }
+
     /// From how many rows on the vendor's library serves; `None` where there is none.
     pub fn library_rows(&self) -> Option<usize> {
-        self.library.as_ref().filter(|library| library.refusal.is_none()).map(|library| library.least_rows)
+        self.library.as_ref().and_then(Library::rows)
     }
 
     /// Whether the vendor's library has refused a product, so that it is not asked any more.
     pub fn library_refused(&self) -> bool {
-        self.library.as_ref().is_some_and(|library| library.refusal.is_some())
+        self.library.as_ref().is_some_and(|library| library.refusal().is_some())
+    }
+
+    /// Goes on without the library.
+    pub fn give_up_library(&mut self, refusal: blas::Refusal) {
+        let Some(library) = &mut self.library else { return };
+        let unused = library.retire(refusal);
+        // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
+        if self.workspace.conversion.memory().bytes() < unused.bytes() {
+            self.workspace.conversion = Buffer::new(unused.clone());
+        }
     }
 
     /// The format in which a product takes its activations, `on_units` being that of the matrix kernels.
     pub fn activation_format(&self, on_units: Option<Format>, rows: usize) -> Format {
         self.launcher.tuning().activation_format(on_units, rows, self.library_rows())
+    }
+
+    /// Brings `x` into the buffer of conversions, in `format`.
+    pub fn convert(&mut self, x: &Buffer, rows: usize, cols: usize, format: Format) -> Result<()> {
+        self.launcher.prepare(x, None, rows, cols, &mut self.workspace.conversion, format)
+    }
+
+    /// Dequantises the segments (with their columns) that have a place for it.
+    pub(super) fn keep_dequantized(&self, segments: &[(Segment, usize)]) -> Result<()> {
+        segments.iter().try_for_each(|(segment, cols)| match &segment.dense {
+            Some(copy) => self.launcher.dequantize(segment, *cols, 0, segment.rows, copy),
+            None => Ok(()),
+        })
     }
 }

@@ -24,7 +24,7 @@ pub fn describe(
         properties.multiprocessors,
         types.join(", "),
         decode_steps(graphs.usable()),
-        match graphs.left_out {
+        match graphs.left_out() {
             0 => String::new(),
             some => format!(", but the {some} largest op by op: graphs take more memory than is left for them"),
         },

@@ -64,7 +64,7 @@ pub struct Graphs {
     next: Option<Wanted>,
     state: State,
     /// Steps that found no room.
-    pub left_out: usize,
+    left_out: usize,
 }
 
 struct Recorded {
@@ -97,6 +97,16 @@ impl Graphs {
 
     pub fn usable(&self) -> &Usable {
         &self.usable
+    }
+
+    /// So many steps find no room.
+    pub fn leave_out(&mut self, steps: usize) {
+        self.left_out = steps;
+    }
+
+    /// Steps that found no room.
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// No step is repeated from here on.
@@ -133,7 +143,7 @@ impl Graphs {
             inputs.queue_copy(stream, copy_step)?;
             return Ok(Plan::Record { rows });
         }
-        let key = Key { rows, context_splits: inputs.shape.context_splits };
+        let key = Key { rows, context_splits: inputs.shape().context_splits };
         let Some(&place) = self.places.get(&key) else { return Ok(Plan::Run) };
         self.recorded[place].checks.iter().try_for_each(|&check| inputs.check(batch, check))?;
         self.state = State::Replaying(place);

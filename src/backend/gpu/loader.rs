@@ -3,17 +3,17 @@
 
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
-use super::backend::{GpuBackend, Parts};
+use super::backend::{GpuBackend, Parts, Sample};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, TILE_ROWS, Vector};
-use super::compute::{Compute, Library, Workspace};
+use super::compute::{Compute, Workspace};
 use super::dense::{dequantized_bytes, kept_bytes};
 use super::functions::{self, Functions};
 use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
+use super::library::Library;
 use super::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use super::select;
-use super::self_test::Sample;
 use super::stacks::{Layout, Run, device_type, part_bytes, values_bytes};
 use super::step::StepInputs;
 use super::tuning::Tuning;
@@ -342,7 +342,7 @@ impl Loader for GpuLoader {
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Vector> {
-        Ok(Vector { memory: self.upload_values(&tensor)?, len: tensor.rows * tensor.cols })
+        Ok(Vector::new(self.upload_values(&tensor)?, tensor.rows * tensor.cols))
     }
 
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<Rope> {
@@ -356,7 +356,7 @@ impl Loader for GpuLoader {
         let bytes = Self::buffer_bytes(rows, cols);
         let memory = self.allocate(bytes, "activations", "lower max_num_batched_tokens or max_num_seqs")?;
         self.ledger.scratch += bytes;
-        Ok(Buffer { memory, format: Format::F32 })
+        Ok(Buffer::new(memory))
     }
 
     fn buffer_bytes(rows: usize, cols: usize) -> u64 {
@@ -423,13 +423,13 @@ impl Loader for GpuLoader {
         let counters = 4 * NUM_COUNTERS as u64;
         let advice = "lower max_num_batched_tokens or max_num_seqs";
         let memory = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
-        let workspace = Workspace {
-            partial: memory.part(0, PARTIAL_BYTES)?,
-            counters: memory.part(PARTIAL_BYTES, counters)?,
-            conversion: Buffer { memory: memory.part(PARTIAL_BYTES + counters, conversion)?, format: Format::F32 },
-        };
+        let workspace = Workspace::new(
+            memory.part(0, PARTIAL_BYTES)?,
+            memory.part(PARTIAL_BYTES, counters)?,
+            Buffer::new(memory.part(PARTIAL_BYTES + counters, conversion)?),
+        );
         // SAFETY: the memory was just allocated; kernels that use it come after, on the same stream.
-        unsafe { stream.fill(workspace.counters.slice(), 0)? };
+        unsafe { stream.fill(workspace.counters(), 0)? };
         self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
@@ -442,7 +442,7 @@ impl Loader for GpuLoader {
                     (memory.part(0, weights_bytes)?, memory.part(weights_bytes, blas::WORKSPACE_BYTES)?);
                 let all_16_bit = self.types.iter().all(|(ty, _)| matches!(ty, KernelType::F16 | KernelType::Bf16));
                 let least_rows = rows.least(all_16_bit, self.dense.bytes() > 0);
-                Some(Library { blas, weights, workspace, least_rows, refusal: None })
+                Some(Library::new(blas, weights, workspace, least_rows))
             }
             None => None,
         };
@@ -455,7 +455,7 @@ impl Loader for GpuLoader {
         let mut backend = GpuBackend::new(Parts {
             device: self.device,
             options: self.options,
-            compute: Compute { launcher, workspace, library, common },
+            compute: Compute::new(launcher, workspace, library, common),
             inputs,
             library_problem: self.library_problem,
             graphs,
@@ -466,7 +466,7 @@ impl Loader for GpuLoader {
             types: self.types,
         })?;
         backend.self_test(&samples)?;
-        backend.compute.keep_dequantized(&kept)?;
+        backend.keep_dequantized(&kept)?;
         Ok(backend)
     }
 }

@@ -128,7 +128,7 @@ impl Results {
         if num_rows > self.max_rows {
             return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.max_rows)));
         }
-        let launcher = &compute.launcher;
+        let launcher = compute.launcher();
         let from = logits.read_f32("logits", num_rows, cols)?;
         self.note(wishes, cols)?;
         let places = self.places();
@@ -154,14 +154,14 @@ impl Results {
         cols: usize,
         places: &Places,
     ) -> Result<()> {
-        let (launcher, workspace) = (&compute.launcher, &compute.workspace);
+        let (launcher, workspace) = (compute.launcher(), compute.workspace());
         let share = launcher.tuning().argmax_share(num_rows, cols, launcher.multiprocessors());
         let args = ArgmaxArgs {
             logits: logits.ptr(),
             tokens: self.at(places.tokens)?.ptr(),
             values: self.at(places.largest)?.ptr(),
-            partial: workspace.partial.ptr(),
-            counters: workspace.counters.ptr(),
+            partial: workspace.partial().ptr(),
+            counters: workspace.counters().ptr(),
             rows: count(num_rows)?,
             cols: count(cols)?,
             share: count(share)?,

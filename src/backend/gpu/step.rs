@@ -108,7 +108,7 @@ pub struct StepInputs {
     host_on_device: DevicePtr,
     /// Behind the copy that was queued last, or the graph that it is part of: the host's buffer may be written again.
     copied: Event,
-    pub shape: StepShape,
+    shape: StepShape,
     /// Of the batch: last position, sequence, and first row within the sequence of each item of prefill.
     tiles: Vec<(u32, u32, u32)>,
     /// Of the batch: which of the step's copies are of each group.
@@ -190,6 +190,11 @@ impl StepInputs {
     /// Bytes held on the device.
     pub fn device_bytes(&self) -> u64 {
         self.device.bytes()
+    }
+
+    /// Of the step that was begun last.
+    pub fn shape(&self) -> &StepShape {
+        &self.shape
     }
 
     pub fn limits(&self) -> &StepLimits {

@@ -1,6 +1,5 @@
 //! RoPE, the cache, and attention over it.
 
-use super::GpuStep;
 use super::rows::Prepared;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
@@ -10,6 +9,7 @@ use crate::backend::gpu::args::{
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
+use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
     ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject,
     head_size,
@@ -92,7 +92,7 @@ fn norm_rows(
             places: None,
             share: 1,
         };
-        step.compute.launcher.launch_prepare(&rows, Some(Norm::rms(weight, norms.eps)))?;
+        step.compute.launcher().launch_prepare(&rows, Some(Norm::rms(weight, norms.eps)))?;
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
     if threads == 0 {
         return Ok(());
     }
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     // SAFETY: see `ops`.
     unsafe { launcher.launch(ROPE_ANGLES, ONCE, [count(threads.div_ceil(256))?, 1, 1], &args) }
 }
@@ -136,15 +136,15 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     }
     let heads = layout.num_heads + 2 * layout.num_kv_heads;
     let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS as usize))?, 1];
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the slots were checked against the cache.
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
 /// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can.
 fn rotates_in_attention(step: &GpuStep<'_>) -> bool {
-    let shape = &step.inputs.shape;
-    shape.decode_items == shape.tokens && step.compute.launcher.tuning().attention.rotates
+    let shape = step.inputs.shape();
+    shape.decode_items == shape.tokens && step.compute.launcher().tuning().attention.rotates
 }
 
 pub(super) fn rope_attention(step: &mut GpuStep<'_>, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
@@ -169,16 +169,16 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
     let rows = step.tokens;
     step.inputs.check(step.batch, Check::Tables { group, spec: kv.spec })?;
-    let format = step.compute.activation_format(step.compute.common, rows);
+    let format = step.compute.activation_format(step.compute.common(), rows);
     let (qkv, out) =
         (qkv.read_f32("qkv", rows, layout.cols())?, out.write("attention's output", rows, layout.q_cols(), format)?);
     let (num_heads, num_kv_heads) = (count(layout.num_heads)?, count(layout.num_kv_heads)?);
     let head_dim = count(layout.head_dim)?;
-    let shape = &step.inputs.shape;
+    let shape = step.inputs.shape();
     let decode_items = count(step.recorded.unwrap_or(shape.decode_items))?;
     let prefill_items = count(shape.prefill_items)?;
     let heads = [num_heads, num_kv_heads, head_dim];
-    let (launcher, workspace) = (&step.compute.launcher, &step.compute.workspace);
+    let (launcher, workspace) = (step.compute.launcher(), step.compute.workspace());
     let multiprocessors = launcher.multiprocessors();
     let DecodePlan { per_head, splits } =
         launcher.tuning().attention_decode(decode_items, heads, multiprocessors, shape.context_splits);
@@ -191,8 +191,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         k_cache: kv.k.ptr(),
         v_cache: kv.v.ptr(),
         out: out.ptr(),
-        partial: workspace.partial.ptr(),
-        counters: workspace.counters.ptr(),
+        partial: workspace.partial().ptr(),
+        counters: workspace.counters().ptr(),
         items: step.inputs.decode_items()?,
         q_start: step.inputs.q_start()?,
         context_lens: step.inputs.context_lens()?,
@@ -246,7 +246,7 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;
     let args = CopyBlocksArgs { k_cache: kv.k.ptr(), v_cache: kv.v.ptr(), pairs, num_pairs, block_bytes };
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the blocks were checked.
     unsafe { launcher.launch(COPY_BLOCKS, ONCE, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }
 }

@@ -45,10 +45,10 @@ impl Compute {
         let hidden = experts.spec.hidden_size;
         let out = residual.read_f32("the experts' residual", rows, hidden)?;
         // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
-        if rows <= self.launcher.tuning().gemv.most_rows && is_of_gemv(Some(norm)) {
+        if rows <= self.launcher().tuning().gemv.most_rows && is_of_gemv(Some(norm)) {
             return self.mix_experts(residual, Some(norm), experts, rows, work, out);
         }
-        self.launcher.prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
+        self.launcher().prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
         self.mix_experts(normed, None, experts, rows, work, out)
     }
 
@@ -68,7 +68,7 @@ impl Compute {
             return Ok(());
         }
         self.linear(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
-        let (launcher, workspace) = (&self.launcher, &self.workspace);
+        let (launcher, workspace) = (self.launcher(), self.workspace());
         launcher.choose(experts, rows, work)?;
         let run = launcher.tuning().expert_run(rows * spec.used, spec.num);
         let places = match (run, experts.formats()) {
@@ -84,7 +84,7 @@ impl Compute {
             }
         };
         let args = AddExpertsArgs {
-            values: work.values.memory.ptr(),
+            values: work.values.memory().ptr(),
             weights: work.weights.ptr(),
             places,
             residual: out.ptr(),
@@ -101,7 +101,7 @@ impl Launcher {
     fn choose(&self, experts: &Experts, rows: usize, work: &ExpertWork) -> Result<()> {
         let spec = &experts.spec;
         let args = ChooseExpertsArgs {
-            logits: work.logits.memory.ptr(),
+            logits: work.logits.memory().ptr(),
             bias: experts.choice_bias.as_ref().map(DeviceBuffer::slice).into(),
             experts: work.experts.ptr(),
             weights: work.weights.ptr(),
@@ -239,7 +239,7 @@ impl Launcher {
             self.matmul_of_runs(matrix, x, out, stride, run, runs, numbers, workspace)
         };
         for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
-            product(matrix, work.values.memory.slice(), products.after(4 * first as u64)?, 2 * ffn)?;
+            product(matrix, work.values.memory(), products.after(4 * first as u64)?, 2 * ffn)?;
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
@@ -266,8 +266,8 @@ impl Launcher {
             x: x.ptr(),
             bias: matrix.bias(),
             out: out.ptr(),
-            partial: workspace.partial.ptr(),
-            counters: workspace.counters.ptr(),
+            partial: workspace.partial().ptr(),
+            counters: workspace.counters().ptr(),
             out_rows: count(matrix.rows)?,
             cols: count(matrix.cols)?,
             rows,

@@ -3,6 +3,7 @@
 //! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, gemv_norm, is_of_gemv};
+use crate::Result;
 use crate::backend::gpu::args::{
     ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs,
 };
@@ -11,40 +12,12 @@ use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
+use crate::backend::gpu::product::{Product, ProductShape};
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
 use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
-use crate::{Error, Result};
 
 /// Blocks along the second dimension of a grid at most.
 const MAX_GRID_Y: u32 = 65_535;
-
-/// Where a product's rows come from and go to.
-pub(super) struct Product<'b> {
-    pub x: DeviceSlice<'b>,
-    /// Of the whole stack.
-    pub out: DeviceSlice<'b>,
-    pub shape: ProductShape<'b>,
-}
-
-/// What a product is, wherever its rows lie.
-#[derive(Clone, Copy)]
-pub(super) struct ProductShape<'b> {
-    /// RMSNorm of the rows on the way, `gemv` only; `None` for the rows as they are.
-    norm: Option<DeviceSlice<'b>>,
-    eps: f32,
-    pub rows: usize,
-    pub cols: usize,
-    pub out_format: Format,
-    pub out_stride: usize,
-    pub flags: u32,
-}
-
-impl<'b> Product<'b> {
-    /// Where the outputs from `row` of the stack on go.
-    pub fn out_from(&self, row: usize) -> Result<DeviceSlice<'b>> {
-        self.out.after(self.shape.out_format.element_bytes() * row as u64)
-    }
-}
 
 /// What `gemv` reads and writes for each row, f32, and of each row the number of its expert.
 #[derive(Clone, Copy)]
@@ -52,14 +25,6 @@ pub(super) struct GemvRows<'b> {
     pub x: DeviceSlice<'b>,
     pub out: DeviceSlice<'b>,
     pub experts: Option<DeviceSlice<'b>>,
-}
-
-impl Workspace {
-    /// Rows in `format`, which `Compute::bring` has seen to.
-    fn rows_in<'b>(&'b self, format: Format, x: &'b Buffer, rows: usize, cols: usize) -> Result<DeviceSlice<'b>> {
-        let from = if x.format == format { x } else { &self.conversion };
-        from.read("linear's input", rows, cols)
-    }
 }
 
 impl Compute {
@@ -74,15 +39,15 @@ impl Compute {
     /// row. It computes any number of rows of f32 weights, so where a row must not depend on others the chain is never
     /// its own: its norm sums in another order than `prepare`.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
-        let most = self.launcher.tuning().gemv.most_rows;
+        let most = self.launcher().tuning().gemv.most_rows;
         rows == 1 && rows <= most && self.matrix_format(matrix, rows) == Some(Format::F32)
     }
 
     /// The segments of a matrix that are multiplied in one launch.
     fn pair<'a>(&self, matrix: &'a Matrix, rows: usize) -> Option<[&'a Segment; 2]> {
         let [first, second] = &matrix.segments[..] else { return None };
-        let wanted = rows <= self.launcher.tuning().matmul.most_pair_rows;
-        (wanted && self.launcher.has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
+        let wanted = rows <= self.launcher().tuning().matmul.most_pair_rows;
+        (wanted && self.launcher().has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
     /// Sees to it that the rows are in `format`: where they are, else where they have been `converted` to.
@@ -95,7 +60,7 @@ impl Compute {
         converted: &mut Option<Format>,
     ) -> Result<()> {
         // Queued again only when the segments differ: what is there was read by kernels before this one.
-        if x.format != format && *converted != Some(format) {
+        if x.format() != format && *converted != Some(format) {
             self.convert(x, rows, cols, format)?;
             *converted = Some(format);
         }
@@ -127,8 +92,8 @@ impl Compute {
             && let Some(format @ (Format::F32 | Format::F16Tiled)) = self.matrix_format(matrix, rows)
         {
             self.bring(format, x, rows, cols, &mut converted)?;
-            let (launcher, workspace) = (&self.launcher, &self.workspace);
-            let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory.slice(), shape };
+            let (launcher, workspace) = (self.launcher(), self.workspace());
+            let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
             return match format.is_f32() {
                 true => launcher.gemv_pair(pair, &product),
                 false => launcher.matmul_pair(pair, &product, workspace),
@@ -137,13 +102,10 @@ impl Compute {
         for segment in &matrix.segments {
             let format = self.activation_format(segment.ty.matmul_format(), rows);
             self.bring(format, x, rows, cols, &mut converted)?;
-            let (launcher, workspace) = (&self.launcher, &self.workspace);
-            let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory.slice(), shape };
             match format {
                 Format::F16 | Format::Bf16 => {
-                    let Some(library) = &mut self.library else {
-                        return Err(Error::internal("row-major activations without a vendor's library"));
-                    };
+                    let (library, launcher, workspace) = self.with_library()?;
+                    let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
                     let Some(refused) = library.product(launcher, segment, format, &product)? else { continue };
                     self.give_up_library(refused.why);
                     // Our own kernels compute what is missing. They write f32, so 16-bit outputs begin anew.
@@ -151,13 +113,19 @@ impl Compute {
                     out.write("linear's output", rows, matrix.rows, Format::F32)?;
                     let format = self.activation_format(segment.ty.matmul_format(), rows);
                     self.bring(format, x, rows, cols, &mut converted)?;
-                    let x = self.workspace.rows_in(format, x, rows, cols)?;
+                    let x = self.workspace().rows_in(format, x, rows, cols)?;
                     let shape = ProductShape { out_format: Format::F32, ..shape };
-                    let rest = Product { x, out: out.memory.slice(), shape };
-                    self.launcher.matmul(&segment.outputs_from(first, cols)?, &rest, &self.workspace)?;
+                    let rest = Product { x, out: out.memory(), shape };
+                    self.launcher().matmul(&segment.outputs_from(first, cols)?, &rest, self.workspace())?;
                 }
-                Format::F32 => launcher.gemv(&segment.outputs(), None, &product)?,
-                Format::F16Tiled | Format::Bf16Tiled => launcher.matmul(&segment.outputs(), &product, workspace)?,
+                Format::F32 | Format::F16Tiled | Format::Bf16Tiled => {
+                    let (launcher, workspace) = (self.launcher(), self.workspace());
+                    let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
+                    match format.is_f32() {
+                        true => launcher.gemv(&segment.outputs(), None, &product)?,
+                        false => launcher.matmul(&segment.outputs(), &product, workspace)?,
+                    }
+                }
             }
         }
         Ok(())
@@ -171,10 +139,10 @@ impl Compute {
             return self.linear(matrix, x, norm, rows, out, out_format, 0);
         }
         let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
-        if norm.is_none() && x.format == format {
+        if norm.is_none() && x.format() == format {
             return self.linear(matrix, x, None, rows, out, out_format, 0);
         }
-        self.launcher.prepare(x, norm, rows, matrix.cols, normed, format)?;
+        self.launcher().prepare(x, norm, rows, matrix.cols, normed, format)?;
         self.linear(matrix, normed, None, rows, out, out_format, 0)
     }
 
@@ -188,7 +156,7 @@ impl Compute {
             let (x, norm) = match is_of_gemv(norm) {
                 true => (x, norm),
                 false => {
-                    self.launcher.prepare(x, norm, rows, gate_up.cols, normed, Format::F32)?;
+                    self.launcher().prepare(x, norm, rows, gate_up.cols, normed, Format::F32)?;
                     (&*normed, None)
                 }
             };
@@ -199,7 +167,7 @@ impl Compute {
                 out: out.write("norm_gated_linear's output", rows, gate.rows, out_format)?,
                 shape: ProductShape { norm, eps, rows, cols, out_format, out_stride, flags: 0 },
             };
-            return self.launcher.gemv(&gate, Some((&up, activation)), &product);
+            return self.launcher().gemv(&gate, Some((&up, activation)), &product);
         }
         // The library's products half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
@@ -265,13 +233,13 @@ impl Launcher {
     fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
-        let args = matmul_args(outputs, product, plan, workspace.partial.ptr(), workspace.counters.ptr())?;
+        let args = matmul_args(outputs, product, plan, workspace.partial().ptr(), workspace.counters().ptr())?;
         // SAFETY: see `ops`; partial sums and counters have the room that `plans` keeps to.
         unsafe { self.launch(MATMUL, Variant::with_rows(outputs.ty, plan.n), plan.grid, &args) }
     }
 
     fn matmul_pair(&self, pair: [&Segment; 2], product: &Product<'_>, workspace: &Workspace) -> Result<()> {
-        let (partial, counters) = (workspace.partial.slice(), workspace.counters.slice());
+        let (partial, counters) = (workspace.partial(), workspace.counters());
         let out_rows = [count(pair[0].rows)?, count(pair[1].rows)?];
         let (rows, cols) = (count(product.shape.rows)?, count(product.shape.cols)?);
         let plans = self.tuning().matmuls(rows, out_rows, cols, self.multiprocessors());

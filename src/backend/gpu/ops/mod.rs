@@ -6,7 +6,6 @@
 
 mod attention;
 mod experts;
-mod library;
 mod linear;
 mod rows;
 
@@ -14,29 +13,12 @@ pub use experts::most_runs;
 
 use super::GpuBackend;
 use super::args::{Format, LINEAR_ADD};
-use super::compute::Compute;
-use super::rehearsal::AttentionShape;
-use super::step::StepInputs;
+use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
     Activate, Attention, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
     NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
 };
-use crate::batch::Batch;
-
-/// One step on the GPU, whose numbers are on their way to the device. An op is queued when it returns.
-pub struct GpuStep<'s> {
-    pub(super) compute: &'s mut Compute,
-    pub(super) inputs: &'s mut StepInputs,
-    /// Those that attention was asked for.
-    pub(super) attention_shapes: &'s mut Vec<AttentionShape>,
-    pub(super) batch: &'s Batch,
-    /// Rows of tokens and of logits.
-    pub(super) tokens: usize,
-    pub(super) logits: usize,
-    /// The same rows, where the step is being recorded for every batch of single rows up to so many.
-    pub(super) recorded: Option<usize>,
-}
 
 #[deny(clippy::missing_trait_methods)]
 impl Ops<GpuBackend> for GpuStep<'_> {

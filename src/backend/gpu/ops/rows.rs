@@ -1,6 +1,5 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
-use super::GpuStep;
 use crate::backend::gpu::args::{
     ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, LINEAR_ADD, NormCode,
     PrepareArgs, SCALE_COLS, ScaleLogitsArgs,
@@ -8,6 +7,7 @@ use crate::backend::gpu::args::{
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
+use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, SCALE_LOGITS};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
@@ -55,7 +55,7 @@ pub(super) struct Prepared<'b> {
 pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
     let cols = args.cols();
     let NormRows { x, norm, rows, out, add } = args;
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     if !add {
         return launcher.prepare(x, Some(norm), rows, cols, out, Format::F32);
     }
@@ -66,7 +66,7 @@ pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Re
         cols,
         x_stride: cols,
         out_stride: cols,
-        format_in: x.format,
+        format_in: x.format(),
         format_out: Format::F32,
         flags: LINEAR_ADD,
         places: None,
@@ -78,7 +78,7 @@ pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Re
 pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>) -> Result<()> {
     let Activate { x, activation, rows, cols, out } = args;
     let compute = &step.compute;
-    let format = compute.activation_format(compute.common, rows);
+    let format = compute.activation_format(compute.common(), rows);
     let args = ActivationArgs {
         x: x.read_f32("the activation's input", rows, cols)?.ptr(),
         out: out.write("the activation's output", rows, cols, format)?.ptr(),
@@ -90,7 +90,7 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
         return Ok(());
     }
     let grid = [count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1];
-    let launcher = &compute.launcher;
+    let launcher = compute.launcher();
     // SAFETY: see `ops`.
     unsafe { launcher.launch(ACTIVATION, ONCE, grid, &args) }
 }
@@ -107,7 +107,7 @@ pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBack
     if rows == 0 {
         return Ok(());
     }
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     let grid = [count(rows)?, count(cols.div_ceil(SCALE_COLS as usize))?, 1];
     // SAFETY: see `ops`.
     unsafe { launcher.launch(SCALE_LOGITS, ONCE, grid, &args) }
@@ -136,7 +136,7 @@ pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Resu
     if rows == 0 {
         return Ok(());
     }
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     let grid = [count(rows)?, count(table.cols.div_ceil(TILE_COLS))?, 1];
     // SAFETY: see `ops`; ids were checked against the table.
     unsafe { launcher.launch(EMBED, segment.ty, grid, &args) }
@@ -152,12 +152,12 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
         out: out.write("gather_rows' output", rows, cols, Format::F32)?.ptr(),
         rows: count(rows)?,
         cols: count(cols)?,
-        format_in: x.format,
+        format_in: x.format(),
     };
     if rows == 0 {
         return Ok(());
     }
-    let launcher = &step.compute.launcher;
+    let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the indices were checked against the batch's tokens.
     unsafe { launcher.launch(GATHER_ROWS, ONCE, [count(rows)?, 1, 1], &args) }
 }
@@ -180,7 +180,7 @@ impl Launcher {
             cols,
             x_stride: cols,
             out_stride: cols,
-            format_in: x.format,
+            format_in: x.format(),
             format_out: format,
             flags: 0,
             places: None,
@@ -243,16 +243,11 @@ impl Launcher {
 }
 
 impl Compute {
-    /// Brings `x` into the buffer of conversions, in `format`.
-    pub(in super::super) fn convert(&mut self, x: &Buffer, rows: usize, cols: usize, format: Format) -> Result<()> {
-        self.launcher.prepare(x, None, rows, cols, &mut self.workspace.conversion, format)
-    }
-
     pub(super) fn gated_activation(&self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {
         let GatedActivation { gate_up, activation, rows, cols, out } = args;
-        let format = self.activation_format(self.common, rows);
+        let format = self.activation_format(self.common(), rows);
         let out = out.write("the activation's output", rows, cols, format)?;
         let from = gate_up.read("gate and up", rows, 2 * cols)?;
-        self.launcher.gated_activation(activation, from, gate_up.format, rows, cols, out, format)
+        self.launcher().gated_activation(activation, from, gate_up.format(), rows, cols, out, format)
     }
 }

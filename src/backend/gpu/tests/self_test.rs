@@ -3,7 +3,7 @@
 use super::devices::{self, CPU_TARGETS};
 use crate::Error;
 use crate::backend::conformance::Random;
-use crate::backend::gpu::self_test::Sample;
+use crate::backend::gpu::backend::Sample;
 use crate::backend::gpu::{GpuLoader, KernelType};
 use crate::backend::{LinearPart, Loader};
 use crate::config::GpuOptions;

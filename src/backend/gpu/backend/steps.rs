@@ -1,14 +1,13 @@
 //! Steps and their results on a GPU: what the engine asks of the backend.
 
-use super::args::Format;
-use super::backend::GpuBackend;
-use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
-use super::compute::Library;
-use super::describe::describe;
-use super::graphs::Plan;
-use super::kernel::{COPY_STEP, ONCE};
-use super::ops::GpuStep;
+use super::GpuBackend;
 use crate::Result;
+use crate::backend::gpu::args::Format;
+use crate::backend::gpu::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
+use crate::backend::gpu::describe::describe;
+use crate::backend::gpu::gpu_step::GpuStep;
+use crate::backend::gpu::graphs::Plan;
+use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
 use crate::backend::{Backend, MemoryLedger, StepOps};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
@@ -19,12 +18,12 @@ impl GpuBackend {
     pub(super) fn run_step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.device.check()?;
         let Self { graphs, compute, inputs, attention_shapes, transfers, .. } = self;
-        graphs.abandon(compute.launcher.stream());
-        transfers.settle(compute.launcher.stream())?;
+        graphs.abandon(compute.launcher().stream());
+        transfers.settle(compute.launcher().stream())?;
         transfers.begin();
         inputs.begin(batch, |rows| graphs.padded(rows))?;
-        let (stream, copy_step) = (compute.launcher.stream(), compute.launcher.function(COPY_STEP, ONCE)?);
-        let plan = match inputs.shape.pure_decode {
+        let (stream, copy_step) = (compute.launcher().stream(), compute.launcher().function(COPY_STEP, ONCE)?);
+        let plan = match inputs.shape().pure_decode {
             true => graphs.begin(batch, inputs, stream, copy_step)?,
             false => Plan::Run,
         };
@@ -37,9 +36,9 @@ impl GpuBackend {
             Plan::Replay => (0, 0, None),
         };
         if plan != Plan::Replay {
-            ops(&mut GpuStep { compute, inputs, attention_shapes, batch, tokens, logits, recorded })?;
+            ops(&mut GpuStep::new(compute, inputs, attention_shapes, batch, [tokens, logits], recorded))?;
         }
-        graphs.end(inputs, compute.launcher.stream())?;
+        graphs.end(inputs, compute.launcher().stream())?;
         // All that uses page-locked memory is the copy of the step's integers, which an event marks.
         transfers.settled();
         Ok(())
@@ -78,18 +77,17 @@ impl Backend for GpuBackend {
     }
 
     fn collect<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
-        self.results.collect(self.compute.launcher.stream(), &mut self.transfers, logits, rows, cols)
+        self.results.collect(self.compute.launcher().stream(), &mut self.transfers, logits, rows, cols)
     }
 
     fn to_host<'a>(&'a mut self, buffer: &'a Buffer, rows: usize, cols: usize) -> Result<&'a [f32]> {
-        let mut from = buffer.read("the buffer to read", rows, cols)?;
-        if !buffer.format.is_f32() {
+        if !buffer.format().is_f32() {
             self.compute.convert(buffer, rows, cols, Format::F32)?;
-            from = self.compute.workspace.conversion.read_f32("the converted rows", rows, cols)?;
         }
         self.host.clear();
+        let from = self.compute.workspace().rows_in(Format::F32, buffer, rows, cols)?;
         let from = from.part(0, Format::F32.bytes(rows, cols))?;
-        self.transfers.read(self.compute.launcher.stream(), from, |bytes| {
+        self.transfers.read(self.compute.launcher().stream(), from, |bytes| {
             self.host.extend(bytes.as_chunks().0.iter().map(|&x| f32::from_ne_bytes(x)));
         })?;
         Ok(&self.host)
@@ -104,17 +102,17 @@ impl Backend for GpuBackend {
     }
 
     fn describe(&self) -> String {
-        let long_prompts = match (&self.compute.library, &self.library_problem) {
-            (Some(Library { refusal: Some(refusal), .. }), _) => {
-                format!("matmul (the matrix library refused: {refusal})")
-            }
-            (Some(library), _) => library.blas.file().display().to_string(),
+        let long_prompts = match (self.compute.library(), &self.library_problem) {
+            (Some(library), _) => match library.refusal() {
+                Some(refusal) => format!("matmul (the matrix library refused: {refusal})"),
+                None => library.file().display().to_string(),
+            },
             (None, Some(problem)) => format!("matmul (the matrix library is not used: {problem})"),
             (None, None) => "matmul".to_owned(),
         };
         describe(
             self.device.properties(),
-            self.compute.launcher.tuning(),
+            self.compute.launcher().tuning(),
             &self.kernels,
             &self.types,
             &long_prompts,

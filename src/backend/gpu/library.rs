@@ -2,48 +2,67 @@
 //! is memory to keep them, else right before each product.
 
 use std::ops::Range;
+use std::path::Path;
 
-use super::linear::Product;
+use super::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
+use super::buffer::{Segment, TILE_COLS, TILE_ROWS, count};
+use super::dense::piece_rows;
+use super::kernel::DEQUANTIZE;
+use super::launcher::Launcher;
+use super::product::Product;
+use super::vendor::blas::{self, Element, Operands, VendorBlas};
+use super::{DeviceBuffer, DevicePtr, Stream};
 use crate::Result;
-use crate::backend::gpu::args::{DEQUANTIZE_TILES, DequantizeArgs, Format, LINEAR_ADD};
-use crate::backend::gpu::buffer::{Buffer, Segment, TILE_COLS, TILE_ROWS, count};
-use crate::backend::gpu::compute::{Compute, Library};
-use crate::backend::gpu::dense::piece_rows;
-use crate::backend::gpu::kernel::DEQUANTIZE;
-use crate::backend::gpu::launcher::Launcher;
-use crate::backend::gpu::vendor::blas::{self, Element, Operands};
-use crate::backend::gpu::{DeviceBuffer, DevicePtr, Stream};
 
-impl Compute {
-    /// Dequantises the segments (with their columns) that have a place for it.
-    pub(in super::super) fn keep_dequantized(&mut self, segments: &[(Segment, usize)]) -> Result<()> {
-        segments.iter().try_for_each(|(segment, cols)| match &segment.dense {
-            Some(copy) => self.launcher.dequantize(segment, *cols, 0, segment.rows, copy),
-            None => Ok(()),
-        })
-    }
-
-    /// Goes on without the library, which was warned of once. It stays open: recorded steps may hold what it launched.
-    pub(super) fn give_up_library(&mut self, refusal: blas::Refusal) {
-        let Some(library) = &mut self.library else { return };
-        let file = library.blas.file().display();
-        tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
-        library.refusal = Some(refusal);
-        // Rows of this step may be row-major already, and all of them have to be converted for our kernels.
-        if self.workspace.conversion.memory.bytes() < library.weights.bytes() {
-            self.workspace.conversion = Buffer { memory: library.weights.clone(), format: Format::F32 };
-        }
-    }
+/// The library, and the device memory that its products need.
+pub struct Library {
+    blas: VendorBlas,
+    /// For weights that are not kept, and for all rows of a step in another format.
+    weights: DeviceBuffer,
+    workspace: DeviceBuffer,
+    /// It serves products of so many rows and more.
+    least_rows: usize,
+    /// What it has refused: from then on our own kernels serve.
+    refusal: Option<blas::Refusal>,
 }
 
 /// A product that the library refused.
-pub(super) struct Refused {
+pub struct Refused {
     /// Of the segment's outputs, the first one that it did not compute.
     pub first: usize,
     pub why: blas::Refusal,
 }
 
 impl Library {
+    /// Serves products of `least_rows` rows and more. `weights` has `VENDOR_WEIGHTS_BYTES` at least, `workspace`
+    /// `blas::WORKSPACE_BYTES`.
+    pub fn new(blas: VendorBlas, weights: DeviceBuffer, workspace: DeviceBuffer, least_rows: usize) -> Self {
+        Self { blas, weights, workspace, least_rows, refusal: None }
+    }
+
+    pub fn file(&self) -> &Path {
+        self.blas.file()
+    }
+
+    /// From how many rows on it serves; `None` once it has refused a product.
+    pub fn rows(&self) -> Option<usize> {
+        self.refusal.is_none().then_some(self.least_rows)
+    }
+
+    /// The product that it has refused.
+    pub fn refusal(&self) -> Option<&blas::Refusal> {
+        self.refusal.as_ref()
+    }
+
+    /// It is not to be asked any more. It stays open: recorded steps may hold what it launched. Gives the memory that
+    /// it has no use for now.
+    pub fn retire(&mut self, refusal: blas::Refusal) -> &DeviceBuffer {
+        let file = self.blas.file().display();
+        tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
+        self.refusal = Some(refusal);
+        &self.weights
+    }
+
     /// One segment with its activations row-major in `format`. After a refusal the library is not to be asked again
     /// (`Compute::give_up_library`), and `activation_format` is that of our own kernels.
     pub(super) fn product(
@@ -107,7 +126,14 @@ impl Library {
 
 impl Launcher {
     /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
-    fn dequantize(&self, segment: &Segment, cols: usize, first: usize, rows: usize, out: &DeviceBuffer) -> Result<()> {
+    pub(super) fn dequantize(
+        &self,
+        segment: &Segment,
+        cols: usize,
+        first: usize,
+        rows: usize,
+        out: &DeviceBuffer,
+    ) -> Result<()> {
         let num_tiles = rows.div_ceil(TILE_ROWS);
         let args = DequantizeArgs {
             weights: segment.outputs_from(first, cols)?.tiles.ptr(),

@@ -2,11 +2,11 @@
 //! its own, is multiplied on the device and by the scalar decoder. A kernel that was miscompiled, or a transfer that
 //! went wrong, is found here and not in a conversation.
 
-use super::args::Format;
-use super::backend::{GpuBackend, TestMemory};
-use super::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
-use super::{DeviceBuffer, HostBuffer, KernelType, MATMUL_ROWS};
+use super::GpuBackend;
 use crate::backend::Backend;
+use crate::backend::gpu::args::Format;
+use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
+use crate::backend::gpu::{DeviceBuffer, HostBuffer, KernelType, MATMUL_ROWS};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -17,6 +17,14 @@ const MAX_ROWS: usize = 64;
 /// weights rounded to f16, scales and minimums before them.
 const GEMV_ERROR: f64 = 1e-5;
 const MATMUL_ERROR: f64 = 1.0 / 1024.0;
+
+/// What the products of the self-test are computed on. The backend holds it: after an error they may still run, and the
+/// backend's drop waits for them.
+pub struct TestMemory {
+    host: HostBuffer,
+    x: DeviceBuffer,
+    out: DeviceBuffer,
+}
 
 /// The first rows of a tensor, or of several in a stack, as the file and the device have them.
 pub struct Sample {
@@ -110,7 +118,7 @@ impl GpuBackend {
     ///
     /// # Errors
     /// `Error::Device` naming tensor, type, rows and device at the first product that is wrong.
-    pub(super) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
+    pub(in super::super) fn self_test(&mut self, samples: &[Sample]) -> Result<()> {
         let most_cols = samples.iter().map(|sample| sample.matrix.cols).max().unwrap_or(0);
         if !self.options.self_test || most_cols == 0 {
             return Ok(());
@@ -122,8 +130,8 @@ impl GpuBackend {
             x: DeviceBuffer::new(&self.device, x_bytes)?,
             out: DeviceBuffer::new(&self.device, Format::F32.bytes(MAX_ROWS, most_outputs))?,
         });
-        let x = Buffer { memory: memory.x.clone(), format: Format::F32 };
-        let mut out = Buffer { memory: memory.out.clone(), format: Format::F32 };
+        let x = Buffer::new(memory.x.clone());
+        let mut out = Buffer::new(memory.out.clone());
         for sample in samples {
             let values = activations(MAX_ROWS, sample.matrix.cols);
             self.upload_activations(&values)?;
@@ -134,7 +142,7 @@ impl GpuBackend {
                 self.compare(sample, &weights, &values, rows, &got)?;
             }
         }
-        self.compute.launcher.stream().synchronize()?;
+        self.compute.launcher().stream().synchronize()?;
         self.test_memory = None;
         Ok(())
     }
@@ -147,7 +155,7 @@ impl GpuBackend {
         // SAFETY: the copy has run before the host buffer is written again: the products after it are waited for, and
         // after an error it is not written again.
         unsafe {
-            let stream = self.compute.launcher.stream();
+            let stream = self.compute.launcher().stream();
             stream.copy_to_device(memory.x.slice(), &memory.host.as_slice()[..4 * values.len()])
         }
     }

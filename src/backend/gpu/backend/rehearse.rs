@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::backend::GpuBackend;
-use super::rehearsal::{Contexts, GRAPH_BYTES, Recording, Rehearsal, batch, room, wanted};
+use super::GpuBackend;
 use crate::backend::StepOps;
+use crate::backend::gpu::rehearsal::{Contexts, GRAPH_BYTES, Recording, Rehearsal, batch, room, wanted};
 use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
 
@@ -17,7 +17,7 @@ impl GpuBackend {
         let full = self.cache.iter().filter(|spec| spec.kind == GroupKind::Full).map(|spec| spec.num_blocks);
         let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
         let longest = u32::try_from(longest).ok().filter(|&longest| longest > 0)?;
-        let split_tokens = self.compute.launcher.tuning().attention.split_tokens;
+        let split_tokens = self.compute.launcher().tuning().attention.split_tokens;
         Some(Contexts { longest, split_tokens, block_size: cache.block_size, groups: limits.groups })
     }
 
@@ -66,9 +66,9 @@ impl GpuBackend {
         match (&mut self.rehearsal, outcome) {
             (Rehearsal::First, outcome) => {
                 outcome?;
-                self.compute.launcher.stream().synchronize()?;
+                self.compute.launcher().stream().synchronize()?;
                 let longest = self.contexts().map_or(1, |contexts| contexts.longest);
-                let launcher = &self.compute.launcher;
+                let launcher = self.compute.launcher();
                 let (tuning, multiprocessors) = (launcher.tuning(), launcher.multiprocessors());
                 let most_rows = self.inputs.most_decodes();
                 let waiting = wanted(most_rows, longest, &self.attention_shapes, tuning, multiprocessors);
@@ -84,7 +84,7 @@ impl GpuBackend {
             }
             (Rehearsal::Recording(Recording { refused_before: None, .. }), outcome) => {
                 outcome?;
-                self.compute.launcher.stream().synchronize()?;
+                self.compute.launcher().stream().synchronize()?;
             }
             (Rehearsal::Recording(recording), Ok(())) => {
                 recording.refused_before = None;
@@ -96,10 +96,10 @@ impl GpuBackend {
             // A product that the library refuses ends the recording that it is part of. Our own kernels take its place,
             // in the same one, made anew.
             (Rehearsal::Recording(Recording { refused_before: Some(false), .. }), Err(_)) if refused => {
-                self.graphs.abandon(self.compute.launcher.stream());
+                self.graphs.abandon(self.compute.launcher().stream());
             }
             (_, Err(error)) => {
-                self.graphs.abandon(self.compute.launcher.stream());
+                self.graphs.abandon(self.compute.launcher().stream());
                 let reason = format!("recording a step failed: {error}");
                 tracing::warn!("decode steps are launched op by op, which is slower: {reason}");
                 self.graphs.give_up(reason);
@@ -125,7 +125,7 @@ impl GpuBackend {
                 "the larger decode steps run op by op: graphs take more memory than is left for them"
             );
         }
-        self.graphs.left_out = left_out;
+        self.graphs.leave_out(left_out);
         self.ledger.other += taken;
     }
 }
