@@ -114,12 +114,12 @@ impl DeviceBuffer {
     }
 }
 
-/// A part of a [`DeviceBuffer`], borrowed: what goes from op to op without counting owners.
+/// A part of a [`DeviceBuffer`], or a [`MappedBuffer`], borrowed: what goes from op to op without counting owners.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'b> {
     address: u64,
     bytes: u64,
-    owner: PhantomData<&'b DeviceBuffer>,
+    owner: PhantomData<&'b ()>,
 }
 
 impl DeviceSlice<'_> {
@@ -152,8 +152,7 @@ impl DeviceSlice<'_> {
     }
 }
 
-/// Page-locked host memory: what the device copies from and to without the driver's detour, and kernels may read.
-/// Zeroed.
+/// Page-locked host memory: what the device copies from and to without the driver's detour. Zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {
     device: Device,
@@ -186,12 +185,6 @@ impl HostBuffer {
         Ok(Self { device: device.clone(), address, bytes })
     }
 
-    /// Where kernels find it.
-    pub fn on_device(&self) -> Result<DevicePtr> {
-        // SAFETY: allocated by `new`.
-        self.device.call(|driver| unsafe { driver.host_on_device(self.address) }).map(DevicePtr)
-    }
-
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: `bytes` initialised bytes that we own. A copy from the device writes them only under a contract that
         // forbids reading meanwhile (`Stream::copy_to_host`).
@@ -208,5 +201,34 @@ impl Drop for HostBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated by `new`, this is the only owner, and copies that use it have passed (their contract).
         self.device.release(|driver| unsafe { driver.free_host(self.address) });
+    }
+}
+
+/// Page-locked host memory that kernels read, too.
+#[derive(Debug)]
+pub struct MappedBuffer {
+    host: HostBuffer,
+    /// Where kernels find it.
+    address: u64,
+}
+
+impl MappedBuffer {
+    /// # Errors
+    /// As `HostBuffer::new`.
+    pub fn new(device: &Device, bytes: usize) -> Result<Self> {
+        let host = HostBuffer::new(device, bytes)?;
+        // SAFETY: the memory was just allocated.
+        let address = device.call(|driver| unsafe { driver.host_on_device(host.address) })?;
+        Ok(Self { host, address })
+    }
+
+    /// As the host has it.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.host.as_mut_slice()
+    }
+
+    /// As kernels have it.
+    pub fn slice(&self) -> DeviceSlice<'_> {
+        DeviceSlice { address: self.address, bytes: self.host.bytes as u64, owner: PhantomData }
     }
 }

@@ -66,7 +66,7 @@ pub use graph::Graph;
 pub use kernel::{EXPERT_RUNS, KernelId, MATMUL_PAIR_ROWS, MATMUL_ROWS};
 pub use kernels::Kernels;
 pub use loader::GpuLoader;
-pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer};
+pub use memory::{DeviceBuffer, DevicePtr, DeviceSlice, HostBuffer, MappedBuffer};
 pub use module::{Function, KernelArgs, Module};
 pub use report::{KernelRow, kernel_rows, matrix_library, recorded_steps};
 pub use stream::{Event, Stream};

@@ -36,7 +36,7 @@ fn exercise(device: &Device) -> Result<Vec<u8>> {
     let module = Module::load(device, fake::IMAGE.to_vec(), "unit")?;
     let kernel = module.function("kernel", 64)?;
     host.as_mut_slice().copy_from_slice(&[7; 16]);
-    host.on_device()?;
+    assert_eq!(MappedBuffer::new(device, 16)?.slice().bytes(), 16);
     // SAFETY: everything lives to the end of this function, and the fake driver runs each call at once.
     unsafe {
         copies.copy_to_device(weights.part(0, 16)?.slice(), host.as_slice())?;

@@ -5,7 +5,7 @@
 use super::args::{LINK_BLOCKS, LinkStepsArgs};
 use super::kernel::{COPY_STEP, LINK_STEPS, ONCE};
 use super::step::{COPY_HEADER, counted, launch_copy};
-use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Function, Graph, HostBuffer, Kernels, MappedBuffer, Stream};
 use crate::{Error, Result};
 
 /// Kernels of the chain: a step of a model of 8 billion parameters has up to 262, and faults began at 200.
@@ -35,7 +35,7 @@ pub fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::Result<(
 struct Chain {
     /// First, so that it has run when its memory goes.
     graph: Graph,
-    step: HostBuffer,
+    step: MappedBuffer,
     sums: HostBuffer,
     memory: DeviceBuffer,
 }
@@ -45,11 +45,10 @@ impl Chain {
         let device: &Device = stream.device();
         let functions = [kernels.function(&COPY_STEP.id(ONCE))?, kernels.function(&LINK_STEPS.id(ONCE))?];
         let (step, sums) =
-            (HostBuffer::new(device, COPY_HEADER + STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
+            (MappedBuffer::new(device, COPY_HEADER + STEP_BYTES)?, HostBuffer::new(device, LINKS * LINK_BYTES)?);
         let memory = DeviceBuffer::new(device, (STEP_BYTES + LINKS * LINK_BYTES) as u64)?;
-        let from = step.on_device()?;
         stream.begin_capture()?;
-        let queued = queue(stream, &functions, from, memory.slice());
+        let queued = queue(stream, &functions, step.slice(), memory.slice());
         let graph = stream.end_capture();
         queued?;
         Ok(Self { graph: graph?, step, sums, memory })
@@ -82,7 +81,7 @@ fn links(memory: DeviceSlice<'_>) -> Result<DeviceSlice<'_>> {
 fn queue(
     stream: &Stream,
     [copy_step, link_steps]: &[Function; 2],
-    from: DevicePtr,
+    from: DeviceSlice<'_>,
     memory: DeviceSlice<'_>,
 ) -> Result<()> {
     // SAFETY: both sides have room for the pair of words, and live as long as the graph.

@@ -8,7 +8,7 @@ use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepAr
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
-use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Event, Function, HostBuffer, Stream};
+use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Event, Function, MappedBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
@@ -104,8 +104,7 @@ pub struct StepInputs {
     /// way, whatever its chunk.
     tuning: Tuning,
     device: DeviceBuffer,
-    host: HostBuffer,
-    host_on_device: DevicePtr,
+    host: MappedBuffer,
     /// Behind the copy that was queued last, or the graph that it is part of: the host's buffer may be written again.
     copied: Event,
     shape: StepShape,
@@ -153,16 +152,16 @@ pub fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
 /// Queues `copy_step`.
 ///
 /// # Safety
-/// `from` is page-locked memory as the device sees it: a header (`COPY_HEADER`), then the words. It does not change
-/// before the stream has passed the copy; `out` has room for all of them, and `least` is not above their number.
+/// `from` is a `MappedBuffer`: a header (`COPY_HEADER`), then the words. It does not change before the stream has
+/// passed the copy; `out` has room for all of them, and `least` is not above their number.
 pub unsafe fn launch_copy(
     stream: &Stream,
     copy_step: &Function,
-    from: DevicePtr,
+    from: DeviceSlice<'_>,
     out: DeviceSlice<'_>,
     least: usize,
 ) -> Result<()> {
-    let args = CopyStepArgs { from, out: out.ptr(), least: count(least / 2)? };
+    let args = CopyStepArgs { from: from.ptr(), out: out.ptr(), least: count(least / 2)? };
     // SAFETY: the caller's promise.
     unsafe { stream.launch_apart(copy_step, [COPY_STEP_BLOCKS, 1, 1], &args) }
 }
@@ -171,13 +170,12 @@ impl StepInputs {
     pub fn new(device: &Device, limits: StepLimits, tuning: Tuning) -> Result<Self> {
         let layout = Layout::new(Sizes::largest(&limits, &tuning));
         let bytes = 4 * layout.end;
-        let host = HostBuffer::new(device, COPY_HEADER + bytes)?;
+        let host = MappedBuffer::new(device, COPY_HEADER + bytes)?;
         Ok(Self {
             limits,
             layout,
             tuning,
             device: DeviceBuffer::new(device, bytes as u64)?,
-            host_on_device: host.on_device()?,
             host,
             copied: Event::new(device)?,
             shape: StepShape::default(),
@@ -345,7 +343,7 @@ impl StepInputs {
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
         // device's is on this stream, before the copy or behind it.
-        unsafe { launch_copy(stream, copy_step, self.host_on_device, self.device.slice(), self.layout.tables) }
+        unsafe { launch_copy(stream, copy_step, self.host.slice(), self.device.slice(), self.layout.tables) }
     }
 
     /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read
