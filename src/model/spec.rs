@@ -84,6 +84,10 @@ impl Norms {
     pub const fn after(name: &'static str) -> Self {
         Self { before: None, after: Some(name) }
     }
+
+    pub const fn around(before: &'static str, after: &'static str) -> Self {
+        Self { before: Some(before), after: Some(after) }
+    }
 }
 
 impl LayerSpec {

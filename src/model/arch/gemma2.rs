@@ -2,13 +2,12 @@
 //! window in every other layer, embeddings times the root of their size.
 
 use crate::Result;
-use crate::backend::{Activation, RopeKind, Scoring};
+use crate::backend::{Activation, QkvLayout, RopeKind, Scoring};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms};
 
-/// The largest model divides scores by the root of its hidden size per head and not of its head size. No key of the
-/// file says so; it is the one with so many layers.
+/// The largest model is the one with so many layers; no key of the file says so.
 const LAYERS_OF_27B: usize = 46;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
@@ -20,18 +19,20 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     for layer in 0..layers {
         let window = layer.is_multiple_of(2).then_some(window);
         let attention = keys.attention_over(&mut model, layer, window, LayerRope::OfFile(RopeKind::Neox))?;
-        let shared_out = match layers {
-            LAYERS_OF_27B => model.hidden_size / attention.qkv.num_heads,
-            _ => attention.qkv.head_dim,
-        };
         let softcap = keys.opt_positive("attn_logit_softcapping")?;
-        let scoring = Scoring { scale: 1.0 / (shared_out as f32).sqrt(), softcap };
+        let scoring = Scoring { scale: score_scale(&model, attention.qkv, layers == LAYERS_OF_27B), softcap };
         let ffn = keys.dense(layer, Activation::Gelu)?;
         model.layers.push(LayerSpec {
-            mixer_norms: Norms { before: Some("attn_norm"), after: Some("post_attention_norm") },
-            ffn_norms: Norms { before: Some("ffn_norm"), after: Some("post_ffw_norm") },
+            mixer_norms: Norms::around("attn_norm", "post_attention_norm"),
+            ffn_norms: Norms::around("ffn_norm", "post_ffw_norm"),
             ..LayerSpec::new(AttentionSpec { scoring, ..attention }, ffn)
         });
     }
     Ok(model)
+}
+
+/// Factor on scores: 1 over the root of the head size, of the largest model over that of its hidden size per head.
+pub(super) fn score_scale(model: &ModelSpec, qkv: QkvLayout, is_27b: bool) -> f32 {
+    let size = if is_27b { model.hidden_size / qkv.num_heads } else { qkv.head_dim };
+    1.0 / (size as f32).sqrt()
 }

@@ -1,6 +1,7 @@
 //! `gemma3`: Gemma 3, its text part: as `gemma2` with norms of q and k heads in place of the soft cap of scores, and
 //! full attention in every sixth layer alone. Layers with a window have a RoPE base of their own and no scaling.
 
+use super::gemma2::score_scale;
 use crate::Result;
 use crate::backend::{Activation, RopeKind, Scoring};
 use crate::model::keys::Keys;
@@ -26,16 +27,13 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             false => (Some(window), LayerRope::OfBase(RopeKind::Neox, base_of_windows)),
         };
         let attention = keys.attention_over(&mut model, layer, window, rope)?;
-        let shared_out = match layers {
-            LAYERS_OF_27B => model.hidden_size / attention.qkv.num_heads,
-            _ => attention.qkv.head_dim,
-        };
-        let scoring = Scoring { scale: 1.0 / (shared_out as f32).sqrt(), softcap: None };
+        let scale = score_scale(&model, attention.qkv, layers == LAYERS_OF_27B);
+        let scoring = Scoring { scale, softcap: None };
         let attention = AttentionSpec { scoring, qk_norm: Some(QkNorm::Heads), ..attention };
         let ffn = keys.dense(layer, Activation::Gelu)?;
         model.layers.push(LayerSpec {
-            mixer_norms: Norms { before: Some("attn_norm"), after: Some("post_attention_norm") },
-            ffn_norms: Norms { before: Some("ffn_norm"), after: Some("post_ffw_norm") },
+            mixer_norms: Norms::around("attn_norm", "post_attention_norm"),
+            ffn_norms: Norms::around("ffn_norm", "post_ffw_norm"),
             ..LayerSpec::new(attention, ffn)
         });
     }

@@ -16,10 +16,9 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             ..keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?
         };
         let ffn = keys.dense_of(layer, Activation::Silu, Gate::InUp)?;
-        let around = |before, after| Norms { before: Some(before), after: Some(after) };
         model.layers.push(LayerSpec {
-            mixer_norms: around("attn_norm", "post_attention_norm"),
-            ffn_norms: around("ffn_norm", "post_ffw_norm"),
+            mixer_norms: Norms::around("attn_norm", "post_attention_norm"),
+            ffn_norms: Norms::around("ffn_norm", "post_ffw_norm"),
             ..LayerSpec::new(attention, ffn)
         });
     }
