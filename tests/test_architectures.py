@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import ON_GPU
+from conftest import golden_bound
 from rocmforge import LLM
 from tiny_models import mixture_of_equals, rewritten, tiny_model
 
@@ -11,9 +11,7 @@ def assert_golden(path, golden):
     """The logits of all golden tokens."""
     with LLM(path, kv_cache_dtype="f32", num_threads=1, max_model_len=128) as llm:
         got = llm.prompt_logits(golden["tokens"])
-    # The matrix units of a GPU take attention's queries as f16.
-    bound = 3e-2 if ON_GPU else 1e-3 * np.abs(golden["logits"]).max()
-    assert np.abs(got - golden["logits"]).max() < bound
+    assert np.abs(got - golden["logits"]).max() < golden_bound(golden["logits"])
 
 
 @pytest.mark.parametrize(("source", "name"), [("qwen2", "qwen2vl")])
