@@ -96,7 +96,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
     if (rotates) mine.load_angles(angles, is_q || is_k);
     loads_first();
     mine.arrange();
-    if (rotates) apply(r, mine, w.row, is_q, is_k);
+    if (rotates) apply<true>(r, mine, w.row, is_q, is_k);
     if (is_q) {
       mine.store(lds.q[i]);
     } else if (exists) {

@@ -144,11 +144,13 @@ DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_g
     if (is_gated) sums[1] += place[1][r];
   }
 }
-// `bias_at`: where the row's bias lies.
-DEV void store(const GemvArgs& a, float* out, u32 row, u64 bias_at, bool is_gated, const float sums[2]) {
-  float v = sums[0];
-  if (a.bias) v += a.bias[bias_at];
-  if (is_gated) v = gated(a.activation, v, a.bias_up ? sums[1] + a.bias_up[bias_at] : sums[1]);
+DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated, const float sums[2]) {
+  float v = sums[0], up = sums[1];
+  if (a.bias) v += a.bias[(u64)expert * a.out_rows + row];
+  if (is_gated) {
+    if (a.bias_up) up += a.bias_up[(u64)expert * a.out_rows + row];
+    v = gated(a.activation, v, up);
+  }
   if (a.flags & LINEAR_ADD) v += out[row];
   out[row] = v;
 }
@@ -169,12 +171,10 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
   const float* x = a.x + (u64)bid_y() * a.x_stride;
   float* out = a.out + (u64)bid_y() * a.out_stride;
   float scale = 1.f;
-  u64 expert = 0, first_bias = 0;
+  u32 expert = 0;
   if (EXPERTS && a.experts) {          // chosen by a kernel before
     pdl_wait();
-    const u32 number = ld_step(a.experts + bid_y());
-    expert = number * a.expert_bytes;
-    first_bias = (u64)number * a.out_rows;
+    expert = ld_step(a.experts + bid_y());
     x = a.x + (u64)((u32)bid_y() / a.share) * a.x_stride;
   }
 
@@ -187,7 +187,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
       const auto address = [&](const Walk& w) {
         const bool up = w.piece >= pieces;
         const u64 tile = bid + (u64)grid * (first_tile + w.tile);
-        return (up ? a.weights_up : a.weights) + expert
+        return (up ? a.weights_up : a.weights) + (EXPERTS ? expert * a.expert_bytes : 0)
                + (tile * row_pieces + first_block * PIECES + (up ? w.piece - pieces : w.piece)) * Piece::BYTES;
       };
 
@@ -240,7 +240,7 @@ template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& 
         add_partials(s, length, tile, r, is_gated, sums);
         if (!first_chunk) { sums[0] += s.sums[tile][0][r]; sums[1] += s.sums[tile][1][r]; }
         if (!last_chunk) { s.sums[tile][0][r] = sums[0]; s.sums[tile][1][r] = sums[1]; }
-        else if (row < a.out_rows) store(a, out, row, first_bias + row, is_gated, sums);
+        else if (row < a.out_rows) store(a, out, row, expert, is_gated, sums);
       }
     }
 }

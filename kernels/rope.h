@@ -156,12 +156,14 @@ struct GroupHead {
 };
 
 // Makes the q or k of row `row` of what was projected; V stays as it is, as does a head that is neither. By all lanes
-// of a wave.
-DEV void apply(const RotationArgs& r, GroupHead& head, u32 row, bool is_q, bool is_k) {
-  const bool norms = r.q_norm || r.k_norm, norms_last = (r.flags & ROTATION_NORMS_LAST) != 0;
+// of a wave. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
+// instructions that are not executed still lie between those that it waits for.
+template <bool PLAIN> DEV void apply(const RotationArgs& r, GroupHead& head, u32 row, bool is_q, bool is_k) {
+  const bool norms = r.q_norm || r.k_norm, norms_last = !PLAIN && (r.flags & ROTATION_NORMS_LAST) != 0;
   const float* weights = is_q ? r.q_norm : is_k ? r.k_norm : nullptr;
   if (norms && !norms_last) head.normalize(weights, r.eps);
   if (is_q || is_k) head.rotate();
+  if (PLAIN) return;
   if (norms && norms_last) head.normalize(weights, r.eps);
   if (r.temperature != 0.f && is_q) {
     const u32 contexts = ld_step(r.positions + row) / r.temperature_context;

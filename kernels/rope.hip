@@ -55,7 +55,7 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   mine.load_angles(r.angles + (u64)row * 2 * r.num_pairs, !is_v);
   loads_first();
   mine.arrange();
-  apply(r, mine, row, is_q, !is_q && !is_v);
+  apply<false>(r, mine, row, is_q, !is_q && !is_v);
   if (!is_head) return;
   if (!is_v) mine.store(x);
   if (slot == ~0u) return;

@@ -141,15 +141,20 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
-/// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can.
-fn rotates_in_attention(step: &GpuStep<'_>) -> bool {
+/// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can, where no norm comes
+/// after RoPE and no temperature multiplies q.
+fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>, layout: QkvLayout) -> bool {
+    let norms_last = rotation.norms.is_some_and(|norms| norms.after_rope && !norms.is_of_rows(layout));
+    if norms_last || rotation.temperature.is_some() {
+        return false;
+    }
     let shape = step.inputs.shape();
     shape.decode_items == shape.tokens && step.compute.launcher().tuning().attention.rotates
 }
 
 pub(super) fn rope_attention(step: &mut GpuStep<'_>, args: RopeAttention<'_, GpuBackend>) -> Result<()> {
     let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
-    let rotation = match rotates_in_attention(step) {
+    let rotation = match rotates_in_attention(step, &rotation, layout) {
         true => rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
         false => {
             rope_and_store_kv(step, RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;
