@@ -141,7 +141,8 @@ struct MatmulExpertsArgs {
   u64 expert_bytes;
 };
 
-// Converts rows from one format to another, through a norm where `norm` is given. prepare, one block per row
+// Converts rows from one format to another, through a norm where `norm` is given. prepare, which knows NORM_RMS without
+// biases alone, and prepare_other; one block per row
 struct PrepareArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null: weights

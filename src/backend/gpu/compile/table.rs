@@ -50,6 +50,7 @@ macro_rules! with_kernels {
             }
             "rows.hip" Always Plainly {
                 PREPARE: PrepareArgs, Once, One(512), "norm";
+                PREPARE_OTHER: PrepareArgs, Once, One(512), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";

@@ -2,7 +2,7 @@
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
 use super::linear::GemvRows;
-use super::rows::{Norm, Prepared, gemv_norm, is_of_gemv};
+use super::rows::{Norm, Prepared, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs,
@@ -45,7 +45,7 @@ impl Compute {
         let hidden = experts.spec.hidden_size;
         let out = residual.read_f32("the experts' residual", rows, hidden)?;
         // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
-        if rows <= self.launcher().tuning().gemv.most_rows && is_of_gemv(Some(norm)) {
+        if rows <= self.launcher().tuning().gemv.most_rows && is_plain(Some(norm)) {
             return self.mix_experts(residual, Some(norm), experts, rows, work, out);
         }
         self.launcher().prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;

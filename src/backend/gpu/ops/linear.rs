@@ -2,7 +2,7 @@
 //! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
 //! second matrix is so small there that its launch takes longer than its bytes.
 
-use super::rows::{Norm, gemv_norm, is_of_gemv};
+use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
     ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs,
@@ -135,7 +135,7 @@ impl Compute {
     /// rows in the matrix' format.
     pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
-        if self.is_gemv(matrix, rows) && is_of_gemv(norm) {
+        if self.is_gemv(matrix, rows) && is_plain(norm) {
             return self.linear(matrix, x, norm, rows, out, out_format, 0);
         }
         let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
@@ -153,7 +153,7 @@ impl Compute {
         if let Some([gate, up]) = gate_up.gate_and_up()?
             && self.is_gemv(gate_up, rows)
         {
-            let (x, norm) = match is_of_gemv(norm) {
+            let (x, norm) = match is_plain(norm) {
                 true => (x, norm),
                 false => {
                     self.launcher().prepare(x, norm, rows, gate_up.cols, normed, Format::F32)?;

@@ -8,7 +8,9 @@ use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
-use crate::backend::gpu::kernel::{ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, SCALE_LOGITS};
+use crate::backend::gpu::kernel::{
+    ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, PREPARE_OTHER, SCALE_LOGITS,
+};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
 use crate::backend::{self, Activate, Activation, Embed, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits};
@@ -17,19 +19,19 @@ use crate::{Error, Result};
 /// Norm of rows that a product takes, or `None` for the rows as they are.
 pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
 
-/// Whether `gemv` can do it on the way: it divides by the root mean square and adds nothing.
-pub(super) fn is_of_gemv(norm: Norm<'_>) -> bool {
+/// Whether it divides by the root mean square and adds nothing: `gemv` can do that on the way.
+pub(super) fn is_plain(norm: Norm<'_>) -> bool {
     norm.is_none_or(|norm| norm.kind == NormKind::Rms && norm.bias.is_none())
 }
 
 /// Weights and epsilon of the norm of rows of `cols`, as `gemv` takes them.
 ///
 /// # Errors
-/// `Error::Internal` for a norm that is not of `gemv`.
+/// `Error::Internal` for a norm that is not plain.
 pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(Option<DeviceSlice<'_>>, f32)> {
     match norm {
         None => Ok((None, 0.0)),
-        Some(norm) if is_of_gemv(Some(norm)) => Ok((Some(norm.weight.read(cols)?), norm.eps)),
+        Some(norm) if is_plain(Some(norm)) => Ok((Some(norm.weight.read(cols)?), norm.eps)),
         Some(norm) => Err(Error::internal(format!("a norm of kind {:?} in a product of one row", norm.kind))),
     }
 }
@@ -214,8 +216,9 @@ impl Launcher {
         if rows == 0 {
             return Ok(());
         }
+        let kernel = if is_plain(norm) { PREPARE } else { PREPARE_OTHER };
         // SAFETY: see `ops`.
-        unsafe { self.launch(PREPARE, ONCE, [args.rows, 1, 1], &args) }
+        unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
     }
 
     /// `gated_activation` in memory that has room for it.
