@@ -16,6 +16,7 @@ mod clang;
 mod embed;
 #[path = "build/objects.rs"]
 mod objects;
+#[allow(unreachable_pub)] // The engine, which has this file too, shows them.
 #[path = "src/backend/gpu/compile/plan.rs"]
 mod plan;
 #[path = "src/backend/gpu/compile/table.rs"]

@@ -7,14 +7,14 @@ use std::process::Command;
 /// The first version that knows every target of ours.
 const OLDEST: u32 = 22;
 
-pub struct Clang {
+pub(crate) struct Clang {
     path: PathBuf,
     /// The first line of `--version`.
-    pub version: String,
+    pub(crate) version: String,
 }
 
 /// The compiler that `ROCMFORGE_HIP_CLANG` names, else the first in the path that serves.
-pub fn find(scratch: &Path) -> Result<Clang, String> {
+pub(crate) fn find(scratch: &Path) -> Result<Clang, String> {
     if let Some(path) = env::var_os("ROCMFORGE_HIP_CLANG") {
         return Ok(Clang::check(path.into(), scratch)?);
     }
@@ -64,7 +64,7 @@ impl Clang {
     }
 
     /// The options for a target, without what belongs to one unit.
-    pub fn options(target: &str) -> Vec<String> {
+    pub(crate) fn options(target: &str) -> Vec<String> {
         // Version 5 of the code object format loads from ROCm 5.3 on; generic targets need version 6 (ROCm 6.3).
         let version = if target.ends_with("-generic") { 6 } else { 5 };
         let fixed = "-x hip --cuda-device-only --no-gpu-bundle-output -nogpuinc -nogpulib -O3 -std=c++17 \
@@ -73,7 +73,7 @@ impl Clang {
         fixed.split(' ').map(str::to_string).chain(own).collect()
     }
 
-    pub fn compile(&self, source: &Path, target: &str, defines: &[String], object: &Path) -> Result<(), String> {
+    pub(crate) fn compile(&self, source: &Path, target: &str, defines: &[String], object: &Path) -> Result<(), String> {
         let mut command = Command::new(&self.path);
         command.args(Self::options(target)).args(defines).arg(source).arg("-o").arg(object);
         let output = command.output().map_err(|e| format!("{}: {e}", self.path.display()))?;

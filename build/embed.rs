@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use crate::objects::Object;
 
 /// The files of kernels/ that are compiled or included, by name.
-pub struct Sources {
+pub(crate) struct Sources {
     directory: PathBuf,
     files: BTreeMap<String, String>,
 }
 
 impl Sources {
-    pub fn read(directory: &Path) -> Result<Self, String> {
+    pub(crate) fn read(directory: &Path) -> Result<Self, String> {
         let failed = |e| format!("reading {}: {e}", directory.display());
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(directory).map_err(failed)? {
@@ -29,16 +29,16 @@ impl Sources {
         Ok(Self { directory: directory.to_path_buf(), files })
     }
 
-    pub fn contains(&self, file: &str) -> bool {
+    pub(crate) fn contains(&self, file: &str) -> bool {
         self.files.contains_key(file)
     }
 
-    pub fn path(&self, file: &str) -> PathBuf {
+    pub(crate) fn path(&self, file: &str) -> PathBuf {
         self.directory.join(file)
     }
 
     /// A file and every file that it includes, with their texts.
-    pub fn closure(&self, file: &str) -> Vec<(&str, &str)> {
+    pub(crate) fn closure(&self, file: &str) -> Vec<(&str, &str)> {
         let (mut found, mut waiting) = (BTreeSet::new(), vec![file]);
         while let Some(name) = waiting.pop() {
             // System headers, which only the CPU's half includes, are no files of ours.
@@ -53,15 +53,15 @@ impl Sources {
 }
 
 /// The code objects of a target, compressed as one.
-pub struct Packed {
+pub(crate) struct Packed {
     target: &'static str,
-    pub path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Name of the unit and bytes of its object, in the order in which they lie.
     objects: Vec<(String, usize)>,
 }
 
 /// Compresses the objects of each target together: they share most of their code.
-pub fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, String> {
+pub(crate) fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, String> {
     let mut all = Vec::new();
     for group in objects.chunk_by(|a, b| a.target == b.target) {
         let (mut bytes, mut index) = (Vec::new(), Vec::new());
@@ -86,13 +86,13 @@ pub fn pack(objects: &[Object], directory: &Path) -> Result<Vec<Packed>, String>
 
 /// The Rust code that `compile/embedded.rs` includes. Of a `const`, each codegen unit that names it would hold megabytes
 /// of its own.
-pub fn generate(sources: &Sources, packed: &[Packed], compiler: Option<&str>) -> String {
-    let mut code = String::from("pub static SOURCES: &[(&str, &str)] = &[\n");
+pub(crate) fn generate(sources: &Sources, packed: &[Packed], compiler: Option<&str>) -> String {
+    let mut code = String::from("pub(super) static SOURCES: &[(&str, &str)] = &[\n");
     for name in sources.files.keys() {
         let _ = writeln!(code, "    ({name:?}, include_str!({:?})),", sources.path(name));
     }
-    let _ = writeln!(code, "];\npub const COMPILER: Option<&str> = {compiler:?};");
-    code.push_str("pub static TARGETS: &[Target] = &[\n");
+    let _ = writeln!(code, "];\npub(super) const COMPILER: Option<&str> = {compiler:?};");
+    code.push_str("pub(super) static TARGETS: &[Target] = &[\n");
     for Packed { target, path, objects } in packed {
         let _ =
             writeln!(code, "    Target {{ name: {target:?}, xz: include_bytes!({path:?}), objects: &{objects:?} }},");

@@ -14,14 +14,14 @@ use crate::plan::Unit;
 /// What no build used for so long is deleted.
 const KEPT: Duration = Duration::from_secs(3 * 24 * 3600);
 
-pub struct Object {
-    pub unit: Unit,
-    pub target: &'static str,
-    pub path: PathBuf,
+pub(crate) struct Object {
+    pub(crate) unit: Unit,
+    pub(crate) target: &'static str,
+    pub(crate) path: PathBuf,
 }
 
 /// Compiles what is not there yet; the result is ordered by target, then by unit as in the plan.
-pub fn compile(
+pub(crate) fn compile(
     clang: &Clang,
     sources: &Sources,
     targets: &[&'static str],
@@ -47,7 +47,7 @@ pub fn compile(
 }
 
 /// A table of the objects of this build, for reports over them: target, unit, file.
-pub fn write_list(objects: &[Object], path: &Path) -> Result<(), String> {
+pub(crate) fn write_list(objects: &[Object], path: &Path) -> Result<(), String> {
     let line = |object: &Object| format!("{}\t{}\t{}\n", object.target, object.unit.name(), object.path.display());
     crate::write(path, objects.iter().map(line).collect::<String>().as_bytes())
 }
@@ -71,7 +71,7 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + S
 }
 
 /// Deletes what no build used for long. Failures do not matter: another build may be deleting the same files.
-pub fn delete_unused<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) {
+pub(crate) fn delete_unused<'a>(directory: &Path, used: impl Iterator<Item = &'a Path>) {
     let now = SystemTime::now();
     for path in used {
         let _ = fs::File::options().append(true).open(path).and_then(|file| file.set_modified(now));

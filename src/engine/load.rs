@@ -30,7 +30,7 @@ pub struct LoadedModel {
 /// # Errors
 /// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
-pub fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
+pub(super) fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
     load_on(args, || backend::open(args), progress)
 }
 

@@ -15,7 +15,7 @@ pub struct DecoderLimits {
 }
 
 /// What becomes of a buffer.
-pub trait Memory {
+pub(super) trait Memory {
     type Buffer;
     type ExpertWork;
 }

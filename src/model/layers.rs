@@ -24,7 +24,7 @@ impl<B: Backend> Tensors for B {
 }
 
 /// One matrix of a stack: `name.weight`, and `name.bias` where it has one.
-pub struct Part {
+pub(super) struct Part {
     pub name: String,
     /// Outputs and inputs.
     pub rows: usize,
@@ -33,7 +33,7 @@ pub struct Part {
 }
 
 /// Is shown every tensor of a model, in one order.
-pub trait Visitor {
+pub(super) trait Visitor {
     type Made: Tensors;
 
     /// Matrices with the same inputs, stacked along their outputs.

@@ -7,7 +7,7 @@ use crate::wave::{GROUP, Wave, sgpr};
 use crate::{CodeObject, Fault, Launch};
 
 /// What all waves of a launch start with.
-pub struct Start<'a> {
+pub(crate) struct Start<'a> {
     launch: &'a Launch<'a>,
     target: &'a Target,
     /// Index of the first instruction.
@@ -19,7 +19,7 @@ pub struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    pub fn new(object: &'a CodeObject, launch: &'a Launch<'a>) -> Result<Self, Fault> {
+    pub(crate) fn new(object: &'a CodeObject, launch: &'a Launch<'a>) -> Result<Self, Fault> {
         let (kernel, refuse) = (launch.kernel, |text: String| Err(Fault::Launch(text)));
         let items = launch.block.iter().try_fold(1u32, |product, side| product.checked_mul(*side));
         let items = match items {
@@ -41,7 +41,7 @@ impl<'a> Start<'a> {
     }
 
     /// Makes the registers and the scratch memory of wave `number` of a workgroup.
-    pub fn begin(&self, wave: &mut Wave, number: usize, workgroup: [u32; 3]) {
+    pub(crate) fn begin(&self, wave: &mut Wave, number: usize, workgroup: [u32; 3]) {
         let kernel = self.launch.kernel;
         wave.scratch_size = kernel.private_segment_size as usize;
         wave.scratch.resize(wave.scratch_size * wave.lanes, 0);
@@ -139,7 +139,7 @@ fn user_sgprs(launch: &Launch<'_>) -> Result<Vec<u32>, Fault> {
 const LINE: usize = 64;
 
 /// The arguments as the kernel sees them: the caller's, and the hidden ones.
-pub fn kernarg_segment(launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
+pub(crate) fn kernarg_segment(launch: &Launch<'_>) -> Result<Vec<u8>, Fault> {
     let kernel = launch.kernel;
     let explicit = kernel.args.iter().filter(|arg| !arg.is_hidden()).map(|arg| arg.offset + arg.size).max();
     let explicit = explicit.unwrap_or(0) as usize;

@@ -73,7 +73,7 @@ impl ScalarCache {
 
 /// A cache that an acquire for the agent has to invalidate: GFX10 and GFX11 have two, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
+pub(crate) enum Cache {
     Near,
     Far,
     Both,
@@ -81,7 +81,7 @@ pub enum Cache {
 
 /// What is a wave's own. A new one is that of a launch that begins: nothing of other workgroups has arrived.
 #[derive(Debug, Default)]
-pub struct WaveCache {
+pub(crate) struct WaveCache {
     queue: Words,
     /// When the near and the far cache were invalidated.
     invalidated: [u64; 2],
@@ -106,7 +106,7 @@ struct GroupCache {
 
 /// The caches of a launch.
 #[derive(Debug)]
-pub struct Caches {
+pub(crate) struct Caches {
     /// Changes of memory so far.
     time: u64,
     /// What a word was before it was changed, and when that was.
@@ -121,13 +121,13 @@ pub struct Caches {
 
 impl Caches {
     /// For so many workgroups at a time, with what the launch before has left.
-    pub fn new(groups: usize, scalar: ScalarCache) -> Self {
+    pub(crate) fn new(groups: usize, scalar: ScalarCache) -> Self {
         let groups = (0..groups).map(|_| GroupCache::default()).collect();
         Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0, scalar }
     }
 
     /// `agent`: past all caches.
-    pub fn load(
+    pub(crate) fn load(
         &self,
         memory: &mut dyn Memory,
         wave: &WaveCache,
@@ -149,7 +149,7 @@ impl Caches {
     }
 
     /// A scalar load: its cache knows nothing of vector stores.
-    pub fn load_scalar(
+    pub(crate) fn load_scalar(
         &mut self,
         memory: &mut dyn Memory,
         wave: &WaveCache,
@@ -173,7 +173,7 @@ impl Caches {
     }
 
     /// `through`: needs no write-back.
-    pub fn store(
+    pub(crate) fn store(
         &self,
         memory: &mut dyn Memory,
         wave: &mut WaveCache,
@@ -191,7 +191,7 @@ impl Caches {
     }
 
     /// Changes memory itself, by an atomic; what it held before, `update` gets. The wave's own stores there come first.
-    pub fn atomic(
+    pub(crate) fn atomic(
         &mut self,
         memory: &mut dyn Memory,
         wave: &mut WaveCache,
@@ -220,7 +220,7 @@ impl Caches {
     }
 
     /// The wave has waited for its stores.
-    pub fn wait(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
+    pub(crate) fn wait(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
         for (index, word) in ordered(&mut wave.queue) {
             if word.through {
                 self.commit(memory, index, word);
@@ -231,14 +231,14 @@ impl Caches {
     }
 
     /// The wave has written back what its workgroup has stored.
-    pub fn write_back(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
+    pub(crate) fn write_back(&mut self, memory: &mut dyn Memory, wave: &mut WaveCache) {
         let mut written = std::mem::take(&mut self.groups[self.group].written);
         for (index, word) in ordered(&mut written).into_iter().chain(ordered(&mut wave.queue)) {
             self.commit(memory, index, word);
         }
     }
 
-    pub fn invalidate(&self, wave: &mut WaveCache, cache: Cache) {
+    pub(crate) fn invalidate(&self, wave: &mut WaveCache, cache: Cache) {
         let [near, far] = &mut wave.invalidated;
         match cache {
             Cache::Near => *near = self.time,
@@ -247,26 +247,26 @@ impl Caches {
         }
     }
 
-    pub fn invalidate_scalar(&self, wave: &mut WaveCache) {
+    pub(crate) fn invalidate_scalar(&self, wave: &mut WaveCache) {
         wave.scalar = self.time;
     }
 
     /// The waves of a workgroup have met at a barrier: what one has acquired, all have.
-    pub fn meet<'a>(waves: impl Iterator<Item = &'a mut WaveCache>) {
+    pub(crate) fn meet<'a>(waves: impl Iterator<Item = &'a mut WaveCache>) {
         let waves: Vec<&mut WaveCache> = waves.collect();
         let latest = [0, 1].map(|cache| waves.iter().map(|wave| wave.invalidated[cache]).max().unwrap_or(0));
         waves.into_iter().for_each(|wave| wave.invalidated = latest);
     }
 
     /// A wave has ended: its stores are its workgroup's.
-    pub fn end_wave(&mut self, wave: &mut WaveCache) {
+    pub(crate) fn end_wave(&mut self, wave: &mut WaveCache) {
         for (index, word) in ordered(&mut wave.queue) {
             self.groups[self.group].written.entry(index).or_default().add(word);
         }
     }
 
     /// The workgroup that runs has ended.
-    pub fn end_group(&mut self) {
+    pub(crate) fn end_group(&mut self) {
         let mut group = std::mem::take(&mut self.groups[self.group]);
         for (index, word) in ordered(&mut group.written) {
             self.late.entry(index).or_default().add(word);
@@ -274,7 +274,7 @@ impl Caches {
     }
 
     /// The launch has ended: everything is in memory. What stays behind.
-    pub fn finish(mut self, memory: &mut dyn Memory) -> ScalarCache {
+    pub(crate) fn finish(mut self, memory: &mut dyn Memory) -> ScalarCache {
         let mut late = std::mem::take(&mut self.late);
         for (index, word) in ordered(&mut late) {
             self.commit(memory, index, word);

@@ -6,11 +6,11 @@ use crate::wave::Wave;
 use crate::{Memory, RESERVED_ADDRESSES};
 
 /// Address of the code object's first byte.
-pub const IMAGE_BASE: u64 = RESERVED_ADDRESSES.start;
+pub(crate) const IMAGE_BASE: u64 = RESERVED_ADDRESSES.start;
 /// Address of the kernel's arguments.
-pub const KERNARG_BASE: u64 = RESERVED_ADDRESSES.start + 0x40_0000_0000;
+pub(crate) const KERNARG_BASE: u64 = RESERVED_ADDRESSES.start + 0x40_0000_0000;
 
-pub struct Context<'a> {
+pub(crate) struct Context<'a> {
     pub memory: &'a mut dyn Memory,
     /// The loaded code object: code and constants, read-only.
     pub image: &'a [u8],
@@ -24,7 +24,7 @@ pub struct Context<'a> {
 
 impl Context<'_> {
     /// The bytes around a global address that can be loaded as they are, and the address of the first.
-    pub fn readable(&mut self, address: u64) -> Option<(u64, &[u8])> {
+    pub(crate) fn readable(&mut self, address: u64) -> Option<(u64, &[u8])> {
         match address {
             _ if !RESERVED_ADDRESSES.contains(&address) => {
                 self.memory.around(address).map(|(start, bytes)| (start, &*bytes))
@@ -35,12 +35,12 @@ impl Context<'_> {
     }
 
     /// The same of those that can be stored to.
-    pub fn writable(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
+    pub(crate) fn writable(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
         if RESERVED_ADDRESSES.contains(&address) { None } else { self.memory.around(address) }
     }
 
     /// `agent`: past all caches.
-    pub fn load(&mut self, wave: &Wave, address: u64, bytes: &mut [u8], agent: bool) -> Result<(), OutOfBounds> {
+    pub(crate) fn load(&mut self, wave: &Wave, address: u64, bytes: &mut [u8], agent: bool) -> Result<(), OutOfBounds> {
         if let Some(caches) = self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
             return caches.load(self.memory, &wave.cache, (address, bytes), agent);
         }
@@ -49,7 +49,13 @@ impl Context<'_> {
     }
 
     /// `through`: without a write-back.
-    pub fn store(&mut self, wave: &mut Wave, address: u64, bytes: &[u8], through: bool) -> Result<(), OutOfBounds> {
+    pub(crate) fn store(
+        &mut self,
+        wave: &mut Wave,
+        address: u64,
+        bytes: &[u8],
+        through: bool,
+    ) -> Result<(), OutOfBounds> {
         if let Some(caches) = self.caches.as_ref().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
             return caches.store(self.memory, &mut wave.cache, (address, bytes), through);
         }
@@ -58,7 +64,7 @@ impl Context<'_> {
     }
 
     /// Changes global memory by an atomic; `update` gets what was there.
-    pub fn atomic(
+    pub(crate) fn atomic(
         &mut self,
         wave: &mut Wave,
         address: u64,
@@ -75,7 +81,7 @@ impl Context<'_> {
     }
 
     /// A load that is the same for all lanes.
-    pub fn load_scalar(&mut self, wave: &Wave, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
+    pub(crate) fn load_scalar(&mut self, wave: &Wave, address: u64, bytes: &mut [u8]) -> Result<(), Box<Fault>> {
         let size = bytes.len();
         let result = match self.caches.as_mut().filter(|_| !RESERVED_ADDRESSES.contains(&address)) {
             Some(caches) => caches.load_scalar(self.memory, &wave.cache, (address, bytes)),
@@ -92,7 +98,7 @@ impl Context<'_> {
 }
 
 /// Copies out of a buffer, if all of it is inside.
-pub fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
+pub(crate) fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;
     bytes.copy_from_slice(content.get(start..end).ok_or(OutOfBounds)?);
@@ -100,7 +106,7 @@ pub fn copy_from(content: &[u8], offset: u64, bytes: &mut [u8]) -> Result<(), Ou
 }
 
 /// Copies into a buffer, if all of it is inside.
-pub fn copy_to(content: &mut [u8], offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+pub(crate) fn copy_to(content: &mut [u8], offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
     let start = usize::try_from(offset).map_err(|_| OutOfBounds)?;
     let end = start.checked_add(bytes.len()).ok_or(OutOfBounds)?;
     content.get_mut(start..end).ok_or(OutOfBounds)?.copy_from_slice(bytes);

@@ -7,7 +7,7 @@ use crate::LoadError;
 
 /// One instruction as it is printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub(crate) struct Line {
     pub address: u64,
     pub size: u64,
     pub text: String,
@@ -17,7 +17,7 @@ pub struct Line {
 const PROGRAMS: [&str; 3] = ["llvm-objdump-22", "llvm-objdump-23", "llvm-objdump"];
 
 /// Disassembles a code object.
-pub fn disassemble(file: &[u8]) -> Result<Vec<Line>, LoadError> {
+pub(crate) fn disassemble(file: &[u8]) -> Result<Vec<Line>, LoadError> {
     if let Some(program) = std::env::var_os("ROCMFORGE_LLVM_OBJDUMP") {
         let program = program.to_string_lossy().into_owned();
         return objdump(&program, file).map(|text| parse(&text));

@@ -11,7 +11,7 @@ const NT_AMDGPU_METADATA: u32 = 32;
 const MAX_IMAGE: u64 = 1 << 30;
 
 /// A code object laid out as the loader would, from address 0.
-pub struct Elf<'a> {
+pub(crate) struct Elf<'a> {
     pub image: Vec<u8>,
     /// The MessagePack metadata.
     pub metadata: &'a [u8],
@@ -19,7 +19,7 @@ pub struct Elf<'a> {
 }
 
 impl<'a> Elf<'a> {
-    pub fn parse(file: &'a [u8]) -> Result<Self, LoadError> {
+    pub(crate) fn parse(file: &'a [u8]) -> Result<Self, LoadError> {
         if !file.starts_with(b"\x7fELF\x02\x01") {
             return Err(LoadError::Format("no 64-bit little-endian ELF header"));
         }
@@ -44,7 +44,7 @@ impl<'a> Elf<'a> {
         Ok(elf)
     }
 
-    pub fn symbol(&self, name: &str) -> Option<u64> {
+    pub(crate) fn symbol(&self, name: &str) -> Option<u64> {
         self.symbols.iter().find(|(n, _)| *n == name.as_bytes()).map(|(_, value)| *value)
     }
 
@@ -93,6 +93,6 @@ fn slice(file: &[u8], offset: u64, size: u64) -> Result<&[u8], LoadError> {
 }
 
 /// The little-endian number of `N` bytes at `offset`.
-pub fn number<const N: usize>(file: &[u8], offset: u64) -> Result<u64, LoadError> {
+pub(crate) fn number<const N: usize>(file: &[u8], offset: u64) -> Result<u64, LoadError> {
     Ok(slice(file, offset, N as u64)?.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }

@@ -20,7 +20,7 @@ pub enum LoadError {
 
 /// The access is not inside any allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfBounds;
+pub(crate) struct OutOfBounds;
 
 /// Why a wave stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

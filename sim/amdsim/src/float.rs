@@ -2,7 +2,7 @@
 
 /// `half` as a float, exactly.
 #[inline(always)]
-pub fn f16_to_f32(half: u16) -> f32 {
+pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let half = u32::from(half);
     // 2^112 moves the exponent's bias from 15 to 127, and makes subnormals right too.
     let magnitude = (f32::from_bits((half & 0x7fff) << 13) * f32::from_bits(0x7780_0000)).to_bits();
@@ -12,7 +12,7 @@ pub fn f16_to_f32(half: u16) -> f32 {
 
 /// Rounds to the nearest half, ties to even.
 #[inline(always)]
-pub fn f32_to_f16(value: f32) -> u16 {
+pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let magnitude = bits & 0x7fff_ffff;
     let normal = magnitude.wrapping_sub(0x3800_0000).wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
@@ -26,14 +26,14 @@ pub fn f32_to_f16(value: f32) -> u16 {
 
 /// Rounds towards zero; a finite value never becomes infinite.
 #[inline(always)]
-pub fn f32_to_f16_toward_zero(value: f32) -> u16 {
+pub(crate) fn f32_to_f16_toward_zero(value: f32) -> u16 {
     let nearest = f32_to_f16(value);
     let too_far = f16_to_f32(nearest).abs() > value.abs();
     nearest - u16::from(too_far)
 }
 
 /// Rounds to the nearest half with one rounding.
-pub fn f64_to_f16(value: f64) -> u16 {
+pub(crate) fn f64_to_f16(value: f64) -> u16 {
     f32_to_f16(to_f32_odd(value))
 }
 
@@ -49,13 +49,13 @@ fn to_f32_odd(value: f64) -> f32 {
 }
 
 #[inline(always)]
-pub fn bf16_to_f32(bits: u16) -> f32 {
+pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
 /// Rounds to the nearest bfloat16, ties to even.
 #[inline(always)]
-pub fn f32_to_bf16(value: f32) -> u16 {
+pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
     (if value.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
@@ -63,13 +63,13 @@ pub fn f32_to_bf16(value: f32) -> u16 {
 
 /// An 8-bit float format: OCP, or the FNUZ variant of gfx942.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fp8 {
+pub(crate) struct Fp8 {
     pub mantissa_bits: u32,
     pub fnuz: bool,
 }
 
 impl Fp8 {
-    pub fn to_f32(self, byte: u8) -> f32 {
+    pub(crate) fn to_f32(self, byte: u8) -> f32 {
         let exponent_bits = 7 - self.mantissa_bits;
         let ocp_bias = (1 << (exponent_bits - 1)) - 1;
         let bias = if self.fnuz { ocp_bias + 1 } else { ocp_bias };

@@ -4,14 +4,14 @@ use crate::float::{f16_to_f32, f32_to_f16};
 
 /// How a type's negation, absolute value and constants are to be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Unsigned,
     Signed,
     Float,
 }
 
 /// A value of one lane. 64-bit types take two registers, 16-bit ones half a register.
-pub trait Lane: Copy + Send + Sync + 'static {
+pub(crate) trait Lane: Copy + Send + Sync + 'static {
     const BITS: u32;
     const KIND: Kind;
     const ZERO: Self;
@@ -29,22 +29,22 @@ pub trait Lane: Copy + Send + Sync + 'static {
 
 /// A half-precision float in its 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Half(pub u16);
+pub(crate) struct Half(pub u16);
 
 impl Half {
     #[inline(always)]
-    pub fn f32(self) -> f32 {
+    pub(crate) fn f32(self) -> f32 {
         f16_to_f32(self.0)
     }
 
     #[inline(always)]
-    pub fn f64(self) -> f64 {
+    pub(crate) fn f64(self) -> f64 {
         f64::from(self.f32())
     }
 
     /// Rounded. Exact for +, -, *, / and square roots of halves computed in f32: 24 bits are enough to round twice.
     #[inline(always)]
-    pub fn new(value: f32) -> Self {
+    pub(crate) fn new(value: f32) -> Self {
         Self(f32_to_f16(value))
     }
 }

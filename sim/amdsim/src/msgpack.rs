@@ -2,7 +2,7 @@
 
 /// A decoded value; map keys in metadata are always strings.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value<'a> {
+pub(crate) enum Value<'a> {
     Nil,
     Bool(bool),
     Integer(i64),
@@ -12,28 +12,28 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    pub fn get(&self, key: &str) -> Option<&Value<'a>> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Value<'a>> {
         match self {
             Value::Map(entries) => entries.iter().find(|(k, _)| *k == key).map(|(_, v)| v),
             _ => None,
         }
     }
 
-    pub fn text(&self, key: &str) -> Option<&'a str> {
+    pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
             _ => None,
         }
     }
 
-    pub fn integer(&self, key: &str) -> Option<u32> {
+    pub(crate) fn integer(&self, key: &str) -> Option<u32> {
         match self.get(key)? {
             Value::Integer(value) => u32::try_from(*value).ok(),
             _ => None,
         }
     }
 
-    pub fn list(&self, key: &str) -> &[Value<'a>] {
+    pub(crate) fn list(&self, key: &str) -> &[Value<'a>] {
         match self.get(key) {
             Some(Value::List(values)) => values,
             _ => &[],
@@ -42,7 +42,7 @@ impl<'a> Value<'a> {
 }
 
 /// Decodes one value from the front of `bytes`; `None` when it is cut short or of a type that metadata does not have.
-pub fn decode(bytes: &[u8]) -> Option<Value<'_>> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<Value<'_>> {
     Reader { bytes }.value(0)
 }
 

@@ -7,7 +7,7 @@ use crate::wave::{GROUP, Wave, sgpr};
 
 /// Where an operand's bits are.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Place {
+pub(crate) enum Place {
     Vgpr(u16),
     Sgpr(u16),
     Bits(u64),
@@ -18,7 +18,7 @@ pub enum Place {
 
 /// A source operand of a vector instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Source {
+pub(crate) struct Source {
     pub place: Place,
     pub negate: bool,
     pub magnitude: bool,
@@ -27,12 +27,12 @@ pub struct Source {
 }
 
 impl Source {
-    pub fn new(place: Place) -> Self {
+    pub(crate) fn new(place: Place) -> Self {
         Self { place, negate: false, magnitude: false, high: false }
     }
 
     /// Parses an operand that shall hold a `T`.
-    pub fn parse<T: Lane>(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse<T: Lane>(text: &str) -> Result<Self, String> {
         let bad = || format!("operand {text}");
         let mut source = Self::new(Place::Bits(0));
         let mut rest = text;
@@ -68,7 +68,7 @@ impl Source {
 
     /// The values of one group of lanes.
     #[inline(always)]
-    pub fn group<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
+    pub(crate) fn group<T: Lane>(&self, wave: &Wave, group: usize) -> [T; GROUP] {
         // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
         #[cfg(target_arch = "x86_64")]
         unsafe {
@@ -124,7 +124,7 @@ impl Source {
     }
 
     /// The value of a scalar instruction's operand.
-    pub fn scalar<T: Lane>(&self, wave: &Wave) -> T {
+    pub(crate) fn scalar<T: Lane>(&self, wave: &Wave) -> T {
         let value = T::from_bits(self.scalar_bits::<T>(wave));
         let value = if self.magnitude { value.magnitude() } else { value };
         if self.negate { value.negate() } else { value }
@@ -132,7 +132,7 @@ impl Source {
 }
 
 /// `v3.h` is the upper half of v3.
-pub fn split_half(text: &str) -> (&str, Option<bool>) {
+pub(crate) fn split_half(text: &str) -> (&str, Option<bool>) {
     if let Some(rest) = text.strip_suffix(".l") {
         (rest, Some(false))
     } else if let Some(rest) = text.strip_suffix(".h") {
@@ -143,8 +143,8 @@ pub fn split_half(text: &str) -> (&str, Option<bool>) {
 }
 
 /// Upper halves of the flat addresses of LDS and scratch.
-pub const SHARED_APERTURE: u64 = 0x6a80_0000_0000;
-pub const PRIVATE_APERTURE: u64 = 0x6a90_0000_0000;
+pub(crate) const SHARED_APERTURE: u64 = 0x6a80_0000_0000;
+pub(crate) const PRIVATE_APERTURE: u64 = 0x6a90_0000_0000;
 
 fn place<T: Lane>(text: &str) -> Option<Place> {
     match Register::parse(text) {
@@ -171,7 +171,7 @@ fn fits<T: Lane>(count: u16) -> bool {
 }
 
 /// The bits of a constant as an operand of type `T`.
-pub fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
+pub(crate) fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
     use crate::lane::Kind::{Float, Signed};
     Some(match (constant, T::BITS, T::KIND) {
         (Constant::Integer(value), ..) => value as u64,
@@ -188,7 +188,7 @@ pub fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
 
 /// The destination of a vector instruction.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dest {
+pub(crate) struct Dest {
     pub register: u16,
     /// What a 16-bit result does to its register.
     pub half: HalfWrite,
@@ -198,7 +198,7 @@ pub struct Dest {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HalfWrite {
+pub(crate) enum HalfWrite {
     Low,
     High,
     /// The low half, with zeros above.
@@ -206,13 +206,13 @@ pub enum HalfWrite {
 }
 
 impl Dest {
-    pub fn new(register: u16) -> Self {
+    pub(crate) fn new(register: u16) -> Self {
         Self { register, half: HalfWrite::Low, clamp: false, scale: None }
     }
 
     /// Writes the active lanes of one group.
     #[inline(always)]
-    pub fn put<T: Lane>(&self, wave: &mut Wave, group: usize, values: [T; GROUP]) {
+    pub(crate) fn put<T: Lane>(&self, wave: &mut Wave, group: usize, values: [T; GROUP]) {
         // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
         #[cfg(target_arch = "x86_64")]
         unsafe {

@@ -6,14 +6,14 @@ use crate::wave::{sgpr, vgpr};
 
 /// One instruction's text in its parts. Modifiers that a decoder did not ask for are an error: see [`Text::unused`].
 #[derive(Clone, Debug)]
-pub struct Text {
+pub(crate) struct Text {
     pub mnemonic: String,
     pub operands: Vec<String>,
     modifiers: Vec<(String, String, Cell<bool>)>,
 }
 
 impl Text {
-    pub fn parse(text: &str) -> Self {
+    pub(crate) fn parse(text: &str) -> Self {
         let (mnemonic, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let mut operands = split_outside_brackets(rest, ',');
         let mut modifiers = Vec::new();
@@ -29,29 +29,29 @@ impl Text {
     }
 
     /// The value of a modifier, empty when it has none.
-    pub fn modifier(&self, name: &str) -> Option<&str> {
+    pub(crate) fn modifier(&self, name: &str) -> Option<&str> {
         let (_, value, used) = self.modifiers.iter().find(|(n, ..)| n == name)?;
         used.set(true);
         Some(value)
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.modifier(name).is_some()
     }
 
     /// A list such as `op_sel:[0,1]`.
-    pub fn bits(&self, name: &str) -> Option<Vec<bool>> {
+    pub(crate) fn bits(&self, name: &str) -> Option<Vec<bool>> {
         let list = self.modifier(name)?.strip_prefix('[')?.strip_suffix(']')?;
         Some(list.split(',').map(|bit| bit.trim() == "1").collect())
     }
 
     /// A modifier that nothing has asked for yet.
-    pub fn unused(&self) -> Option<&str> {
+    pub(crate) fn unused(&self) -> Option<&str> {
         self.modifiers.iter().find(|(.., used)| !used.get()).map(|(name, ..)| name.as_str())
     }
 
     /// Replaces a register in the operands' text, keeping `-`, `|x|`.
-    pub fn replace_register(&mut self, operand: usize, register: u16) {
+    pub(crate) fn replace_register(&mut self, operand: usize, register: u16) {
         let Some(text) = self.operands.get_mut(operand) else { return };
         let inner = text.trim_start_matches(['-', '|']).trim_end_matches('|');
         *text = text.replacen(inner, &format!("v{register}"), 1);
@@ -81,13 +81,13 @@ fn split_outside_brackets(text: &str, separator: char) -> Vec<String> {
 
 /// A register, or the first of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Register {
+pub(crate) enum Register {
     Vgpr { first: u16, count: u16 },
     Sgpr { first: u16, count: u16 },
 }
 
 impl Register {
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let named = |first, count| Some(Self::Sgpr { first, count });
         match text {
             "vcc" => return named(sgpr::VCC, 2),
@@ -130,7 +130,7 @@ impl Register {
 
 /// A constant in the text; its bits depend on the type of the operand.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Constant {
+pub(crate) enum Constant {
     /// `5`, `-16`: an inline integer.
     Integer(i64),
     /// `0x1234`: bits from the instruction stream.
@@ -140,7 +140,7 @@ pub enum Constant {
 }
 
 impl Constant {
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         // How a literal is printed that could have been an inline constant.
         let text = text.strip_prefix("lit(").and_then(|text| text.strip_suffix(')')).unwrap_or(text);
         if let Some(hex) = text.strip_prefix("0x") {
@@ -157,7 +157,7 @@ impl Constant {
 }
 
 /// An integer in decimal or hexadecimal, as offsets and immediates are printed.
-pub fn integer(text: &str) -> Option<i64> {
+pub(crate) fn integer(text: &str) -> Option<i64> {
     let (negative, digits) = text.strip_prefix('-').map_or((false, text), |digits| (true, digits));
     let value = match digits.strip_prefix("0x") {
         Some(hex) => i64::from_str_radix(hex, 16).ok()?,

@@ -3,7 +3,7 @@
 use crate::LoadError;
 
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(crate) struct Target {
     /// `gfx90a`, `gfx11-generic`, ...
     pub name: String,
     /// 9, 10, 11 or 12.
@@ -13,7 +13,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub fn new(name: &str, lanes: u32) -> Result<Self, LoadError> {
+    pub(crate) fn new(name: &str, lanes: u32) -> Result<Self, LoadError> {
         let unknown = || LoadError::Target(name.to_owned());
         let generation = match name.strip_prefix("gfx").ok_or_else(unknown)? {
             rest if rest.starts_with("10") => 10,
@@ -30,7 +30,7 @@ impl Target {
     }
 
     /// Work-item ids arrive in v0, ten bits each, not in v0, v1, v2.
-    pub fn packs_work_item_ids(&self) -> bool {
+    pub(crate) fn packs_work_item_ids(&self) -> bool {
         self.generation >= 11 || self.has_unified_registers()
     }
 
@@ -40,23 +40,23 @@ impl Target {
     }
 
     /// Scratch is addressed by `scratch_` instructions without any set-up in SGPRs.
-    pub fn has_architected_scratch(&self) -> bool {
+    pub(crate) fn has_architected_scratch(&self) -> bool {
         self.generation >= 11 || self.has_scopes()
     }
 
     /// GFX940 and later of GFX9: accesses have scopes (`sc0`, `sc1`), and there is an L2 cache for each part of the
     /// chip.
-    pub fn has_scopes(&self) -> bool {
+    pub(crate) fn has_scopes(&self) -> bool {
         self.has_unified_registers() && self.name != "gfx90a"
     }
 
     /// The 8-bit floats are FNUZ, not OCP.
-    pub fn has_fnuz(&self) -> bool {
+    pub(crate) fn has_fnuz(&self) -> bool {
         matches!(self.name.as_str(), "gfx940" | "gfx941" | "gfx942")
     }
 
     /// A 16-bit result clears the upper half of its register. Later generations keep it.
-    pub fn clears_upper_half(&self) -> bool {
+    pub(crate) fn clears_upper_half(&self) -> bool {
         self.generation == 9
     }
 }

@@ -3,46 +3,46 @@
 use crate::coherence::WaveCache;
 
 /// Lanes that are handled together: a wave32 is one group, a wave64 two.
-pub const GROUP: usize = 32;
-pub const MAX_LANES: usize = 64;
+pub(crate) const GROUP: usize = 32;
+pub(crate) const MAX_LANES: usize = 64;
 
 /// Content of a register that was never written, so that reading one shows. As a float, a NaN.
-pub const POISON: u32 = 0x7fc0_dead;
+pub(crate) const POISON: u32 = 0x7fc0_dead;
 
 /// One vector register.
-pub type Vgpr = [[u32; GROUP]; MAX_LANES / GROUP];
+pub(crate) type Vgpr = [[u32; GROUP]; MAX_LANES / GROUP];
 
 /// Places in the scalar register file. Those above 105 have other encodings in the hardware, which change between
 /// generations; the disassembly names them.
-pub mod sgpr {
-    pub const VCC: u16 = 106;
-    pub const TTMP: u16 = 108;
-    pub const M0: u16 = 124;
+pub(crate) mod sgpr {
+    pub(crate) const VCC: u16 = 106;
+    pub(crate) const TTMP: u16 = 108;
+    pub(crate) const M0: u16 = 124;
     /// Nothing is ever stored here.
-    pub const NULL: u16 = 125;
-    pub const EXEC: u16 = 126;
-    pub const FLAT_SCRATCH: u16 = 128;
-    pub const XNACK_MASK: u16 = 130;
-    pub const COUNT: usize = 132;
+    pub(crate) const NULL: u16 = 125;
+    pub(crate) const EXEC: u16 = 126;
+    pub(crate) const FLAT_SCRATCH: u16 = 128;
+    pub(crate) const XNACK_MASK: u16 = 130;
+    pub(crate) const COUNT: usize = 132;
 }
 
 /// Places in the vector register file.
-pub mod vgpr {
+pub(crate) mod vgpr {
     /// The accumulation registers of GFX9 (`a0`) follow the 256 ordinary ones.
-    pub const ACC: u16 = 256;
+    pub(crate) const ACC: u16 = 256;
     /// Registers that no instruction can name: results on their way between the parts of one instruction.
-    pub const TEMP: u16 = 512;
-    pub const COUNT: usize = 520;
+    pub(crate) const TEMP: u16 = 512;
+    pub(crate) const COUNT: usize = 520;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     Running,
     AtBarrier,
     Ended,
 }
 
-pub struct Wave {
+pub(crate) struct Wave {
     pub sgprs: [u32; sgpr::COUNT],
     pub vgprs: Vec<Vgpr>,
     /// Number of lanes: 32 or 64.
@@ -64,7 +64,7 @@ pub struct Wave {
 }
 
 impl Wave {
-    pub fn new(lanes: usize) -> Self {
+    pub(crate) fn new(lanes: usize) -> Self {
         Self {
             sgprs: [POISON; sgpr::COUNT],
             vgprs: vec![[[POISON; GROUP]; MAX_LANES / GROUP]; vgpr::COUNT],
@@ -82,7 +82,7 @@ impl Wave {
     }
 
     /// Makes the wave as it is at the start of a kernel that uses `vgprs` and `agprs` registers.
-    pub fn reset(&mut self, vgprs: usize, agprs: usize) {
+    pub(crate) fn reset(&mut self, vgprs: usize, agprs: usize) {
         self.sgprs = [POISON; sgpr::COUNT];
         self.sgprs[usize::from(sgpr::NULL)] = 0;
         let acc = usize::from(vgpr::ACC);
@@ -96,24 +96,24 @@ impl Wave {
         self.cache = WaveCache::default();
     }
 
-    pub fn groups(&self) -> usize {
+    pub(crate) fn groups(&self) -> usize {
         self.lanes / GROUP
     }
 
     /// A mask with a bit for every lane the wave has.
-    pub fn all_lanes(&self) -> u64 {
+    pub(crate) fn all_lanes(&self) -> u64 {
         u64::MAX >> (64 - self.lanes)
     }
 
-    pub fn sgpr(&self, register: u16) -> u32 {
+    pub(crate) fn sgpr(&self, register: u16) -> u32 {
         self.sgprs[usize::from(register)]
     }
 
-    pub fn sgpr64(&self, register: u16) -> u64 {
+    pub(crate) fn sgpr64(&self, register: u16) -> u64 {
         u64::from(self.sgpr(register)) | u64::from(self.sgpr(register + 1)) << 32
     }
 
-    pub fn set_sgpr(&mut self, register: u16, value: u32) {
+    pub(crate) fn set_sgpr(&mut self, register: u16, value: u32) {
         if register == sgpr::NULL {
             return;
         }
@@ -123,7 +123,7 @@ impl Wave {
         }
     }
 
-    pub fn set_sgpr64(&mut self, register: u16, value: u64) {
+    pub(crate) fn set_sgpr64(&mut self, register: u16, value: u64) {
         if register == sgpr::NULL {
             return;
         }
@@ -135,11 +135,11 @@ impl Wave {
     }
 
     /// The lane mask in a register, or in a pair of them when the wave has 64 lanes.
-    pub fn mask(&self, register: u16) -> u64 {
+    pub(crate) fn mask(&self, register: u16) -> u64 {
         if self.lanes == 64 { self.sgpr64(register) } else { u64::from(self.sgpr(register)) }
     }
 
-    pub fn set_mask(&mut self, register: u16, mask: u64) {
+    pub(crate) fn set_mask(&mut self, register: u16, mask: u64) {
         if self.lanes == 64 { self.set_sgpr64(register, mask) } else { self.set_sgpr(register, mask as u32) }
     }
 
@@ -148,7 +148,7 @@ impl Wave {
     }
 
     /// Executes what follows under `mask`, without changing the registers EXEC.
-    pub fn use_mask(&mut self, mask: u64) {
+    pub(crate) fn use_mask(&mut self, mask: u64) {
         self.exec = mask;
         for (group, masks) in self.lane_masks.iter_mut().enumerate() {
             let bits = (mask >> (GROUP * group)) as u32;
@@ -158,22 +158,22 @@ impl Wave {
         }
     }
 
-    pub fn vgpr(&self, register: u16) -> &Vgpr {
+    pub(crate) fn vgpr(&self, register: u16) -> &Vgpr {
         &self.vgprs[usize::from(register)]
     }
 
-    pub fn lane(&self, register: u16, lane: usize) -> u32 {
+    pub(crate) fn lane(&self, register: u16, lane: usize) -> u32 {
         self.vgpr(register)[lane / GROUP][lane % GROUP]
     }
 
     /// Writes one lane, whether it is active or not.
-    pub fn set_lane(&mut self, register: u16, lane: usize, value: u32) {
+    pub(crate) fn set_lane(&mut self, register: u16, lane: usize, value: u32) {
         self.vgprs[usize::from(register)][lane / GROUP][lane % GROUP] = value;
     }
 
     /// Writes the active lanes of a register.
     #[inline]
-    pub fn set_group(&mut self, register: u16, group: usize, values: &[u32; GROUP]) {
+    pub(crate) fn set_group(&mut self, register: u16, group: usize, values: &[u32; GROUP]) {
         let old = &mut self.vgprs[usize::from(register)][group];
         let masks = &self.lane_masks[group];
         for lane in 0..GROUP {
@@ -182,22 +182,22 @@ impl Wave {
     }
 
     /// The scratch memory of one lane.
-    pub fn scratch_of(&self, lane: usize) -> &[u8] {
+    pub(crate) fn scratch_of(&self, lane: usize) -> &[u8] {
         &self.scratch[lane * self.scratch_size..][..self.scratch_size]
     }
 
-    pub fn scratch_of_mut(&mut self, lane: usize) -> &mut [u8] {
+    pub(crate) fn scratch_of_mut(&mut self, lane: usize) -> &mut [u8] {
         &mut self.scratch[lane * self.scratch_size..][..self.scratch_size]
     }
 
     /// The active lanes, from the lowest.
-    pub fn active(&self) -> Lanes {
+    pub(crate) fn active(&self) -> Lanes {
         Lanes(self.exec)
     }
 }
 
 /// The lanes of a mask, from the lowest.
-pub struct Lanes(pub u64);
+pub(crate) struct Lanes(pub u64);
 
 impl Iterator for Lanes {
     type Item = usize;

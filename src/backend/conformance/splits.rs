@@ -19,7 +19,7 @@ const ATTENTION: [Case; 2] =
 const LOGITS: [usize; 2] = [33_000, 151_936];
 
 /// Runs each case `repetitions` times: right the first time, and then the same.
-pub fn check<L: Loader>(
+pub(crate) fn check<L: Loader>(
     loader: impl Fn(usize) -> Result<L>,
     accuracy: Accuracy,
     repetitions: usize,

@@ -3,31 +3,31 @@
 use super::DeviceBuffer;
 
 /// What is handed out begins at multiples of this.
-pub const ALIGN: u64 = 256;
+pub(super) const ALIGN: u64 = 256;
 
 /// Bytes that `bytes` take where something follows them.
-pub fn aligned(bytes: u64) -> u64 {
+pub(super) fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
 /// The memory, and how much of it is taken. Without memory it has room for nothing.
 #[derive(Default)]
-pub struct Arena {
+pub(super) struct Arena {
     memory: Option<DeviceBuffer>,
     used: u64,
 }
 
 impl Arena {
-    pub fn new(memory: DeviceBuffer) -> Self {
+    pub(super) fn new(memory: DeviceBuffer) -> Self {
         Self { memory: Some(memory), used: 0 }
     }
 
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.memory.as_ref().map_or(0, DeviceBuffer::bytes)
     }
 
     /// Room for `bytes`, or `None` where so many are not left.
-    pub fn take(&mut self, bytes: u64) -> Option<DeviceBuffer> {
+    pub(super) fn take(&mut self, bytes: u64) -> Option<DeviceBuffer> {
         let at = aligned(self.used);
         let taken = self.memory.as_ref()?.part(at, bytes).ok()?;
         self.used = at + bytes;

@@ -18,7 +18,7 @@ pub enum Format {
 /// What a feed-forward makes of a gate; `Activation` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum ActivationCode {
+pub(super) enum ActivationCode {
     Silu = 0,
     Gelu = 1,
     ClampedSwiglu = 2,
@@ -37,7 +37,7 @@ impl From<Activation> for ActivationCode {
 /// What a norm divides a row by; `NormKind` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum NormCode {
+pub(super) enum NormCode {
     Rms = 0,
     Layer = 1,
 }
@@ -54,7 +54,7 @@ impl From<NormKind> for NormCode {
 /// How logits become weights of experts; `Gating` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub enum GatingCode {
+pub(super) enum GatingCode {
     Softmax = 0,
     Sigmoid = 1,
 }
@@ -71,10 +71,10 @@ impl From<Gating> for GatingCode {
 /// Declares the numbers that kernels and launches have in common, and for the test their names in `args.h`.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
-        $($(#[$doc])* pub const $name: u32 = $value;)*
+        $($(#[$doc])* pub(super) const $name: u32 = $value;)*
 
         #[cfg(test)]
-        pub fn constants() -> Vec<(&'static str, u32)> {
+        pub(super) fn constants() -> Vec<(&'static str, u32)> {
             vec![$((stringify!($name), $name)),*]
         }
     };
@@ -124,14 +124,14 @@ constants! {
 }
 
 /// `LinearFlags`: add to the output instead of writing it.
-pub const LINEAR_ADD: u32 = 1;
+pub(super) const LINEAR_ADD: u32 = 1;
 
 /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE.
-pub const ROTATION_NEOX: u32 = 1;
-pub const ROTATION_NORMS_LAST: u32 = 2;
+pub(super) const ROTATION_NEOX: u32 = 1;
+pub(super) const ROTATION_NORMS_LAST: u32 = 2;
 
 /// A slot that stores nothing: padding of a recorded step.
-pub const NO_SLOT: u32 = u32::MAX;
+pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// Their numbers.
 macro_rules! numbers {
@@ -165,7 +165,7 @@ macro_rules! kernel_args {
         $(
             #[derive(Debug, Clone, Copy)]
             #[repr(C)]
-            pub struct $name {
+            pub(super) struct $name {
                 $(pub $field: $ty,)*
             }
             // SAFETY: repr(C), plain numbers, as in `args.h`.

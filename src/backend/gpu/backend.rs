@@ -4,7 +4,7 @@ mod rehearse;
 mod self_test;
 mod steps;
 
-pub use self::self_test::Sample;
+pub(super) use self::self_test::Sample;
 use self::self_test::TestMemory;
 use super::buffer::Segment;
 use super::compute::Compute;

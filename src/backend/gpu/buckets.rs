@@ -4,7 +4,7 @@ const BUCKETS: [usize; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 
 
 /// The recorded size that serves `rows`; `most` is the largest step, which is a size of its own. `None`: too many rows
 /// for a recording to matter.
-pub fn bucket(rows: usize, most: usize) -> Option<usize> {
+pub(super) fn bucket(rows: usize, most: usize) -> Option<usize> {
     if rows > most {
         return None;
     }
@@ -12,7 +12,7 @@ pub fn bucket(rows: usize, most: usize) -> Option<usize> {
 }
 
 /// All sizes of steps that have up to `most` rows.
-pub fn buckets(most: usize) -> impl Iterator<Item = usize> {
+pub(super) fn buckets(most: usize) -> impl Iterator<Item = usize> {
     let below = BUCKETS.into_iter().filter(move |&size| size < most);
     below.chain(bucket(most, most).filter(|_| most > 0))
 }

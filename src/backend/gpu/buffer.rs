@@ -11,8 +11,8 @@ use crate::backend::{
 use crate::{Error, Result};
 
 /// Weights are stored in tiles of 16 rows x 256 columns.
-pub const TILE_ROWS: usize = 16;
-pub const TILE_COLS: usize = 256;
+pub(super) const TILE_ROWS: usize = 16;
+pub(super) const TILE_COLS: usize = 256;
 
 /// `matmul` reads whole groups of this many activation rows; what the last ones hold is of no account.
 const ROW_GROUP: usize = 64;
@@ -158,7 +158,7 @@ pub(super) struct Outputs<'b> {
 
 impl Segment {
     /// All of them.
-    pub fn outputs(&self) -> Outputs<'_> {
+    pub(super) fn outputs(&self) -> Outputs<'_> {
         Outputs {
             ty: self.ty,
             first_row: self.first_row,
@@ -169,7 +169,7 @@ impl Segment {
     }
 
     /// Those from `first` on, a multiple of 16.
-    pub fn outputs_from(&self, first: usize, cols: usize) -> Result<Outputs<'_>> {
+    pub(super) fn outputs_from(&self, first: usize, cols: usize) -> Result<Outputs<'_>> {
         let all = self.outputs();
         Ok(Outputs {
             first_row: self.first_row + first,
@@ -216,12 +216,12 @@ pub(super) struct ExpertMatrix {
 }
 
 impl ExpertMatrix {
-    pub fn expert_bytes(&self) -> u64 {
+    pub(super) fn expert_bytes(&self) -> u64 {
         self.ty.matrix_bytes(self.rows, self.cols)
     }
 
     /// As kernels take it.
-    pub fn bias(&self) -> DevicePtr {
+    pub(super) fn bias(&self) -> DevicePtr {
         self.bias.as_ref().map(DeviceBuffer::slice).into()
     }
 }

@@ -20,7 +20,7 @@ const SHOWN_BYTES: usize = 4000;
 const POLL: Duration = Duration::from_millis(2);
 
 /// Runs `work` in a child process and gives its result. What the child prints is part of the error if it dies.
-pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
+pub(super) fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) -> Result<Vec<u8>, String> {
     let mut result = anonymous_file()?;
     let mut printed = anonymous_file()?;
     // SAFETY: see above for what the child may do. It leaves through `_exit`, so that nothing of the parent (buffers,
@@ -44,7 +44,7 @@ pub fn run(timeout: Duration, work: impl FnOnce() -> Result<Vec<u8>, String>) ->
 
 /// Why a program gave no result.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Failure {
+pub(super) enum Failure {
     /// It crashed, or did not end in time: what it did is to blame.
     Died(String),
     /// It could not be started, was killed by somebody else, or said why it could not do its work.
@@ -53,7 +53,7 @@ pub enum Failure {
 
 /// Starts a program that is given `job` on its standard input and answers on its standard output by `answer`, and gives
 /// its result. The job names the `marker` that the answer begins with, since others may print there too.
-pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration) -> Result<Vec<u8>, Failure> {
+pub(super) fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration) -> Result<Vec<u8>, Failure> {
     let not_run = |problem: String| Failure::NotRun(problem);
     let [program, arguments @ ..] = command else { return Err(not_run("no program was named".to_owned())) };
     let mut input = anonymous_file().map_err(not_run)?;
@@ -81,7 +81,7 @@ pub fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Duration)
 
 /// In a program that `spawn` started: does the work with what others print out of the way, writes its result, and ends
 /// the process.
-pub fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
+pub(super) fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
     // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. What is printed from here on
     // goes where messages go.
     let mut result = unsafe {

@@ -5,19 +5,19 @@ use super::plans::VENDOR_WEIGHTS_BYTES;
 use crate::backend::LinearPart;
 
 /// Bytes of a matrix dequantised: whole tiles of 16-bit numbers.
-pub fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
+pub(super) fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
     2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
 /// Outputs of a matrix whose weights are dequantised at once where they are not kept.
-pub fn piece_rows(cols: usize) -> usize {
+pub(super) fn piece_rows(cols: usize) -> usize {
     let row_bytes = 2 * cols.next_multiple_of(TILE_COLS);
     (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS
 }
 
 /// Bytes that a stack of matrices takes where its dequantised copy is kept; `None` for a stack that is not worth it:
 /// prompts rarely want the logits of many rows, and the largest matrices serve only those.
-pub fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
+pub(super) fn kept_bytes(parts: &[LinearPart<'_>]) -> Option<u64> {
     let bytes = parts.iter().map(|part| dequantized_bytes(part.weight.rows, part.weight.cols));
     bytes.clone().all(|bytes| bytes <= VENDOR_WEIGHTS_BYTES).then(|| bytes.sum())
 }

@@ -6,7 +6,7 @@ use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::quant::GgmlType;
 
 /// One sentence per matter, in a line.
-pub fn describe(
+pub(super) fn describe(
     properties: &DeviceProperties,
     tuning: &Tuning,
     kernels: &Kernels,
@@ -33,7 +33,7 @@ pub fn describe(
 }
 
 /// How decode steps are launched.
-pub fn decode_steps(recorded: &Usable) -> String {
+pub(super) fn decode_steps(recorded: &Usable) -> String {
     match recorded {
         Ok(()) => "decode steps: recorded and repeated".to_owned(),
         Err(reason) => format!("decode steps: op by op, slower ({reason})"),

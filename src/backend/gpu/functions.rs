@@ -17,7 +17,7 @@ fn serves(row: &Row, experts: bool) -> bool {
 }
 
 /// The units that a model with tensors of `types`, and with or without experts, needs.
-pub fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
+pub(super) fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
     let rows = TABLE.iter().filter(|row| serves(row, experts));
     let mut units: Vec<Unit> = rows
         .flat_map(|row| row.variants().into_iter().filter(|variant| variant.is_of_types(types)).map(|v| row.id(v).unit))

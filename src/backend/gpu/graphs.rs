@@ -15,11 +15,11 @@ use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
 /// Whether steps are recorded, or why not.
-pub type Usable = std::result::Result<(), String>;
+pub(super) type Usable = std::result::Result<(), String>;
 
 /// What the settings and the driver's version say of it. With HIP 7.2 kernels of a repeated graph were seen to read
 /// integers of an earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
-pub fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
+pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
     let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
     match options.graphs {
         Some(false) => Err("ROCMFORGE_GRAPHS=0".to_owned()),
@@ -35,7 +35,7 @@ pub fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
 ///
 /// # Errors
 /// `Error::EngineDead`.
-pub fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Result<Usable> {
+pub(super) fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Result<Usable> {
     match wanted(options, stream.device().properties()) {
         Ok(()) if options.self_test => replay::check(kernels, stream),
         known => Ok(known),
@@ -44,7 +44,7 @@ pub fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -> Resul
 
 /// How a step's ops come to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plan {
+pub(super) enum Plan {
     /// As they come.
     Run,
     /// They are recorded, over this many rows of tokens and of logits.
@@ -53,7 +53,7 @@ pub enum Plan {
     Replay,
 }
 
-pub struct Graphs {
+pub(super) struct Graphs {
     usable: Usable,
     /// The largest batch of single rows; 0 where no steps are recorded.
     most: usize,
@@ -89,38 +89,38 @@ enum State {
 }
 
 impl Graphs {
-    pub fn new(usable: Usable, most: usize) -> Self {
+    pub(super) fn new(usable: Usable, most: usize) -> Self {
         let most = if usable.is_ok() { most } else { 0 };
         let (recorded, places) = (Vec::new(), HashMap::new());
         Self { usable, most, recorded, places, next: None, state: State::Idle, left_out: 0 }
     }
 
-    pub fn usable(&self) -> &Usable {
+    pub(super) fn usable(&self) -> &Usable {
         &self.usable
     }
 
     /// So many steps find no room.
-    pub fn leave_out(&mut self, steps: usize) {
+    pub(super) fn leave_out(&mut self, steps: usize) {
         self.left_out = steps;
     }
 
     /// Steps that found no room.
-    pub fn left_out(&self) -> usize {
+    pub(super) fn left_out(&self) -> usize {
         self.left_out
     }
 
     /// No step is repeated from here on.
-    pub fn give_up(&mut self, reason: String) {
+    pub(super) fn give_up(&mut self, reason: String) {
         *self = Self::new(Err(reason), 0);
     }
 
     /// Rows that a batch of `rows` single ones is padded to.
-    pub fn padded(&self, rows: usize) -> usize {
+    pub(super) fn padded(&self, rows: usize) -> usize {
         bucket(rows, self.most).unwrap_or(rows)
     }
 
     /// Lets the next step be recorded: it is a batch of these rows, with the first of these splits.
-    pub fn record(&mut self, wanted: Wanted) {
+    pub(super) fn record(&mut self, wanted: Wanted) {
         self.next = Some(wanted);
     }
 
@@ -129,7 +129,7 @@ impl Graphs {
     ///
     /// # Errors
     /// Those of the recorded ops for such a batch.
-    pub fn begin(
+    pub(super) fn begin(
         &mut self,
         batch: &Batch,
         inputs: &mut StepInputs,
@@ -151,7 +151,7 @@ impl Graphs {
     }
 
     /// The step's ops are complete: runs its recording, or keeps the one that was made.
-    pub fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
+    pub(super) fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => Ok(()),
             State::Recording(wanted) => {
@@ -176,7 +176,7 @@ impl Graphs {
     }
 
     /// Ends a recording that an error cut short, so that the stream runs again.
-    pub fn abandon(&mut self, stream: &Stream) {
+    pub(super) fn abandon(&mut self, stream: &Stream) {
         if let State::Recording(_) = std::mem::replace(&mut self.state, State::Idle) {
             // The recording is of no use, and that it cannot be ended properly neither.
             let _ = stream.end_capture();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::child;
-pub use super::child::Failure;
+pub(super) use super::child::Failure;
 
 /// Kinds of jobs.
 pub(super) const TRY_PRODUCTS: &str = "try products";

@@ -10,7 +10,7 @@ use crate::quant::GgmlType;
 use crate::{Error, Result};
 
 /// Head sizes that attention is compiled for; a smaller head uses the next one.
-pub const HEAD_SIZES: [u32; 3] = [64, 128, 256];
+pub(super) const HEAD_SIZES: [u32; 3] = [64, 128, 256];
 
 /// Rows that a block of `matmul` computes.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
@@ -20,7 +20,7 @@ pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
 pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 
 /// Threads of a block of the kernels that measure a device.
-pub const PROBE_THREADS: u32 = 256;
+pub(super) const PROBE_THREADS: u32 = 256;
 
 /// The element types that caches may have.
 const CACHE_TYPES: [KvCacheDtype; 2] = [KvCacheDtype::F16, KvCacheDtype::F32];
@@ -38,7 +38,7 @@ fn matmul_threads(rows: u32) -> u32 {
 ///
 /// # Errors
 /// `Error::Device` beyond the largest.
-pub fn head_size(head_dim: usize) -> Result<u32> {
+pub(super) fn head_size(head_dim: usize) -> Result<u32> {
     HEAD_SIZES.into_iter().find(|&size| head_dim <= size as usize).ok_or_else(|| Error::Device {
         device: "gpu".to_owned(),
         problem: format!("attention heads have {head_dim} elements, the kernels take at most 256; use device=\"cpu\""),
@@ -84,7 +84,7 @@ pub enum Needed {
 
 /// Threads of a block.
 #[derive(Debug, Clone, Copy)]
-pub enum Threads {
+pub(super) enum Threads {
     One(u32),
     /// Of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
     ByRows(&'static [u32], fn(u32) -> u32),
@@ -112,7 +112,7 @@ pub struct Variant {
 }
 
 /// That of a kernel that is compiled once.
-pub const ONCE: Variant = Variant { subject: Subject::Nothing, rows: None };
+pub(super) const ONCE: Variant = Variant { subject: Subject::Nothing, rows: None };
 
 impl From<Subject> for Variant {
     fn from(subject: Subject) -> Self {
@@ -282,7 +282,7 @@ macro_rules! declare_kernels {
         $($name:ident $(as $symbol:ident)?: $args:ident, $per:ident, $threads:expr $(, $op:literal)?;)*
     })*) => {
         /// Every kernel that there is.
-        pub static TABLE: &[Row] = &[$($(
+        pub(super) static TABLE: &[Row] = &[$($(
             Row {
                 constant: stringify!($name),
                 symbol: first(&[$(stringify!($symbol))?]),
@@ -302,7 +302,7 @@ macro_rules! declare_kernels {
             $($($name,)*)*
         }
 
-        $($(pub const $name: Kernel<$args> = Kernel::at(Place::$name as usize);)*)*
+        $($(pub(super) const $name: Kernel<$args> = Kernel::at(Place::$name as usize);)*)*
     };
 }
 
@@ -315,6 +315,6 @@ with_kernels!(declare_kernels);
 
 /// Every kernel of every unit.
 #[cfg(test)]
-pub fn all() -> impl Iterator<Item = KernelId> {
+pub(super) fn all() -> impl Iterator<Item = KernelId> {
     TABLE.iter().flat_map(|row| row.variants().into_iter().map(|variant| row.id(variant)))
 }

@@ -27,7 +27,7 @@ pub struct Library {
 }
 
 /// A product that the library refused.
-pub struct Refused {
+pub(super) struct Refused {
     /// Of the segment's outputs, the first one that it did not compute.
     pub first: usize,
     pub why: blas::Refusal,

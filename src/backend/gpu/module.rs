@@ -27,14 +27,14 @@ impl ArgBytes {
     /// Bytes of the largest.
     const MOST: usize = 256;
 
-    pub fn new<A: KernelArgs>(args: &A) -> Self {
+    pub(super) fn new<A: KernelArgs>(args: &A) -> Self {
         const { assert!(size_of::<A>() <= Self::MOST && align_of::<A>() <= align_of::<Self>()) };
         let mut bytes = [0; Self::MOST];
         args.store(&mut bytes);
         Self(bytes)
     }
 
-    pub fn as_ptr(&self) -> *const c_void {
+    pub(super) fn as_ptr(&self) -> *const c_void {
         self.0.as_ptr().cast()
     }
 }

@@ -7,11 +7,11 @@ use super::tuning::{LibraryRows, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
-pub const PARTIAL_BYTES: u64 = 32 << 20;
+pub(super) const PARTIAL_BYTES: u64 = 32 << 20;
 /// Counters of blocks that share an output.
-pub const NUM_COUNTERS: usize = 1 << 16;
+pub(super) const NUM_COUNTERS: usize = 1 << 16;
 /// Device memory for weights on their way to the vendor's library: larger matrices go in pieces.
-pub const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
+pub(super) const VENDOR_WEIGHTS_BYTES: u64 = 256 << 20;
 
 /// How a product on the matrix units is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +54,12 @@ fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {
 }
 
 /// How a product of runs of `n` rows of an expert, `rows` in all, is launched.
-pub fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
+pub(super) fn expert_matmul(n: u32, rows: u32, out_rows: u32) -> MatmulPlan {
     plan(n, rows, out_rows, 1)
 }
 
 /// Bytes of partial sums: a block keeps its whole tile of outputs, of at least 16 rows.
-pub fn partial_bytes(plan: MatmulPlan) -> u64 {
+pub(super) fn partial_bytes(plan: MatmulPlan) -> u64 {
     let [x, y, splits] = plan.grid.map(u64::from);
     4 * x * y * splits * u64::from(16 * tiles_per_block(plan.n) * plan.n.max(16))
 }

@@ -5,7 +5,7 @@ use super::args::Format;
 use crate::Result;
 
 /// Where a product's rows come from and go to.
-pub struct Product<'b> {
+pub(super) struct Product<'b> {
     pub x: DeviceSlice<'b>,
     /// Of the whole stack.
     pub out: DeviceSlice<'b>,
@@ -14,7 +14,7 @@ pub struct Product<'b> {
 
 /// What a product is, wherever its rows lie.
 #[derive(Clone, Copy)]
-pub struct ProductShape<'b> {
+pub(super) struct ProductShape<'b> {
     /// RMSNorm of the rows on the way, `gemv` only; `None` for the rows as they are.
     pub norm: Option<DeviceSlice<'b>>,
     pub eps: f32,
@@ -27,7 +27,7 @@ pub struct ProductShape<'b> {
 
 impl<'b> Product<'b> {
     /// Where the outputs from `row` of the stack on go.
-    pub fn out_from(&self, row: usize) -> Result<DeviceSlice<'b>> {
+    pub(super) fn out_from(&self, row: usize) -> Result<DeviceSlice<'b>> {
         self.out.after(self.shape.out_format.element_bytes() * row as u64)
     }
 }

@@ -10,36 +10,36 @@ use super::tuning::Tuning;
 use crate::batch::{Batch, GroupTables};
 
 /// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
-pub const GRAPH_BYTES: u64 = 1 << 20;
+pub(super) const GRAPH_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 32 << 20;
 /// Contexts up to the longest are split into 1, 2, 4 .. 32.
 const MOST_SPLITS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
 /// A step to record: for a batch of so many rows, and for so many splits of the longest context.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub(super) struct Wanted {
     pub rows: usize,
     /// Its launches are the same for each of these.
     pub context_splits: Vec<u32>,
 }
 
 /// Heads of attention: of queries, of keys, and elements of each.
-pub type AttentionShape = [u32; 3];
+pub(super) type AttentionShape = [u32; 3];
 
 /// What is left for graphs, of steps of up to `most_rows` rows, beside everything else.
-pub fn room(most_rows: usize) -> u64 {
+pub(super) fn room(most_rows: usize) -> u64 {
     PIECE_BYTES + buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
 }
 
 /// How far it has come.
-pub enum Rehearsal {
+pub(super) enum Rehearsal {
     /// A step of one row runs as it is: it brings what only the first one does, and shows attention's shapes.
     First,
     Recording(Recording),
     Done,
 }
 
-pub struct Recording {
+pub(super) struct Recording {
     pub waiting: VecDeque<Wanted>,
     pub begun: Instant,
     pub count: usize,
@@ -56,7 +56,7 @@ pub struct Recording {
 }
 
 /// The steps to record, the smallest first: they serve most often, should memory be short.
-pub fn wanted(
+pub(super) fn wanted(
     most_rows: usize,
     longest: u32,
     shapes: &[AttentionShape],
@@ -81,7 +81,7 @@ pub fn wanted(
 
 /// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block of
 /// each KV group.
-pub fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
+pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
     let &Contexts { longest, split_tokens, block_size, groups } = contexts;
     let context = splits.saturating_mul(split_tokens).min(longest).max(1);
     let rows = rows as u32;
@@ -104,7 +104,7 @@ pub fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
 }
 
 /// What the contexts of a step can be.
-pub struct Contexts {
+pub(super) struct Contexts {
     /// Tokens of the longest one.
     pub longest: u32,
     /// Tokens of a split.

@@ -23,7 +23,7 @@ const STEP_BYTES: usize = 4 * STEP_WORDS;
 ///
 /// # Errors
 /// `Error::EngineDead`.
-pub fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::Result<(), String>> {
+pub(super) fn check(kernels: &Kernels, stream: &Stream) -> Result<std::result::Result<(), String>> {
     let checked = Chain::record(kernels, stream).and_then(|mut chain| chain.check(stream));
     match checked {
         Ok(found) => Ok(found),

@@ -16,7 +16,7 @@ const OPT: &str = "/opt";
 const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
 
 /// A library to be found.
-pub struct Search {
+pub(super) struct Search {
     /// By the names that its releases have, the one to prefer first.
     names: Vec<String>,
     /// Folders that are preferred to what the system's loader finds by name.
@@ -30,7 +30,7 @@ pub struct Search {
 impl Search {
     /// A library of a platform. `beside`: a library that it is best taken from the folder of, being of the same
     /// release.
-    pub fn new(options: &GpuOptions, platform: Platform, names: Vec<String>, beside: Option<&Path>) -> Self {
+    pub(super) fn new(options: &GpuOptions, platform: Platform, names: Vec<String>, beside: Option<&Path>) -> Self {
         let folder = beside.and_then(Path::parent).filter(|folder| folder.is_absolute()).map(Path::to_path_buf);
         let mut search = Self { names, before: Vec::new(), after: Vec::new(), named: None };
         match platform {
@@ -49,13 +49,13 @@ impl Search {
     }
 
     /// The driver's library itself: the file that the options name, if they name one.
-    pub fn driver(options: &GpuOptions, platform: Platform, names: &[&str]) -> Self {
+    pub(super) fn driver(options: &GpuOptions, platform: Platform, names: &[&str]) -> Self {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         Self { named: options.library.clone(), ..Self::new(options, platform, names, None) }
     }
 
     /// This very file, and nothing else.
-    pub fn file(file: &Path) -> Self {
+    pub(super) fn file(file: &Path) -> Self {
         Self { names: Vec::new(), before: Vec::new(), after: Vec::new(), named: Some(file.to_path_buf()) }
     }
 
@@ -79,7 +79,7 @@ impl Search {
     ///
     /// # Errors
     /// Every file that was tried with what was wrong with it, and the folders that were looked into.
-    pub fn find<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Result<T, String> {
+    pub(super) fn find<T>(&self, mut accept: impl FnMut(Library, &Path) -> Result<T, String>) -> Result<T, String> {
         let candidates = self.candidates();
         let mut problems: Vec<String> = Vec::new();
         for which in [Opened::Already, Opened::Anew] {

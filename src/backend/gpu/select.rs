@@ -17,7 +17,7 @@ use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// What the selection kernels are told and find, and what of it came to the host last.
-pub struct Results {
+pub(super) struct Results {
     device: DeviceBuffer,
     /// On their way to the kernel.
     temperatures: HostBuffer,
@@ -51,7 +51,7 @@ struct RowWanted {
 }
 
 impl Results {
-    pub fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
+    pub(super) fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
         let max_rows = limits.logits_rows;
         Ok(Self {
             device: DeviceBuffer::new(device, result_bytes(max_rows))?,
@@ -113,7 +113,7 @@ fn result_bytes(rows: usize) -> u64 {
 }
 
 /// Bytes on the device for steps of this size.
-pub fn device_bytes(limits: &StepLimits) -> u64 {
+pub(super) fn device_bytes(limits: &StepLimits) -> u64 {
     result_bytes(limits.logits_rows) + alter::bytes(limits) as u64
 }
 
@@ -123,7 +123,13 @@ fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
 
 impl Results {
     /// Queues the kernels of a selection; `collect` waits for it.
-    pub fn select(&mut self, compute: &Compute, logits: &Buffer, cols: usize, wishes: &[Wish<'_>]) -> Result<()> {
+    pub(super) fn select(
+        &mut self,
+        compute: &Compute,
+        logits: &Buffer,
+        cols: usize,
+        wishes: &[Wish<'_>],
+    ) -> Result<()> {
         let num_rows = wishes.len();
         if num_rows > self.max_rows {
             return Err(Error::internal(format!("{num_rows} rows of logits, at most {}", self.max_rows)));
@@ -210,7 +216,7 @@ impl Results {
     }
 
     /// Waits for what the kernels left, then brings the rows that are wanted whole.
-    pub fn collect<'a>(
+    pub(super) fn collect<'a>(
         &'a mut self,
         stream: &'a Stream,
         transfers: &'a mut Transfers,

@@ -9,21 +9,21 @@ use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 
 /// How a tensor lies on the device: in the tiles of its own type, else dequantised to f16.
-pub fn device_type(ty: GgmlType) -> KernelType {
+pub(super) fn device_type(ty: GgmlType) -> KernelType {
     KernelType::of(ty).unwrap_or(KernelType::F16)
 }
 
 /// Bytes of all numbers of a tensor as f32, with the gap behind them.
-pub fn values_bytes(tensor: &TensorView<'_>) -> u64 {
+pub(super) fn values_bytes(tensor: &TensorView<'_>) -> u64 {
     aligned(4 * (tensor.rows * tensor.cols) as u64)
 }
 
 /// Bytes of a tensor on the device.
-pub fn part_bytes(weight: &TensorView<'_>) -> u64 {
+pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
     aligned(device_type(weight.ggml_type).matrix_bytes(weight.rows, weight.cols))
 }
 
-pub struct Layout {
+pub(super) struct Layout {
     /// Where the tiles of each matrix begin, in bytes from the start.
     pub starts: Vec<u64>,
     pub segments: Vec<Run>,
@@ -32,7 +32,7 @@ pub struct Layout {
 
 /// Whole tiles of one type that follow each other, which are one matrix to the kernels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub(super) struct Run {
     pub ty: KernelType,
     pub first_row: usize,
     pub rows: usize,
@@ -41,7 +41,7 @@ pub struct Run {
 }
 
 impl Layout {
-    pub fn of(parts: &[LinearPart<'_>]) -> Self {
+    pub(super) fn of(parts: &[LinearPart<'_>]) -> Self {
         let (mut starts, mut segments): (Vec<u64>, Vec<Run>) = (Vec::new(), Vec::new());
         let (mut start, mut first_row) = (0, 0);
         for LinearPart { weight, .. } in parts {

@@ -15,7 +15,7 @@ use crate::batch::Batch;
 use crate::{Error, Result};
 
 /// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks.
-pub const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
+pub(super) const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
 
 /// How long the arrays of a step are.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +141,7 @@ impl Words<'_> {
 }
 
 /// Tells `copy_step` how many words there are, which it copies in pairs; gives their place.
-pub fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
+pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
     let (header, places) = host.as_chunks_mut().0.split_at_mut(COPY_HEADER / 4);
     for line in header.chunks_exact_mut(LINE) {
         line[0] = (words.div_ceil(2) as u32).to_ne_bytes();
@@ -154,7 +154,7 @@ pub fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
 /// # Safety
 /// `from` is a `MappedBuffer`: a header (`COPY_HEADER`), then the words. It does not change before the stream has
 /// passed the copy; `out` has room for all of them, and `least` is not above their number.
-pub unsafe fn launch_copy(
+pub(super) unsafe fn launch_copy(
     stream: &Stream,
     copy_step: &Function,
     from: DeviceSlice<'_>,
@@ -422,6 +422,6 @@ impl StepInputs {
 }
 
 /// Bytes of the largest step, for budgeting.
-pub fn device_bytes(limits: &StepLimits, tuning: &Tuning) -> u64 {
+pub(super) fn device_bytes(limits: &StepLimits, tuning: &Tuning) -> u64 {
     4 * Layout::new(Sizes::largest(limits, tuning)).end as u64
 }

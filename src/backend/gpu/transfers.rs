@@ -7,7 +7,7 @@ use crate::Result;
 /// Bytes that come to the host at once.
 const STAGING_BYTES: usize = 4 << 20;
 
-pub struct Transfers {
+pub(super) struct Transfers {
     staging: HostBuffer,
     /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to
     /// its end.
@@ -15,24 +15,24 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    pub fn new(device: &Device) -> Result<Self> {
+    pub(super) fn new(device: &Device) -> Result<Self> {
         Ok(Self { staging: HostBuffer::new(device, STAGING_BYTES)?, unsettled: false })
     }
 
     /// Work that uses page-locked memory is about to be queued.
-    pub fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.unsettled = true;
     }
 
     /// Nothing that was queued uses page-locked memory, but for what an event marks.
-    pub fn settled(&mut self) {
+    pub(super) fn settled(&mut self) {
         self.unsettled = false;
     }
 
     /// Waits for what a step that failed has left behind. That a wait failed says nothing of the work before it, and
     /// what was queued before a failed launch runs all the same: both may still read or write page-locked memory, which
     /// the next step is about to use. Until a wait succeeds, every step fails here; none uses the memory.
-    pub fn settle(&mut self, stream: &Stream) -> Result<()> {
+    pub(super) fn settle(&mut self, stream: &Stream) -> Result<()> {
         if self.unsettled {
             stream.synchronize()?;
             self.unsettled = false;
@@ -41,7 +41,7 @@ impl Transfers {
     }
 
     /// Brings device memory to the host, piece by piece, and shows each piece to `take`.
-    pub fn read(&mut self, stream: &Stream, from: DeviceSlice<'_>, mut take: impl FnMut(&[u8])) -> Result<()> {
+    pub(super) fn read(&mut self, stream: &Stream, from: DeviceSlice<'_>, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut rest = from;
         while rest.bytes() > 0 {
             let piece = rest.bytes().min(STAGING_BYTES as u64);

@@ -15,7 +15,7 @@ const MIN_SLOT_BYTES: usize = 64 << 10;
 const COPY_PART: usize = 4 << 20;
 
 /// The copy stream and its slots. Gone, with its memory, once all is uploaded.
-pub struct Uploader {
+pub(super) struct Uploader {
     stream: Stream,
     slots: [Slot; 2],
     next: usize,
@@ -33,7 +33,7 @@ struct Slot {
 
 impl Uploader {
     /// For tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row`.
-    pub fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
+    pub(super) fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
         let slot_bytes = largest.clamp(MIN_SLOT_BYTES, SLOT_BYTES).max(largest_tile_row);
         let slot = || -> Result<Slot> {
             Ok(Slot {
@@ -46,14 +46,14 @@ impl Uploader {
     }
 
     /// Whether `bytes` more would go through a slot in one piece, or in runs of 16 rows.
-    pub fn fits(&self, largest_tile_row: usize) -> bool {
+    pub(super) fn fits(&self, largest_tile_row: usize) -> bool {
         largest_tile_row <= self.slot_bytes
     }
 
     /// Queues the upload of rows of `row_bytes` each, repacked into tiles at `out`; `taken` is told of rows that are on
     /// their way, and may stop the rest by an error.
     #[allow(clippy::too_many_arguments)]
-    pub fn matrix(
+    pub(super) fn matrix(
         &mut self,
         data: &[u8],
         row_bytes: usize,
@@ -85,7 +85,7 @@ impl Uploader {
     }
 
     /// Queues the upload of bytes as they are.
-    pub fn bytes(&mut self, data: &[u8], out: DeviceSlice<'_>) -> Result<()> {
+    pub(super) fn bytes(&mut self, data: &[u8], out: DeviceSlice<'_>) -> Result<()> {
         for (index, part) in data.chunks(self.slot_bytes).enumerate() {
             let raw = self.send(part)?;
             let out = out.after((index * self.slot_bytes) as u64)?;
@@ -112,7 +112,7 @@ impl Uploader {
     }
 
     /// Waits until everything has arrived.
-    pub fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.stream.synchronize()?;
         self.arrived = true;
         Ok(())

@@ -16,10 +16,10 @@ use crate::selection::{Alteration, AlteredToken, DeviceRows, NO_TOKEN, Penalties
 use crate::{Error, Result};
 
 /// Logits of the token after a sequence, from the whole sequence.
-pub type Rule = Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>;
+pub(super) type Rule = Arc<dyn Fn(&[u32]) -> Vec<f32> + Send + Sync>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub(super) enum Fault {
     Error,
     Panic,
     Dead,
@@ -40,7 +40,7 @@ struct Gate {
 
 /// What a test and its executor share.
 #[derive(Default)]
-pub struct Script {
+pub(super) struct Script {
     /// Computes as a CPU does, not on its own as a GPU does.
     pub synchronous: AtomicBool,
     gate: Mutex<Gate>,
@@ -62,30 +62,30 @@ pub struct Script {
 }
 
 impl Script {
-    pub fn fault(&self, step: u64, fault: Fault) {
+    pub(super) fn fault(&self, step: u64, fault: Fault) {
         self.faults.lock().insert(step, fault);
     }
 
     /// From now on steps wait before they compute.
-    pub fn close_gate(&self) {
+    pub(super) fn close_gate(&self) {
         let mut gate = self.gate.lock();
         gate.closed = true;
         gate.permits = 0;
     }
 
-    pub fn open_gate(&self) {
+    pub(super) fn open_gate(&self) {
         self.gate.lock().closed = false;
         self.moved.notify_all();
     }
 
     /// Lets one step through the closed gate.
-    pub fn let_one_pass(&self) {
+    pub(super) fn let_one_pass(&self) {
         self.gate.lock().permits += 1;
         self.moved.notify_all();
     }
 
     /// Waits until a step stands before the closed gate.
-    pub fn wait_at_gate(&self) {
+    pub(super) fn wait_at_gate(&self) {
         let mut gate = self.gate.lock();
         while gate.arrived == gate.passed + gate.permits {
             self.moved.wait(&mut gate);
@@ -112,7 +112,7 @@ impl Script {
     }
 }
 
-pub struct Fake {
+pub(super) struct Fake {
     pub script: Arc<Script>,
     pub rule: Rule,
     pub vocab_size: usize,
@@ -151,7 +151,7 @@ impl OwnWish {
 }
 
 impl Fake {
-    pub fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
+    pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
         Self { script, rule, vocab_size, block_size, slots: HashMap::new(), launched: None, values: Vec::new() }
     }
 
@@ -362,7 +362,7 @@ impl Drop for Fake {
 }
 
 /// Logits that depend on every token of the sequence and on their order.
-pub fn hashed(vocab_size: usize) -> Rule {
+pub(super) fn hashed(vocab_size: usize) -> Rule {
     Arc::new(move |content| {
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
         for token in content {
@@ -378,7 +378,7 @@ pub fn hashed(vocab_size: usize) -> Rule {
 }
 
 /// After the prompt come these tokens, then the first of them for ever.
-pub fn listed(vocab_size: usize, prompt_len: usize, tokens: Vec<u32>) -> Rule {
+pub(super) fn listed(vocab_size: usize, prompt_len: usize, tokens: Vec<u32>) -> Rule {
     Arc::new(move |content| {
         let next = content.len().checked_sub(prompt_len).map_or(0, |i| tokens.get(i).copied().unwrap_or(tokens[0]));
         (0..vocab_size as u32).map(|i| if i == next { 10.0 } else { 0.0 }).collect()

@@ -17,12 +17,12 @@ use crate::sampler::{Sampler, SequenceSampler};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
-pub const VOCAB: usize = 64;
+pub(super) const VOCAB: usize = 64;
 
 /// No test waits for time to pass; this only turns a hang into a failure.
-pub const HANG: Duration = Duration::from_secs(120);
+pub(super) const HANG: Duration = Duration::from_secs(120);
 
-pub fn config() -> EngineConfig {
+pub(super) fn config() -> EngineConfig {
     EngineConfig {
         num_threads: 1,
         context_length: 64,
@@ -45,22 +45,22 @@ pub fn config() -> EngineConfig {
 }
 
 /// One full-attention group with so many blocks.
-pub fn blocks(num_blocks: usize) -> Vec<GroupConfig> {
+pub(super) fn blocks(num_blocks: usize) -> Vec<GroupConfig> {
     vec![GroupConfig { kind: GroupKind::Full, num_blocks }]
 }
 
-pub struct Rig {
+pub(super) struct Rig {
     pub engine: Engine,
     pub script: Arc<Script>,
     pub rule: Rule,
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(config(), hashed(VOCAB), None)
     }
 
-    pub fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
+    pub(super) fn with(config: EngineConfig, rule: Rule, tokenizer: Option<Arc<Tokenizer>>) -> Self {
         let script = Arc::new(Script::default());
         let vocab_size = rule(&[0]).len();
         let fake = Fake::new(Arc::clone(&script), Arc::clone(&rule), vocab_size, config.block_size);
@@ -68,17 +68,17 @@ impl Rig {
         Self { engine, script, rule }
     }
 
-    pub fn submit(&self, prompt: &[u32], params: SamplingParams) -> Client {
+    pub(super) fn submit(&self, prompt: &[u32], params: SamplingParams) -> Client {
         submit(&self.engine, request(prompt, params)).unwrap()
     }
 
-    pub fn run(&self, prompt: &[u32], params: SamplingParams) -> Finished {
+    pub(super) fn run(&self, prompt: &[u32], params: SamplingParams) -> Finished {
         self.submit(prompt, params).wait()
     }
 }
 
 /// A request without a sink; `submit` gives it one.
-pub struct Draft {
+pub(super) struct Draft {
     pub name: Option<String>,
     pub prompt: Prompt,
     pub params: SamplingParams,
@@ -87,7 +87,7 @@ pub struct Draft {
     pub cache_salt: Option<String>,
 }
 
-pub fn request(prompt: &[u32], params: SamplingParams) -> Draft {
+pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
     Draft {
         name: None,
         prompt: Prompt::TokenIds(prompt.to_vec()),
@@ -99,13 +99,13 @@ pub fn request(prompt: &[u32], params: SamplingParams) -> Draft {
 }
 
 impl Draft {
-    pub fn with_sink(self, sink: SharedSink) -> NewRequest {
+    pub(super) fn with_sink(self, sink: SharedSink) -> NewRequest {
         let Self { name, prompt, params, priority, timeout, cache_salt } = self;
         NewRequest { name, prompt, params, priority, timeout, cache_salt, sink }
     }
 }
 
-pub fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
+pub(super) fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
     let (sink, outputs) = ChannelSink::new();
     let n = draft.params.n;
     let accepted = engine.add_request(draft.with_sink(sink), |_| {})?;
@@ -113,7 +113,7 @@ pub fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
 }
 
 /// The waiting side of a request.
-pub struct Client {
+pub(super) struct Client {
     pub accepted: Accepted,
     pub outputs: Receiver<Vec<SequenceOutput>>,
     n: usize,
@@ -121,7 +121,7 @@ pub struct Client {
 
 /// All that came for one sequence.
 #[derive(Debug, Clone, Default)]
-pub struct Ended {
+pub(super) struct Ended {
     pub tokens: Vec<u32>,
     pub text: String,
     pub logprobs: Vec<TokenLogprobs>,
@@ -133,11 +133,11 @@ pub struct Ended {
 }
 
 /// All that came for one request, by sequence.
-pub type Finished = BTreeMap<usize, Ended>;
+pub(super) type Finished = BTreeMap<usize, Ended>;
 
 impl Client {
     /// Waits for the last output of every sequence. Nothing may come for one after its last.
-    pub fn wait(self) -> Finished {
+    pub(super) fn wait(self) -> Finished {
         let mut all = Finished::new();
         while all.len() < self.n || all.values().any(|one| one.reason.is_none()) {
             for output in self.outputs.recv_timeout(HANG).expect("no last output") {
@@ -159,18 +159,18 @@ impl Client {
     }
 
     /// Waits for the next tokens of sequence 0.
-    pub fn next_tokens(&self) -> Vec<u32> {
+    pub(super) fn next_tokens(&self) -> Vec<u32> {
         self.outputs.recv_timeout(HANG).expect("no output").into_iter().flat_map(|output| output.token_ids).collect()
     }
 }
 
 /// Nothing of any request is left: no sequence, no owned block, no device memory more than at the start.
-pub fn assert_nothing_left(engine: &Engine) {
+pub(super) fn assert_nothing_left(engine: &Engine) {
     assert_nothing_left_of(engine, 7);
 }
 
 /// The same of an executor that has made `allocations` on its device.
-pub fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
+pub(super) fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     match engine.check_integrity() {
         Ok(()) | Err(Error::EngineDead { .. }) => {}
         Err(error) => panic!("{error}"),
@@ -183,12 +183,12 @@ pub fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     assert!(engine.block_map().iter().all(|block| block.owners == 0));
 }
 
-pub fn greedy(max_tokens: usize) -> SamplingParams {
+pub(super) fn greedy(max_tokens: usize) -> SamplingParams {
     SamplingParams { temperature: 0.0, max_tokens, ..Default::default() }
 }
 
 /// What a request gives by itself, without an engine: the rule and the sampler, token by token.
-pub fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, seed: u64) -> Vec<u32> {
+pub(super) fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, seed: u64) -> Vec<u32> {
     let params = Arc::new(params.clone());
     let masked = params.stop_token_ids.clone().into();
     let mut sequence = SequenceSampler::new(Arc::clone(&params), seed, index, prompt, masked);
@@ -207,7 +207,7 @@ pub fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, s
 
 /// A SentencePiece vocabulary: 0 unknown, 1 BOS, 2 EOS, 3 to 28 the letters, 29 a space, 30 to 285 all bytes, then
 /// these words.
-pub fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
+pub(super) fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(String::from).into();
     let mut types = vec![2u32, 3, 3];
     tokens.extend(('a'..='z').map(String::from));
@@ -231,17 +231,17 @@ pub fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_metadata(&Metadata::new(Path::new("test.gguf"), entries).unwrap()).unwrap())
 }
 
-pub const EOS: u32 = 2;
+pub(super) const EOS: u32 = 2;
 
 /// Id of a letter or a byte in `tokenizer`.
-pub fn letter(c: char) -> u32 {
+pub(super) fn letter(c: char) -> u32 {
     3 + (c as u32 - 'a' as u32)
 }
 
-pub fn byte(b: u8) -> u32 {
+pub(super) fn byte(b: u8) -> u32 {
     30 + u32::from(b)
 }
 
-pub fn word(i: u32) -> u32 {
+pub(super) fn word(i: u32) -> u32 {
     286 + i
 }

@@ -8,9 +8,9 @@ use crate::gguf::tests::writer::{Tensor, Writer};
 use crate::quant::GgmlType;
 use crate::testdata::{self, TempFile};
 
-pub const VOCAB: u64 = 64;
+pub(super) const VOCAB: u64 = 64;
 /// Bytes of a block of 16 tokens, K and V in f16.
-pub const BLOCK_BYTES: u64 = 2 * 16 * HEAD_DIM * 2;
+pub(super) const BLOCK_BYTES: u64 = 2 * 16 * HEAD_DIM * 2;
 
 const HIDDEN: u64 = 64;
 const HEAD_DIM: u64 = 32;
@@ -26,7 +26,7 @@ fn matrix(name: &str, rows: u64, cols: u64, scale: f32, random: &mut ChaCha8Rng)
 }
 
 /// A file of a `llama` with two query heads and one head of K and V, without a tokenizer.
-pub fn model() -> TempFile {
+pub(super) fn model() -> TempFile {
     let mut random = ChaCha8Rng::seed_from_u64(17);
     let keys = [
         ("block_count", 1),

@@ -2,7 +2,7 @@
 
 use crate::config::SamplingParams;
 
-pub struct Reference<'a> {
+pub(super) struct Reference<'a> {
     pub params: &'a SamplingParams,
     pub prompt: &'a [u32],
     pub output: &'a [u32],
@@ -11,7 +11,7 @@ pub struct Reference<'a> {
 
 impl Reference<'_> {
     /// Probability of every token.
-    pub fn distribution(&self, row: &[f32]) -> Vec<f64> {
+    pub(super) fn distribution(&self, row: &[f32]) -> Vec<f64> {
         let p = self.params;
         let mut x: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
         for &(token, bias) in &p.logit_bias {
@@ -65,7 +65,7 @@ impl Reference<'_> {
 
 /// Which token the inverse transform gives for `u`, most likely token first, and how far `u` is from where that
 /// changes.
-pub fn inverse(distribution: &[f64], u: f64) -> (u32, f64) {
+pub(super) fn inverse(distribution: &[f64], u: f64) -> (u32, f64) {
     let mut order: Vec<usize> = (0..distribution.len()).filter(|&token| distribution[token] > 0.0).collect();
     order.sort_by(|&a, &b| distribution[b].total_cmp(&distribution[a]).then(a.cmp(&b)));
     let mut before = 0.0;

@@ -168,7 +168,7 @@ fn value(wave: &Wave, register: u16, lane: usize, bytes: usize) -> u64 {
 }
 
 /// `global_atomic_`, `flat_atomic_`: `[returned,] address, data[, base]`, the expected value after the new one.
-pub fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
+pub(super) fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
     let operation = Operation::parse(name).ok_or("unknown atomic")?;
     // sc1 and scope say who sees it; sc0, glc and th that the old value comes back.
     let returns = d.text.has("glc") || d.text.has("sc0") || d.text.modifier("th") == Some("TH_ATOMIC_RETURN");
@@ -194,7 +194,7 @@ pub fn flat(d: &Decoder<'_>, segment: Segment, name: &str) -> Decoded<Step> {
 }
 
 /// `ds_add_rtn_u32 v1, v2, v3`; of a comparison GFX11 names the new value first, earlier ones the expected one.
-pub fn lds(d: &Decoder<'_>, name: &str) -> Decoded<Step> {
+pub(super) fn lds(d: &Decoder<'_>, name: &str) -> Decoded<Step> {
     let returns = name.contains("_rtn");
     let operation = Operation::parse(&name.replace("_rtn", "")).ok_or("unknown instruction")?;
     let vector = usize::from(returns);

@@ -10,7 +10,7 @@ use crate::operand::{PRIVATE_APERTURE, Source};
 use crate::syntax::integer;
 use crate::wave::{Lanes, Wave};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("buffer_").ok_or("unknown instruction")?;
     let form = Form::global(d, name)?;
     let data = form.registers(d, 0)?;

@@ -7,7 +7,7 @@ use crate::wave::Wave;
 use crate::{Memory, context::Context};
 
 /// Whether a load or store goes past the caches of its workgroup to what all of them share.
-pub fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
+pub(super) fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
     match d.target.generation {
         9 if d.target.has_scopes() => d.text.has("sc1"),
         // The caches before L2 keep no store, and there is one L2.
@@ -19,7 +19,7 @@ pub fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
 }
 
 /// Instructions that move data between a workgroup and what all share; `None` for every other one.
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let (name, text) = (d.text.mnemonic.as_str(), d.line.text.as_str());
     // Those without operands have their scope in the place of one.
     let agent = match d.target.generation {

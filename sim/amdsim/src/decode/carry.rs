@@ -3,7 +3,7 @@
 use super::{Decoded, Decoder, Step, step};
 use crate::wave::{GROUP, sgpr};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let (operation, carries_in) = match d.name.as_str() {
         "add_co_u32" => (Operation::Add, false),
         "sub_co_u32" => (Operation::Subtract, false),

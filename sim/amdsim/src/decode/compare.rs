@@ -8,7 +8,7 @@ use crate::operand::Source;
 use crate::syntax::Register;
 use crate::wave::{GROUP, Wave, sgpr};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     if d.name == "cndmask_b32" {
         return select(d).map(Some);
     }
@@ -128,7 +128,7 @@ fn compare<T: Lane>(
 }
 
 /// One bit a lane.
-pub fn pack(bits: &[u32; GROUP]) -> u64 {
+pub(super) fn pack(bits: &[u32; GROUP]) -> u64 {
     bits.iter().enumerate().fold(0, |mask, (lane, bit)| mask | u64::from(*bit) << lane)
 }
 

@@ -4,7 +4,7 @@ use super::{Decoded, Decoder, Step};
 use crate::float::{Fp8, bf16_to_f32, f32_to_bf16, f32_to_f16_toward_zero};
 use crate::lane::Half;
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     // Rust's conversions from floats are the hardware's: towards zero, saturating, NaN to 0.
     let step = match d.name.as_str() {
         "cvt_f32_u32" => d.unary(|a: u32| a as f32),

@@ -4,7 +4,7 @@ use super::{Decoded, Decoder, Step, step};
 use crate::operand::Source;
 use crate::wave::{GROUP, MAX_LANES, Wave};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let step = match d.name.as_str() {
         "mbcnt_lo_u32_b32" => count_below(d, 0),
         "mbcnt_hi_u32_b32" => count_below(d, 32),
@@ -40,7 +40,7 @@ fn count_below(d: &Decoder<'_>, base: usize) -> Decoded<Step> {
 }
 
 /// A register's content in all lanes.
-pub fn all_lanes(source: &Source, wave: &Wave) -> [u32; MAX_LANES] {
+pub(super) fn all_lanes(source: &Source, wave: &Wave) -> [u32; MAX_LANES] {
     let mut values = [0; MAX_LANES];
     for group in 0..wave.groups() {
         values[GROUP * group..][..GROUP].copy_from_slice(&source.group::<u32>(wave, group));
@@ -49,7 +49,7 @@ pub fn all_lanes(source: &Source, wave: &Wave) -> [u32; MAX_LANES] {
 }
 
 /// Writes a result to the active lanes.
-pub fn put_lanes(dest: u16, wave: &mut Wave, values: &[u32; MAX_LANES]) {
+pub(super) fn put_lanes(dest: u16, wave: &mut Wave, values: &[u32; MAX_LANES]) {
     for group in 0..wave.groups() {
         let mut part = [0; GROUP];
         part.copy_from_slice(&values[GROUP * group..][..GROUP]);

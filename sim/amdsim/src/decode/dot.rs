@@ -3,7 +3,7 @@
 use super::{Decoded, Decoder, Step};
 use crate::float::{bf16_to_f32, f16_to_f32};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let Some(name) = d.name.strip_prefix("dot") else { return Ok(None) };
     // `dot4c`, `dot2acc`: the destination is the accumulator.
     let digits = name.trim_start_matches(|letter: char| letter.is_ascii_digit());
@@ -30,7 +30,7 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
 }
 
 /// On the `iu` forms `neg_lo` says which operand is signed.
-pub fn signs(d: &Decoder<'_>) -> [bool; 2] {
+pub(super) fn signs(d: &Decoder<'_>) -> [bool; 2] {
     let signed = d.text.bits("neg_lo").unwrap_or_default();
     [0, 1].map(|index| signed.get(index).copied().unwrap_or(false))
 }

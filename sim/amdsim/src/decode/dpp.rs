@@ -10,9 +10,9 @@ use crate::wave::{GROUP, MAX_LANES, vgpr};
 const TEMP: u16 = vgpr::TEMP;
 
 /// Turns an instruction into itself with what must happen before and after it.
-pub type Shell = Box<dyn FnOnce(Step) -> Step>;
+pub(super) type Shell = Box<dyn FnOnce(Step) -> Step>;
 
-pub struct Dpp {
+pub(super) struct Dpp {
     source: u16,
     /// The lane that each lane reads.
     lanes: [usize; MAX_LANES],
@@ -46,7 +46,7 @@ const CONTROLS: [&str; 16] = [
 
 impl Dpp {
     /// Takes the DPP part out of an instruction that has one.
-    pub fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
+    pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         let Some((control, value)) = CONTROLS.iter().find_map(|c| Some((*c, d.text.modifier(c)?.to_owned()))) else {
             return Ok(None);
         };
@@ -86,7 +86,7 @@ impl Dpp {
         Ok(Some(dpp))
     }
 
-    pub fn shell(self) -> Shell {
+    pub(super) fn shell(self) -> Shell {
         Box::new(move |inner| {
             Box::new(move |wave, context| {
                 let exec = wave.exec;

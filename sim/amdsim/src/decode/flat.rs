@@ -6,7 +6,7 @@ use crate::operand::Source;
 use crate::syntax::{Register, integer};
 use crate::wave::Wave;
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let (segment, name) = match d.text.mnemonic.split_once('_') {
         Some(("global", name)) => (Segment::Global, name),
         Some(("flat", name)) => (Segment::Flat, name),
@@ -34,7 +34,7 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
 }
 
 /// Where the lanes' addresses come from.
-pub struct Address {
+pub(super) struct Address {
     base: Base,
     offset: i64,
 }
@@ -51,7 +51,7 @@ enum Base {
 impl Address {
     /// `v[1:2], off`, `v1, s[2:3]`; for scratch `v1, s2` with `off` for what is absent. Flat addresses have one
     /// operand.
-    pub fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
+    pub(super) fn decode(d: &Decoder<'_>, segment: Segment, vector: usize, scalar: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
         let scalar_text = d.text.operands.get(scalar).map_or("off", String::as_str);
         let scalar_text = Some(scalar_text).filter(|text| !matches!(*text, "off" | "null"));
@@ -73,7 +73,7 @@ impl Address {
         Ok(Self { base, offset })
     }
 
-    pub fn lanes(&self, wave: &Wave) -> Addresses {
+    pub(super) fn lanes(&self, wave: &Wave) -> Addresses {
         let mut addresses = [0; crate::wave::MAX_LANES];
         for group in 0..wave.groups() {
             let part = &mut addresses[crate::wave::GROUP * group..][..crate::wave::GROUP];

@@ -6,7 +6,7 @@
 use super::{Decoded, Decoder, Step, step};
 use crate::operand::Source;
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let step = match d.name.as_str() {
         "add_f32" => d.binary(|a: f32, b: f32| a + b),
         "sub_f32" => d.binary(|a: f32, b: f32| a - b),

@@ -6,7 +6,7 @@ use crate::float::f64_to_f16;
 use crate::lane::{Half, Lane};
 use crate::operand::{HalfWrite, Source};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let step = match d.name.as_str() {
         "mov_b16" => d.unary(|a: u16| a),
         "not_b16" => d.unary(|a: u16| !a),
@@ -70,7 +70,7 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
 }
 
 /// One rounding: 53 bits hold the product, and every sum near a point where a half's rounding changes.
-pub fn fma(a: Half, b: Half, c: Half) -> Half {
+pub(super) fn fma(a: Half, b: Half, c: Half) -> Half {
     Half(f64_to_f16(a.f64() * b.f64() + c.f64()))
 }
 

@@ -3,7 +3,7 @@
 use super::{Decoded, Decoder, Step, step};
 use crate::wave::Wave;
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let step = match d.name.as_str() {
         "mov_b32" | "accvgpr_read_b32" | "accvgpr_write_b32" | "accvgpr_mov_b32" | "accvgpr_read" | "accvgpr_write" => {
             d.unary(|a: u32| a)

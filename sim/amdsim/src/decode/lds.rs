@@ -7,7 +7,7 @@ use crate::operand::Source;
 use crate::syntax::integer;
 use crate::wave::{MAX_LANES, Wave};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("ds_").ok_or("unknown instruction")?;
     match name {
         "nop" => return Ok(step(|_| {})),
@@ -33,18 +33,18 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
 }
 
 /// A byte address in each lane, and a constant.
-pub struct Address {
+pub(super) struct Address {
     lane: Source,
     offset: u64,
 }
 
 impl Address {
-    pub fn decode(d: &Decoder<'_>, index: usize) -> Decoded<Self> {
+    pub(super) fn decode(d: &Decoder<'_>, index: usize) -> Decoded<Self> {
         let offset = d.text.modifier("offset").map_or(Some(0), integer).ok_or("offset")?;
         Ok(Self { lane: Source::parse::<u32>(d.operand(index)?)?, offset: offset as u64 })
     }
 
-    pub fn lanes(&self, wave: &Wave) -> Addresses {
+    pub(super) fn lanes(&self, wave: &Wave) -> Addresses {
         let lanes = all_lanes(&self.lane, wave);
         lane_addresses(wave, |lane| u64::from(lanes[lane]) + self.offset)
     }

@@ -22,7 +22,7 @@ macro_rules! lanes {
         }
 
         #[inline(always)]
-        pub fn $name<$($type: Lane,)* R: Lane>($($value: &[$type; GROUP],)* f: impl Fn($($type),*) -> R) -> [R; GROUP] {
+        pub(crate) fn $name<$($type: Lane,)* R: Lane>($($value: &[$type; GROUP],)* f: impl Fn($($type),*) -> R) -> [R; GROUP] {
             // SAFETY: a code object is loaded only where these instructions exist, and only loaded ones are executed.
             #[cfg(target_arch = "x86_64")]
             unsafe { $inner($($value,)* f) }
@@ -36,11 +36,11 @@ lanes!(map1, map1_inner, <A>, (a));
 lanes!(map2, map2_inner, <A, B>, (a, b));
 lanes!(map3, map3_inner, <A, B, C>, (a, b, c));
 
-pub trait Function: Send + Sync + 'static {}
+pub(crate) trait Function: Send + Sync + 'static {}
 impl<T: Send + Sync + 'static> Function for T {}
 
 impl Decoder<'_> {
-    pub fn unary<A: Lane, R: Lane>(&self, f: impl Fn(A) -> R + Copy + Function) -> Decoded<Step> {
+    pub(crate) fn unary<A: Lane, R: Lane>(&self, f: impl Fn(A) -> R + Copy + Function) -> Decoded<Step> {
         self.expect_sources(1)?;
         let (dest, a) = (self.dest::<R>(0)?, self.source::<A>(1)?);
         Ok(step(move |wave| {
@@ -51,7 +51,7 @@ impl Decoder<'_> {
         }))
     }
 
-    pub fn binary<A: Lane, B: Lane, R: Lane>(&self, f: impl Fn(A, B) -> R + Copy + Function) -> Decoded<Step> {
+    pub(crate) fn binary<A: Lane, B: Lane, R: Lane>(&self, f: impl Fn(A, B) -> R + Copy + Function) -> Decoded<Step> {
         self.expect_sources(2)?;
         let (dest, a, b) = (self.dest::<R>(0)?, self.source::<A>(1)?, self.source::<B>(2)?);
         Ok(step(move |wave| {
@@ -62,7 +62,7 @@ impl Decoder<'_> {
         }))
     }
 
-    pub fn ternary<A: Lane, B: Lane, C: Lane, R: Lane>(
+    pub(crate) fn ternary<A: Lane, B: Lane, C: Lane, R: Lane>(
         &self,
         f: impl Fn(A, B, C) -> R + Copy + Function,
     ) -> Decoded<Step> {
@@ -71,13 +71,16 @@ impl Decoder<'_> {
     }
 
     /// Two sources, and the destination as the third: `fmac`.
-    pub fn accumulate<A: Lane, B: Lane, R: Lane>(&self, f: impl Fn(A, B, R) -> R + Copy + Function) -> Decoded<Step> {
+    pub(crate) fn accumulate<A: Lane, B: Lane, R: Lane>(
+        &self,
+        f: impl Fn(A, B, R) -> R + Copy + Function,
+    ) -> Decoded<Step> {
         self.expect_sources(2)?;
         let accumulator = Source::parse::<R>(self.operand(0)?)?;
         Ok(ternary(self.dest::<R>(0)?, (self.source::<A>(1)?, self.source::<B>(2)?, accumulator), f))
     }
 
-    pub fn expect_sources(&self, count: usize) -> Decoded<()> {
+    pub(crate) fn expect_sources(&self, count: usize) -> Decoded<()> {
         match self.operand_count() {
             found if found == count + 1 => Ok(()),
             found => Err(format!("{found} operands instead of {}", count + 1)),
@@ -85,7 +88,7 @@ impl Decoder<'_> {
     }
 }
 
-pub fn ternary<A: Lane, B: Lane, C: Lane, R: Lane>(
+pub(super) fn ternary<A: Lane, B: Lane, C: Lane, R: Lane>(
     dest: Dest,
     (a, b, c): (Source, Source, Source),
     f: impl Fn(A, B, C) -> R + Copy + Function,

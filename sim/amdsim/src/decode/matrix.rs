@@ -15,7 +15,7 @@ use crate::wave::{GROUP, MAX_LANES, Wave};
 /// Products along K that one instruction sums at most.
 const MAX_DEPTH: usize = 64;
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let Some(shape) = Shape::parse(d)? else { return Ok(None) };
     d.expect_sources(3)?;
     let (a, b) = (Operand::decode(d, 1, &shape, 0)?, Operand::decode(d, 2, &shape, 1)?);

@@ -37,7 +37,7 @@ use crate::wave::Wave;
 
 /// What to do after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
+pub(crate) enum Flow {
     Next,
     /// To the instruction at this address of the code object.
     Jump(u64),
@@ -48,13 +48,13 @@ pub enum Flow {
 }
 
 /// A decoded instruction.
-pub type Step = Box<dyn Fn(&mut Wave, &mut Context<'_>) -> Result<Flow, Box<Fault>> + Send + Sync>;
+pub(crate) type Step = Box<dyn Fn(&mut Wave, &mut Context<'_>) -> Result<Flow, Box<Fault>> + Send + Sync>;
 
 /// Why an instruction cannot be decoded.
-pub type Decoded<T> = Result<T, String>;
+pub(crate) type Decoded<T> = Result<T, String>;
 
 /// Wraps what changes nothing but the wave.
-pub fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step {
+pub(crate) fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step {
     Box::new(move |wave, _| {
         execute(wave);
         Ok(Flow::Next)
@@ -62,7 +62,7 @@ pub fn step(execute: impl Fn(&mut Wave) + Send + Sync + 'static) -> Step {
 }
 
 /// Decodes one instruction.
-pub fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
+pub(crate) fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
     if line.text.contains("::") {
         return dual::decode(target, line);
     }
@@ -70,7 +70,7 @@ pub fn instruction(target: &Target, line: &Line) -> Decoded<Step> {
 }
 
 /// An instruction on its way.
-pub struct Decoder<'a> {
+pub(crate) struct Decoder<'a> {
     pub target: &'a Target,
     pub line: &'a Line,
     pub text: Text,
@@ -79,7 +79,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    pub fn new(target: &'a Target, line: &'a Line, text: Text) -> Self {
+    pub(crate) fn new(target: &'a Target, line: &'a Line, text: Text) -> Self {
         let mut name = text.mnemonic.as_str();
         for encoding in ["_dpp", "_sdwa", "_e32", "_e64"] {
             name = name.strip_suffix(encoding).unwrap_or(name);
@@ -107,7 +107,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// A vector instruction, with its DPP or SDWA part if it has one.
-    pub fn vector(mut self) -> Decoded<Step> {
+    pub(crate) fn vector(mut self) -> Decoded<Step> {
         let shell = match (dpp::Dpp::take(&mut self)?, sdwa::Sdwa::take(&mut self)?) {
             (Some(dpp), None) => Some(dpp.shell()),
             (None, Some(sdwa)) => Some(sdwa.shell()),
@@ -155,16 +155,16 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    pub fn operand(&self, index: usize) -> Decoded<&str> {
+    pub(crate) fn operand(&self, index: usize) -> Decoded<&str> {
         self.text.operands.get(index).map(String::as_str).ok_or_else(|| format!("operand {index} is missing"))
     }
 
-    pub fn operand_count(&self) -> usize {
+    pub(crate) fn operand_count(&self) -> usize {
         self.text.operands.len()
     }
 
     /// A source operand of type `T`; operand 0 is the destination.
-    pub fn source<T: Lane>(&self, index: usize) -> Decoded<Source> {
+    pub(crate) fn source<T: Lane>(&self, index: usize) -> Decoded<Source> {
         let mut source = Source::parse::<T>(self.operand(index)?)?;
         if T::BITS == 16
             && let Some(select) = self.text.bits("op_sel")
@@ -175,7 +175,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// The VGPR, or the first of several, that an operand names.
-    pub fn vgpr(&self, index: usize) -> Decoded<u16> {
+    pub(crate) fn vgpr(&self, index: usize) -> Decoded<u16> {
         match Register::parse(self.operand(index)?) {
             Some(Register::Vgpr { first, .. }) => Ok(first),
             _ => Err(format!("operand {} is no VGPR", self.operand(index)?)),
@@ -183,7 +183,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// The SGPR, or the first of several, that an operand names.
-    pub fn sgpr(&self, index: usize) -> Decoded<u16> {
+    pub(crate) fn sgpr(&self, index: usize) -> Decoded<u16> {
         match Register::parse(self.operand(index)?) {
             Some(Register::Sgpr { first, .. }) => Ok(first),
             _ => Err(format!("operand {} is no SGPR", self.operand(index)?)),
@@ -191,7 +191,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// The destination of a result of type `T`.
-    pub fn dest<T: Lane>(&self, index: usize) -> Decoded<Dest> {
+    pub(crate) fn dest<T: Lane>(&self, index: usize) -> Decoded<Dest> {
         let (text, half) = split_half(self.operand(index)?);
         let Some(Register::Vgpr { first, .. }) = Register::parse(text) else {
             return Err(format!("destination {text}"));

@@ -6,7 +6,7 @@ use crate::operand::{Dest, Place, Source};
 use crate::syntax::{Constant, Register};
 use crate::wave::{GROUP, Wave};
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let Some(name) = d.name.strip_prefix("pk_") else { return Ok(None) };
     let step = match name {
         "add_f16" => halves(d, |[a, b, _]: [Half; 3]| Half::new(a.f32() + b.f32())),

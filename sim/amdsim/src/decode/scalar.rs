@@ -30,7 +30,7 @@ const NOTHING: [&str; 19] = [
     "sethalt",
 ];
 
-pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
+pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     let name = d.text.mnemonic.strip_prefix("s_").ok_or("unknown instruction")?;
     if let Some(step) = control(d, name)? {
         return Ok(step);
@@ -51,7 +51,7 @@ pub fn decode(d: &Decoder<'_>) -> Decoded<Step> {
 }
 
 /// Whether an instruction does nothing that a sequential execution could show.
-pub fn is_nothing(mnemonic: &str) -> bool {
+pub(super) fn is_nothing(mnemonic: &str) -> bool {
     let Some(name) = mnemonic.strip_prefix("s_") else { return false };
     NOTHING.iter().any(|prefix| name.starts_with(prefix)) && !name.starts_with("sendmsg_rtn")
 }

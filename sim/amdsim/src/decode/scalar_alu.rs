@@ -12,7 +12,7 @@ use crate::wave::{Wave, sgpr};
 type Result32 = (u32, Option<bool>);
 type Result64 = (u64, Option<bool>);
 
-pub fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
+pub(super) fn decode(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
     // GFX12's spellings, and GFX10's.
     let name = name.replace("_co_ci_", "c_").replace("_co_", "_").replace("_nc_", "_");
     let name = name.replace("and_not1", "andn2").replace("or_not1", "orn2").replace("_num_", "_");

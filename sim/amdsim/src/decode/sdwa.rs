@@ -57,14 +57,14 @@ struct Output {
 }
 
 /// The parts of an instruction's operands.
-pub struct Sdwa {
+pub(super) struct Sdwa {
     inputs: [Option<Input>; 2],
     output: Option<Output>,
 }
 
 impl Sdwa {
     /// Takes the SDWA part out of an instruction that has one.
-    pub fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
+    pub(super) fn take(d: &mut Decoder<'_>) -> Decoded<Option<Self>> {
         if !d.text.mnemonic.ends_with("_sdwa") {
             return Ok(None);
         }
@@ -74,7 +74,7 @@ impl Sdwa {
         Ok(Some(Self { inputs, output }))
     }
 
-    pub fn shell(self) -> Shell {
+    pub(super) fn shell(self) -> Shell {
         Box::new(move |inner| {
             Box::new(move |wave, context| {
                 for (input, register) in self.inputs.iter().zip([TEMP, TEMP + 1]) {

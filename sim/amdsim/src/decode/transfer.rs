@@ -9,7 +9,7 @@ use crate::wave::{Lanes, MAX_LANES, Wave};
 
 /// The memory that an instruction names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Segment {
+pub(super) enum Segment {
     Global,
     Lds,
     Scratch,
@@ -34,7 +34,7 @@ impl Segment {
         }
     }
 
-    pub fn load(
+    pub(super) fn load(
         self,
         wave: &Wave,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl Segment {
         }
     }
 
-    pub fn store(
+    pub(super) fn store(
         self,
         wave: &mut Wave,
         context: &mut Context<'_>,
@@ -67,7 +67,7 @@ impl Segment {
     }
 
     /// Changes what is there; `update` gets it.
-    pub fn atomic(
+    pub(super) fn atomic(
         self,
         wave: &mut Wave,
         context: &mut Context<'_>,
@@ -86,17 +86,17 @@ impl Segment {
         copy_to(memory, address, bytes)
     }
 
-    pub fn fault(self, access: Access, address: u64, bytes: usize, lane: usize) -> Box<Fault> {
+    pub(super) fn fault(self, access: Access, address: u64, bytes: usize, lane: usize) -> Box<Fault> {
         let (space, address) = self.resolve(address);
         Box::new(Fault::OutOfBounds { space, access, address, bytes, lane })
     }
 }
 
-pub type Addresses = [u64; MAX_LANES];
+pub(super) type Addresses = [u64; MAX_LANES];
 
 /// Size and placement of what a load or store moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
+pub(super) struct Form {
     pub is_load: bool,
     pub bytes: usize,
     pub signed: bool,
@@ -110,7 +110,7 @@ pub struct Form {
 
 impl Form {
     /// `load_dwordx4`, `store_short_d16_hi`, `load_d16_hi_b16`, `read_u16_d16`, `write_b128`, ...
-    pub fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let mut words = name.split('_');
         let is_load = match words.next()? {
             "load" | "read" => true,
@@ -143,18 +143,18 @@ impl Form {
     }
 
     /// The form of an instruction whose name ends so, with the scope that its text gives it.
-    pub fn global(d: &Decoder<'_>, name: &str) -> Decoded<Self> {
+    pub(super) fn global(d: &Decoder<'_>, name: &str) -> Decoded<Self> {
         let form = Self::parse(name).ok_or("unknown instruction")?;
         Ok(Self { agent: super::cache::reaches_agent(d, form.is_load), ..form })
     }
 
     /// Registers of the data.
-    pub fn words(&self) -> usize {
+    pub(super) fn words(&self) -> usize {
         self.bytes.div_ceil(4)
     }
 
     /// The data registers of an operand.
-    pub fn registers(&self, d: &Decoder<'_>, index: usize) -> Decoded<u16> {
+    pub(super) fn registers(&self, d: &Decoder<'_>, index: usize) -> Decoded<u16> {
         match Register::parse(d.operand(index)?) {
             Some(Register::Vgpr { first, count }) if usize::from(count) == self.words() => Ok(first),
             _ => Err(format!("data operand {}", d.operand(index)?)),
@@ -176,7 +176,7 @@ impl Form {
 type Words<const WORDS: usize> = [[u32; MAX_LANES]; WORDS];
 
 /// Loads into the registers from `first` of the lanes in `active`.
-pub fn load(
+pub(super) fn load(
     segment: Segment,
     form: Form,
     (wave, context): (&mut Wave, &mut Context<'_>),
@@ -285,7 +285,7 @@ fn put<const BYTES: usize, const WORDS: usize>(words: &mut Words<WORDS>, lane: u
 }
 
 /// Stores from the registers from `first` of the lanes in `active`.
-pub fn store(
+pub(super) fn store(
     segment: Segment,
     form: Form,
     state: (&mut Wave, &mut Context<'_>),
@@ -375,7 +375,7 @@ fn piece<const BYTES: usize>(wave: &Wave, form: Form, first: u16, lane: usize) -
 }
 
 /// A sum of a base and, in each lane, an offset.
-pub fn lane_addresses(wave: &Wave, mut address: impl FnMut(usize) -> u64) -> Addresses {
+pub(super) fn lane_addresses(wave: &Wave, mut address: impl FnMut(usize) -> u64) -> Addresses {
     let mut addresses = [0; MAX_LANES];
     for (lane, value) in addresses.iter_mut().enumerate().take(wave.lanes) {
         *value = address(lane);

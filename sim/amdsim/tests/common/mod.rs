@@ -12,13 +12,13 @@ use amdsim::{CodeObject, Coherence, Launch, Memory, Order, ScalarCache, Stats, T
 const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
 
 /// The targets that a test is for.
-pub fn targets(has: impl Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn targets(has: impl Fn(&str) -> bool) -> Vec<String> {
     let chosen = std::env::var("AMDSIM_TARGETS").unwrap_or_else(|_| TARGETS.to_owned());
     chosen.split(',').filter(|target| has(target)).map(str::to_owned).collect()
 }
 
 /// Compiles `tests/kernels/<file>.hip`, once for each target and set of flags.
-pub fn compile(file: &str, target: &str, flags: &[&str]) -> Arc<CodeObject> {
+pub(crate) fn compile(file: &str, target: &str, flags: &[&str]) -> Arc<CodeObject> {
     type Cache = Mutex<HashMap<String, Arc<CodeObject>>>;
     static CACHE: OnceLock<Cache> = OnceLock::new();
     let key = format!("{file} {target} {flags:?}");
@@ -45,7 +45,7 @@ fn clang(file: &str, target: &str, flags: &[&str]) -> Vec<u8> {
 
 /// Allocations far apart from each other: an access outside of one is found.
 #[derive(Default)]
-pub struct Arena {
+pub(crate) struct Arena {
     allocations: BTreeMap<u64, Vec<u8>>,
     next: u64,
 }
@@ -54,28 +54,28 @@ const FIRST_ADDRESS: u64 = 0x7000_0000_0000;
 const GAP: u64 = 1 << 20;
 
 impl Arena {
-    pub fn allocate(&mut self, bytes: Vec<u8>) -> u64 {
+    pub(crate) fn allocate(&mut self, bytes: Vec<u8>) -> u64 {
         let address = FIRST_ADDRESS + self.next;
         self.next += (bytes.len() as u64 + GAP).next_multiple_of(256);
         self.allocations.insert(address, bytes);
         address
     }
 
-    pub fn upload<T: Word>(&mut self, values: &[T]) -> u64 {
+    pub(crate) fn upload<T: Word>(&mut self, values: &[T]) -> u64 {
         self.allocate(values.iter().flat_map(|value| value.to_bytes()).collect())
     }
 
-    pub fn zeros<T: Word>(&mut self, count: usize) -> u64 {
+    pub(crate) fn zeros<T: Word>(&mut self, count: usize) -> u64 {
         self.upload(&vec![T::from_bytes(&[0; 8]); count])
     }
 
     /// Replaces what an allocation holds.
-    pub fn replace<T: Word>(&mut self, address: u64, values: &[T]) {
+    pub(crate) fn replace<T: Word>(&mut self, address: u64, values: &[T]) {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_bytes()).collect();
         self.allocations.get_mut(&address).unwrap().copy_from_slice(&bytes);
     }
 
-    pub fn download<T: Word>(&self, address: u64) -> Vec<T> {
+    pub(crate) fn download<T: Word>(&self, address: u64) -> Vec<T> {
         self.allocations[&address].chunks_exact(T::SIZE).map(T::from_bytes).collect()
     }
 }
@@ -88,7 +88,7 @@ impl Memory for Arena {
 }
 
 /// A value in memory.
-pub trait Word: Copy {
+pub(crate) trait Word: Copy {
     const SIZE: usize;
     fn to_bytes(self) -> Vec<u8>;
     fn from_bytes(bytes: &[u8]) -> Self;
@@ -112,17 +112,17 @@ word!(u8, u16, u32, i32, u64, f32);
 
 /// Arguments in the order of the kernel's, each aligned to its size.
 #[derive(Default)]
-pub struct Args(Vec<u8>);
+pub(crate) struct Args(Vec<u8>);
 
 impl Args {
-    pub fn with<T: Word>(mut self, value: T) -> Self {
+    pub(crate) fn with<T: Word>(mut self, value: T) -> Self {
         self.0.resize(self.0.len().next_multiple_of(T::SIZE), 0);
         self.0.extend(value.to_bytes());
         self
     }
 }
 
-pub struct Case<'a> {
+pub(crate) struct Case<'a> {
     pub object: &'a CodeObject,
     pub kernel: &'a str,
     pub grid: [u32; 3],
@@ -132,16 +132,21 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    pub fn run(self, memory: &mut Arena) -> Result<Stats, Trap> {
+    pub(crate) fn run(self, memory: &mut Arena) -> Result<Stats, Trap> {
         self.run_as(Coherence::Full, memory)
     }
 
-    pub fn run_as(self, coherence: Coherence, memory: &mut Arena) -> Result<Stats, Trap> {
+    pub(crate) fn run_as(self, coherence: Coherence, memory: &mut Arena) -> Result<Stats, Trap> {
         self.run_after(coherence, memory, &mut ScalarCache::default())
     }
 
     /// With what the launch before has left in the scalar cache.
-    pub fn run_after(self, coherence: Coherence, memory: &mut Arena, scalar: &mut ScalarCache) -> Result<Stats, Trap> {
+    pub(crate) fn run_after(
+        self,
+        coherence: Coherence,
+        memory: &mut Arena,
+        scalar: &mut ScalarCache,
+    ) -> Result<Stats, Trap> {
         let kernel = self.object.kernel(self.kernel).unwrap_or_else(|| panic!("no kernel {}", self.kernel));
         let Case { grid, order, .. } = self;
         let block = [self.block, 1, 1];
@@ -151,12 +156,12 @@ impl Case<'_> {
 }
 
 /// Runs a test on every target, in both orders of execution.
-pub fn everywhere(file: &str, test: impl Fn(&CodeObject, Order)) {
+pub(crate) fn everywhere(file: &str, test: impl Fn(&CodeObject, Order)) {
     on(&targets(|_| true), file, test);
 }
 
 /// Runs a test on some targets, in both orders of execution.
-pub fn on(targets: &[String], file: &str, test: impl Fn(&CodeObject, Order)) {
+pub(crate) fn on(targets: &[String], file: &str, test: impl Fn(&CodeObject, Order)) {
     for target in targets {
         let object = compile(file, target, &[]);
         for order in [Order::Up, Order::Down] {
@@ -166,10 +171,10 @@ pub fn on(targets: &[String], file: &str, test: impl Fn(&CodeObject, Order)) {
 }
 
 /// A seeded generator (SplitMix64).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn bits(&mut self) -> u64 {
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -178,25 +183,25 @@ impl Random {
     }
 
     /// Uniform in [-1, 1).
-    pub fn float(&mut self) -> f32 {
+    pub(crate) fn float(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
 
-    pub fn floats(&mut self, count: usize) -> Vec<f32> {
+    pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.float()).collect()
     }
 
-    pub fn words(&mut self, count: usize) -> Vec<u32> {
+    pub(crate) fn words(&mut self, count: usize) -> Vec<u32> {
         (0..count).map(|_| self.bits() as u32).collect()
     }
 }
 
-pub fn to_halves(values: &[f32]) -> Vec<u16> {
+pub(crate) fn to_halves(values: &[f32]) -> Vec<u16> {
     values.iter().map(|value| half::f16::from_f32(*value).to_bits()).collect()
 }
 
 /// The largest difference, as a part of the largest reference value.
-pub fn relative_error(results: &[f32], reference: &[f64]) -> f64 {
+pub(crate) fn relative_error(results: &[f32], reference: &[f64]) -> f64 {
     assert_eq!(results.len(), reference.len());
     let largest = reference.iter().fold(1e-30f64, |largest, value| largest.max(value.abs()));
     let error = |(result, value): (&f32, &f64)| {

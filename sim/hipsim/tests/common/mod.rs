@@ -13,77 +13,77 @@ use hipsim::Status;
 use hipsim::api::inspect::{Live, hipsim_fault, hipsim_live, hipsim_open};
 use hipsim::api::{device::*, event::*, memory::*, module::*, rtc::*, stream::*};
 
-pub type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 
 #[track_caller]
-pub fn ok(status: Status) {
+pub(crate) fn ok(status: Status) {
     assert_eq!(status, Status::SUCCESS);
 }
 
 /// A device of the list that the test file opens; each test has its own, since a fault stays.
-pub struct Gpu(pub i32);
+pub(crate) struct Gpu(pub i32);
 
 impl Gpu {
-    pub fn new(list: &CStr, index: i32) -> Self {
+    pub(crate) fn new(list: &CStr, index: i32) -> Self {
         ok(unsafe { hipsim_open(list.as_ptr()) });
         ok(hipSetDevice(index));
         Self(index)
     }
 
-    pub fn malloc(&self, bytes: usize) -> u64 {
+    pub(crate) fn malloc(&self, bytes: usize) -> u64 {
         let mut address = 0;
         ok(unsafe { hipMalloc(&mut address, bytes) });
         address
     }
 
-    pub fn pinned(&self, bytes: usize) -> &'static mut [u8] {
+    pub(crate) fn pinned(&self, bytes: usize) -> &'static mut [u8] {
         let mut address = null_mut();
         ok(unsafe { hipHostMalloc(&mut address, bytes, 0) });
         unsafe { std::slice::from_raw_parts_mut(address.cast(), bytes) }
     }
 
-    pub fn stream(&self) -> Handle {
+    pub(crate) fn stream(&self) -> Handle {
         let mut stream = null_mut();
         ok(unsafe { hipStreamCreateWithFlags(&mut stream, 1) });
         stream
     }
 
-    pub fn event(&self) -> Handle {
+    pub(crate) fn event(&self) -> Handle {
         let mut event = null_mut();
         ok(unsafe { hipEventCreateWithFlags(&mut event, 2) });
         event
     }
 
-    pub fn upload<T>(&self, to: u64, from: &[T], stream: Handle) -> Status {
+    pub(crate) fn upload<T>(&self, to: u64, from: &[T], stream: Handle) -> Status {
         unsafe { hipMemcpyHtoDAsync(to, from.as_ptr().cast(), size_of_val(from), stream) }
     }
 
-    pub fn download<T>(&self, to: &mut [T], from: u64, stream: Handle) -> Status {
+    pub(crate) fn download<T>(&self, to: &mut [T], from: u64, stream: Handle) -> Status {
         unsafe { hipMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
     }
 
     /// What lies on the device once everything on the stream has run.
-    pub fn read<T: Clone + Default>(&self, from: u64, count: usize, stream: Handle) -> Vec<T> {
+    pub(crate) fn read<T: Clone + Default>(&self, from: u64, count: usize, stream: Handle) -> Vec<T> {
         let mut values = vec![T::default(); count];
         ok(self.download(&mut values, from, stream));
         ok(hipStreamSynchronize(stream));
         values
     }
 
-    pub fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> Live {
         let mut live = Live::default();
         ok(unsafe { hipsim_live(self.0, &mut live) });
         live
     }
 
-    pub fn fault(&self) -> String {
+    pub(crate) fn fault(&self) -> String {
         let mut text = [0 as c_char; 400];
         ok(unsafe { hipsim_fault(self.0, text.as_mut_ptr(), text.len()) });
         unsafe { CStr::from_ptr(text.as_ptr()) }.to_str().unwrap().to_owned()
     }
 
     /// A function of tests/kernels/sample.hip, compiled for this device at run time.
-    pub fn kernel(&self, name: &CStr, options: &[&str]) -> (Handle, Handle) {
+    pub(crate) fn kernel(&self, name: &CStr, options: &[&str]) -> (Handle, Handle) {
         // Kept: a module's image stays where it is as long as the module is loaded.
         let code = compile_sample(&self.arch(), options).unwrap().leak();
         let (mut module, mut function) = (null_mut(), null_mut());
@@ -92,13 +92,20 @@ impl Gpu {
         (module, function)
     }
 
-    pub fn arch(&self) -> String {
+    pub(crate) fn arch(&self) -> String {
         let mut properties = [0u8; 1472];
         ok(unsafe { hipGetDevicePropertiesR0600(properties.as_mut_ptr(), self.0) });
         CStr::from_bytes_until_nul(&properties[1160..]).unwrap().to_str().unwrap().to_owned()
     }
 
-    pub fn launch(&self, function: Handle, grid: [u32; 3], block: u32, args: &ScaleArgs, stream: Handle) -> Status {
+    pub(crate) fn launch(
+        &self,
+        function: Handle,
+        grid: [u32; 3],
+        block: u32,
+        args: &ScaleArgs,
+        stream: Handle,
+    ) -> Status {
         let mut parameters = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
         let [x, y, z] = grid;
         let parameters = parameters.as_mut_ptr();
@@ -109,7 +116,7 @@ impl Gpu {
 /// The arguments of every kernel in sample.hip.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ScaleArgs {
+pub(crate) struct ScaleArgs {
     pub x: u64,
     pub out: u64,
     pub rows: u32,
@@ -117,13 +124,13 @@ pub struct ScaleArgs {
     pub scale: f32,
 }
 
-pub fn source(path: &str) -> CString {
+pub(crate) fn source(path: &str) -> CString {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     CString::new(fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))).unwrap()
 }
 
 /// The code object of sample.hip through hiprtc, or the compiler's log; compiled once.
-pub fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
+pub(crate) fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     static COMPILED: Mutex<BTreeMap<String, Vec<u8>>> = Mutex::new(BTreeMap::new());
     let key = format!("{arch} {options:?}");
     let known = COMPILED.lock().unwrap().get(&key).cloned();
@@ -135,7 +142,7 @@ pub fn compile_sample(arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     Ok(code)
 }
 
-pub fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
+pub(crate) fn compile(program: &CStr, arch: &str, options: &[&str]) -> Result<Vec<u8>, String> {
     let headers = [source("../../kernels/gpu.h")];
     let contents = headers.each_ref().map(|header| header.as_ptr());
     let names = [c"gpu.h".as_ptr()];

@@ -20,14 +20,14 @@ const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 
 /// What the products of the self-test are computed on. The backend holds it: after an error they may still run, and the
 /// backend's drop waits for them.
-pub struct TestMemory {
+pub(super) struct TestMemory {
     host: HostBuffer,
     x: DeviceBuffer,
     out: DeviceBuffer,
 }
 
 /// The first rows of a tensor, or of several in a stack, as the file and the device have them.
-pub struct Sample {
+pub(crate) struct Sample {
     matrix: Matrix,
     slices: Vec<Slice>,
 }
@@ -41,7 +41,7 @@ struct Slice {
 
 impl Sample {
     /// Each tensor with its type on the device and where it is there.
-    pub fn new(parts: &[(&TensorView<'_>, KernelType, &DeviceBuffer)]) -> Self {
+    pub(crate) fn new(parts: &[(&TensorView<'_>, KernelType, &DeviceBuffer)]) -> Self {
         let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new() };
         let mut slices = Vec::new();
         for &(weight, ty, tiles) in parts {
@@ -67,7 +67,7 @@ impl Sample {
     }
 
     /// Whether these are the types on the device, in this order.
-    pub fn is_of(&self, types: &[KernelType]) -> bool {
+    pub(crate) fn is_of(&self, types: &[KernelType]) -> bool {
         self.matrix.segments.iter().map(|segment| segment.ty).eq(types.iter().copied())
     }
 

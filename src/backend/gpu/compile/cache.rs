@@ -10,21 +10,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const MAGIC: &[u8; 8] = b"RFKERN1\n";
 const HASH_BYTES: usize = blake3::OUT_LEN;
 
-pub struct Cache {
+pub(crate) struct Cache {
     /// `None`: nothing is kept.
     directory: Option<PathBuf>,
 }
 
 /// Names what was compiled from what, by whom and for what.
-pub type Key = blake3::Hash;
+pub(super) type Key = blake3::Hash;
 
 impl Cache {
-    pub fn new(cache_dir: Option<&Path>) -> Self {
+    pub(crate) fn new(cache_dir: Option<&Path>) -> Self {
         Self { directory: cache_dir.map(|directory| directory.join("kernels")) }
     }
 
     /// The code stored under a key, if it is there and whole.
-    pub fn load(&self, key: &Key) -> Option<Vec<u8>> {
+    pub(crate) fn load(&self, key: &Key) -> Option<Vec<u8>> {
         let path = self.path(key)?;
         let mut bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -46,7 +46,7 @@ impl Cache {
         Some(bytes)
     }
 
-    pub fn store(&self, key: &Key, image: &[u8]) {
+    pub(crate) fn store(&self, key: &Key, image: &[u8]) {
         let Some(path) = self.path(key) else { return };
         let mut bytes = MAGIC.to_vec();
         bytes.extend(blake3::hash(image).as_bytes());
@@ -58,7 +58,7 @@ impl Cache {
 
     /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they
     /// then find what was stored. `None` where files cannot be locked.
-    pub fn lock(&self, key: &Key) -> Option<Lock> {
+    pub(crate) fn lock(&self, key: &Key) -> Option<Lock> {
         let path = self.path(key)?.with_extension("lock");
         let lock = || {
             path.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -76,7 +76,7 @@ impl Cache {
 }
 
 /// Held by whoever compiles.
-pub struct Lock {
+pub(crate) struct Lock {
     _file: File,
     path: PathBuf,
 }

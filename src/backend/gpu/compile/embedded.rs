@@ -9,7 +9,7 @@ use super::plan::{GENERIC_TARGETS, Unit};
 use crate::{Error, Result};
 
 /// The code objects of one target, compressed as one.
-pub struct Target {
+pub(crate) struct Target {
     pub name: &'static str,
     xz: &'static [u8],
     /// Name and size of each, in the order in which they lie.
@@ -25,7 +25,7 @@ pub fn embedded_targets() -> impl Iterator<Item = &'static str> {
 }
 
 /// The target whose code runs on a GPU: its own, else that of its family.
-pub fn target_for(arch: &str) -> Option<&'static Target> {
+pub(crate) fn target_for(arch: &str) -> Option<&'static Target> {
     let named = |name: &str| TARGETS.iter().find(|target| target.name == name);
     named(arch).or_else(|| named(generic_target(arch)?))
 }
@@ -36,14 +36,14 @@ fn generic_target(arch: &str) -> Option<&'static str> {
 }
 
 impl Target {
-    pub fn has(&self, unit: Unit) -> bool {
+    pub(super) fn has(&self, unit: Unit) -> bool {
         let name = unit.name();
         self.objects.iter().any(|(object, _)| *object == name)
     }
 
     /// A target with these objects, for tests.
     #[cfg(test)]
-    pub fn of(name: &'static str, objects: &[(&'static str, &[u8])]) -> &'static Self {
+    pub(crate) fn of(name: &'static str, objects: &[(&'static str, &[u8])]) -> &'static Self {
         use std::io::Write;
         let mut xz = liblzma::write::XzEncoder::new(Vec::new(), 1);
         objects.iter().for_each(|(_, object)| xz.write_all(object).unwrap());
@@ -52,7 +52,7 @@ impl Target {
     }
 
     /// All code objects. Those who ask while others have them get the same: it takes a part of a second, and megabytes.
-    pub fn unpack(&self) -> Result<Arc<Unpacked>> {
+    pub(crate) fn unpack(&self) -> Result<Arc<Unpacked>> {
         static SHARED: Mutex<Vec<Weak<Unpacked>>> = Mutex::new(Vec::new());
         // Held meanwhile: a second one waits for the first and need not do it again.
         let mut shared = SHARED.lock();
@@ -71,7 +71,7 @@ impl Target {
     }
 }
 
-pub struct Unpacked {
+pub(crate) struct Unpacked {
     /// What it was unpacked from.
     xz: &'static [u8],
     bytes: Vec<u8>,
@@ -79,7 +79,7 @@ pub struct Unpacked {
 }
 
 impl Unpacked {
-    pub fn object(&self, unit: Unit) -> Option<&[u8]> {
+    pub(crate) fn object(&self, unit: Unit) -> Option<&[u8]> {
         let (name, mut start) = (unit.name(), 0);
         for (object, size) in self.objects {
             if *object == name {

@@ -4,24 +4,24 @@
 mod cache;
 mod embedded;
 mod matrix_unit;
-pub mod plan;
+pub(super) mod plan;
 mod runtime;
-pub mod table;
+pub(super) mod table;
 #[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-pub use cache::Cache;
+pub(super) use cache::Cache;
 pub use embedded::embedded_targets;
 #[cfg(test)]
-pub use embedded::target_for;
+pub(crate) use embedded::target_for;
 use embedded::{Target, Unpacked};
 pub use matrix_unit::MatrixUnit;
 use plan::Unit;
 use runtime::RuntimeCompiler;
-pub use runtime::run;
+pub(super) use runtime::run;
 
 use super::driver::DeviceProperties;
 use crate::config::{GpuOptions, Platform};
@@ -59,13 +59,13 @@ impl std::fmt::Display for Origin {
 }
 
 /// Code for the device, and where it came from.
-pub struct CodeObject {
+pub(super) struct CodeObject {
     pub image: Vec<u8>,
     pub origin: Origin,
 }
 
 /// Where the code of kernels comes from for one device.
-pub struct Compiler {
+pub(super) struct Compiler {
     properties: DeviceProperties,
     options: GpuOptions,
     embedded: Option<&'static Target>,
@@ -76,7 +76,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    pub fn new(properties: &DeviceProperties, options: &GpuOptions) -> Self {
+    pub(super) fn new(properties: &DeviceProperties, options: &GpuOptions) -> Self {
         let use_embedded = options.embedded_kernels && properties.platform == Platform::Amd;
         Self {
             properties: properties.clone(),
@@ -90,7 +90,7 @@ impl Compiler {
 
     /// # Errors
     /// `Error::Device` saying which ways were tried, or with the compiler's own messages.
-    pub fn code_object(&self, unit: Unit) -> Result<CodeObject> {
+    pub(super) fn code_object(&self, unit: Unit) -> Result<CodeObject> {
         match self.embedded.filter(|target| target.has(unit)) {
             Some(target) => self.unpack(target, unit),
             None => self.compile(unit),
@@ -112,7 +112,7 @@ impl Compiler {
     ///
     /// # Errors
     /// As `code_object`.
-    pub fn compile(&self, unit: Unit) -> Result<CodeObject> {
+    pub(super) fn compile(&self, unit: Unit) -> Result<CodeObject> {
         let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
         let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;
         let job = runtime.job(unit);

@@ -65,7 +65,7 @@ pub enum Per {
 
 /// What the kernels of a file multiply on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Multiplies {
+pub(crate) enum Multiplies {
     Plainly,
     OnMatrixUnits,
 }
@@ -150,7 +150,7 @@ impl Unit {
 }
 
 /// Targets that run on several GPUs, with those GPUs (LLVM, "AMDGPU Usage", table of generic processors).
-pub const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
+pub(crate) const GENERIC_TARGETS: [(&str, &[&str]); 5] = [
     ("gfx9-generic", &["gfx900", "gfx902", "gfx904", "gfx906", "gfx909", "gfx90c"]),
     ("gfx9-4-generic", &["gfx940", "gfx941", "gfx942", "gfx950"]),
     ("gfx10-3-generic", &["gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"]),

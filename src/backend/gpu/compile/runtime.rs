@@ -21,7 +21,7 @@ use crate::config::{GpuOptions, Platform};
 /// A unit takes seconds; a compiler that hangs must not hang the engine.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
-pub struct RuntimeCompiler {
+pub(super) struct RuntimeCompiler {
     library: Api,
     file: PathBuf,
     platform: Platform,
@@ -33,7 +33,7 @@ pub struct RuntimeCompiler {
 }
 
 /// One unit, ready to be compiled.
-pub struct Job {
+pub(super) struct Job {
     pub key: Key,
     unit: Unit,
     options: Vec<String>,
@@ -56,7 +56,7 @@ macro_rules! rtc {
 
 impl RuntimeCompiler {
     /// The first compiler found that fits the driver.
-    pub fn open(properties: &DeviceProperties, options: &GpuOptions) -> Result<Self, String> {
+    pub(super) fn open(properties: &DeviceProperties, options: &GpuOptions) -> Result<Self, String> {
         search(properties, options).find(|library, file| {
             let compiler = Self::load(properties, file, library, options)?;
             #[cfg(test)]
@@ -104,11 +104,11 @@ impl RuntimeCompiler {
     }
 
     /// Library, version and, on AMD, the driver's.
-    pub fn name(&self) -> &str {
+    pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub fn job(&self, unit: Unit) -> Job {
+    pub(super) fn job(&self, unit: Unit) -> Job {
         let options = self.target.iter().cloned().chain(unit.defines());
         #[cfg(test)]
         let options = options.chain(match &self.without_barrier {
@@ -135,7 +135,7 @@ impl RuntimeCompiler {
     ///
     /// # Errors
     /// The compiler's messages, or how its process ended.
-    pub fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
+    pub(super) fn compile(&self, job: &Job) -> Result<Vec<u8>, String> {
         let Some(command) = &self.helper else {
             return child::run(TIMEOUT, || compile_unit(&self.library, job.unit, &job.options));
         };
@@ -157,7 +157,7 @@ impl RuntimeCompiler {
 ///
 /// # Errors
 /// The compiler's messages.
-pub fn run(job: &Value) -> Result<Vec<u8>, String> {
+pub(crate) fn run(job: &Value) -> Result<Vec<u8>, String> {
     let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
     let name = text("unit")?;
     let unit = Unit::all().into_iter().find(|unit| unit.name() == name).ok_or_else(|| format!("no unit {name}"))?;

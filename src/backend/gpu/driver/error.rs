@@ -5,7 +5,7 @@ use crate::backend::gpu::sys::Status;
 
 /// What a failure means for everything after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub(crate) enum Failure {
     OutOfMemory,
     /// The context is gone with all that it held: no later call can succeed.
     DeviceLost,
@@ -14,7 +14,7 @@ pub enum Failure {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DriverError {
+pub(crate) struct DriverError {
     /// The function, by the library's name.
     pub call: &'static str,
     pub code: i32,
@@ -23,12 +23,12 @@ pub struct DriverError {
 }
 
 /// hipErrorOutOfMemory, CUDA_ERROR_OUT_OF_MEMORY.
-pub const OUT_OF_MEMORY: i32 = 2;
-pub const SUCCESS: Status = Status(0);
+pub(super) const OUT_OF_MEMORY: i32 = 2;
+pub(super) const SUCCESS: Status = Status(0);
 
 impl DriverError {
     /// The codes are CUDA's, which HIP took over where it has them.
-    pub fn failure(&self) -> Failure {
+    pub(crate) fn failure(&self) -> Failure {
         match self.code {
             OUT_OF_MEMORY => Failure::OutOfMemory,
             4        // deinitialised: the driver is shutting down
@@ -48,7 +48,7 @@ impl DriverError {
 
     /// The error of the crate, for the device named `device`. Being out of memory needs more to be said; the callers
     /// that allocate say it.
-    pub fn into_error(self, device: &str) -> Error {
+    pub(crate) fn into_error(self, device: &str) -> Error {
         match self.failure() {
             Failure::DeviceLost => Error::EngineDead { reason: format!("device {device} was lost: {self}") },
             Failure::OutOfMemory | Failure::Other => {

@@ -13,11 +13,11 @@ use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, Gra
 use crate::config::Platform;
 
 /// A kernel of this name is found as a null pointer; one whose name starts with `no_` is not found.
-pub const NULL_KERNEL: &str = "null_kernel";
+pub(crate) const NULL_KERNEL: &str = "null_kernel";
 /// Threads that every kernel allows.
-pub const KERNEL_THREADS: u32 = 256;
+pub(crate) const KERNEL_THREADS: u32 = 256;
 /// What counts as a code object.
-pub const IMAGE: &[u8] = b"\x7fELF and so on";
+pub(crate) const IMAGE: &[u8] = b"\x7fELF and so on";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -39,7 +39,7 @@ struct State {
     capturing: Option<u64>,
 }
 
-pub struct Fake {
+pub(crate) struct Fake {
     properties: DeviceProperties,
     /// Memory that is there to be taken; of what the properties call the total, an integrated device may have more.
     capacity: u64,
@@ -47,7 +47,7 @@ pub struct Fake {
     state: Mutex<State>,
 }
 
-pub fn properties() -> DeviceProperties {
+pub(crate) fn properties() -> DeviceProperties {
     DeviceProperties {
         platform: Platform::Amd,
         index: 0,
@@ -65,12 +65,12 @@ pub fn properties() -> DeviceProperties {
 }
 
 impl Fake {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with_memory(1 << 20, 1 << 20, properties())
     }
 
     /// Says that `capacity` bytes are free at first, whatever it calls the total.
-    pub fn with_memory(capacity: u64, total: u64, properties: DeviceProperties) -> Self {
+    pub(crate) fn with_memory(capacity: u64, total: u64, properties: DeviceProperties) -> Self {
         Self { properties, capacity, total, state: Mutex::new(State { next_handle: 1, ..State::default() }) }
     }
 

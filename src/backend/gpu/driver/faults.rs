@@ -12,7 +12,7 @@ use crate::backend::gpu::sys::{EventHandle, FunctionHandle, GraphExecHandle, Gra
 
 /// Kinds of calls that can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub(crate) enum Call {
     MakeCurrent,
     MemoryInfo,
     Allocate,
@@ -43,7 +43,7 @@ pub enum Call {
 }
 
 impl Call {
-    pub const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 27] = [
         Self::MakeCurrent,
         Self::MemoryInfo,
         Self::Allocate,
@@ -82,7 +82,7 @@ impl Call {
 
 /// What is alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Live {
+pub(crate) struct Live {
     pub allocations: i64,
     pub host_allocations: i64,
     pub streams: i64,
@@ -121,18 +121,18 @@ impl Planned {
 
 /// The test's hand on a faulty driver; clones are the same hand.
 #[derive(Clone, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     state: Arc<Mutex<State>>,
 }
 
 impl Faults {
     /// Lets the `nth` call of a kind from now on (0: the next) fail once with the driver's code `code`.
-    pub fn fail(&self, call: Call, nth: u64, code: i32) {
+    pub(crate) fn fail(&self, call: Call, nth: u64, code: i32) {
         self.plan(Some(call), nth, code);
     }
 
     /// The same for the `nth` call of whatever kind.
-    pub fn fail_any(&self, nth: u64, code: i32) {
+    pub(crate) fn fail_any(&self, nth: u64, code: i32) {
         self.plan(None, nth, code);
     }
 
@@ -143,31 +143,31 @@ impl Faults {
     }
 
     /// The call that failed as planned last, if it has come.
-    pub fn failed(&self) -> Option<Call> {
+    pub(crate) fn failed(&self) -> Option<Call> {
         self.state.lock().failed
     }
 
     /// Whether the planned failure is still to come; it is planned no more then.
-    pub fn disarm(&self) -> bool {
+    pub(crate) fn disarm(&self) -> bool {
         self.state.lock().planned.take().is_some()
     }
 
     /// Calls of a kind so far.
-    pub fn calls(&self, call: Call) -> u64 {
+    pub(crate) fn calls(&self, call: Call) -> u64 {
         self.state.lock().calls[call as usize]
     }
 
     /// Bytes copied between host and device so far, both ways.
-    pub fn host_bytes(&self) -> u64 {
+    pub(crate) fn host_bytes(&self) -> u64 {
         self.state.lock().host_bytes
     }
 
     /// Lets each graph take so much of the device's memory.
-    pub fn take_for_graphs(&self, bytes: u64) {
+    pub(crate) fn take_for_graphs(&self, bytes: u64) {
         self.state.lock().graph_bytes = bytes;
     }
 
-    pub fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> Live {
         self.state.lock().live
     }
 
@@ -211,13 +211,13 @@ impl Faults {
     }
 }
 
-pub struct Faulty {
+pub(crate) struct Faulty {
     driver: Box<dyn Driver>,
     faults: Faults,
 }
 
 impl Faulty {
-    pub fn new(driver: Box<dyn Driver>) -> (Self, Faults) {
+    pub(crate) fn new(driver: Box<dyn Driver>) -> (Self, Faults) {
         let faults = Faults::default();
         (Self { driver, faults: faults.clone() }, faults)
     }

@@ -23,9 +23,9 @@ pub(super) mod faults;
 mod nvidia;
 
 pub use choose::{Listed, Survey};
-pub use error::{DriverError, Failure};
+pub(super) use error::{DriverError, Failure};
 
-pub type Outcome<T> = std::result::Result<T, DriverError>;
+pub(super) type Outcome<T> = std::result::Result<T, DriverError>;
 
 /// What the device says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct MemoryInfo {
 /// The `unsafe` methods take handles and addresses on trust: the handle was made by this driver and not destroyed
 /// since, the memory is as large as said and not freed, and what an asynchronous call reads or writes stays untouched
 /// until the stream has passed it.
-pub trait Driver: Send + Sync {
+pub(crate) trait Driver: Send + Sync {
     fn properties(&self) -> &DeviceProperties;
     fn make_current(&self) -> Outcome<()>;
     fn memory_info(&self) -> Outcome<MemoryInfo>;
@@ -153,7 +153,7 @@ pub trait Driver: Send + Sync {
 ///
 /// # Errors
 /// `Error::Device` with everything that was tried.
-pub fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
+pub(super) fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
     let mut tried = Vec::new();
     for platform in platforms(options) {
         let opened: Opening<Box<dyn Driver>> = match platform {
@@ -171,7 +171,7 @@ pub fn open(options: &GpuOptions) -> Result<Box<dyn Driver>> {
 }
 
 /// Every device that the drivers of the options' platforms have.
-pub fn survey(options: &GpuOptions) -> Vec<Survey> {
+pub(super) fn survey(options: &GpuOptions) -> Vec<Survey> {
     let list = |platform| Survey {
         platform,
         devices: match platform {

@@ -283,7 +283,7 @@ impl Launcher {
 }
 
 /// Runs that `pairs` pairs may need at most: each expert that has any fills all of its runs but the last.
-pub fn most_runs(pairs: usize, num_experts: usize, run: usize) -> usize {
+pub(crate) fn most_runs(pairs: usize, num_experts: usize, run: usize) -> usize {
     (pairs + pairs.min(num_experts) * (run - 1)) / run
 }
 

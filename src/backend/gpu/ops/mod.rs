@@ -9,7 +9,7 @@ mod experts;
 mod linear;
 mod rows;
 
-pub use experts::most_runs;
+pub(super) use experts::most_runs;
 
 use super::GpuBackend;
 use super::args::{Format, LINEAR_ADD};

@@ -23,7 +23,7 @@ const ROW_BYTES: usize = size_of::<AlteredRow>();
 const TOKEN_BYTES: usize = size_of::<AlteredToken>();
 
 /// What changes the rows of one step, on both sides.
-pub struct Alterations {
+pub(super) struct Alterations {
     host: HostBuffer,
     device: DeviceBuffer,
     max_rows: usize,
@@ -40,13 +40,13 @@ fn room(limits: &StepLimits) -> (usize, usize) {
 }
 
 /// Bytes of both sides.
-pub fn bytes(limits: &StepLimits) -> usize {
+pub(super) fn bytes(limits: &StepLimits) -> usize {
     let (rows, tokens) = room(limits);
     rows.saturating_mul(ROW_BYTES).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
 }
 
 impl Alterations {
-    pub fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
+    pub(super) fn new(device: &Device, limits: &StepLimits) -> Result<Self> {
         let (max_rows, max_tokens) = room(limits);
         Ok(Self {
             host: HostBuffer::new(device, bytes(limits))?,
@@ -59,13 +59,13 @@ impl Alterations {
     }
 
     /// The alterations of the next step are to follow.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.num_tokens = 0;
     }
 
     /// Adds what changes a row of the step. `false` where there is no room for it: such a row is the host's to alter.
-    pub fn add(&mut self, row: u32, alteration: &Alteration<'_>) -> bool {
+    pub(super) fn add(&mut self, row: u32, alteration: &Alteration<'_>) -> bool {
         let tokens = alteration.tokens;
         if self.rows.len() == self.max_rows || tokens.len() > self.max_tokens - self.num_tokens {
             return false;
@@ -93,7 +93,7 @@ impl Alterations {
     ///
     /// # Safety
     /// The rows that were added are rows at `logits`. The last step's copies have run.
-    pub unsafe fn queue(&mut self, launcher: &Launcher, logits: DeviceSlice<'_>, cols: usize) -> Result<()> {
+    pub(super) unsafe fn queue(&mut self, launcher: &Launcher, logits: DeviceSlice<'_>, cols: usize) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }
@@ -124,14 +124,14 @@ impl Alterations {
 
     /// Where a row's tokens lie on the device, each now with its logit before the alteration; `None` for a row that
     /// was not altered.
-    pub fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
+    pub(super) fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
         let found = self.rows.iter().find(|altered| altered.row as usize == row);
         found.map(|altered| self.tokens(altered.first as usize, altered.count as usize)).transpose()
     }
 }
 
 /// Gives the tokens of a row, as the device left them, their logits back.
-pub fn undo(tokens: &[u8], row: &mut [f32]) {
+pub(super) fn undo(tokens: &[u8], row: &mut [f32]) {
     for token in tokens.as_chunks::<TOKEN_BYTES>().0 {
         let [a, b, c, d, e, f, g, h, ..] = *token;
         if let Some(logit) = row.get_mut(u32::from_ne_bytes([a, b, c, d]) as usize) {

@@ -3,7 +3,7 @@
 use crate::selection::Selected;
 
 /// Places in the device buffer, in words, for `rows` rows.
-pub struct Places {
+pub(super) struct Places {
     pub tokens: usize,
     /// Largest logit and log-sum-exp of each row.
     pub largest: usize,
@@ -15,7 +15,7 @@ pub struct Places {
 }
 
 /// Of `width` candidates a row. Nothing where that is 0.
-pub struct TopPlaces {
+pub(super) struct TopPlaces {
     pub log_sums: usize,
     pub ids: usize,
     pub logits: usize,
@@ -32,7 +32,7 @@ impl TopPlaces {
 
 impl Places {
     /// `width` and `unaltered`: candidates of a row, as it was chosen from and before its alteration.
-    pub fn new(rows: usize, width: usize, unaltered: usize) -> Self {
+    pub(super) fn new(rows: usize, width: usize, unaltered: usize) -> Self {
         let top = TopPlaces::new(3 * rows, rows, width);
         let unaltered = TopPlaces::new(top.end, rows, unaltered);
         Self { tokens: 0, largest: rows, end: unaltered.end, top, unaltered }
@@ -40,20 +40,20 @@ impl Places {
 }
 
 /// Words of the device buffer from `first` on.
-pub struct Words<'a> {
+pub(super) struct Words<'a> {
     pub first: usize,
     pub words: &'a [u32],
 }
 
 impl Words<'_> {
     /// Those at `from .. to`; nothing where they were not brought.
-    pub fn part(&self, from: usize, to: usize) -> &[u32] {
+    pub(super) fn part(&self, from: usize, to: usize) -> &[u32] {
         let range = from.checked_sub(self.first).zip(to.checked_sub(self.first));
         range.and_then(|(from, to)| self.words.get(from..to)).unwrap_or(&[])
     }
 
     /// The same as floats, in place of what `out` held.
-    pub fn floats(&self, from: usize, to: usize, out: &mut Vec<f32>) {
+    pub(super) fn floats(&self, from: usize, to: usize, out: &mut Vec<f32>) {
         out.clear();
         out.extend(self.part(from, to).iter().map(|&bits| f32::from_bits(bits)));
     }
@@ -61,7 +61,7 @@ impl Words<'_> {
 
 /// The best tokens of each row.
 #[derive(Default)]
-pub struct Top {
+pub(super) struct Top {
     /// Candidates of a row, the most that any row wants.
     pub width: usize,
     ids: Vec<u32>,
@@ -71,7 +71,7 @@ pub struct Top {
 }
 
 impl Top {
-    pub fn with_capacity(rows: usize, width: usize) -> Self {
+    pub(super) fn with_capacity(rows: usize, width: usize) -> Self {
         Self {
             width: 0,
             ids: Vec::with_capacity(rows * width),
@@ -80,7 +80,7 @@ impl Top {
         }
     }
 
-    pub fn read(&mut self, words: &Words<'_>, places: &TopPlaces) {
+    pub(super) fn read(&mut self, words: &Words<'_>, places: &TopPlaces) {
         words.floats(places.log_sums, places.ids, &mut self.log_sums);
         self.ids.clear();
         self.ids.extend(words.part(places.ids, places.logits));
@@ -88,7 +88,7 @@ impl Top {
     }
 
     /// The `k` best tokens of a row, or as many as there are.
-    pub fn of_row(&self, row: usize, k: usize) -> Selected<'_> {
+    pub(super) fn of_row(&self, row: usize, k: usize) -> Selected<'_> {
         let range = row * self.width..row * self.width + self.width.min(k);
         Selected::Top {
             ids: &self.ids[range.clone()],

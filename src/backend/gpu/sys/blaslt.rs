@@ -4,17 +4,17 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// Any of the libraries' objects.
-pub type Handle = *mut c_void;
+pub(crate) type Handle = *mut c_void;
 
-pub const DATA_F32: c_int = 0;
-pub const DATA_F16: c_int = 2;
-pub const DATA_BF16: c_int = 14;
-pub const EPILOGUE_BIAS: u32 = 4;
-pub const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
+pub(crate) const DATA_F32: c_int = 0;
+pub(crate) const DATA_F16: c_int = 2;
+pub(crate) const DATA_BF16: c_int = 14;
+pub(crate) const EPILOGUE_BIAS: u32 = 4;
+pub(crate) const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 
 /// Where the two libraries differ.
 #[derive(Debug, Clone, Copy)]
-pub struct Dialect {
+pub(crate) struct Dialect {
     pub prefix: &'static str,
     pub library_names: &'static [&'static str],
     /// Of a `MatmulHeuristicResult_t`, which begins with the algorithm.
@@ -26,7 +26,7 @@ pub struct Dialect {
     pub operation_transpose: i32,
 }
 
-pub const CUBLASLT: Dialect = Dialect {
+pub(crate) const CUBLASLT: Dialect = Dialect {
     prefix: "cublasLt",
     library_names: &["libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"],
     result_bytes: 96,
@@ -37,7 +37,7 @@ pub const CUBLASLT: Dialect = Dialect {
     operation_transpose: 1,
 };
 
-pub const HIPBLASLT: Dialect = Dialect {
+pub(crate) const HIPBLASLT: Dialect = Dialect {
     prefix: "hipblasLt",
     library_names: &["libhipblaslt.so.2", "libhipblaslt.so.1", "libhipblaslt.so.0", "libhipblaslt.so"],
     result_bytes: 56,
@@ -48,12 +48,12 @@ pub const HIPBLASLT: Dialect = Dialect {
     operation_transpose: 112,
 };
 
-pub type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
-pub type Destroy = unsafe extern "C" fn(Handle) -> c_int;
-pub type DescriptorCreate = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int;
-pub type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int;
-pub type LayoutCreate = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int;
-pub type GetHeuristic = unsafe extern "C" fn(
+pub(crate) type Create = unsafe extern "C" fn(*mut Handle) -> c_int;
+pub(crate) type Destroy = unsafe extern "C" fn(Handle) -> c_int;
+pub(crate) type DescriptorCreate = unsafe extern "C" fn(*mut Handle, c_int, c_int) -> c_int;
+pub(crate) type SetAttribute = unsafe extern "C" fn(Handle, c_int, *const c_void, usize) -> c_int;
+pub(crate) type LayoutCreate = unsafe extern "C" fn(*mut Handle, c_int, u64, u64, i64) -> c_int;
+pub(crate) type GetHeuristic = unsafe extern "C" fn(
     Handle,
     Handle,
     Handle,
@@ -65,7 +65,7 @@ pub type GetHeuristic = unsafe extern "C" fn(
     *mut c_void,
     *mut c_int,
 ) -> c_int;
-pub type Matmul = unsafe extern "C" fn(
+pub(crate) type Matmul = unsafe extern "C" fn(
     Handle,
     Handle,
     *const c_void,

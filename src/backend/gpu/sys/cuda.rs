@@ -7,19 +7,19 @@ use super::{
 };
 
 // CUdevice_attribute
-pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
-pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 5;
-pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 6;
-pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 7;
-pub const ATTRIBUTE_WARP_SIZE: c_int = 10;
-pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
-pub const ATTRIBUTE_INTEGRATED: c_int = 18;
-pub const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
-pub const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
+pub(crate) const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 1;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 5;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 6;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 7;
+pub(crate) const ATTRIBUTE_WARP_SIZE: c_int = 10;
+pub(crate) const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 16;
+pub(crate) const ATTRIBUTE_INTEGRATED: c_int = 18;
+pub(crate) const ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: c_int = 75;
+pub(crate) const ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
 /// `CUlaunchConfig`.
 #[repr(C)]
-pub struct LaunchConfig {
+pub(crate) struct LaunchConfig {
     pub grid: [c_uint; 3],
     pub block: [c_uint; 3],
     pub shared_bytes: c_uint,
@@ -30,7 +30,7 @@ pub struct LaunchConfig {
 
 /// `CUlaunchAttribute`, with the one kind of value that we give.
 #[repr(C)]
-pub struct LaunchAttribute {
+pub(crate) struct LaunchAttribute {
     pub id: c_uint,
     pub padding: c_uint,
     /// A union of 64 bytes, of which an integer is the first member here.
@@ -38,7 +38,7 @@ pub struct LaunchAttribute {
 }
 
 /// The kernel may start before the one ahead of it in the stream has ended; it waits itself (`pdl_wait`).
-pub const LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
+pub(crate) const LAUNCH_PROGRAMMATIC_STREAM_SERIALIZATION: c_uint = 6;
 
 api! {
     Cuda {

@@ -5,25 +5,25 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use super::{EventHandle, FunctionHandle, GraphExecHandle, GraphHandle, ModuleHandle, Status, StreamHandle, api};
 
 // hipDeviceAttribute_t. The numbers are the same from ROCm 5 on; only ROCm 6 has hipGetDevicePropertiesR0600.
-pub const ATTRIBUTE_INTEGRATED: c_int = 16;
-pub const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
-pub const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;
-pub const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 31;
-pub const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 56;
-pub const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 63;
-pub const ATTRIBUTE_WARP_SIZE: c_int = 87;
+pub(crate) const ATTRIBUTE_INTEGRATED: c_int = 16;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_X: c_int = 29;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_Y: c_int = 30;
+pub(crate) const ATTRIBUTE_MAX_GRID_DIM_Z: c_int = 31;
+pub(crate) const ATTRIBUTE_MAX_THREADS_PER_BLOCK: c_int = 56;
+pub(crate) const ATTRIBUTE_MULTIPROCESSOR_COUNT: c_int = 63;
+pub(crate) const ATTRIBUTE_WARP_SIZE: c_int = 87;
 
-pub const COPY_HOST_TO_DEVICE: c_int = 1;
-pub const COPY_DEVICE_TO_HOST: c_int = 2;
-pub const COPY_DEVICE_TO_DEVICE: c_int = 3;
+pub(crate) const COPY_HOST_TO_DEVICE: c_int = 1;
+pub(crate) const COPY_DEVICE_TO_HOST: c_int = 2;
+pub(crate) const COPY_DEVICE_TO_DEVICE: c_int = 3;
 
 /// hipDeviceProp_tR0600: the architecture's name has no attribute, so this one structure is read by offset, and two
 /// other fields of it are compared with their attributes to notice a structure that is laid out differently.
-pub const PROPERTIES_BYTES: usize = 1472;
-pub const PROPERTIES_WARP_SIZE: usize = 308;
-pub const PROPERTIES_MULTIPROCESSOR_COUNT: usize = 388;
-pub const PROPERTIES_GCN_ARCH_NAME: usize = 1160;
-pub const PROPERTIES_GCN_ARCH_NAME_BYTES: usize = 256;
+pub(crate) const PROPERTIES_BYTES: usize = 1472;
+pub(crate) const PROPERTIES_WARP_SIZE: usize = 308;
+pub(crate) const PROPERTIES_MULTIPROCESSOR_COUNT: usize = 388;
+pub(crate) const PROPERTIES_GCN_ARCH_NAME: usize = 1160;
+pub(crate) const PROPERTIES_GCN_ARCH_NAME_BYTES: usize = 256;
 
 api! {
     Hip {

@@ -6,17 +6,20 @@ use std::ffi::{CStr, OsStr, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-pub mod blaslt;
-pub mod cuda;
-pub mod hip;
-pub mod rtc;
+pub(super) mod blaslt;
+pub(super) mod cuda;
+pub(super) mod hip;
+pub(super) mod rtc;
 
 /// Opens a library that is never unmapped: the vendors' leave parts of themselves behind (LLVM's options, threads),
 /// which do not bear being initialised again by the next engine of the process.
 ///
 /// # Safety
 /// The library's initialisers may run in this process.
-pub unsafe fn open_library(path: impl AsRef<OsStr>, which: Opened) -> Result<libloading::Library, libloading::Error> {
+pub(super) unsafe fn open_library(
+    path: impl AsRef<OsStr>,
+    which: Opened,
+) -> Result<libloading::Library, libloading::Error> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
     let only_loaded = if which == Opened::Already { libc::RTLD_NOLOAD } else { 0 };
     let flags = RTLD_NOW | RTLD_LOCAL | libc::RTLD_NODELETE | only_loaded;
@@ -26,19 +29,19 @@ pub unsafe fn open_library(path: impl AsRef<OsStr>, which: Opened) -> Result<lib
 
 /// Which libraries `open_library` gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opened {
+pub(super) enum Opened {
     /// Only one that this process has opened already.
     Already,
     Anew,
 }
 
 /// What the system's loader says, which the error's own text leaves out.
-pub fn reason(error: &libloading::Error) -> String {
+pub(super) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The file that a function was loaded from.
-pub fn file_of(function: *const c_void) -> Option<PathBuf> {
+pub(super) fn file_of(function: *const c_void) -> Option<PathBuf> {
     let mut info = libc::Dl_info {
         dli_fname: std::ptr::null(),
         dli_fbase: std::ptr::null_mut(),
@@ -53,24 +56,24 @@ pub fn file_of(function: *const c_void) -> Option<PathBuf> {
 
 // Arguments that mean the same to both drivers, by the same numbers.
 /// Of page-locked memory: kernels may use it too.
-pub const HOST_MAPPED: c_uint = 2;
-pub const STREAM_NON_BLOCKING: c_uint = 1;
-pub const EVENT_DISABLE_TIMING: c_uint = 2;
-pub const CAPTURE_THREAD_LOCAL: c_int = 1;
-pub const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
+pub(super) const HOST_MAPPED: c_uint = 2;
+pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
+pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
+pub(super) const CAPTURE_THREAD_LOCAL: c_int = 1;
+pub(super) const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 
 /// What every call returns; 0 is success.
 #[must_use]
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status(pub i32);
+pub(super) struct Status(pub i32);
 
 /// Opaque pointers of the driver.
 macro_rules! handles {
     ($($name:ident)*) => {$(
         #[repr(transparent)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub struct $name(pub *mut c_void);
+        pub(crate) struct $name(pub *mut c_void);
 
         // SAFETY: both drivers document their handles as usable from any thread on which the device is current, and
         // every call goes through `Device`, which makes it current first. We never dereference the pointer.
@@ -79,7 +82,7 @@ macro_rules! handles {
         unsafe impl Sync for $name {}
 
         impl $name {
-            pub const NULL: Self = Self(std::ptr::null_mut());
+            pub(crate) const NULL: Self = Self(std::ptr::null_mut());
         }
     )*};
 }
@@ -91,7 +94,7 @@ macro_rules! api {
     ($(#[$doc:meta])* $name:ident { $(fn $function:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)* }) => {
         $(#[$doc])*
         #[allow(non_snake_case)] // the library's own names
-        pub struct $name {
+        pub(crate) struct $name {
             $(pub $function: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             _library: libloading::Library,
         }
@@ -101,7 +104,7 @@ macro_rules! api {
             ///
             /// # Safety
             /// `library` is the library whose header the table was written from.
-            pub unsafe fn load(library: libloading::Library) -> Result<Self, libloading::Error> {
+            pub(crate) unsafe fn load(library: libloading::Library) -> Result<Self, libloading::Error> {
                 $(
                     #[allow(non_snake_case)]
                     // SAFETY: the signature is the header's (the caller vouches for the library), and the pointer is

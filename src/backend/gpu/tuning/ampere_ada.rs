@@ -6,7 +6,7 @@
 
 use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
-pub const TUNING: Tuning = Tuning {
+pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
     measured_on: None,
     gemv: Gemv {

@@ -9,7 +9,7 @@
 
 use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
-pub const TUNING: Tuning = Tuning {
+pub(super) const TUNING: Tuning = Tuning {
     family: "APU",
     measured_on: None,
     gemv: Gemv {

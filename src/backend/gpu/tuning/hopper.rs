@@ -5,7 +5,7 @@
 
 use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
-pub const TUNING: Tuning = Tuning {
+pub(crate) const TUNING: Tuning = Tuning {
     family: "Hopper",
     measured_on: Some("NVIDIA H200"),
     gemv: Gemv {

@@ -10,7 +10,7 @@ mod apu;
 mod cdna2;
 mod cdna3;
 mod cdna4;
-pub mod hopper;
+pub(super) mod hopper;
 mod rdna2;
 mod rdna3;
 mod rdna4;
@@ -23,7 +23,7 @@ use super::DeviceProperties;
 use crate::config::Platform;
 
 /// No family's `Attention::prefill_rows` is less.
-pub const LEAST_PREFILL_ROWS: usize = 64;
+pub(super) const LEAST_PREFILL_ROWS: usize = 64;
 
 /// The numbers of a family. A *multiprocessor* is what the driver counts: a streaming multiprocessor (NVIDIA), a
 /// compute unit (CDNA), a workgroup processor of two compute units (RDNA).
@@ -135,7 +135,7 @@ const OTHER_AMD: Tuning = Tuning { family: "other GPUs of AMD", ..rdna4::TUNING 
 
 /// Every table, with the platform of its GPUs.
 #[cfg(test)]
-pub const ALL: [(Platform, &Tuning); 11] = [
+pub(super) const ALL: [(Platform, &Tuning); 11] = [
     (Platform::Nvidia, &hopper::TUNING),
     (Platform::Nvidia, &ampere_ada::TUNING),
     (Platform::Nvidia, &OTHER_NVIDIA),

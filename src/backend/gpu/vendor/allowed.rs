@@ -25,7 +25,7 @@ const REPORTED: [(&str, &str); 7] = [
 ];
 
 /// Whether the library is trusted so far on this GPU that it is tried; else why not.
-pub fn check(properties: &DeviceProperties) -> Result<(), String> {
+pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
     // What cuBLASLt computes was compared on the GPUs of every generation from Ampere on by very many programs.
     if properties.platform == Platform::Nvidia {
         return Ok(());

@@ -18,14 +18,14 @@ use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
 /// What the library does not do, and how it says so. Never a failure of the engine.
-pub type Refusal = String;
+pub(crate) type Refusal = String;
 
 /// Plans kept at most: prompts come in any number of rows, and each has its own.
 const MAX_PLANS: usize = 256;
 /// Algorithms that the library is asked for: it may refuse the one that it named first when it is to run it.
 const MAX_ALGORITHMS: usize = 8;
 /// Device memory that the library may use during a product, bytes.
-pub const WORKSPACE_BYTES: u64 = 64 << 20;
+pub(crate) const WORKSPACE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {

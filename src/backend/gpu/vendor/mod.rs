@@ -3,12 +3,12 @@
 //! kernels.
 
 mod allowed;
-pub mod blas;
+pub(super) mod blas;
 mod shapes;
-pub mod survey;
-pub mod trial;
+pub(super) mod survey;
+pub(super) mod trial;
 
-pub use shapes::products;
+pub(super) use shapes::products;
 
 use crate::backend::gpu::DeviceProperties;
 use crate::backend::gpu::tuning::{LibraryRows, Tuning};
@@ -19,7 +19,7 @@ use crate::config::GpuOptions;
 ///
 /// # Errors
 /// What to say of it.
-pub fn wanted(
+pub(super) fn wanted(
     options: &GpuOptions,
     properties: &DeviceProperties,
     tuning: &Tuning,

@@ -16,7 +16,7 @@ const MANY_OUTPUTS: usize = 16 << 20;
 
 /// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
 /// the largest step. Whether a product is added to its output, only the model knows: both are tried.
-pub fn products<'a, 'b: 'a>(
+pub(crate) fn products<'a, 'b: 'a>(
     stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
     tokens: usize,
     library: &LibraryRows,

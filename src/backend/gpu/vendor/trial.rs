@@ -32,7 +32,7 @@ const UNTOUCHED: f32 = 77.0;
 ///
 /// # Errors
 /// What to say of a library that is not to be used.
-pub fn check(
+pub(crate) fn check(
     properties: &DeviceProperties,
     library: &Path,
     products: &[Product],
@@ -56,7 +56,7 @@ pub fn check(
 ///
 /// # Errors
 /// What is wrong with the products, or why they were not tried.
-pub fn verdict(
+pub(crate) fn verdict(
     properties: &DeviceProperties,
     library: &Path,
     products: &[Product],
@@ -112,7 +112,7 @@ fn job(properties: &DeviceProperties, library: &Path, products: &[Product]) -> V
 ///
 /// # Errors
 /// Why nothing could be tried.
-pub fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
+pub(crate) fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
     let text = |name: &str| job[name].as_str().ok_or_else(|| format!("a job without {name}"));
     let number = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok()).ok_or("a job without a number");
     let options = GpuOptions {

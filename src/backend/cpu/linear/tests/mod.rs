@@ -30,17 +30,17 @@ fn col_counts(ggml_type: GgmlType) -> &'static [usize] {
 pub(super) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0
     }
     /// In -1..1.
-    pub fn unit(&mut self) -> f32 {
+    pub(super) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
-    pub fn values(&mut self, n: usize) -> Vec<f32> {
+    pub(super) fn values(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| 3.0 * self.unit()).collect()
     }
 }
