@@ -242,20 +242,38 @@ fn float_file(name: &str) -> TempFile {
     if name == "gpt_oss" { layers::in_float(&file, |name| name.ends_with("exps.weight")) } else { file }
 }
 
+/// Greatest distance of a golden model's logits, in relation to the largest logit.
+fn relative_distance(name: &str, file: &TempFile, dtype: KvCacheDtype) -> f32 {
+    let z = testdata::npz(name);
+    let expected = z.f32("logits");
+    let mut model = try_load_file(CpuLoader::new(2, MAX_TOKENS).unwrap(), file, dtype).unwrap();
+    let relative = distance(&model.logits(&tokens(&z), 0), &expected).0 / max_abs(&expected);
+    println!("{name}, {dtype:?} cache: {relative:.2e} of the largest logit");
+    relative
+}
+
 /// M1, M2, M3, M6, M11, M12: every supported architecture, float weights of each type, to 1e-3 of the largest logit.
 /// Rounding K and V to f16 moves `llama_tied` by 1.45e-3 all by itself (computed in float64), so the bound is wider
 /// there.
 #[test]
 fn golden_logits_of_the_architectures() {
     for name in testdata::architectures() {
-        let z = testdata::npz(&format!("arch/{name}"));
-        let (file, expected) = (float_file(&name), z.f32("logits"));
+        let file = float_file(&name);
         for (dtype, bound) in [(KvCacheDtype::F32, 1e-3), (KvCacheDtype::F16, 3e-3)] {
-            let mut model = try_load_file(CpuLoader::new(2, MAX_TOKENS).unwrap(), &file, dtype).unwrap();
-            let relative = distance(&model.logits(&tokens(&z), 0), &expected).0 / max_abs(&expected);
-            println!("{name}, {dtype:?} cache: {relative:.2e} of the largest logit");
-            assert!(relative < bound, "{name}, {dtype:?} cache: {relative:.2e} of the largest logit");
+            assert!(relative_distance(&format!("arch/{name}"), &file, dtype) < bound, "{name}, {dtype:?} cache");
         }
+    }
+}
+
+/// Sizes of a family whose rules follow from the number of layers: EXAONE 4 of 64 layers has windows and layers without
+/// RoPE, Gemma 2 of 46 and Gemma 3 of 62 scale scores by another size. Narrow models of so many layers, in which a few
+/// layers' weights repeat; EXAONE's logits are llama.cpp's, Gemma's those of a float64 reference in numpy that equals
+/// transformers on the golden models of both families.
+#[test]
+fn golden_logits_of_models_of_many_layers() {
+    for name in ["exaone4_32b", "gemma2_27b", "gemma3_27b"].map(|name| format!("deep/{name}")) {
+        let file = testdata::file(&format!("{name}.gguf"));
+        assert!(relative_distance(&name, &file, KvCacheDtype::F32) < 1e-3, "{name}");
     }
 }
 
