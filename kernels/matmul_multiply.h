@@ -9,7 +9,6 @@
 // quarters.
 template <class T> struct MatmulPiece { using Type = T; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<F16> { using Type = HalfTile<false, 1>; static constexpr bool IS_BF16 = false; };
-template <> struct MatmulPiece<F32> { using Type = FloatTile<1>; static constexpr bool IS_BF16 = false; };
 template <> struct MatmulPiece<BF16> { using Type = HalfTile<true, 1>; static constexpr bool IS_BF16 = true; };
 
 template <class T, int N> struct MatmulWeights {
