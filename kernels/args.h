@@ -105,12 +105,12 @@ struct GemvPairArgs {
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
 // block. Not for F32 weights, which gemv multiplies, whatever the number of rows.
-// Shape of a block of matmul_*_n<N>: threads, and tiles of 16 weight rows. Grid: (ceil(tiles / tiles of a block),
-// ceil(rows / N), splits).
-constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2;
-constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 2;
-constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4;
-constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8;
+// Shape of a block of matmul_*_n<N>: threads, tiles of 16 weight rows, and groups of 32 lanes (KW) that share a tile,
+// each with every KW-th super-block of 256 columns. Grid: (ceil(tiles / tiles of a block), ceil(rows / N), splits).
+constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2, MATMUL_KW_N8 = 4;
+constexpr u32 MATMUL_THREADS_N16 = 256, MATMUL_TILES_N16 = 2, MATMUL_KW_N16 = 4;
+constexpr u32 MATMUL_THREADS_N32 = 128, MATMUL_TILES_N32 = 4, MATMUL_KW_N32 = 1;
+constexpr u32 MATMUL_THREADS_N64 = 128, MATMUL_TILES_N64 = 8, MATMUL_KW_N64 = 1;
 struct MatmulArgs {
   const u8* weights;      // tiles
   const u16* x;           // FORMAT_F16_TILED (BF16_TILED for BF16 weights), rows padded to a multiple of 64 with anything
@@ -265,8 +265,9 @@ enum RotationFlags : u32 {
   ROTATION_NEOX = 1,        // elements i and i + num_pairs are a pair, else adjacent ones
   ROTATION_NORMS_LAST = 2,  // the norms come after RoPE, else before it
 };
+constexpr u32 NO_SLOT = 0xffffffffu;    // stores nothing: padding of a recorded step
 struct RotationArgs {
-  const u32* slot_mapping;  // [rows]: block * block_size + offset; 0xffffffff stores nothing (padding of a graph)
+  const u32* slot_mapping;  // [rows]: block * block_size + offset, or NO_SLOT
   const float* q_norm;      // [head_dim] or null: RMSNorm of each head
   const float* k_norm;
   const float* angles;      // [rows][2 * num_pairs]

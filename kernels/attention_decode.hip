@@ -86,7 +86,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
   const float* row = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
   const float* angles = r.angles + (u64)w.row * 2 * r.num_pairs;
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
-  const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : ~0u, all = heads + (adds_key ? 2 : 0);
+  const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : NO_SLOT, all = heads + (adds_key ? 2 : 0);
   for (u32 turn = 0; turn < all; turn += S::GROUPS) {
     const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;

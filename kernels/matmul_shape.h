@@ -3,19 +3,18 @@
 #include "mma.h"
 #include "args.h"
 
-// KW groups of 32 lanes share a tile, each with every KW-th super-block of 256 columns.
 template <int N> struct MatmulBlock;
 template <> struct MatmulBlock<8> {
-  static constexpr int THREADS = MATMUL_THREADS_N8, TILES = MATMUL_TILES_N8, KW = 4;
+  static constexpr int THREADS = MATMUL_THREADS_N8, TILES = MATMUL_TILES_N8, KW = MATMUL_KW_N8;
 };
 template <> struct MatmulBlock<16> {
-  static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = 4;
+  static constexpr int THREADS = MATMUL_THREADS_N16, TILES = MATMUL_TILES_N16, KW = MATMUL_KW_N16;
 };
 template <> struct MatmulBlock<32> {
-  static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = 1;
+  static constexpr int THREADS = MATMUL_THREADS_N32, TILES = MATMUL_TILES_N32, KW = MATMUL_KW_N32;
 };
 template <> struct MatmulBlock<64> {
-  static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = 1;
+  static constexpr int THREADS = MATMUL_THREADS_N64, TILES = MATMUL_TILES_N64, KW = MATMUL_KW_N64;
 };
 
 // Groups of 32 lanes load and dequantise weights, because a tile is laid out for 32 lanes; waves multiply. With WARP =

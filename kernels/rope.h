@@ -174,6 +174,6 @@ template <bool PLAIN> DEV void apply(const RotationArgs& r, GroupHead& head, u32
 // Where a head of a token lies in the cache; null for a slot of nothing.
 template <class T>
 DEV T* cache_row(void* cache, u32 slot, u32 kv_head, u32 num_kv_heads, u32 block_size, u32 head_dim) {
-  if (slot == ~0u) return nullptr;
+  if (slot == NO_SLOT) return nullptr;
   return (T*)cache + (((u64)(slot / block_size) * num_kv_heads + kv_head) * block_size + slot % block_size) * head_dim;
 }

@@ -49,7 +49,7 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   float* x = a.qkv + ((u64)row * num_heads + head) * a.head_dim;
   const RotationArgs& r = a.rotation;
-  const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : ~0u;
+  const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : NO_SLOT;
   GroupHead mine;
   mine.load(x, is_head, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
   mine.load_angles(r.angles + (u64)row * 2 * r.num_pairs, !is_v);
@@ -58,7 +58,7 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   apply<false>(r, mine, row, is_q, !is_q && !is_v);
   if (!is_head) return;
   if (!is_v) mine.store(x);
-  if (slot == ~0u) return;
+  if (slot == NO_SLOT) return;
   const u32 kv_head = head - a.num_heads - (is_v ? a.num_kv_heads : 0);
   mine.store(cache_row<T>(is_v ? a.v_cache : a.k_cache, slot, kv_head, a.num_kv_heads, a.block_size, a.head_dim));
 }

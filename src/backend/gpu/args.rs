@@ -1,5 +1,5 @@
-//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes and offsets with the C++
-//! compiler's.
+//! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes, offsets and numbers with the
+//! C++ compiler's.
 
 use super::{DevicePtr, KernelArgs};
 use crate::backend::{Activation, Gating, NormKind};
@@ -8,20 +8,20 @@ use crate::backend::{Activation, Gating, NormKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Format {
-    F32 = 0,
-    F16 = 1,
-    Bf16 = 2,
-    F16Tiled = 3,
-    Bf16Tiled = 4,
+    F32 = FORMAT_F32,
+    F16 = FORMAT_F16,
+    Bf16 = FORMAT_BF16,
+    F16Tiled = FORMAT_F16_TILED,
+    Bf16Tiled = FORMAT_BF16_TILED,
 }
 
 /// What a feed-forward makes of a gate; `Activation` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum ActivationCode {
-    Silu = 0,
-    Gelu = 1,
-    ClampedSwiglu = 2,
+    Silu = ACTIVATION_SILU,
+    Gelu = ACTIVATION_GELU,
+    ClampedSwiglu = ACTIVATION_CLAMPED_SWIGLU,
 }
 
 impl From<Activation> for ActivationCode {
@@ -38,8 +38,8 @@ impl From<Activation> for ActivationCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum NormCode {
-    Rms = 0,
-    Layer = 1,
+    Rms = NORM_RMS,
+    Layer = NORM_LAYER,
 }
 
 impl From<NormKind> for NormCode {
@@ -55,8 +55,8 @@ impl From<NormKind> for NormCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum GatingCode {
-    Softmax = 0,
-    Sigmoid = 1,
+    Softmax = GATING_SOFTMAX,
+    Sigmoid = GATING_SIGMOID,
 }
 
 impl From<Gating> for GatingCode {
@@ -68,7 +68,8 @@ impl From<Gating> for GatingCode {
     }
 }
 
-/// Declares the numbers that kernels and launches have in common, and for the test their names in `args.h`.
+/// Declares the numbers that kernels and launches have in common, in the order of `args.h`, and for the test their
+/// names there.
 macro_rules! constants {
     ($($(#[$doc:meta])* $name:ident = $value:expr;)*) => {
         $($(#[$doc])* pub(super) const $name: u32 = $value;)*
@@ -81,6 +82,21 @@ macro_rules! constants {
 }
 
 constants! {
+    /// `ActivationFormat`.
+    FORMAT_F32 = 0;
+    FORMAT_F16 = 1;
+    FORMAT_BF16 = 2;
+    FORMAT_F16_TILED = 3;
+    FORMAT_BF16_TILED = 4;
+    /// `LinearFlags`: add to the output instead of writing it.
+    LINEAR_ADD = 1;
+    /// `Activation`.
+    ACTIVATION_SILU = 0;
+    ACTIVATION_GELU = 1;
+    ACTIVATION_CLAMPED_SWIGLU = 2;
+    /// `NormKind`.
+    NORM_RMS = 0;
+    NORM_LAYER = 1;
     /// Blocks of `copy_step`, each with a line of so many words ahead of the words that it copies.
     COPY_STEP_BLOCKS = 32;
     COPY_STEP_THREADS = 256;
@@ -93,15 +109,20 @@ constants! {
     /// Tiles (of 16 rows x 256 columns) that a block of `dequantize_<type>` decodes.
     DEQUANTIZE_TILES = 4;
     GEMV_THREADS = 512;
-    /// Threads of a block of `matmul_<type>_n<N>`, and tiles of 16 outputs that it computes.
+    /// Threads of a block of `matmul_<type>_n<N>`, tiles of 16 outputs that it computes, and groups of 32 lanes that
+    /// share the columns of a tile.
     MATMUL_THREADS_N8 = 256;
     MATMUL_TILES_N8 = 2;
+    MATMUL_KW_N8 = 4;
     MATMUL_THREADS_N16 = 256;
     MATMUL_TILES_N16 = 2;
+    MATMUL_KW_N16 = 4;
     MATMUL_THREADS_N32 = 128;
     MATMUL_TILES_N32 = 4;
+    MATMUL_KW_N32 = 1;
     MATMUL_THREADS_N64 = 128;
     MATMUL_TILES_N64 = 8;
+    MATMUL_KW_N64 = 1;
     /// Columns of a block of `gated_activation`.
     GATED_COLS = 2048;
     /// Columns of a block of `activation`, and of `scale_logits`.
@@ -110,11 +131,19 @@ constants! {
     /// What the routing kernel takes.
     MAX_EXPERTS = 512;
     MAX_USED_EXPERTS = 32;
+    /// `Gating`.
+    GATING_SOFTMAX = 0;
+    GATING_SIGMOID = 1;
     /// Rows of a block of `choose_experts`.
     CHOOSE_EXPERTS_ROWS = 8;
     PLACE_THREADS = MAX_EXPERTS;
     /// Columns of a block of `add_experts`.
     ADD_EXPERTS_COLS = 1024;
+    /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE.
+    ROTATION_NEOX = 1;
+    ROTATION_NORMS_LAST = 2;
+    /// A slot that stores nothing: padding of a recorded step.
+    NO_SLOT = u32::MAX;
     /// Heads of a block of `rope_store`.
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
@@ -122,16 +151,6 @@ constants! {
     /// Blocks of a row of `argmax` at most.
     ARGMAX_BLOCKS = 64;
 }
-
-/// `LinearFlags`: add to the output instead of writing it.
-pub(super) const LINEAR_ADD: u32 = 1;
-
-/// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE.
-pub(super) const ROTATION_NEOX: u32 = 1;
-pub(super) const ROTATION_NORMS_LAST: u32 = 2;
-
-/// A slot that stores nothing: padding of a recorded step.
-pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// Their numbers.
 macro_rules! numbers {

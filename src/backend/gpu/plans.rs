@@ -43,9 +43,14 @@ fn tiles_per_block(n: u32) -> u32 {
     }
 }
 
-/// Groups of 32 lanes of a block that share the columns of a tile; `KW` in `matmul_shape.h`.
+/// Groups of 32 lanes of a block that share the columns of a tile.
 fn column_groups(n: u32) -> u32 {
-    if n <= 16 { 4 } else { 1 }
+    match n {
+        8 => args::MATMUL_KW_N8,
+        16 => args::MATMUL_KW_N16,
+        32 => args::MATMUL_KW_N32,
+        _ => args::MATMUL_KW_N64,
+    }
 }
 
 fn plan(n: u32, rows: u32, out_rows: u32, splits: u32) -> MatmulPlan {

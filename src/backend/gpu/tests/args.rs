@@ -8,6 +8,22 @@ use crate::backend::gpu::tuning::{ALL, LEAST_PREFILL_ROWS};
 use crate::backend::gpu::{DevicePtr, KernelArgs};
 use crate::config::Platform;
 
+/// The names of a header's constants and of the values of its enums, in their order.
+fn numbers_of(header: &str) -> impl Iterator<Item = &str> {
+    let mut in_enum = false;
+    let lists = header.lines().filter_map(move |line| {
+        let code = line.split_once("//").map_or(line, |(code, _)| code).trim();
+        match code.strip_prefix("constexpr u32 ") {
+            Some(list) => return list.strip_suffix(';'),
+            None if code.starts_with("enum ") => in_enum = true,
+            None if code == "};" => in_enum = false,
+            None => return in_enum.then_some(code),
+        }
+        None
+    });
+    lists.flat_map(|list| list.split(',')).filter_map(|one| Some(one.split_once(" = ")?.0.trim()))
+}
+
 /// G: a field that moved in one of the two languages would be an address where a count belongs.
 #[test]
 fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
@@ -34,11 +50,9 @@ fn sizes_and_offsets_are_those_of_the_cpp_compiler() {
     let structs = header.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
     assert_eq!(structs.collect::<Vec<_>>(), layouts().iter().map(|(name, ..)| *name).collect::<Vec<_>>());
 
-    // So would constants, but for a marker that no launch has.
-    let declared = header.lines().filter_map(|line| line.strip_prefix("constexpr u32 ")?.split_once(';'));
-    let declared = declared.flat_map(|(list, _)| list.split(", ")).filter_map(|one| one.split_once(" = "));
-    let declared: Vec<_> = declared.map(|(name, _)| name).filter(|name| *name != "NO_EXPERT").collect();
-    assert_eq!(declared, constants().iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    // So would constants and the values of enums, but for a marker that no launch has.
+    let named = numbers_of(header).filter(|name| *name != "NO_EXPERT");
+    assert_eq!(named.collect::<Vec<_>>(), constants().iter().map(|(name, _)| *name).collect::<Vec<_>>());
 
     let folder = tempfile::tempdir().unwrap();
     let (source, binary) = (folder.path().join("args.cpp"), folder.path().join("args"));
