@@ -3,7 +3,7 @@
 
 use super::args::Format;
 use super::compile::plan::Operands;
-use super::{DeviceBuffer, DevicePtr, DeviceSlice, KernelType};
+use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
     BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, VectorShape,
     WorkShape,
@@ -220,9 +220,8 @@ impl ExpertMatrix {
         self.ty.matrix_bytes(self.rows, self.cols)
     }
 
-    /// As kernels take it.
-    pub(super) fn bias(&self) -> DevicePtr {
-        self.bias.as_ref().map(DeviceBuffer::slice).into()
+    pub(super) fn bias(&self) -> Option<DeviceSlice<'_>> {
+        self.bias.as_ref().map(DeviceBuffer::slice)
     }
 }
 

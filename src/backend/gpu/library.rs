@@ -11,7 +11,7 @@ use super::kernel::DEQUANTIZE;
 use super::launcher::Launcher;
 use super::product::Product;
 use super::vendor::blas::{self, Element, Operands, VendorBlas};
-use super::{DeviceBuffer, DevicePtr, Stream};
+use super::{DeviceBuffer, Stream};
 use crate::Result;
 
 /// The library, and the device memory that its products need.
@@ -74,22 +74,21 @@ impl Library {
     ) -> Result<Option<Refused>> {
         let stream = launcher.stream();
         if let Some(dense) = &segment.dense {
-            return self.product_of_rows(stream, segment, format, product, 0..segment.rows, dense.ptr());
+            return self.product_of_rows(stream, segment, format, product, 0..segment.rows, Some(dense));
         }
         let cols = product.shape.cols;
         let piece_rows = piece_rows(cols);
         for first in (0..segment.rows).step_by(piece_rows) {
             let rows = first..segment.rows.min(first + piece_rows);
             launcher.dequantize(segment, cols, first, rows.len(), &self.weights)?;
-            let weights = self.weights.ptr();
-            if let Some(refused) = self.product_of_rows(stream, segment, format, product, rows, weights)? {
+            if let Some(refused) = self.product_of_rows(stream, segment, format, product, rows, None)? {
                 return Ok(Some(refused));
             }
         }
         Ok(None)
     }
 
-    /// The product of some outputs of a segment, whose rows lie dequantised at `weights`.
+    /// The product of some outputs of a segment, whose rows lie dequantised in `kept`, else in `weights`.
     fn product_of_rows(
         &mut self,
         stream: &Stream,
@@ -97,7 +96,7 @@ impl Library {
         format: Format,
         product: &Product<'_>,
         rows: Range<usize>,
-        weights: DevicePtr,
+        kept: Option<&DeviceBuffer>,
     ) -> Result<Option<Refused>> {
         let shape = &product.shape;
         let bias = segment.outputs_from(rows.start, shape.cols)?.bias;
@@ -112,7 +111,7 @@ impl Library {
             bias: bias.is_some(),
         };
         let operands = Operands {
-            weights,
+            weights: kept.unwrap_or(&self.weights).ptr(),
             x: product.x.ptr(),
             bias: bias.into(),
             out: product.out_from(segment.first_row + rows.start)?.ptr(),

@@ -8,7 +8,7 @@ use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepAr
 use super::buffer::count;
 use super::checks::Check;
 use super::tuning::{LEAST_PREFILL_ROWS, Tuning};
-use super::{Device, DeviceBuffer, DevicePtr, DeviceSlice, Event, Function, MappedBuffer, Stream};
+use super::{Device, DeviceBuffer, DeviceSlice, Event, Function, MappedBuffer, Stream};
 use crate::backend::StepLimits;
 use crate::backend::check_batch::validate_batch;
 use crate::batch::Batch;
@@ -369,53 +369,53 @@ impl StepInputs {
         &self.checked
     }
 
-    fn at(&self, word: usize) -> Result<DevicePtr> {
-        Ok(self.device.slice().after(4 * word as u64)?.ptr())
+    fn at(&self, word: usize) -> Result<DeviceSlice<'_>> {
+        self.device.slice().after(4 * word as u64)
     }
 
-    pub fn token_ids(&self) -> Result<DevicePtr> {
+    pub fn token_ids(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.token_ids)
     }
 
-    pub fn positions(&self) -> Result<DevicePtr> {
+    pub fn positions(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.positions)
     }
 
-    pub fn slots(&self, group: usize) -> Result<DevicePtr> {
+    pub fn slots(&self, group: usize) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.slots + group * self.layout.slots_of_group)
     }
 
-    pub fn q_start(&self) -> Result<DevicePtr> {
+    pub fn q_start(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.q_start)
     }
 
-    pub fn context_lens(&self) -> Result<DevicePtr> {
+    pub fn context_lens(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.context_lens)
     }
 
-    pub fn block_start(&self, group: usize) -> Result<DevicePtr> {
+    pub fn block_start(&self, group: usize) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.block_start + group * self.layout.block_start_of_group)
     }
 
     /// Of all groups.
-    pub fn block_tables(&self) -> Result<DevicePtr> {
+    pub fn block_tables(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.tables)
     }
 
-    pub fn decode_items(&self) -> Result<DevicePtr> {
+    pub fn decode_items(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.decode_items)
     }
 
-    pub fn prefill_items(&self) -> Result<DevicePtr> {
+    pub fn prefill_items(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.prefill_items)
     }
 
-    pub fn logits_indices(&self) -> Result<DevicePtr> {
+    pub fn logits_indices(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.logits_indices)
     }
 
     /// Pairs of blocks of a group, and how many there are.
-    pub fn copies(&self, group: usize) -> Result<(DevicePtr, usize)> {
+    pub fn copies(&self, group: usize) -> Result<(DeviceSlice<'_>, usize)> {
         let copies = self.copies.get(group).cloned().unwrap_or_default();
         Ok((self.at(self.layout.copies + 2 * copies.start)?, copies.len()))
     }

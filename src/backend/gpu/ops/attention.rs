@@ -56,11 +56,11 @@ fn rotation_args(
     let neox = if rope.kind == RopeKind::Neox { ROTATION_NEOX } else { 0 };
     let norms_last = if of_heads.is_some_and(|norms| norms.after_rope) { ROTATION_NORMS_LAST } else { 0 };
     Ok(RotationArgs {
-        slot_mapping: step.inputs.slots(group)?,
+        slot_mapping: step.inputs.slots(group)?.ptr(),
         q_norm: of_heads.map(|norms| norms.q.read(layout.head_dim)).transpose()?.into(),
         k_norm: of_heads.map(|norms| norms.k.read(layout.head_dim)).transpose()?.into(),
         angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?.ptr(),
-        positions: step.inputs.positions()?,
+        positions: step.inputs.positions()?.ptr(),
         num_pairs: count(rope.num_pairs)?,
         flags: neox | norms_last,
         eps: of_heads.map_or(0.0, |norms| norms.eps),
@@ -101,7 +101,7 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
     let RopeAngles { rope, out } = args;
     let (rows, num_pairs) = (step.tokens, rope.num_pairs);
     let args = RopeAnglesArgs {
-        positions: step.inputs.positions()?,
+        positions: step.inputs.positions()?.ptr(),
         inv_freq: rope.inv_freq.ptr(),
         out: out.write("the buffer of angles", rows, 2 * num_pairs, Format::F32)?.ptr(),
         rows: count(rows)?,
@@ -198,11 +198,11 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         out: out.ptr(),
         partial: workspace.partial().ptr(),
         counters: workspace.counters().ptr(),
-        items: step.inputs.decode_items()?,
-        q_start: step.inputs.q_start()?,
-        context_lens: step.inputs.context_lens()?,
-        block_start: step.inputs.block_start(group)?,
-        block_tables: step.inputs.block_tables()?,
+        items: step.inputs.decode_items()?.ptr(),
+        q_start: step.inputs.q_start()?.ptr(),
+        context_lens: step.inputs.context_lens()?.ptr(),
+        block_start: step.inputs.block_start(group)?.ptr(),
+        block_tables: step.inputs.block_tables()?.ptr(),
         sinks: sinks.map(|sinks| sinks.read(layout.num_heads)).transpose()?.into(),
         num_heads,
         num_kv_heads,
@@ -228,7 +228,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         unsafe { launcher.launch(kernel, variant, [decode_items, heads, splits], &args)? };
     }
     if prefill_items > 0 {
-        args.items = step.inputs.prefill_items()?;
+        args.items = step.inputs.prefill_items()?.ptr();
         // SAFETY: as above.
         unsafe { launcher.launch(ATTENTION_PREFILL, variant, [num_heads, prefill_items, 1], &args)? };
     }
@@ -250,7 +250,8 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     let bytes = kv.spec.block_bytes().unwrap_or(0) / 2;
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;
-    let args = CopyBlocksArgs { k_cache: kv.k.ptr(), v_cache: kv.v.ptr(), pairs, num_pairs, block_bytes };
+    let (k_cache, v_cache, pairs) = (kv.k.ptr(), kv.v.ptr(), pairs.ptr());
+    let args = CopyBlocksArgs { k_cache, v_cache, pairs, num_pairs, block_bytes };
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the blocks were checked.
     unsafe { launcher.launch(COPY_BLOCKS, ONCE, [block_bytes.div_ceil(4096), num_pairs, 1], &args) }

@@ -13,7 +13,7 @@ use crate::backend::gpu::compute::{Compute, Workspace};
 use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::expert_matmul;
-use crate::backend::gpu::{DeviceBuffer, DevicePtr, DeviceSlice, GpuBackend};
+use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
 use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
 
 /// Inputs or outputs of `gemv` over pairs.
@@ -74,19 +74,19 @@ impl Compute {
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
                 launcher.products_of_runs(experts, x, rows, run, formats, work, workspace)?;
-                work.places.ptr()
+                Some(work.places.slice())
             }
             _ => {
                 let (norm, eps) = gemv_norm(norm, hidden)?;
                 let x = x.read_f32("the experts' input", rows, hidden)?;
                 launcher.products_of_pairs(experts, x, norm, eps, rows, work)?;
-                DevicePtr::NULL
+                None
             }
         };
         let args = AddExpertsArgs {
             values: work.values.memory().ptr(),
             weights: work.weights.ptr(),
-            places,
+            places: places.into(),
             residual: out.ptr(),
             cols: count(hidden)?,
             used: count(spec.used)?,
@@ -171,8 +171,8 @@ impl Launcher {
             weights_up: up.map(|(up, _)| up.tiles.slice()).into(),
             x: x.memory.ptr(),
             norm: norm.into(),
-            bias: matrix.bias(),
-            bias_up: up.map_or(DevicePtr::NULL, |(up, _)| up.bias()),
+            bias: matrix.bias().into(),
+            bias_up: up.and_then(|(up, _)| up.bias()).into(),
             out: out.memory.ptr(),
             // The kernel before this one writes numbers of experts that there are.
             experts: experts.ptr(),
@@ -264,7 +264,7 @@ impl Launcher {
         let product = MatmulArgs {
             weights: matrix.tiles.ptr(),
             x: x.ptr(),
-            bias: matrix.bias(),
+            bias: matrix.bias().into(),
             out: out.ptr(),
             partial: workspace.partial().ptr(),
             counters: workspace.counters().ptr(),

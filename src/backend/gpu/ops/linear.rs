@@ -233,7 +233,7 @@ impl Launcher {
     fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());
-        let args = matmul_args(outputs, product, plan, workspace.partial().ptr(), workspace.counters().ptr())?;
+        let args = matmul_args(outputs, product, plan, workspace.partial(), workspace.counters())?;
         // SAFETY: see `ops`; partial sums and counters have the room that `plans` keeps to.
         unsafe { self.launch(MATMUL, Variant::with_rows(outputs.ty, plan.n), plan.grid, &args) }
     }
@@ -247,8 +247,8 @@ impl Launcher {
         let second_partial = partial.after(partial_bytes(plans[0]))?;
         let second_counters = counters.after(4 * u64::from(x) * u64::from(y))?;
         let args = MatmulPairArgs {
-            first: matmul_args(&pair[0].outputs(), product, plans[0], partial.ptr(), counters.ptr())?,
-            second: matmul_args(&pair[1].outputs(), product, plans[1], second_partial.ptr(), second_counters.ptr())?,
+            first: matmul_args(&pair[0].outputs(), product, plans[0], partial, counters)?,
+            second: matmul_args(&pair[1].outputs(), product, plans[1], second_partial, second_counters)?,
         };
         let variant = Variant::with_rows(pair.map(|segment| segment.ty), plans[0].n);
         // SAFETY: see `ops`; partial sums and counters of both have the room that `plans` keeps to.
@@ -285,8 +285,8 @@ fn matmul_args(
     outputs: &Outputs<'_>,
     product: &Product<'_>,
     plan: MatmulPlan,
-    partial: DevicePtr,
-    counters: DevicePtr,
+    partial: DeviceSlice<'_>,
+    counters: DeviceSlice<'_>,
 ) -> Result<MatmulArgs> {
     let ProductShape { rows, cols, out_stride, flags, .. } = product.shape;
     Ok(MatmulArgs {
@@ -294,8 +294,8 @@ fn matmul_args(
         x: product.x.ptr(),
         bias: outputs.bias.into(),
         out: product.out_from(outputs.first_row)?.ptr(),
-        partial,
-        counters,
+        partial: partial.ptr(),
+        counters: counters.ptr(),
         out_rows: count(outputs.rows)?,
         cols: count(cols)?,
         rows: count(rows)?,

@@ -129,7 +129,7 @@ pub(super) fn embed(step: &mut GpuStep<'_>, args: Embed<'_, GpuBackend>) -> Resu
     let rows = step.tokens;
     let args = EmbedArgs {
         table: segment.tiles.ptr(),
-        token_ids: step.inputs.token_ids()?,
+        token_ids: step.inputs.token_ids()?.ptr(),
         out: out.write("embed's output", rows, table.cols, Format::F32)?.ptr(),
         rows: count(rows)?,
         cols: count(table.cols)?,
@@ -150,7 +150,7 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
     let needed = step.batch.logits_indices.iter().max().map_or(0, |&index| index as usize + 1);
     let args = GatherArgs {
         x: x.read("gather_rows' input", needed.max(step.tokens.min(rows)), cols)?.ptr(),
-        indices: step.inputs.logits_indices()?,
+        indices: step.inputs.logits_indices()?.ptr(),
         out: out.write("gather_rows' output", rows, cols, Format::F32)?.ptr(),
         rows: count(rows)?,
         cols: count(cols)?,
