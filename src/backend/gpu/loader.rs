@@ -17,7 +17,7 @@ use super::select;
 use super::stacks::{Layout, Run, device_type, part_bytes, values_bytes};
 use super::step::StepInputs;
 use super::tuning::Tuning;
-use super::upload::Uploader;
+use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
@@ -171,9 +171,9 @@ impl GpuLoader {
         let repack = self.kernels.function(&REPACK.id(ty))?;
         let uploader = self.uploader(data.len(), TILE_ROWS * row_bytes)?;
         let file_row_bytes = weight.data.len() / weight.rows.max(1);
-        uploader.matrix(data, row_bytes, weight.cols, &repack, tiles, ty.tile_bytes(), &mut |rows| {
-            progress((rows * file_row_bytes) as u64)
-        })?;
+        let matrix = RawMatrix { data, row_bytes, cols: weight.cols };
+        uploader
+            .matrix(matrix, &repack, tiles, ty.tile_bytes(), &mut |rows| progress((rows * file_row_bytes) as u64))?;
         Ok(ty)
     }
 

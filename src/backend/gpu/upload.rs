@@ -31,6 +31,14 @@ struct Slot {
     copied: Event,
 }
 
+/// A matrix in the blocks of a type that kernels multiply.
+#[derive(Clone, Copy)]
+pub(super) struct RawMatrix<'d> {
+    pub data: &'d [u8],
+    pub row_bytes: usize,
+    pub cols: usize,
+}
+
 impl Uploader {
     /// For tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row`.
     pub(super) fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
@@ -50,19 +58,17 @@ impl Uploader {
         largest_tile_row <= self.slot_bytes
     }
 
-    /// Queues the upload of rows of `row_bytes` each, repacked into tiles at `out`; `taken` is told of rows that are on
+    /// Queues the upload of a matrix, repacked into tiles of `tile_bytes` at `out`; `taken` is told of rows that are on
     /// their way, and may stop the rest by an error.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn matrix(
         &mut self,
-        data: &[u8],
-        row_bytes: usize,
-        cols: usize,
+        matrix: RawMatrix<'_>,
         repack: &Function,
         out: DeviceSlice<'_>,
         tile_bytes: u64,
         taken: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
+        let RawMatrix { data, row_bytes, cols } = matrix;
         let super_blocks = cols.div_ceil(TILE_COLS);
         let rows_per_slot = self.slot_bytes / row_bytes / TILE_ROWS * TILE_ROWS;
         if rows_per_slot == 0 {

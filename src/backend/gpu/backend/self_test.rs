@@ -3,10 +3,10 @@
 //! went wrong, is found here and not in a conversation.
 
 use super::GpuBackend;
-use crate::backend::Backend;
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::buffer::{Buffer, Matrix, Segment, TILE_COLS, TILE_ROWS};
 use crate::backend::gpu::{DeviceBuffer, HostBuffer, KernelType, MATMUL_ROWS};
+use crate::backend::{Backend, Linear};
 use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
@@ -137,7 +137,8 @@ impl GpuBackend {
             self.upload_activations(&values)?;
             let weights = sample.weights()?;
             for rows in [1].into_iter().chain(MATMUL_ROWS.map(|rows| rows as usize)) {
-                self.compute.linear(&sample.matrix, &x, None, rows, &mut out, Format::F32, 0)?;
+                let product = Linear { x: &x, matrix: &sample.matrix, rows, out: &mut out, add: false };
+                self.compute.linear(product, None, Format::F32)?;
                 let got = self.to_host(&out, rows, sample.matrix.rows)?.to_vec();
                 self.compare(sample, &weights, &values, rows, &got)?;
             }

@@ -2,19 +2,19 @@
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
 use super::linear::GemvRows;
-use super::rows::{Norm, Prepared, gemv_norm, is_plain};
+use super::rows::{Gated, Norm, Prepared, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs,
     MatmulArgs, MatmulExpertsArgs, PlaceExpertsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, count};
-use crate::backend::gpu::compute::{Compute, Workspace};
+use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::kernel::{ADD_EXPERTS, CHOOSE_EXPERTS, MATMUL_EXPERTS, ONCE, PLACE_EXPERTS, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::expert_matmul;
 use crate::backend::gpu::{DeviceBuffer, DeviceSlice, GpuBackend};
-use crate::backend::{Activation, ExpertSpec, MixExperts, NormExperts};
+use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
 
 /// Inputs or outputs of `gemv` over pairs.
 #[derive(Clone, Copy)]
@@ -23,6 +23,35 @@ struct Rows<'b> {
     stride: usize,
     /// Pairs that have one of these rows in common.
     share: usize,
+}
+
+/// Products of pairs, each with the matrix of its expert.
+struct PairProducts<'b> {
+    matrix: &'b ExpertMatrix,
+    /// Another matrix of each expert: the outputs are then what the activation makes of the products with both.
+    up: Option<(&'b ExpertMatrix, Activation)>,
+    x: Rows<'b>,
+    /// Weights of an RMSNorm of the rows on the way.
+    norm: Option<DeviceSlice<'b>>,
+    eps: f32,
+    pairs: usize,
+    /// The number of each pair's expert.
+    experts: DeviceSlice<'b>,
+    out: Rows<'b>,
+}
+
+/// Products of `runs` runs of `run` rows, each with the matrix of its expert.
+struct RunProducts<'b> {
+    matrix: &'b ExpertMatrix,
+    /// In the format of the matrix units.
+    x: DeviceSlice<'b>,
+    out: DeviceSlice<'b>,
+    /// Columns from one row of `out` to the next.
+    out_stride: usize,
+    run: u32,
+    runs: usize,
+    /// The number of each run's expert.
+    experts: DeviceSlice<'b>,
 }
 
 impl Compute {
@@ -67,13 +96,14 @@ impl Compute {
         if rows == 0 {
             return Ok(());
         }
-        self.linear(&experts.router, x, norm, rows, &mut work.logits, Format::F32, 0)?;
-        let (launcher, workspace) = (self.launcher(), self.workspace());
+        let choice = Linear { x, matrix: &experts.router, rows, out: &mut work.logits, add: false };
+        self.linear(choice, norm, Format::F32)?;
+        let launcher = self.launcher();
         launcher.choose(experts, rows, work)?;
         let run = launcher.tuning().expert_run(rows * spec.used, spec.num);
         let places = match (run, experts.formats()) {
             (Some(run), Some(formats)) => {
-                launcher.products_of_runs(experts, x, rows, run, formats, work, workspace)?;
+                self.products_of_runs(experts, x, rows, run, formats, work)?;
                 Some(work.places.slice())
             }
             _ => {
@@ -134,37 +164,34 @@ impl Launcher {
         let x = Rows { memory: x, stride: hidden, share: used };
         let (gate, up) = (&experts.gate, &experts.up);
         let numbers = work.experts.slice();
-        let product = |matrix: &ExpertMatrix, up: Option<&ExpertMatrix>, x: Rows<'_>, norm, out: Rows<'_>| {
-            let up = up.map(|up| (up, activation));
-            self.gemv_of_pairs(matrix, up, x, norm, eps, pairs, numbers, out)
-        };
         let gated_rows = Rows { memory: gated, stride: ffn, share: 1 };
+        let product =
+            |matrix, x, out| PairProducts { matrix, up: None, x, norm: None, eps, pairs, experts: numbers, out };
         if gate.ty == up.ty {
-            product(gate, Some(up), x, norm, gated_rows)?;
+            let up = Some((up, activation));
+            self.gemv_of_pairs(&PairProducts { up, norm, ..product(gate, x, gated_rows) })?;
         } else {
             let products = work.gate_up.write("the experts' products", pairs, 2 * ffn, Format::F32)?;
             for (matrix, first) in [(gate, 0), (up, ffn)] {
                 let out = Rows { memory: products.after(4 * first as u64)?, stride: 2 * ffn, share: 1 };
-                product(matrix, None, x, norm, out)?;
+                self.gemv_of_pairs(&PairProducts { norm, ..product(matrix, x, out) })?;
             }
-            self.gated_activation(activation, products, Format::F32, pairs, ffn, gated, Format::F32)?;
+            self.gated_activation(&Gated {
+                activation,
+                gate_up: products,
+                out: gated,
+                rows: pairs,
+                cols: ffn,
+                format_in: Format::F32,
+                format_out: Format::F32,
+            })?;
         }
         let out = Rows { memory: values, stride: hidden, share: 1 };
-        product(&experts.down, None, gated_rows, None, out)
+        self.gemv_of_pairs(&product(&experts.down, gated_rows, out))
     }
 
-    #[allow(clippy::too_many_arguments)] // the kernel's
-    fn gemv_of_pairs(
-        &self,
-        matrix: &ExpertMatrix,
-        up: Option<(&ExpertMatrix, Activation)>,
-        x: Rows<'_>,
-        norm: Option<DeviceSlice<'_>>,
-        eps: f32,
-        pairs: usize,
-        experts: DeviceSlice<'_>,
-        out: Rows<'_>,
-    ) -> Result<()> {
+    fn gemv_of_pairs(&self, products: &PairProducts<'_>) -> Result<()> {
+        let &PairProducts { matrix, up, x, norm, eps, pairs, experts, out } = products;
         let grid_x = self.tuning().expert_gemv_blocks(matrix.rows, pairs, self.multiprocessors());
         let args = GemvArgs {
             weights: matrix.tiles.ptr(),
@@ -190,9 +217,10 @@ impl Launcher {
         };
         self.launch_gemv(matrix.ty, GemvRows { x: x.memory, out: out.memory, experts: Some(experts) }, &args)
     }
+}
 
+impl Compute {
     /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.
-    #[allow(clippy::too_many_arguments)] // the op's
     fn products_of_runs(
         &self,
         experts: &Experts,
@@ -201,8 +229,8 @@ impl Launcher {
         run: u32,
         [format_in, format_down]: [Format; 2],
         work: &mut ExpertWork,
-        workspace: &Workspace,
     ) -> Result<()> {
+        let launcher = self.launcher();
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
         let (pairs, share) = (rows * used, used);
         let runs = most_runs(pairs, num, run as usize);
@@ -216,7 +244,7 @@ impl Launcher {
             run,
         };
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
-        unsafe { self.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
+        unsafe { launcher.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
 
         let inputs = Prepared {
             x: x.read_f32("the experts' input", rows, hidden)?,
@@ -231,35 +259,40 @@ impl Launcher {
             places: Some(work.places.slice()),
             share,
         };
-        self.launch_prepare(&inputs, None)?;
+        launcher.launch_prepare(&inputs, None)?;
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
         let numbers = work.run_experts.slice();
-        let product = |matrix: &ExpertMatrix, x: DeviceSlice<'_>, out: DeviceSlice<'_>, stride: usize| {
-            self.matmul_of_runs(matrix, x, out, stride, run, runs, numbers, workspace)
-        };
         for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
-            product(matrix, work.values.memory(), products.after(4 * first as u64)?, 2 * ffn)?;
+            let (x, out) = (work.values.memory(), products.after(4 * first as u64)?);
+            self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride: 2 * ffn, run, runs, experts: numbers })?;
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        self.gated_activation(activation, products, Format::F32, places, ffn, gated, format_down)?;
+        launcher.gated_activation(&Gated {
+            activation,
+            gate_up: products,
+            out: gated,
+            rows: places,
+            cols: ffn,
+            format_in: Format::F32,
+            format_out: format_down,
+        })?;
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
-        product(&experts.down, gated, values, hidden)
+        self.matmul_of_runs(&RunProducts {
+            matrix: &experts.down,
+            x: gated,
+            out: values,
+            out_stride: hidden,
+            run,
+            runs,
+            experts: numbers,
+        })
     }
 
-    #[allow(clippy::too_many_arguments)] // the kernel's
-    fn matmul_of_runs(
-        &self,
-        matrix: &ExpertMatrix,
-        x: DeviceSlice<'_>,
-        out: DeviceSlice<'_>,
-        out_stride: usize,
-        run: u32,
-        runs: usize,
-        run_experts: DeviceSlice<'_>,
-        workspace: &Workspace,
-    ) -> Result<()> {
+    fn matmul_of_runs(&self, products: &RunProducts<'_>) -> Result<()> {
+        let &RunProducts { matrix, x, out, out_stride, run, runs, experts } = products;
+        let (launcher, workspace) = (self.launcher(), self.workspace());
         let rows = count(runs * run as usize)?;
         let product = MatmulArgs {
             weights: matrix.tiles.ptr(),
@@ -275,10 +308,10 @@ impl Launcher {
             splits: 1,
             flags: 0,
         };
-        let args = MatmulExpertsArgs { product, experts: run_experts.ptr(), expert_bytes: matrix.expert_bytes() };
+        let args = MatmulExpertsArgs { product, experts: experts.ptr(), expert_bytes: matrix.expert_bytes() };
         let plan = expert_matmul(run, rows, product.out_rows);
         // SAFETY: see `ops`; each run is one of an expert that there is, or of none.
-        unsafe { self.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
+        unsafe { launcher.launch(MATMUL_EXPERTS, Variant::with_rows(matrix.ty, run), plan.grid, &args) }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
 use crate::backend::gpu::product::{Product, ProductShape};
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
-use crate::backend::{Activation, GatedActivation, NormGatedLinear, NormLinear};
+use crate::backend::{Activation, GatedActivation, Linear, NormGatedLinear, NormLinear};
 
 /// Blocks along the second dimension of a grid at most.
 const MAX_GRID_Y: u32 = 65_535;
@@ -69,21 +69,18 @@ impl Compute {
 
     /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
     /// kernels have neither.
-    #[allow(clippy::too_many_arguments)] // the op's, and how its callers differ
     pub(in super::super) fn linear(
         &mut self,
-        matrix: &Matrix,
-        x: &Buffer,
+        args: Linear<'_, GpuBackend>,
         norm: Norm<'_>,
-        rows: usize,
-        out: &mut Buffer,
         out_format: Format,
-        flags: u32,
     ) -> Result<()> {
+        let Linear { x, matrix, rows, out, add } = args;
         let (norm, eps) = gemv_norm(norm, matrix.cols)?;
-        if flags & LINEAR_ADD != 0 {
+        if add {
             out.read_f32("the residual", rows, matrix.rows)?;
         }
+        let flags = if add { LINEAR_ADD } else { 0 };
         out.write("linear's output", rows, matrix.rows, out_format)?;
         let cols = matrix.cols;
         let shape = ProductShape { norm, eps, rows, cols, out_format, out_stride: matrix.rows, flags };
@@ -136,14 +133,14 @@ impl Compute {
     pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
         if self.is_gemv(matrix, rows) && is_plain(norm) {
-            return self.linear(matrix, x, norm, rows, out, out_format, 0);
+            return self.linear(Linear { x, matrix, rows, out, add: false }, norm, out_format);
         }
         let format = self.matrix_format(matrix, rows).unwrap_or(Format::F32);
         if norm.is_none() && x.format() == format {
-            return self.linear(matrix, x, None, rows, out, out_format, 0);
+            return self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format);
         }
         self.launcher().prepare(x, norm, rows, matrix.cols, normed, format)?;
-        self.linear(matrix, normed, None, rows, out, out_format, 0)
+        self.linear(Linear { x: normed, matrix, rows, out, add: false }, None, out_format)
     }
 
     /// `out = act(gate · n(x)) * (up · n(x))`, n being the norm.

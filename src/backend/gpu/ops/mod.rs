@@ -12,7 +12,7 @@ mod rows;
 pub(super) use experts::most_runs;
 
 use super::GpuBackend;
-use super::args::{Format, LINEAR_ADD};
+use super::args::Format;
 use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
@@ -47,8 +47,7 @@ impl Ops<GpuBackend> for GpuStep<'_> {
 
     fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        let Linear { x, matrix, rows, out, add } = args;
-        self.compute.linear(matrix, x, None, rows, out, Format::F32, if add { LINEAR_ADD } else { 0 })
+        self.compute.linear(args, None, Format::F32)
     }
 
     fn gated_activation(&mut self, args: GatedActivation<'_, GpuBackend>) -> Result<()> {

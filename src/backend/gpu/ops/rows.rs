@@ -54,6 +54,19 @@ pub(super) struct Prepared<'b> {
     pub share: usize,
 }
 
+/// Products of gate and up, and where what the activation makes of them goes.
+pub(super) struct Gated<'b> {
+    pub activation: Activation,
+    /// `rows` rows of `2 * cols` columns.
+    pub gate_up: DeviceSlice<'b>,
+    /// `rows` rows of `cols` columns.
+    pub out: DeviceSlice<'b>,
+    pub rows: usize,
+    pub cols: usize,
+    pub format_in: Format,
+    pub format_out: Format,
+}
+
 pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
     let cols = args.cols();
     let NormRows { x, norm, rows, out, add } = args;
@@ -222,17 +235,8 @@ impl Launcher {
     }
 
     /// `gated_activation` in memory that has room for it.
-    #[allow(clippy::too_many_arguments)] // the kernel's
-    pub(super) fn gated_activation(
-        &self,
-        activation: Activation,
-        gate_up: DeviceSlice<'_>,
-        format_in: Format,
-        rows: usize,
-        cols: usize,
-        out: DeviceSlice<'_>,
-        format_out: Format,
-    ) -> Result<()> {
+    pub(super) fn gated_activation(&self, gated: &Gated<'_>) -> Result<()> {
+        let &Gated { activation, gate_up, rows, cols, out, format_in, format_out } = gated;
         let (rows, cols, stored) = (count(rows)?, count(cols)?, stored_cols(format_out, cols));
         let (gate_up, out, activation) = (gate_up.ptr(), out.ptr(), activation.into());
         let args = GatedArgs { gate_up, out, rows, cols, format_in, format_out, activation };
@@ -251,6 +255,7 @@ impl Compute {
         let format = self.activation_format(self.common(), rows);
         let out = out.write("the activation's output", rows, cols, format)?;
         let from = gate_up.read("gate and up", rows, 2 * cols)?;
-        self.launcher().gated_activation(activation, from, gate_up.format(), rows, cols, out, format)
+        let (format_in, format_out) = (gate_up.format(), format);
+        self.launcher().gated_activation(&Gated { activation, gate_up: from, rows, cols, out, format_in, format_out })
     }
 }
