@@ -109,7 +109,8 @@ fn rms_norm(c: &mut Criterion) {
         group.throughput(Throughput::Bytes((rows * cols * 8) as u64));
         group.bench_function(format!("{rows}x{cols}"), |b| {
             let norm = Norm::rms(&weight, 1e-5);
-            let mut ops = |step: &mut CpuStep<'_>| step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false });
+            let mut ops =
+                |step: &mut CpuStep<'_>| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false });
             b.iter(|| backend.step(&tokens, &mut ops).unwrap());
         });
     }

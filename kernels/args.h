@@ -141,9 +141,9 @@ struct MatmulExpertsArgs {
   u64 expert_bytes;
 };
 
-// Converts rows from one format to another, through a norm where `norm` is given. prepare, which knows NORM_RMS without
-// biases alone, and prepare_other; one block per row
-struct PrepareArgs {
+// Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS
+// without biases alone, and norm_rows_other; one block per row
+struct NormRowsArgs {
   const void* x;          // rows in `format_in`
   const float* norm;      // [cols] or null: weights
   const float* bias;      // [cols] or null: added behind the weights

@@ -70,13 +70,13 @@ template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) 
   return sum;
 }
 
-// Fours of a row that a thread of `prepare` holds at once: a block has a span of columns in registers.
-constexpr u32 PREPARE_THREADS = 512, HELD = 2, SPAN = HELD * 4 * PREPARE_THREADS;
+// Fours of a row that a thread of `norm_rows` holds at once: a block has a span of columns in registers.
+constexpr u32 NORM_THREADS = 512, HELD = 2, SPAN = HELD * 4 * NORM_THREADS;
 
 // A thread's fours of the span that begins at column `start`; zeros beyond the row.
 struct Span {
   Four fours[HELD];
-  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * PREPARE_THREADS + (u32)tid_x()); }
+  static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * NORM_THREADS + (u32)tid_x()); }
   // `stride`: of f32.
   MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
     // The usual format apart from the others, whose conversions would have each load waited for before the next.
@@ -132,7 +132,7 @@ struct Span {
 
 // Of a span of a row that goes through a norm: what the norm makes of it, and what the output holds added to that.
 template <bool IS_PLAIN>
-DEV void finish_norm(const PrepareArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
+DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
   Span other;
   x.multiply(scale, weights);
   if (!IS_PLAIN && a.bias) {
@@ -149,12 +149,12 @@ DEV void finish_norm(const PrepareArgs& a, Span& x, const Span& weights, float s
 // there is of most rows; the ones before it are read a second time, from there back to the start. IS_PLAIN: RMSNorm
 // without biases, or no norm. With all norms in one kernel its threads take more registers, so that a multiprocessor
 // holds half as many blocks: 2,048 rows of 4,096 columns took 27 microseconds in place of 19 on an H200.
-template <bool IS_PLAIN> DEV void prepare_row(const PrepareArgs& a) {
+template <bool IS_PLAIN> DEV void norm_row(const NormRowsArgs& a) {
   const u32 last = (stored_cols(a.format_out, a.cols) - 1) / SPAN * SPAN;
   u32 from = (u32)bid_x(), to = from;
   Span x, weights;
   float squares = 0.f, scale = 1.f, mean = 0.f;
-  SHARED float of_values[PREPARE_THREADS / WARP], of_squares[PREPARE_THREADS / WARP];
+  SHARED float of_values[NORM_THREADS / WARP], of_squares[NORM_THREADS / WARP];
   const bool centers = !IS_PLAIN && a.norm && a.kind == NORM_LAYER;
   if (a.norm) weights.load(a.norm, FORMAT_F32, 0, 0, last, a.cols);   // on their way while the kernel before this ends
   loads_first();
@@ -166,7 +166,7 @@ template <bool IS_PLAIN> DEV void prepare_row(const PrepareArgs& a) {
       x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
       x.add_values(sum);
     }
-    mean = block_sum<PREPARE_THREADS>(sum, of_values) / (float)a.cols;
+    mean = block_sum<NORM_THREADS>(sum, of_values) / (float)a.cols;
   }
   for (u32 start = a.norm ? 0 : last;; start += SPAN) {
     x.load(a.x, a.format_in, from, a.x_stride, start, a.cols);
@@ -174,7 +174,7 @@ template <bool IS_PLAIN> DEV void prepare_row(const PrepareArgs& a) {
     if (a.norm) x.add_squares(squares);
     if (start == last) break;
   }
-  if (a.norm) scale = rsqrt_accurate(block_sum<PREPARE_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
+  if (a.norm) scale = rsqrt_accurate(block_sum<NORM_THREADS>(squares, of_squares) / (float)a.cols + a.eps);
   for (u32 start = last;; start -= SPAN) {
     if (a.norm) finish_norm<IS_PLAIN>(a, x, weights, scale, to, start);
     x.store(a.out, a.format_out, to, a.out_stride, start, a.cols);
@@ -185,8 +185,8 @@ template <bool IS_PLAIN> DEV void prepare_row(const PrepareArgs& a) {
   }
 }
 
-KERNEL(PREPARE_THREADS, prepare, PrepareArgs) { prepare_row<true>(a); }
-KERNEL(PREPARE_THREADS, prepare_other, PrepareArgs) { prepare_row<false>(a); }
+KERNEL(NORM_THREADS, norm_rows, NormRowsArgs) { norm_row<true>(a); }
+KERNEL(NORM_THREADS, norm_rows_other, NormRowsArgs) { norm_row<false>(a); }
 
 // Eight columns of a row as they lie in memory, all asked for at once, and as numbers.
 struct EightF32 {

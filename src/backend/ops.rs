@@ -33,7 +33,7 @@ pub trait Ops<B: Backend> {
 
     /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`; or that added to
     /// what `out` holds.
-    fn norm(&mut self, args: NormRows<'_, B>) -> Result<()>;
+    fn norm_rows(&mut self, args: NormRows<'_, B>) -> Result<()>;
 
     /// `out[r] = matrix · x[r] (+ bias)`, or that added to what `out[r]` holds; `out` has one column per row of the
     /// stacked matrix.
@@ -81,7 +81,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         let Some(norm) = norm else {
             return self.linear(Linear { x, matrix, rows, out, add: false });
         };
-        self.norm(NormRows { x, norm, rows, out: normed, add: false })?;
+        self.norm_rows(NormRows { x, norm, rows, out: normed, add: false })?;
         self.linear(Linear { x: normed, matrix, rows, out, add: false })
     }
 
@@ -98,7 +98,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
     fn norm_experts(&mut self, args: NormExperts<'_, B>) -> Result<()> {
         args.validate()?;
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
-        self.norm(NormRows { x: residual, norm, rows, out: normed, add: false })?;
+        self.norm_rows(NormRows { x: residual, norm, rows, out: normed, add: false })?;
         self.experts(MixExperts { x: normed, experts, rows, work, out: residual })
     }
 

@@ -299,6 +299,6 @@ impl<B: Backend> Output<'_, B> {
             return step.linear(Linear { x, matrix, rows, out: residual, add: true });
         };
         step.linear(Linear { x, matrix, rows, out: product, add: false })?;
-        step.norm(NormRows { x: product, norm: norm.norm(), rows, out: residual, add: true })
+        step.norm_rows(NormRows { x: product, norm: norm.norm(), rows, out: residual, add: true })
     }
 }

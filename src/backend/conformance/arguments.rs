@@ -116,10 +116,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "norm",
         step,
-        step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false }),
-        step.norm(NormRows { x: &small, norm, rows, out: &mut out, add: false }),
-        step.norm(NormRows { x: &x, norm, rows, out: &mut small, add: false }),
-        step.norm(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out, add: false }),
+        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false }),
+        step.norm_rows(NormRows { x: &small, norm, rows, out: &mut out, add: false }),
+        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut small, add: false }),
+        step.norm_rows(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out, add: false }),
     );
     refused!(
         "linear",

@@ -47,7 +47,7 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     ] {
         fill(&mut backend, &table, rows, &mut out)?;
         let norm = Norm { kind, weight: &weight, bias: with_bias.then_some(&bias_vector), eps };
-        within(&mut backend, rows, |step| step.norm(NormRows { x: &input, norm, rows, out: &mut out, add }))?;
+        within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &input, norm, rows, out: &mut out, add }))?;
         let mut expected = HostNorm { kind, weight: &w, bias: with_bias.then_some(&bias), eps }.of(&x);
         if add {
             expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum += x);

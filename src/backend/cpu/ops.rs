@@ -105,7 +105,7 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         Ok(())
     }
 
-    fn norm(&mut self, args: NormRows<'_, CpuBackend>) -> Result<()> {
+    fn norm_rows(&mut self, args: NormRows<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.cols();
         let NormRows { x, norm, out, add, .. } = args;

@@ -213,8 +213,9 @@ fn buffers_too_small_are_errors() {
     let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
     let mut backend = loader.finish().unwrap();
     let norm = Norm::rms(&weight, 1e-5);
-    let mut norm =
-        |rows| within(&mut backend, rows, |step| step.norm(NormRows { x: &x, norm, rows, out: &mut out, add: false }));
+    let mut norm = |rows| {
+        within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false }))
+    };
     norm(3).unwrap();
     assert!(matches!(norm(4), Err(Error::Internal { .. })));
     assert!(backend.to_host(&out, usize::MAX, 10).is_err());

@@ -250,7 +250,7 @@ kernel_args! {
     }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
     MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
-    PrepareArgs {
+    NormRowsArgs {
         x: DevicePtr,
         norm: DevicePtr,
         bias: DevicePtr,

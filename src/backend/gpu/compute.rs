@@ -108,7 +108,7 @@ impl Compute {
 
     /// Brings `x` into the buffer of conversions, in `format`.
     pub fn convert(&mut self, x: &Buffer, rows: usize, cols: usize, format: Format) -> Result<()> {
-        self.launcher.prepare(x, None, rows, cols, &mut self.workspace.conversion, format)
+        self.launcher.norm_rows(x, None, rows, cols, &mut self.workspace.conversion, format)
     }
 
     /// Dequantises the segments (with their columns) that have a place for it.

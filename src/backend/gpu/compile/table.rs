@@ -49,8 +49,8 @@ macro_rules! with_kernels {
                 LINK_STEPS: LinkStepsArgs, Once, One(LINK_THREADS), "test of recorded steps";
             }
             "rows.hip" Always Plainly {
-                PREPARE: PrepareArgs, Once, One(512), "norm";
-                PREPARE_OTHER: PrepareArgs, Once, One(512), "norm";
+                NORM_ROWS: NormRowsArgs, Once, One(512), "norm";
+                NORM_ROWS_OTHER: NormRowsArgs, Once, One(512), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";

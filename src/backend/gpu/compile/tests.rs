@@ -6,7 +6,7 @@ use super::embedded::{SOURCES, TARGETS, Target, target_for};
 use super::plan::{KernelType, Unit};
 use super::*;
 use crate::backend::gpu::driver::fake;
-use crate::backend::gpu::kernel::{self, ONCE, PREPARE, TABLE};
+use crate::backend::gpu::kernel::{self, NORM_ROWS, ONCE, TABLE};
 use crate::backend::gpu::kernels::Kernels;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::config::EngineArgs;
@@ -188,12 +188,12 @@ fn embedded_code_that_does_not_load_is_compiled() {
         Kernels::with_compiler(&device, compiler)
     };
     let compiled = kernels(&options);
-    compiled.function(&PREPARE.id(ONCE)).unwrap();
+    compiled.function(&NORM_ROWS.id(ONCE)).unwrap();
     let origin = compiled.origin(unit).unwrap();
     assert!(matches!(origin, Origin::Compiled { .. } | Origin::Cached { .. }), "{origin}");
 
     let without = GpuOptions { library: Some("libnone.so".into()), ..options };
-    let error = kernels(&without).function(&PREPARE.id(ONCE)).err().unwrap().to_string();
+    let error = kernels(&without).function(&NORM_ROWS.id(ONCE)).err().unwrap().to_string();
     for part in ["embedded for the family gfx11-generic does not load", "hipModuleLoadData", "libnone.so"] {
         assert!(error.contains(part), "{part} is not in {error}");
     }

@@ -1,6 +1,6 @@
 //! RoPE, the cache, and attention over it.
 
-use super::rows::Prepared;
+use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
@@ -79,7 +79,7 @@ fn norm_rows(
     let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
     for (weight, first, cols) in [(norms.q, 0, layout.q_cols()), (norms.k, layout.q_cols(), layout.kv_cols())] {
         let at = start.after(4 * first as u64)?;
-        let rows = Prepared {
+        let rows = NormedRows {
             x: at,
             out: at,
             rows: step.tokens,
@@ -92,7 +92,7 @@ fn norm_rows(
             places: None,
             share: 1,
         };
-        step.compute.launcher().launch_prepare(&rows, Some(Norm::rms(weight, norms.eps)))?;
+        step.compute.launcher().launch_norm_rows(&rows, Some(Norm::rms(weight, norms.eps)))?;
     }
     Ok(())
 }

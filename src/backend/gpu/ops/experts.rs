@@ -2,7 +2,7 @@
 //! brought together by expert and go through the matrix units, so that an expert's weights are read once for its rows.
 
 use super::linear::GemvRows;
-use super::rows::{Gated, Norm, Prepared, gemv_norm, is_plain};
+use super::rows::{Gated, Norm, NormedRows, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
     ADD_EXPERTS_COLS, ActivationCode, AddExpertsArgs, CHOOSE_EXPERTS_ROWS, ChooseExpertsArgs, Format, GemvArgs,
@@ -77,7 +77,7 @@ impl Compute {
         if rows <= self.launcher().tuning().gemv.most_rows && is_plain(Some(norm)) {
             return self.mix_experts(residual, Some(norm), experts, rows, work, out);
         }
-        self.launcher().prepare(residual, Some(norm), rows, hidden, normed, Format::F32)?;
+        self.launcher().norm_rows(residual, Some(norm), rows, hidden, normed, Format::F32)?;
         self.mix_experts(normed, None, experts, rows, work, out)
     }
 
@@ -246,7 +246,7 @@ impl Compute {
         // SAFETY: see `ops`; `most_runs` is what the pairs may need, and there is room for it.
         unsafe { launcher.launch(PLACE_EXPERTS, ONCE, [1, 1, 1], &args)? };
 
-        let inputs = Prepared {
+        let inputs = NormedRows {
             x: x.read_f32("the experts' input", rows, hidden)?,
             out: work.values.write("the experts' inputs", places, hidden, format_in)?,
             rows: pairs,
@@ -259,7 +259,7 @@ impl Compute {
             places: Some(work.places.slice()),
             share,
         };
-        launcher.launch_prepare(&inputs, None)?;
+        launcher.launch_norm_rows(&inputs, None)?;
 
         let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
         let numbers = work.run_experts.slice();

@@ -37,7 +37,7 @@ impl Compute {
 
     /// Whether `gemv` computes all segments together with what is before and behind them, which it does for a single
     /// row. It computes any number of rows of f32 weights, so where a row must not depend on others the chain is never
-    /// its own: its norm sums in another order than `prepare`.
+    /// its own: its norm sums in another order than `norm_rows`.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
         let most = self.launcher().tuning().gemv.most_rows;
         rows == 1 && rows <= most && self.matrix_format(matrix, rows) == Some(Format::F32)
@@ -139,7 +139,7 @@ impl Compute {
         if norm.is_none() && x.format() == format {
             return self.linear(Linear { x, matrix, rows, out, add: false }, None, out_format);
         }
-        self.launcher().prepare(x, norm, rows, matrix.cols, normed, format)?;
+        self.launcher().norm_rows(x, norm, rows, matrix.cols, normed, format)?;
         self.linear(Linear { x: normed, matrix, rows, out, add: false }, None, out_format)
     }
 
@@ -153,7 +153,7 @@ impl Compute {
             let (x, norm) = match is_plain(norm) {
                 true => (x, norm),
                 false => {
-                    self.launcher().prepare(x, norm, rows, gate_up.cols, normed, Format::F32)?;
+                    self.launcher().norm_rows(x, norm, rows, gate_up.cols, normed, Format::F32)?;
                     (&*normed, None)
                 }
             };

@@ -40,9 +40,9 @@ impl Ops<GpuBackend> for GpuStep<'_> {
         rows::embed(self, args)
     }
 
-    fn norm(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {
+    fn norm_rows(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
-        rows::norm(self, args)
+        rows::norm_rows(self, args)
     }
 
     fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {

@@ -2,14 +2,14 @@
 
 use crate::backend::gpu::args::{
     ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, LINEAR_ADD, NormCode,
-    PrepareArgs, SCALE_COLS, ScaleLogitsArgs,
+    NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, ONCE, PREPARE, PREPARE_OTHER, SCALE_LOGITS,
+    ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
@@ -37,7 +37,7 @@ pub(super) fn gemv_norm(norm: Norm<'_>, cols: usize) -> Result<(Option<DeviceSli
 }
 
 /// Rows that go through a norm, or from one format to another.
-pub(super) struct Prepared<'b> {
+pub(super) struct NormedRows<'b> {
     pub x: DeviceSlice<'b>,
     pub out: DeviceSlice<'b>,
     pub rows: usize,
@@ -67,14 +67,14 @@ pub(super) struct Gated<'b> {
     pub format_out: Format,
 }
 
-pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
+pub(super) fn norm_rows(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
     let cols = args.cols();
     let NormRows { x, norm, rows, out, add } = args;
     let launcher = step.compute.launcher();
     if !add {
-        return launcher.prepare(x, Some(norm), rows, cols, out, Format::F32);
+        return launcher.norm_rows(x, Some(norm), rows, cols, out, Format::F32);
     }
-    let rows = Prepared {
+    let rows = NormedRows {
         x: x.read("the input of a norm", rows, cols)?,
         out: out.read_f32("what a norm is added to", rows, cols)?,
         rows,
@@ -87,7 +87,7 @@ pub(super) fn norm(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Re
         places: None,
         share: 1,
     };
-    launcher.launch_prepare(&rows, Some(norm))
+    launcher.launch_norm_rows(&rows, Some(norm))
 }
 
 pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>) -> Result<()> {
@@ -179,7 +179,7 @@ pub(super) fn gather_rows(step: &mut GpuStep<'_>, args: GatherRows<'_, GpuBacken
 
 impl Launcher {
     /// `out = x`, or its norm, in `format`.
-    pub(in super::super) fn prepare(
+    pub(in super::super) fn norm_rows(
         &self,
         x: &Buffer,
         norm: Norm<'_>,
@@ -188,7 +188,7 @@ impl Launcher {
         out: &mut Buffer,
         format: Format,
     ) -> Result<()> {
-        let rows = Prepared {
+        let rows = NormedRows {
             x: x.read("the input of a norm or conversion", rows, cols)?,
             out: out.write("the output of a norm or conversion", rows, cols, format)?,
             rows,
@@ -201,15 +201,15 @@ impl Launcher {
             places: None,
             share: 1,
         };
-        self.launch_prepare(&rows, norm)
+        self.launch_norm_rows(&rows, norm)
     }
 
-    /// `prepare` in memory that has room for it.
-    pub(super) fn launch_prepare(&self, prepared: &Prepared<'_>, norm: Norm<'_>) -> Result<()> {
-        let &Prepared { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
-            prepared;
+    /// `norm_rows` in memory that has room for it.
+    pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
+        let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
+            normed;
         let bias = norm.and_then(|norm| norm.bias);
-        let args = PrepareArgs {
+        let args = NormRowsArgs {
             x: x.ptr(),
             norm: norm.map(|norm| norm.weight.read(cols)).transpose()?.into(),
             bias: bias.map(|bias| bias.read(cols)).transpose()?.into(),
@@ -229,7 +229,7 @@ impl Launcher {
         if rows == 0 {
             return Ok(());
         }
-        let kernel = if is_plain(norm) { PREPARE } else { PREPARE_OTHER };
+        let kernel = if is_plain(norm) { NORM_ROWS } else { NORM_ROWS_OTHER };
         // SAFETY: see `ops`.
         unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
     }

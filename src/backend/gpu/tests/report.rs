@@ -2,7 +2,7 @@
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
-use crate::backend::gpu::kernel::{ONCE, PREPARE};
+use crate::backend::gpu::kernel::{NORM_ROWS, ONCE};
 use crate::backend::gpu::{KernelRow, KernelType, Kernels, MatrixUnit, Origin, Unit, kernel_rows, matrix_library};
 use crate::config::GpuOptions;
 use crate::quant::{GgmlType, can_dequantize};
@@ -56,7 +56,7 @@ fn every_type_and_op_has_its_kernels() {
                 assert_eq!((row.matrix_unit, row.unit.ty.unwrap().name().to_lowercase()), (None, kernels.clone()));
             }
         }
-        assert_eq!(row(&rows, None, "norm").kernels, ["prepare"]);
+        assert_eq!(row(&rows, None, "norm").kernels, ["norm_rows"]);
         for (pair, kernels) in [("Q4_K with Q6_K", "q4_k_q6_k"), ("Q5_K with Q6_K", "q5_k_q6_k")] {
             let one = row(&rows, None, &format!("product of 1 row, {pair}"));
             assert_eq!((one.kernels.clone(), one.matrix_unit), (vec![format!("gemv_{kernels}")], None));
@@ -104,7 +104,7 @@ fn compiled_code_says_by_whom() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     let cache = tempfile::tempdir().unwrap();
     let options = GpuOptions { cache_dir: Some(cache.path().into()), ..options };
-    let kernel = PREPARE.id(ONCE);
+    let kernel = NORM_ROWS.id(ONCE);
     for how in ["compiled now by hipRTC ", "from the disk cache, compiled by hipRTC "] {
         let kernels = Kernels::new(&device, &options).unwrap();
         assert_eq!((kernels.origin(kernel.unit), kernels.matrix_unit(kernel.unit)), (None, None));
