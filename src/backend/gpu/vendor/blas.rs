@@ -1,5 +1,5 @@
 //! Matrix products by the vendor's library (cuBLASLt, hipBLASLt), opened at run time where there is one. Long prompts
-//! and large batches use it, over weights that `ops::vendor` dequantises.
+//! and large batches use it, over weights that `library` dequantises.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};

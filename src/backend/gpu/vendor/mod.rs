@@ -1,5 +1,5 @@
 //! The vendor's matrix library, cuBLASLt or hipBLASLt: where it is used, whether it is right, and its calls.
-//! `ops::vendor` is what the backend does with it. Nothing needs it: whatever is wrong with it leads to our own
+//! `library` is what the backend does with it. Nothing needs it: whatever is wrong with it leads to our own
 //! kernels.
 
 mod allowed;
