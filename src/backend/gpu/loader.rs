@@ -1,6 +1,12 @@
 //! Takes the memory of an engine on a GPU: weights, KV pool, activations and workspace, each checked against what is
 //! free.
 
+mod budget;
+mod experts;
+mod matrix_library;
+
+use budget::{common_format, rope_bytes, upload_bytes};
+
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{GpuBackend, Parts, Sample};
@@ -12,7 +18,6 @@ use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::library::Library;
-use super::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use super::select;
 use super::stacks::{Layout, Run, device_type, part_bytes, values_bytes};
 use super::step::StepInputs;
@@ -65,11 +70,6 @@ pub struct GpuLoader {
     dense: Arena,
 }
 
-mod budget;
-mod experts;
-mod matrix_library;
-use budget::{common_format, rope_bytes, upload_bytes};
-
 /// The stacks of matrices among the uploads.
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
@@ -110,7 +110,9 @@ impl GpuLoader {
         &self.device
     }
 
-    /// The one way to device memory: recorded, and checked against what is free less the margin.
+    /// Device memory whose size follows from the model or the arguments: checked against what is free less the margin,
+    /// and kept for the backend. Staging buffers, a step's integers, results and the self-test take small buffers of
+    /// their own, for which the margin is.
     fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DeviceBuffer> {
         let available = self.device.free_memory()?.saturating_sub(MARGIN);
         if bytes > available {
@@ -290,7 +292,8 @@ impl Loader for GpuLoader {
         }
         self.max_cols = self.max_cols.max(cols);
 
-        let bias = if parts.iter().any(|part| part.bias.is_some()) {
+        let layout = Layout::of(parts);
+        let bias = if layout.bias_bytes > 0 {
             let mut values = vec![0.0; rows];
             let mut rest = &mut values[..];
             for part in parts {
@@ -300,14 +303,13 @@ impl Loader for GpuLoader {
                 }
                 rest = after;
             }
-            let memory = self.weights(aligned(4 * rows as u64))?;
+            let memory = self.weights(layout.bias_bytes)?;
             self.upload_floats(&values, &memory)?;
             Some(memory)
         } else {
             None
         };
 
-        let layout = Layout::of(parts);
         let tiles = self.weights(layout.bytes)?;
         for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
             self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
@@ -419,18 +421,17 @@ impl Loader for GpuLoader {
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.tuning)?;
 
-        let conversion = Self::buffer_bytes(self.conversion_rows(self.uploaded_types()), self.max_cols);
-        let counters = 4 * NUM_COUNTERS as u64;
+        let [partial, counters, conversion] = self.workspace_sizes(self.uploaded_types(), self.max_cols);
         let advice = "lower max_num_batched_tokens or max_num_seqs";
-        let memory = self.allocate(PARTIAL_BYTES + counters + conversion, "the workspace", advice)?;
+        let memory = self.allocate(partial + counters + conversion, "the workspace", advice)?;
         let workspace = Workspace::new(
-            memory.part(0, PARTIAL_BYTES)?,
-            memory.part(PARTIAL_BYTES, counters)?,
-            Buffer::new(memory.part(PARTIAL_BYTES + counters, conversion)?),
+            memory.part(0, partial)?,
+            memory.part(partial, counters)?,
+            Buffer::new(memory.part(partial + counters, conversion)?),
         );
         // SAFETY: the memory was just allocated; kernels that use it come after, on the same stream.
         unsafe { stream.fill(workspace.counters(), 0)? };
-        self.ledger.scratch += PARTIAL_BYTES + counters + conversion + inputs.device_bytes();
+        self.ledger.scratch += partial + counters + conversion + inputs.device_bytes();
         self.ledger.scratch += select::device_bytes(&self.limits);
 
         let library_bytes = if self.blas.is_some() { self.library_bytes(self.max_cols) } else { 0 };

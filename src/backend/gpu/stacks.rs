@@ -28,6 +28,8 @@ pub(super) struct Layout {
     pub starts: Vec<u64>,
     pub segments: Vec<Run>,
     pub bytes: u64,
+    /// Of the biases of all outputs, f32, which are an allocation of their own; 0 where no matrix has one.
+    pub bias_bytes: u64,
 }
 
 /// Whole tiles of one type that follow each other, which are one matrix to the kernels.
@@ -57,9 +59,11 @@ impl Layout {
                 _ => segments.push(Run { ty, first_row, rows: weight.rows, start }),
             }
             starts.push(start);
-            start += aligned(part_bytes(weight));
+            start += part_bytes(weight);
             first_row += weight.rows;
         }
-        Self { starts, segments, bytes: start }
+        let has_bias = parts.iter().any(|part| part.bias.is_some());
+        let bias_bytes = if has_bias { aligned(4 * first_row as u64) } else { 0 };
+        Self { starts, segments, bytes: start, bias_bytes }
     }
 }

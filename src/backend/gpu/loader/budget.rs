@@ -3,7 +3,7 @@
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
 use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
-use crate::backend::gpu::stacks::{device_type, part_bytes, values_bytes};
+use crate::backend::gpu::stacks::{Layout, device_type, values_bytes};
 use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
 use crate::{Error, Result};
@@ -12,9 +12,8 @@ use crate::{Error, Result};
 pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
     match upload {
         Upload::Matrix(parts) => {
-            let tiles: u64 = parts.iter().map(|p| part_bytes(&p.weight)).sum();
-            let rows: usize = parts.iter().map(|p| p.weight.rows).sum();
-            aligned(tiles) + if parts.iter().any(|p| p.bias.is_some()) { aligned(4 * rows as u64) } else { 0 }
+            let Layout { bytes, bias_bytes, .. } = Layout::of(parts);
+            bytes + bias_bytes
         }
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
         Upload::Vector(tensor) => values_bytes(tensor),
@@ -55,17 +54,23 @@ impl GpuLoader {
 
     /// Rows that may have to be converted from one format to another: all, unless every matrix agrees on one; then only
     /// those that were gathered for the logits.
-    pub(super) fn conversion_rows(&self, types: impl Iterator<Item = KernelType>) -> usize {
+    fn conversion_rows(&self, types: impl Iterator<Item = KernelType>) -> usize {
         if common_format(types).is_some() { self.limits.logits_rows } else { self.limits.tokens }
+    }
+
+    /// Bytes of a `Workspace` for matrices of these types, and of up to `max_cols` inputs: its partial sums, counters
+    /// and conversions.
+    pub(super) fn workspace_sizes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> [u64; 3] {
+        let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
+        [PARTIAL_BYTES, 4 * NUM_COUNTERS as u64, conversion]
     }
 
     /// What `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
-        let conversion = Self::buffer_bytes(self.conversion_rows(types), max_cols);
         let step = step::device_bytes(&self.limits, &self.tuning) + select::device_bytes(&self.limits);
         let vendor = if self.blas.is_some() { self.library_bytes(max_cols) } else { 0 };
-        let workspace = vendor + PARTIAL_BYTES + 4 * NUM_COUNTERS as u64 + step;
-        conversion.saturating_add(workspace + self.graph_bytes())
+        let sizes = self.workspace_sizes(types, max_cols);
+        sizes.into_iter().fold(vendor + step + self.graph_bytes(), u64::saturating_add)
     }
 
     /// What is left to the driver for recorded steps.
@@ -88,4 +93,75 @@ pub(super) fn common_format(types: impl Iterator<Item = KernelType>) -> Option<F
     let mut formats = types.map(KernelType::matmul_format);
     let first = formats.next()??;
     formats.all(|format| format == Some(first)).then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+    use crate::backend::{Activation, ExpertSpec, ExpertTensors, Gating, LinearPart, RopeKind};
+    use crate::quant::GgmlType;
+    use crate::tensor::TensorView;
+
+    /// G24: what is counted of each kind of upload is what it takes, to the byte: here of odd sizes, with biases.
+    #[test]
+    fn uploads_take_what_was_counted() {
+        let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+        let zeros = vec![0; 64 << 10];
+        let view = |ggml_type: GgmlType, rows: usize, cols: usize| {
+            let bytes = ggml_type.row_bytes(cols).unwrap() * rows;
+            TensorView { name: "odd", ggml_type, rows, cols, data: &zeros[..bytes] }
+        };
+        let f32s = |rows, cols| view(GgmlType::F32, rows, cols);
+        let stack = vec![
+            LinearPart { weight: view(GgmlType::Q8_0, 17, 288), bias: None },
+            LinearPart { weight: f32s(5, 288), bias: Some(f32s(5, 1)) },
+        ];
+        let spec = ExpertSpec {
+            num: 5,
+            used: 2,
+            hidden_size: 33,
+            ffn_size: 17,
+            activation: Activation::Silu,
+            gating: Gating::Softmax,
+            router_bias: true,
+            choice_bias: true,
+            biases: true,
+            normalize: true,
+            scale: 1.0,
+        };
+        let experts = ExpertTensors {
+            spec,
+            router: f32s(5, 33),
+            gate: f32s(5 * 17, 33),
+            up: f32s(5 * 17, 33),
+            down: f32s(5 * 33, 17),
+            router_bias: Some(f32s(1, 5)),
+            choice_bias: Some(f32s(1, 5)),
+            biases: Some([f32s(5, 17), f32s(5, 17), f32s(5, 33)]),
+        };
+        let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0; 3], magnitude: 1.0 };
+        let uploads = [
+            Upload::Matrix(stack),
+            Upload::Experts(Box::new(experts)),
+            Upload::Vector(f32s(33, 1)),
+            Upload::Rope(rope),
+        ];
+
+        let mut loader = devices::loader(&device, 4);
+        loader.reserve_weights(&uploads, 0).unwrap();
+        let mut taken = Vec::new();
+        for upload in &uploads {
+            let before = loader.ledger.weights;
+            match upload {
+                Upload::Matrix(parts) => drop(loader.upload_matrix(parts, &mut |_| Ok(())).unwrap()),
+                Upload::Experts(tensors) => drop(loader.upload_experts(tensors, &mut |_| Ok(())).unwrap()),
+                Upload::Vector(tensor) => drop(loader.upload_vector(*tensor).unwrap()),
+                Upload::Rope(spec) => drop(loader.upload_rope(spec).unwrap()),
+            }
+            taken.push(loader.ledger.weights - before);
+        }
+        assert_eq!(taken, uploads.iter().map(upload_bytes).collect::<Vec<_>>());
+        assert_eq!(loader.weights.bytes(), taken.iter().sum::<u64>());
+    }
 }

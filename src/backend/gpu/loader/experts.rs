@@ -16,13 +16,17 @@ fn tensor_bytes(tensor: &TensorView<'_>, num: usize) -> u64 {
     aligned(num as u64 * device_type(tensor.ggml_type).matrix_bytes(tensor.rows / num.max(1), tensor.cols))
 }
 
+/// Bytes of the router on the device, which is f32.
+fn router_bytes(spec: &ExpertSpec) -> u64 {
+    aligned(KernelType::F32.matrix_bytes(spec.num, spec.hidden_size))
+}
+
 /// Bytes of an upload on the device.
 pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
-    let router = KernelType::F32.matrix_bytes(tensors.router.rows, tensors.router.cols);
     let experts = [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| tensor_bytes(tensor, tensors.spec.num));
     let biases = [tensors.router_bias, tensors.choice_bias].into_iter().flatten();
     let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
-    aligned(router) + experts.iter().sum::<u64>() + biases.sum::<u64>()
+    router_bytes(&tensors.spec) + experts.iter().sum::<u64>() + biases.sum::<u64>()
 }
 
 /// On the device, those of experts and routers among the uploads.
@@ -92,7 +96,7 @@ impl GpuLoader {
         self.max_cols = self.max_cols.max(hidden_size).max(ffn_size);
         let data = tensors.router_bytes()?;
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
-        let tiles = self.weights(aligned(KernelType::F32.matrix_bytes(num, hidden_size)))?;
+        let tiles = self.weights(router_bytes(&tensors.spec))?;
         // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
         let ty = self.upload_tiles(&view, tiles.slice(), progress)?;
         let bias = self.optional_values(tensors.router_bias)?;
