@@ -3,23 +3,25 @@
 
 mod budget;
 mod experts;
+mod matrices;
 mod matrix_library;
+mod samples;
 
 use budget::{common_format, rope_bytes, upload_bytes};
+use samples::Samples;
 
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
-use super::backend::{GpuBackend, Parts, Sample};
+use super::backend::{GpuBackend, Parts};
 use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, TILE_ROWS, Vector};
 use super::compute::{Compute, Workspace};
-use super::dense::{dequantized_bytes, kept_bytes};
 use super::functions::{self, Functions};
 use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::library::Library;
 use super::select;
-use super::stacks::{Layout, Run, device_type, part_bytes, values_bytes};
+use super::stacks::{device_type, values_bytes};
 use super::step::StepInputs;
 use super::tuning::Tuning;
 use super::upload::{RawMatrix, Uploader};
@@ -54,7 +56,7 @@ pub struct GpuLoader {
     ledger: MemoryLedger,
     /// Types on the device, each with the file's types that it holds.
     types: Vec<(KernelType, GgmlType)>,
-    samples: Vec<Sample>,
+    samples: Samples,
     /// Segments that are kept dequantised, with their columns.
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
@@ -98,7 +100,7 @@ impl GpuLoader {
             weights: Arena::default(),
             ledger: MemoryLedger::default(),
             types: Vec::new(),
-            samples: Vec::new(),
+            samples: Samples::default(),
             kept: Vec::new(),
             max_cols: 1,
             cache: Vec::new(),
@@ -189,7 +191,6 @@ impl GpuLoader {
         let ty = self.upload_tiles(weight, tiles.slice(), progress)?;
         if !self.types.contains(&(ty, weight.ggml_type)) {
             self.types.push((ty, weight.ggml_type));
-            self.samples.push(Sample::new(&[(weight, ty, tiles)]));
         }
         Ok(())
     }
@@ -207,19 +208,6 @@ impl GpuLoader {
         let memory = self.weights(values_bytes(tensor))?;
         self.upload_floats(&values, &memory)?;
         Ok(memory)
-    }
-
-    /// Lets the self-test multiply a stack of two types that has kernels of its own: the first such one.
-    fn sample_pair(&mut self, parts: &[LinearPart<'_>], layout: &Layout, pair: [&Segment; 2]) {
-        let types = pair.map(|segment| segment.ty);
-        if !KernelType::PAIRS.contains(&types) || self.samples.iter().any(|sample| sample.is_of(&types)) {
-            return;
-        }
-        let weights = pair.into_iter().zip(&layout.segments).filter_map(|(segment, run)| {
-            let part = parts.iter().zip(&layout.starts).find(|(_, start)| **start == run.start)?.0;
-            Some((&part.weight, segment.ty, &segment.tiles))
-        });
-        self.samples.push(Sample::new(&weights.collect::<Vec<_>>()));
     }
 }
 
@@ -271,68 +259,15 @@ impl Loader for GpuLoader {
     }
 
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<Matrix> {
-        let cols = parts.first().map_or(0, |part| part.weight.cols);
-        let mut rows = 0;
-        for LinearPart { weight, .. } in parts {
-            let expected = weight.ggml_type.row_bytes(cols).and_then(|bytes| bytes.checked_mul(weight.rows));
-            if weight.cols != cols || expected != Some(weight.data.len()) || weight.data.is_empty() {
-                return Err(Error::internal(format!(
-                    "matrix {}: {} bytes for {} rows of {} {}, in a stack of {cols} columns",
-                    weight.name,
-                    weight.data.len(),
-                    weight.rows,
-                    weight.cols,
-                    weight.ggml_type.name()
-                )));
-            }
-            rows += weight.rows;
-        }
-        if rows == 0 {
-            return Err(Error::internal("a stack of no matrices"));
-        }
-        self.max_cols = self.max_cols.max(cols);
-
-        let layout = Layout::of(parts);
-        let bias = if layout.bias_bytes > 0 {
-            let mut values = vec![0.0; rows];
-            let mut rest = &mut values[..];
-            for part in parts {
-                let (here, after) = rest.split_at_mut(part.weight.rows);
-                if let Some(bias) = &part.bias {
-                    quant::dequantize(bias.ggml_type, bias.data, here)?;
-                }
-                rest = after;
-            }
-            let memory = self.weights(layout.bias_bytes)?;
-            self.upload_floats(&values, &memory)?;
-            Some(memory)
-        } else {
-            None
-        };
-
-        let tiles = self.weights(layout.bytes)?;
-        for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
-            self.upload_part(weight, &tiles.part(start, part_bytes(weight))?, progress)?;
-        }
-        let keeps = kept_bytes(parts).is_some();
-        let segments = layout.segments.iter().map(|run| {
-            let Run { ty, first_row, rows, start } = *run;
-            let bias = bias.as_ref().map(|bias| bias.part(4 * first_row as u64, 4 * rows as u64)).transpose()?;
-            let dense = keeps.then(|| self.dense.take(dequantized_bytes(rows, cols))).flatten();
-            let tiles = tiles.part(start, ty.matrix_bytes(rows, cols))?;
-            Ok(Segment { ty, first_row, rows, tiles, bias, dense })
-        });
-        let segments = segments.collect::<Result<Vec<_>>>()?;
-        let kept = segments.iter().filter(|segment| segment.dense.is_some());
-        self.kept.extend(kept.map(|segment| (segment.clone(), cols)));
-        if let [first, second] = &segments[..] {
-            self.sample_pair(parts, &layout, [first, second]);
-        }
-        Ok(Matrix { rows, cols, segments })
+        let matrix = self.matrix_weights(parts, progress)?;
+        self.samples.of_matrix(parts, &matrix)?;
+        Ok(matrix)
     }
 
     fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
-        self.expert_weights(tensors, progress)
+        let experts = self.expert_weights(tensors, progress)?;
+        self.samples.of_experts(tensors, &experts)?;
+        Ok(experts)
     }
 
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
@@ -466,7 +401,7 @@ impl Loader for GpuLoader {
             kernels: self.kernels,
             types: self.types,
         })?;
-        backend.self_test(&samples)?;
+        backend.self_test(samples.all())?;
         backend.keep_dequantized(&kept)?;
         Ok(backend)
     }

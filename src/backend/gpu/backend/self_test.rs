@@ -66,9 +66,10 @@ impl Sample {
         Self { matrix, slices }
     }
 
-    /// Whether these are the types on the device, in this order.
-    pub(crate) fn is_of(&self, types: &[KernelType]) -> bool {
-        self.matrix.segments.iter().map(|segment| segment.ty).eq(types.iter().copied())
+    /// Whether these are its tensors' types on the device and in the file, in this order.
+    pub(crate) fn is_of(&self, types: &[(KernelType, GgmlType)]) -> bool {
+        let segments = self.matrix.segments.iter().zip(&self.slices);
+        segments.map(|(segment, slice)| (segment.ty, slice.file_type)).eq(types.iter().copied())
     }
 
     fn kernel_type(&self) -> KernelType {

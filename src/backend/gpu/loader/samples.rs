@@ -1,0 +1,123 @@
+//! What the self-test multiplies, chosen of what was uploaded.
+
+use crate::Result;
+use crate::backend::gpu::KernelType;
+use crate::backend::gpu::backend::Sample;
+use crate::backend::gpu::buffer::{Experts, Matrix};
+use crate::backend::gpu::stacks::{Layout, device_type};
+use crate::backend::{ExpertTensors, LinearPart};
+use crate::quant::GgmlType;
+
+/// The first matrix of each type, and the first stack of each two types that have kernels of their own.
+#[derive(Default)]
+pub(super) struct Samples(Vec<Sample>);
+
+impl Samples {
+    pub(super) fn all(&self) -> &[Sample] {
+        &self.0
+    }
+
+    /// Of a stack that was uploaded.
+    ///
+    /// # Errors
+    /// `Error::Internal` for a matrix that was not made of these parts.
+    pub(super) fn of_matrix(&mut self, parts: &[LinearPart<'_>], matrix: &Matrix) -> Result<()> {
+        let layout = Layout::of(parts);
+        for (LinearPart { weight, .. }, &start) in parts.iter().zip(&layout.starts) {
+            let ty = device_type(weight.ggml_type);
+            if self.has(&[(ty, weight.ggml_type)]) {
+                continue;
+            }
+            // The segment that begins with the matrix, or holds it.
+            let runs = layout.segments.iter().zip(&matrix.segments);
+            if let Some((run, segment)) = runs.take_while(|(run, _)| run.start <= start).last() {
+                let tiles = segment.tiles.part(start - run.start, ty.matrix_bytes(weight.rows, weight.cols))?;
+                self.0.push(Sample::new(&[(weight, ty, &tiles)]));
+            }
+        }
+        if let [first, second] = &matrix.segments[..]
+            && KernelType::PAIRS.contains(&[first.ty, second.ty])
+        {
+            // Of each segment its first matrix.
+            let first_of = |start: u64| parts.iter().zip(&layout.starts).find(|(_, at)| **at == start);
+            let weights = layout.segments.iter().zip([first, second]).filter_map(|(run, segment)| {
+                first_of(run.start).map(|(part, _)| (&part.weight, segment.ty, &segment.tiles))
+            });
+            let weights: Vec<_> = weights.collect();
+            let types: Vec<_> = weights.iter().map(|(weight, ty, _)| (*ty, weight.ggml_type)).collect();
+            if !self.has(&types) {
+                self.0.push(Sample::new(&weights));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of experts that were uploaded: each matrix of the first one.
+    ///
+    /// # Errors
+    /// As `of_matrix`.
+    pub(super) fn of_experts(&mut self, tensors: &ExpertTensors<'_>, experts: &Experts) -> Result<()> {
+        let matrices = [(tensors.gate, &experts.gate), (tensors.up, &experts.up), (tensors.down, &experts.down)];
+        for (tensor, matrix) in matrices {
+            if !self.has(&[(matrix.ty, tensor.ggml_type)]) {
+                let tiles = matrix.tiles.part(0, matrix.expert_bytes())?;
+                self.0.push(Sample::new(&[(&tensors.of_expert(tensor, 0), matrix.ty, &tiles)]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there is one of these types, on the device and in the file.
+    fn has(&self, types: &[(KernelType, GgmlType)]) -> bool {
+        self.0.iter().any(|sample| sample.is_of(types))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Loader;
+    use crate::backend::conformance::Random;
+    use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
+    use crate::config::GpuOptions;
+    use crate::tensor::TensorView;
+
+    /// One of each type that the file has, also where two of them are one matrix on the device, and of each pair; the
+    /// self-test finds each where it lies.
+    #[test]
+    fn each_type_is_sampled_once_where_it_lies() {
+        const TYPES: [[GgmlType; 2]; 2] = [[GgmlType::F16, GgmlType::TQ2_0], [GgmlType::Q4_K, GgmlType::Q6_K]];
+        let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
+        let mut loader = devices::loader(&(device, GpuOptions { self_test: true, ..options }), 64);
+        let mut random = Random(1);
+        for types in TYPES {
+            let data = types.map(|ty| {
+                let mut bytes: Vec<u8> = (0..16 * ty.row_bytes(256).unwrap()).map(|_| random.next() as u8).collect();
+                // Where these types have 16-bit numbers: all of them are 1.
+                let scales = match ty {
+                    GgmlType::Q4_K => 0..4,
+                    GgmlType::Q6_K => 208..210,
+                    GgmlType::TQ2_0 => 64..66,
+                    _ => 0..2,
+                };
+                for block in bytes.chunks_mut(ty.block_bytes()) {
+                    block[scales.clone()].chunks_mut(2).for_each(|x| x.copy_from_slice(&half::f16::ONE.to_le_bytes()));
+                }
+                bytes
+            });
+            let parts = [0, 1].map(|i| {
+                let weight = TensorView { name: "w", ggml_type: types[i], rows: 16, cols: 256, data: &data[i] };
+                LinearPart { weight, bias: None }
+            });
+            loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
+            loader.upload_matrix(&parts, &mut |_| Ok(())).unwrap();
+        }
+        let of = |ty| (device_type(ty), ty);
+        let [[f16, tq2_0], [q4_k, q6_k]] = TYPES.map(|types| types.map(of));
+        assert_eq!(f16.0, tq2_0.0);
+        let expected = [vec![f16], vec![tq2_0], vec![q4_k], vec![q6_k], vec![q4_k, q6_k]];
+        assert_eq!(loader.samples.all().len(), expected.len());
+        assert!(loader.samples.all().iter().zip(&expected).all(|(sample, types)| sample.is_of(types)));
+        loader.finish().unwrap();
+    }
+}
