@@ -54,9 +54,6 @@ pub struct GpuOptions {
     /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
     /// else the first. `device="gpu:1"` or `ROCMFORGE_DEVICE=gpu:1`.
     pub device_index: Option<u32>,
-    /// Whether kernels that were compiled into this library are used; without them every kernel is compiled at run
-    /// time.
-    pub embedded_kernels: bool,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
@@ -74,6 +71,10 @@ pub struct GpuOptions {
     /// Whether this process of the tests is such a program. `ROCMFORGE_TEST_HELPER`, in tests alone.
     #[cfg(test)]
     pub is_helper: bool,
+    /// Whether kernels that were compiled into this library are left out, so that every kernel is compiled at run time.
+    /// In tests alone.
+    #[cfg(test)]
+    pub without_embedded: bool,
     /// A file of kernels and the number of the block barrier that it is compiled without.
     /// `ROCMFORGE_TEST_WITHOUT_BARRIER`, in tests alone: `gemv.hip:3`.
     #[cfg(test)]
@@ -90,7 +91,6 @@ impl Default for GpuOptions {
             python_path: Vec::new(),
             cuda_home: None,
             device_index: None,
-            embedded_kernels: true,
             batch_invariant: false,
             self_test: true,
             graphs: None,
@@ -98,6 +98,8 @@ impl Default for GpuOptions {
             helper: None,
             #[cfg(test)]
             is_helper: false,
+            #[cfg(test)]
+            without_embedded: false,
             #[cfg(test)]
             without_barrier: None,
         }

@@ -22,11 +22,12 @@ pub(super) type Usable = std::result::Result<(), String>;
 pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
     let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
     match options.graphs {
-        Some(false) => Err("ROCMFORGE_GRAPHS=0".to_owned()),
-        None if faulty => {
-            Err("HIP 7.2 may repeat a step with numbers of the one before; ROCMFORGE_GRAPHS=1 records all the same"
-                .to_owned())
-        }
+        Some(false) => Err("switched off (graphs=False or ROCMFORGE_GRAPHS=0)".to_owned()),
+        None if faulty => Err(
+            "HIP 7.2 may repeat a step with numbers of the one before; graphs=True or ROCMFORGE_GRAPHS=1 records all \
+                 the same"
+                .to_owned(),
+        ),
         _ => Ok(()),
     }
 }

@@ -77,7 +77,9 @@ pub(super) struct Compiler {
 
 impl Compiler {
     pub(super) fn new(properties: &DeviceProperties, options: &GpuOptions) -> Self {
-        let use_embedded = options.embedded_kernels && properties.platform == Platform::Amd;
+        let use_embedded = properties.platform == Platform::Amd;
+        #[cfg(test)]
+        let use_embedded = use_embedded && !options.without_embedded;
         Self {
             properties: properties.clone(),
             options: options.clone(),

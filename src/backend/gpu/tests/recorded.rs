@@ -97,11 +97,13 @@ fn when_steps_are_recorded() {
     assert_eq!(says(Platform::Amd, (7, 2), Some(true)), recorded);
     let faulty = says(Platform::Amd, (7, 2), None);
     assert!(
-        faulty.contains("op by op") && faulty.contains("HIP 7.2") && faulty.contains("ROCMFORGE_GRAPHS=1"),
+        faulty.contains("op by op")
+            && faulty.contains("HIP 7.2")
+            && faulty.contains("graphs=True or ROCMFORGE_GRAPHS=1"),
         "{faulty}"
     );
     let forbidden = says(Platform::Nvidia, (13, 0), Some(false));
-    assert!(forbidden.contains("op by op") && forbidden.contains("ROCMFORGE_GRAPHS=0"), "{forbidden}");
+    assert!(forbidden.contains("op by op") && forbidden.contains("graphs=False or ROCMFORGE_GRAPHS=0"), "{forbidden}");
 }
 
 /// G25: a slot, a block or a token out of range is refused by a step that repeats a recording, as by the step that made

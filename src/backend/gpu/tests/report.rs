@@ -89,7 +89,7 @@ fn batch_invariant_products_have_one_kernel() {
 #[test]
 fn a_kernel_that_does_not_load_is_told() {
     let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };
-    let options = GpuOptions { embedded_kernels: false, library: Some("libnone.so".into()), ..options };
+    let options = GpuOptions { without_embedded: true, library: Some("libnone.so".into()), ..options };
     let rows = kernel_rows(&device, &options, &mut |_, _| true).unwrap();
     for row in &rows {
         let problem = row.origin.as_ref().unwrap_err().to_string();

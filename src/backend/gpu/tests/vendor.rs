@@ -362,7 +362,7 @@ fn a_survey_tries_every_shape_by_itself() {
         assert!(matches!(refused, Err(Error::Interrupted)));
         let forbidden = GpuOptions { vendor_blas: Some(false), ..options };
         let not_used = survey_library(&device, &forbidden, true, &mut |_| true).unwrap();
-        assert_eq!(not_used.err().as_deref(), Some("ROCMFORGE_VENDOR_BLAS=0"));
+        assert_eq!(not_used.err().as_deref(), Some("switched off (vendor_blas=False or ROCMFORGE_VENDOR_BLAS=0)"));
         assert_eq!(device.allocated_bytes(), 0);
     }
 }

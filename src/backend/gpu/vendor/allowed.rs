@@ -31,7 +31,7 @@ pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
         return Ok(());
     }
     let arch = &properties.arch;
-    let advice = "ROCMFORGE_VENDOR_BLAS=1 tries it all the same";
+    let advice = "vendor_blas=True or ROCMFORGE_VENDOR_BLAS=1 tries it all the same";
     if let Some((_, least, _)) = ALLOWED.iter().find(|(name, ..)| name == arch) {
         let (major, minor) = properties.driver_version;
         return match properties.driver_version >= *least {

@@ -25,7 +25,7 @@ pub(super) fn wanted(
     tuning: &Tuning,
 ) -> std::result::Result<LibraryRows, String> {
     if options.vendor_blas == Some(false) {
-        return Err("ROCMFORGE_VENDOR_BLAS=0".to_owned());
+        return Err("switched off (vendor_blas=False or ROCMFORGE_VENDOR_BLAS=0)".to_owned());
     }
     let rows = tuning.library.ok_or("results are batch-invariant")?;
     if options.vendor_blas == Some(true) {
