@@ -1,10 +1,13 @@
 """Names and paths that other engines take: the message says what to give here."""
 
+import ast
 import inspect
 import re
 import typing
+from pathlib import Path
 
 import pytest
+import rocmforge
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams
 from rocmforge._rocmforge import default_settings
 from rocmforge.arguments import INSTEAD, MEANT
@@ -45,14 +48,38 @@ def test_defaults_are_the_engines():
     defaults = default_settings()
     assert {name: parameters[name].default for name in defaults} == defaults
     assert set(parameters) - set(defaults) == {"model", "kv_cache_memory_bytes", "progress", "on_load"}
-    assert set(defaults) == set(typing.get_type_hints(EngineSettings))
-    assert set(re.findall(r"^ +(\w+): [A-Z`]", inspect.getdoc(LLM), re.MULTILINE)) >= set(parameters)
+    assert list(defaults) == list(typing.get_type_hints(EngineSettings))
+    assert sorted(documented(inspect.getdoc(LLM))) == sorted(parameters)
     assert inspect.signature(AsyncLLM) == inspect.signature(LLM)
     params = SamplingParams()
+    assert list(inspect.signature(SamplingParams).parameters) == sampling_fields()
     for name, parameter in inspect.signature(SamplingParams).parameters.items():
         value = getattr(params, name)
         # An empty list or dictionary is `None` in a signature.
         assert (value or None if parameter.default is None else value) == parameter.default, name
+
+
+def sampling_fields():
+    """The engine's own list of them: `repr` goes through it."""
+    return re.findall(r"(\w+)=", repr(SamplingParams()))
+
+
+def documented(docstring):
+    """The names under `Args`, in their order."""
+    [args] = re.findall(r"Args:\n(.*?)(?:\n\n|\Z)", inspect.cleandoc(docstring), re.DOTALL)
+    return re.findall(r"^    (\w+): ", args, re.MULTILINE)
+
+
+def test_sampling_params_are_the_same_wherever_they_are_written_out():
+    """In the signature, as attributes, and in both docstrings; stubtest compares types and defaults."""
+    stub = ast.parse(Path(rocmforge.__file__).with_name("_rocmforge.pyi").read_text(encoding="utf-8"))
+    [params] = [node for node in stub.body if isinstance(node, ast.ClassDef) and node.name == "SamplingParams"]
+    functions = {node.name: node for node in params.body if isinstance(node, ast.FunctionDef)}
+    assert [argument.arg for argument in functions["__new__"].args.args] == ["cls", *sampling_fields()]
+    assert [name for name, node in functions.items() if node.decorator_list] == sampling_fields()
+    assert documented(ast.get_docstring(params)) == documented(SamplingParams.__doc__) == sampling_fields()
+    attributes = [name for name in vars(SamplingParams) if inspect.isgetsetdescriptor(vars(SamplingParams)[name])]
+    assert sorted(attributes) == sorted(sampling_fields())
 
 
 def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_left):

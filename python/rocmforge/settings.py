@@ -1,6 +1,7 @@
 """The settings of an engine, by name and type.
 
-`LoadedModel` says what they mean, and the engine's `config`, in Rust, which values they have by default.
+The engine's `config`, in Rust, lists their names and has their defaults; `LoadedModel` says what they mean. Tests
+compare the three.
 """
 
 import inspect

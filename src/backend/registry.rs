@@ -4,15 +4,8 @@
 use super::cpu::{CpuLoader, Isa};
 use super::gpu::{Device, GpuLoader};
 use super::specs::StepLimits;
-use crate::config::{DeviceKind, EngineArgs};
+use crate::config::{DeviceKind, EngineArgs, defaults};
 use crate::{Error, Result};
-
-/// Tokens of a step unless the user says otherwise: enough to keep the device busy in a prefill, few enough that
-/// running requests do not wait long for their next token.
-const DEFAULT_CPU_BATCHED_TOKENS: usize = 512;
-const DEFAULT_GPU_BATCHED_TOKENS: usize = 2048;
-/// The KV pool takes no more than this of the host's memory unless the user says otherwise.
-const DEFAULT_CPU_KV_CACHE_BYTES: u64 = 4 << 30;
 
 /// A device, opened.
 #[derive(Clone)]
@@ -63,18 +56,20 @@ impl OpenDevice {
     /// Tokens of a step by default.
     pub fn default_batched_tokens(&self) -> usize {
         match self {
-            Self::Cpu => DEFAULT_CPU_BATCHED_TOKENS,
-            Self::Gpu(_) => DEFAULT_GPU_BATCHED_TOKENS,
+            Self::Cpu => defaults::CPU_BATCHED_TOKENS,
+            Self::Gpu(_) => defaults::GPU_BATCHED_TOKENS,
         }
     }
 
     /// Bytes of the KV pool by default, of those that are available.
     pub fn default_kv_cache_bytes(&self, available: u64) -> u64 {
+        let percent_of_it = |percent| available / 100 * percent;
         match self {
-            Self::Cpu => DEFAULT_CPU_KV_CACHE_BYTES.min(available / 2),
-            // What an integrated GPU takes, the rest of the machine cannot have.
-            Self::Gpu(device) if device.properties().integrated => available / 100 * 75,
-            Self::Gpu(_) => available / 100 * 90,
+            Self::Cpu => defaults::CPU_KV_CACHE_BYTES.min(percent_of_it(defaults::CPU_KV_CACHE_PERCENT)),
+            Self::Gpu(device) if device.properties().integrated => {
+                percent_of_it(defaults::INTEGRATED_GPU_KV_CACHE_PERCENT)
+            }
+            Self::Gpu(_) => percent_of_it(defaults::GPU_KV_CACHE_PERCENT),
         }
     }
 

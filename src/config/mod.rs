@@ -1,12 +1,14 @@
 //! What the user said (`EngineArgs`, `SamplingParams`) and what it resolves to (`EngineConfig`).
 //! The only module that reads environment variables (prefix `ROCMFORGE_`).
 
+pub mod defaults;
 mod device;
 mod engine;
 mod env;
 mod gpu;
 mod names;
 mod sampling;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -14,3 +16,4 @@ pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype
 pub use env::log_level;
 pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};
+pub use settings::{SETTINGS, Setting};

@@ -102,6 +102,31 @@ impl SamplingParams {
         output_kind: OutputKind::Cumulative,
     };
 
+    /// The names of the fields, as users write them. Python's syntax has them written out elsewhere too; a test compares
+    /// these places with this list.
+    pub const FIELDS: [&str; 20] = [
+        "n",
+        "max_tokens",
+        "min_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "logit_bias",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "seed",
+        "logprobs",
+        "prompt_logprobs",
+        "skip_special_tokens",
+        "include_stop_str_in_output",
+        "output_kind",
+    ];
+
     /// Checks what can be checked without a model.
     ///
     /// # Errors

@@ -8,6 +8,18 @@ fn names(result: Result<()>) -> String {
     }
 }
 
+/// The names of a value's fields, which its debug text shows four blanks deep.
+pub(super) fn fields(value: &impl std::fmt::Debug) -> Vec<String> {
+    let text = format!("{value:#?}");
+    let names = text.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
+    names.map(|(name, _)| name.to_owned()).filter(|name| !name.starts_with(' ')).collect()
+}
+
+#[test]
+fn sampling_params_list_their_fields() {
+    assert_eq!(fields(&SamplingParams::DEFAULT), SamplingParams::FIELDS);
+}
+
 #[test]
 fn the_defaults_are_valid() {
     SamplingParams::default().validate().unwrap();

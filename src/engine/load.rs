@@ -8,14 +8,12 @@ use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::{self, AnyLoader, Loader, OpenDevice, StepLimits, resolve_threads};
-use crate::config::{EngineArgs, EngineConfig};
+use crate::config::{EngineArgs, EngineConfig, defaults};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
-/// Rows of logits of a step, beyond one per sequence: prompt log-probabilities come in pieces of this size.
-const MAX_PROMPT_LOGITS: usize = 64;
 /// All that the engine is started with.
 pub struct LoadedModel {
     pub executor: Box<dyn Executor>,
@@ -109,7 +107,7 @@ where
         max_model_len: pool.max_model_len,
         max_num_seqs: args.max_num_seqs,
         max_num_batched_tokens: limits.max_num_batched_tokens,
-        max_prompt_logits: MAX_PROMPT_LOGITS,
+        max_prompt_logits: defaults::MAX_PROMPT_LOGITS,
         block_size: args.block_size,
         kv_groups: pool.groups,
         kv_cache_dtype: args.kv_cache_dtype,
@@ -140,13 +138,13 @@ pub(crate) fn load_tokenizer(metadata: &Metadata) -> Result<Option<Tokenizer>> {
 
 fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(args.max_num_seqs));
-    let max_logits_rows = args.max_num_seqs.saturating_add(MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
+    let max_logits_rows = args.max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
 /// Above how many tokens a prompt is long; by default one that takes more than a step always is.
 fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_tokens: usize) -> usize {
-    let default = (max_model_len / 25).clamp(1, max_num_batched_tokens);
+    let default = (max_model_len * defaults::LONG_PREFILL_PERCENT / 100).clamp(1, max_num_batched_tokens);
     args.long_prefill_token_threshold.unwrap_or(default)
 }
 

@@ -90,29 +90,8 @@ impl Real<'_> {
 /// `max_tokens` of a request that ends with its context.
 const UNBOUNDED: usize = usize::MAX;
 
-/// In the order of the constructor: `repr`, pickling and `replace` go through it.
-const FIELDS: [&str; 20] = [
-    "n",
-    "max_tokens",
-    "min_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "seed",
-    "logprobs",
-    "prompt_logprobs",
-    "skip_special_tokens",
-    "include_stop_str_in_output",
-    "output_kind",
-];
+/// Of the constructor, in its order: `repr`, pickling and `replace` go through them.
+const FIELDS: [&str; 20] = SamplingParams::FIELDS;
 
 /// What the signature below says in words, which a test compares with it.
 const DEFAULT: SamplingParams = SamplingParams::DEFAULT;

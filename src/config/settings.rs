@@ -1,0 +1,106 @@
+//! The settings of an engine by the names that users give them: the one list of these names. Whoever takes settings by
+//! name, or shows their defaults, goes through it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{EngineArgs, KvCacheDtype, Platform};
+
+/// A setting inside its `EngineArgs`, by the kind of its value; in an `Option`, `None` leaves the choice to the engine.
+pub enum Setting<'a> {
+    /// Named for all of the arguments, since `EngineArgs::choose_device` sets several of them.
+    Device(&'a mut EngineArgs),
+    Count(&'a mut usize),
+    OptionalCount(&'a mut Option<usize>),
+    /// Bytes, or a seed.
+    OptionalNumber(&'a mut Option<u64>),
+    Switch(&'a mut bool),
+    OptionalSwitch(&'a mut Option<bool>),
+    Seconds(&'a mut Duration),
+    OptionalText(&'a mut Option<String>),
+    OptionalFile(&'a mut Option<PathBuf>),
+    CacheType(&'a mut KvCacheDtype),
+    OptionalPlatform(&'a mut Option<Platform>),
+}
+
+/// A setting's name, and where it lies.
+type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
+
+/// In the order in which users are shown them.
+pub const SETTINGS: [Named; 25] = [
+    ("device", |args| Setting::Device(args)),
+    ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
+    ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
+    ("max_num_seqs", |args| Setting::Count(&mut args.max_num_seqs)),
+    ("max_num_batched_tokens", |args| Setting::OptionalCount(&mut args.max_num_batched_tokens)),
+    ("block_size", |args| Setting::Count(&mut args.block_size)),
+    ("kv_cache_memory", |args| Setting::OptionalNumber(&mut args.kv_cache_memory)),
+    ("kv_cache_dtype", |args| Setting::CacheType(&mut args.kv_cache_dtype)),
+    ("enable_prefix_caching", |args| Setting::Switch(&mut args.enable_prefix_caching)),
+    ("max_queue_size", |args| Setting::Count(&mut args.max_queue_size)),
+    ("max_num_partial_prefills", |args| Setting::Count(&mut args.max_num_partial_prefills)),
+    ("max_long_partial_prefills", |args| Setting::Count(&mut args.max_long_partial_prefills)),
+    ("long_prefill_token_threshold", |args| Setting::OptionalCount(&mut args.long_prefill_token_threshold)),
+    ("retention", |args| Setting::Seconds(&mut args.retention)),
+    ("seed", |args| Setting::OptionalNumber(&mut args.seed)),
+    ("batch_invariant", |args| Setting::OptionalSwitch(&mut args.batch_invariant)),
+    ("self_test", |args| Setting::OptionalSwitch(&mut args.self_test)),
+    ("graphs", |args| Setting::OptionalSwitch(&mut args.gpu.graphs)),
+    ("vendor_blas", |args| Setting::OptionalSwitch(&mut args.gpu.vendor_blas)),
+    ("cpu_isa", |args| Setting::OptionalText(&mut args.cpu_isa)),
+    ("gpu_platform", |args| Setting::OptionalPlatform(&mut args.gpu.platform)),
+    ("gpu_library", |args| Setting::OptionalFile(&mut args.gpu.library)),
+    ("cache_dir", |args| Setting::OptionalFile(&mut args.gpu.cache_dir)),
+    ("rocm_path", |args| Setting::OptionalFile(&mut args.gpu.rocm_path)),
+    ("cuda_home", |args| Setting::OptionalFile(&mut args.gpu.cuda_home)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::fields;
+    use super::*;
+
+    #[test]
+    fn every_argument_is_a_setting_by_its_own_name() {
+        let args = EngineArgs::new("m");
+        let names = || SETTINGS.iter().map(|(name, _)| *name);
+        let found = fields(&args);
+        assert!(found.contains(&"seed".to_owned()), "{found:?}");
+        // The model is an argument of its own, and the last of these has names of its own.
+        for field in found.iter().filter(|field| !["model", "gpu"].contains(&field.as_str())) {
+            assert_eq!(names().filter(|name| name == field).count(), 1, "{field}");
+        }
+        // Those of the backend that no user sets: what the bindings know of the interpreter, what a device's name says,
+        // what the two switches resolve to, and what tests set.
+        let others = ["python_path", "device_index", "helper", "embedded_kernels", "batch_invariant", "self_test"];
+        let others = [&others[..], &["is_helper", "without_barrier"]].concat();
+        for field in fields(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {
+            let prefixed = format!("gpu_{field}");
+            assert_eq!(names().filter(|name| name == field || *name == prefixed).count(), 1, "{field}");
+        }
+    }
+
+    #[test]
+    fn each_name_leads_to_a_place_of_its_own() {
+        let address = |(_, of): &Named| {
+            let mut args = EngineArgs::new("m");
+            let start = (&raw const args).addr();
+            let place = match of(&mut args) {
+                Setting::Device(args) => (&raw const args.device).addr(),
+                Setting::Count(place) => (&raw const *place).addr(),
+                Setting::OptionalCount(place) => (&raw const *place).addr(),
+                Setting::OptionalNumber(place) => (&raw const *place).addr(),
+                Setting::Switch(place) => (&raw const *place).addr(),
+                Setting::OptionalSwitch(place) => (&raw const *place).addr(),
+                Setting::Seconds(place) => (&raw const *place).addr(),
+                Setting::OptionalText(place) => (&raw const *place).addr(),
+                Setting::OptionalFile(place) => (&raw const *place).addr(),
+                Setting::CacheType(place) => (&raw const *place).addr(),
+                Setting::OptionalPlatform(place) => (&raw const *place).addr(),
+            };
+            place - start
+        };
+        let places: std::collections::HashSet<usize> = SETTINGS.iter().map(address).collect();
+        assert_eq!(places.len(), SETTINGS.len());
+    }
+}
