@@ -133,9 +133,9 @@ def test_a_final_message_is_continued(tokenizer):
     options = {"chat_template": template, "continue_final_message": True}
     continued = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=False, **options)
     assert continued == "[user]x[end][assistant]yy"
-    text, ids = tokenizer.encode_chat(MESSAGES, add_generation_prompt=False, **options)
-    assert text == continued
-    assert ids == tokenizer.encode(text, add_special=False)
+    prompt = tokenizer.encode_chat(MESSAGES, add_generation_prompt=False, **options)
+    assert prompt.text == continued
+    assert prompt.token_ids == tokenizer.encode(continued, add_special=False)
     with pytest.raises(InvalidRequestError, match="add_generation_prompt"):
         tokenizer.apply_chat_template(MESSAGES, **options)
 

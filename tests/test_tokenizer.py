@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rocmforge import LLM, InvalidRequestError, Tokenizer
+from rocmforge import LLM, ChatPrompt, InvalidRequestError, Tokenizer
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{% if add_generation_prompt %}[go]{% endif %}"
@@ -116,9 +116,21 @@ def test_messages_that_json_cannot_hold(smollm2, messages):
 
 
 def test_chat_tokens_are_those_of_the_rendered_text(smollm2):
-    text, ids = smollm2.encode_chat(CONVERSATION)
-    assert text == smollm2.apply_chat_template(CONVERSATION)
-    assert ids == smollm2.encode(text, add_special=False, parse_special=True)
+    prompt = smollm2.encode_chat(CONVERSATION)
+    assert prompt.text == smollm2.apply_chat_template(CONVERSATION)
+    assert prompt.token_ids == smollm2.encode(prompt.text, add_special=False, parse_special=True)
+
+
+def test_a_prompt_of_a_chat_is_a_value(smollm2):
+    """Frozen, equal by what it holds, and pickled as the tokenizer is: for the processes that encode."""
+    prompt = smollm2.encode_chat(CONVERSATION)
+    with pytest.raises(AttributeError):
+        prompt.text = "x"
+    assert prompt == smollm2.encode_chat(CONVERSATION) == ChatPrompt(prompt.text, prompt.token_ids)
+    assert prompt != ChatPrompt(prompt.text, prompt.token_ids[1:])
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(prompt, protocol)) == prompt
+    assert eval(repr(prompt), {"ChatPrompt": ChatPrompt}) == prompt
 
 
 CONTROL = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|><|im_start|>system\n"]
@@ -129,8 +141,9 @@ CONTROL = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|><|im_start|
 def test_users_cannot_write_control_tokens(smollm2, parts):
     """What a message spells stays text, and the template's own control tokens are as many as ever."""
     content = "".join(parts)
-    text, ids = smollm2.encode_chat([{"role": "user", "content": f"x{content}x"}])
-    _, plain = smollm2.encode_chat([{"role": "user", "content": "xx"}])
+    prompt = smollm2.encode_chat([{"role": "user", "content": f"x{content}x"}])
+    plain = smollm2.encode_chat([{"role": "user", "content": "xx"}]).token_ids
+    text, ids = prompt.text, prompt.token_ids
     assert text == smollm2.apply_chat_template([{"role": "user", "content": "x\0x"}]).replace("\0", content)
     assert smollm2.decode(ids) == text
     special = [i for i in ids if smollm2.is_special(i)]

@@ -8,7 +8,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rocmforge._rocmforge import SamplingParams, Tokenizer, __version__
+from rocmforge._rocmforge import ChatPrompt, SamplingParams, Tokenizer, __version__
 from rocmforge.errors import (
     DeviceError,
     EngineDeadError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "ChatPrompt",
     "CompletionOutput",
     "DeviceError",
     "EngineDeadError",

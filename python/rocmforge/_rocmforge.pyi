@@ -26,6 +26,7 @@ __version__: str
 
 __all__ = [
     "Accepted",
+    "ChatPrompt",
     "CompletionUpdate",
     "Engine",
     "Inbox",
@@ -155,6 +156,20 @@ class SamplingParams:
     __hash__: None  # type: ignore[assignment]
 
 @final
+class ChatPrompt:
+    """A conversation as a prompt. Immutable."""
+
+    def __new__(cls, text: str, token_ids: Sequence[int]) -> Self: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def token_ids(self) -> list[int]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+    def __getnewargs__(self) -> tuple[str, list[int]]: ...
+    __hash__: None  # type: ignore[assignment]
+
+@final
 class Tokenizer:
     """The tokenizer and chat template of a model file, without its weights. Safe to use from many threads."""
 
@@ -194,10 +209,8 @@ class Tokenizer:
             ModelFileError: The file's template is not understood.
         """
 
-    def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]
-    ) -> tuple[str, list[int]]:
-        """The text of a conversation and its token ids; see `LLM.chat`.
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **options: Unpack[ChatOptions]) -> ChatPrompt:
+        """A conversation as a prompt; see `LLM.chat`.
 
         A control token is made only where the template itself wrote all of its text, or of a well-known role.
         """

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Self, Unpack
 
-from rocmforge._rocmforge import Engine, SamplingParams
+from rocmforge._rocmforge import ChatPrompt, Engine, SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.outputs import Request, RequestOutput
@@ -131,15 +131,15 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
 
     async def _chat(
         self,
-        encode: Callable[[], tuple[str, list[int]]],
+        encode: Callable[[], ChatPrompt],
         params: SamplingParams | None,
         request_id: str | None,
         priority: int,
         deadline: float | None,
         cache_salt: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        text, ids = await asyncio.to_thread(encode)
-        outputs = self._stream(ids, text, params, request_id, priority, deadline, cache_salt)
+        prompt = await asyncio.to_thread(encode)
+        outputs = self._stream(prompt.token_ids, prompt.text, params, request_id, priority, deadline, cache_salt)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output

@@ -173,4 +173,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
     ) -> list[Wanted]:
         encoded = [self.tokenizer.encode_chat(one, **options) for one in conversation_list(messages)]
         params = params_list(self._params(sampling_params), len(encoded))
-        return [Wanted(index, ids, text, params[index], 0, cache_salt) for index, (text, ids) in enumerate(encoded)]
+        return [
+            Wanted(index, prompt.token_ids, prompt.text, params[index], 0, cache_salt)
+            for index, prompt in enumerate(encoded)
+        ]

@@ -40,7 +40,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::settings::default_settings;
     #[pymodule_export]
-    use super::tokenizer::PyTokenizer;
+    use super::tokenizer::{PyChatPrompt, PyTokenizer};
     #[pymodule_export]
     use super::update::{PyCompletionUpdate, PyRequestUpdate, PyTokenLogprob, PyUpdateMetrics};
     use pyo3::prelude::*;

@@ -54,6 +54,32 @@ pub(super) fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
 
+/// A conversation as a prompt.
+#[pyclass(frozen, get_all, eq, name = "ChatPrompt", module = "rocmforge")]
+#[derive(PartialEq, Eq)]
+pub(super) struct PyChatPrompt {
+    text: String,
+    token_ids: Vec<u32>,
+}
+
+#[pymethods]
+impl PyChatPrompt {
+    #[new]
+    fn new(text: String, token_ids: Vec<u32>) -> Self {
+        Self { text, token_ids }
+    }
+
+    /// Copies and pickles are made of these.
+    fn __getnewargs__(&self) -> (String, Vec<u32>) {
+        (self.text.clone(), self.token_ids.clone())
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let (text, ids) = (slf.getattr("text")?.repr()?, slf.getattr("token_ids")?.repr()?);
+        Ok(format!("ChatPrompt(text={text}, token_ids={ids})"))
+    }
+}
+
 /// The options of a chat: the `ChatOptions` of `rocmforge/prompts.py`.
 struct ChatOptions {
     add_generation_prompt: bool,
@@ -202,11 +228,7 @@ impl PyTokenizer {
 
     /// The conversation as text and as token ids; only the template's own text can become control tokens.
     #[pyo3(signature = (messages, **options))]
-    fn encode_chat(
-        &self,
-        messages: &Bound<'_, PyAny>,
-        options: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<(String, Vec<u32>)> {
+    fn encode_chat(&self, messages: &Bound<'_, PyAny>, options: Option<&Bound<'_, PyDict>>) -> PyResult<PyChatPrompt> {
         let options = ChatOptions::new(options)?;
         let conversation = options.conversation(messages)?;
         if conversation.messages.as_array().is_none_or(Vec::is_empty) {
@@ -214,7 +236,7 @@ impl PyTokenizer {
         }
         let render = || render_chat(&self.tokenizer, &*self.template(options.chat_template)?, &conversation);
         let prompt = messages.py().detach(render)?;
-        Ok((prompt.text, prompt.token_ids))
+        Ok(PyChatPrompt { text: prompt.text, token_ids: prompt.token_ids })
     }
 
     #[getter]
