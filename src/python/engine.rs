@@ -10,8 +10,8 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{BlockColumns, matrix, text, token_ids_up_to};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
-use super::inbox::LoopWaker;
 use super::logging::{flush, prepare};
+use super::merged::LoopWaker;
 use super::params::{PySamplingParams, shortest};
 use super::requests::{PyInbox, prompt_argument};
 use super::settings::args_with;

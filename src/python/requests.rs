@@ -7,7 +7,7 @@ use pyo3::types::PyString;
 
 use super::arrays::{integer, real, seconds, text, token_ids_up_to};
 use super::handle::Handle;
-use super::inbox::{Inbox, LoopWaker};
+use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
 use super::params::PySamplingParams;
 use super::update::PyRequestUpdate;
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 #[pyclass(frozen, name = "Inbox", module = "rocmforge._rocmforge")]
 pub(super) struct PyInbox {
     handle: Arc<Handle>,
-    inbox: Arc<Inbox>,
+    outputs: Arc<MergedOutputs>,
 }
 
 /// A request that the engine has taken.
@@ -44,7 +44,7 @@ pub(super) fn prompt_argument(engine: &Engine, value: &Bound<'_, PyAny>) -> PyRe
 
 impl PyInbox {
     pub(super) fn new(handle: Arc<Handle>, waker: Option<LoopWaker>) -> Self {
-        Self { handle, inbox: Arc::new(Inbox::new(waker)) }
+        Self { handle, outputs: Arc::new(MergedOutputs::new(waker)) }
     }
 
     fn submit(&self, request: NewRequest, final_only: bool) -> Result<PyAccepted> {
@@ -52,11 +52,11 @@ impl PyInbox {
         let progress = Progress::new(&request.params, final_only);
         let mut announced = None;
         let accepted = engine.add_request(request, |id| {
-            self.inbox.expect(id, progress);
+            self.outputs.expect(id, progress);
             announced = Some(id);
         });
         if let (Err(_), Some(id)) = (&accepted, announced) {
-            self.inbox.forget(id);
+            self.outputs.forget(id);
         }
         let Accepted { id, name, prompt_token_ids } = accepted?;
         Ok(PyAccepted { key: id.0, request_id: name, prompt_token_ids: prompt_token_ids.to_vec() })
@@ -90,14 +90,14 @@ impl PyInbox {
             priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
             timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
             cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
-            sink: self.inbox.clone(),
+            sink: self.outputs.clone(),
         };
         Ok(py.detach(|| self.submit(request, final_only))?)
     }
 
     /// Ids of requests with news, at once.
     fn ready(&self) -> Vec<u64> {
-        self.inbox.ready().into_iter().map(|id| id.0).collect()
+        self.outputs.ready().into_iter().map(|id| id.0).collect()
     }
 
     /// As `ready`, after waiting for at most `timeout` seconds.
@@ -109,9 +109,9 @@ impl PyInbox {
         let engine = self.handle.engine()?;
         // Asked before the wait: what was delivered until then is there after it.
         let ended = engine.has_ended();
-        let ready = py.detach(|| self.inbox.wait(timeout));
+        let ready = py.detach(|| self.outputs.wait(timeout));
         py.check_signals()?;
-        if ended && ready.is_empty() && self.inbox.num_requests() > 0 {
+        if ended && ready.is_empty() && self.outputs.num_requests() > 0 {
             return Err(Error::EngineDead { reason: "it was closed while requests were running".into() }.into());
         }
         Ok(ready.into_iter().map(|id| id.0).collect())
@@ -124,7 +124,7 @@ impl PyInbox {
     /// is told of the sequences that it ended.
     #[pyo3(signature = (key, *, raise_errors=true))]
     fn take(&self, py: Python<'_>, key: u64, raise_errors: bool) -> PyResult<Option<PyRequestUpdate>> {
-        let Some(update) = self.inbox.take(RequestId(key)) else { return Ok(None) };
+        let Some(update) = self.outputs.take(RequestId(key)) else { return Ok(None) };
         let tokenizer = self.handle.engine()?.tokenizer().ok().map(Arc::as_ref);
         Ok(Some(update.into_python(py, tokenizer, raise_errors)?))
     }
@@ -133,7 +133,7 @@ impl PyInbox {
     fn forget(&self, py: Python<'_>, key: u64) -> PyResult<()> {
         let engine = self.handle.engine()?;
         let id = RequestId(key);
-        match self.inbox.forget(id) {
+        match self.outputs.forget(id) {
             true => Ok(py.detach(|| abort(engine, [id]))?),
             false => Ok(()),
         }
@@ -142,17 +142,17 @@ impl PyInbox {
     /// Aborts all of its requests that have not finished.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let engine = self.handle.engine()?;
-        Ok(py.detach(|| abort(engine, self.inbox.close()))?)
+        Ok(py.detach(|| abort(engine, self.outputs.close()))?)
     }
 
     /// Generated tokens of the requests that have not been taken to their end.
     #[getter]
     fn num_tokens(&self) -> usize {
-        self.inbox.num_tokens()
+        self.outputs.num_tokens()
     }
 
     fn __repr__(&self) -> String {
-        format!("Inbox(num_requests={})", self.inbox.num_requests())
+        format!("Inbox(num_requests={})", self.outputs.num_requests())
     }
 }
 
@@ -162,7 +162,7 @@ impl Drop for PyInbox {
         // In a forked child the locks behind it may be held for ever, and the requests are the parent's.
         if let Ok(engine) = self.handle.engine() {
             // Only a dead engine refuses, and it has ended its requests.
-            let _ = abort(engine, self.inbox.close());
+            let _ = abort(engine, self.outputs.close());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Outputs on their way to Python. The engine's output thread merges what is new into one entry per request; the
 //! consumer takes an entry when it gets round to it. However far a consumer lags, there is one entry per request, one
-//! wake-up under way per inbox, and the engine never waits.
+//! wake-up under way per consumer, and the engine never waits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -51,14 +51,14 @@ struct State {
 }
 
 /// One per blocking call, or one per engine and event loop.
-pub(super) struct Inbox {
+pub(super) struct MergedOutputs {
     state: Mutex<State>,
     news: Condvar,
     /// `None`: a thread waits on `news`.
     waker: Option<LoopWaker>,
 }
 
-impl Inbox {
+impl MergedOutputs {
     pub(super) fn new(waker: Option<LoopWaker>) -> Self {
         Self { state: Mutex::default(), news: Condvar::new(), waker }
     }
@@ -137,7 +137,7 @@ impl Inbox {
     }
 }
 
-impl OutputSink for Inbox {
+impl OutputSink for MergedOutputs {
     /// Never attaches to the interpreter while it holds the lock: a thread that is attached may be waiting for it.
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
         let alive = match (self.merge(outputs), &self.waker) {
