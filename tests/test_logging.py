@@ -7,8 +7,9 @@ import sys
 
 import pytest
 from conftest import ON_GPU
-from rocmforge import LLM, InvalidRequestError, Tokenizer
+from rocmforge import LLM, InvalidRequestError, Tokenizer, set_log_level
 from test_cli_streams import bpe_model
+from tiny_models import rewritten
 
 MISSING = "tokenizer.ggml.pre is missing"
 
@@ -61,8 +62,53 @@ def test_a_variable_turns_it_off(doubtful):
 
 def test_an_unknown_level_is_an_error(tiny_model, monkeypatch):
     monkeypatch.setenv("ROCMFORGE_LOG", "loud")
-    with pytest.raises(InvalidRequestError, match="ROCMFORGE_LOG: got loud, expected debug, info, warning, error, off"):
+    with pytest.raises(
+        InvalidRequestError, match="ROCMFORGE_LOG: got loud, expected 'debug', 'info', 'warning', 'error' or 'off'"
+    ):
         LLM(tiny_model("quant_models/Q4_0"))
+
+
+def test_the_function_goes_before_the_variable(tiny_model, doubtful):
+    model = str(tiny_model("quant_models/Q4_0"))
+    code = f"rocmforge.set_log_level('info')\nwith rocmforge.LLM({model!r}, max_num_seqs=1): pass"
+    for settings in ({}, {"ROCMFORGE_LOG": "off"}):
+        done = program(f"import rocmforge\n{code}", ROCMFORGE_DEVICE="auto", **settings)
+        assert done.returncode == 0
+        assert " INFO rocmforge." in done.stderr
+    code = f"import rocmforge\nrocmforge.set_log_level('off')\nrocmforge.Tokenizer({doubtful!r})"
+    done = program(code, ROCMFORGE_LOG="debug")
+    assert (done.returncode, done.stderr) == (0, "")
+    with pytest.raises(InvalidRequestError, match="level: got loud, expected 'debug', 'info', 'warning', 'error' or"):
+        set_log_level("loud")
+
+
+def command(*arguments, **environment):
+    line = [sys.executable, "-m", "rocmforge", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=os.environ | environment)
+
+
+def test_the_command_line_shows_what_its_option_says(tiny_model, tmp_path):
+    """By default warnings in the form of its errors; the option goes before the variable; what is no level is told."""
+    warning = "(all but chat works without it)"
+    broken = {"tokenizer.chat_template": "{% nonsense %}"}
+    model = str(rewritten(tiny_model("quant_models/Q4_0"), tmp_path / "model.gguf", extra=broken))
+    generate = ("generate", "a", "-m", model, "-n", "1", "--device", "cpu")
+    shown = command(*generate)
+    assert shown.stderr.startswith("warning: ")
+    assert warning in shown.stderr
+    assert shown.stderr.count("\n") == 1
+    for settings in ({}, {"ROCMFORGE_LOG": "off"}):
+        done = command("--log-level", "info", *generate, **settings)
+        assert " WARNING rocmforge.engine.load: " in done.stderr
+        assert warning in done.stderr
+    assert command("--log-level", "off", *generate, ROCMFORGE_LOG="debug").stderr == ""
+    wrong = command("--log-level", "loud", *generate, COLUMNS="200")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "got loud, expected 'debug', 'info', 'warning', 'error' or 'off'" in wrong.stderr
+    wrong = command(*generate, ROCMFORGE_LOG="loud")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.startswith("error: ROCMFORGE_LOG: got loud, expected")
+    assert wrong.stderr.count("\n") == 1
 
 
 def test_a_child_process_warns_as_its_parent_did(doubtful):

@@ -8,7 +8,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from rocmforge._rocmforge import ChatPrompt, SamplingParams, Tokenizer, __version__
+from rocmforge._rocmforge import ChatPrompt, SamplingParams, Tokenizer, __version__, set_log_level
 from rocmforge.errors import (
     DeviceError,
     EngineDeadError,
@@ -48,6 +48,7 @@ __all__ = [
     "Stats",
     "Tokenizer",
     "__version__",
+    "set_log_level",
 ]
 
 

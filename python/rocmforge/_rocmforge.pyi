@@ -36,8 +36,8 @@ __all__ = [
     "Tokenizer",
     "UpdateMetrics",
     "__version__",
-    "check_device",
     "check_gguf",
+    "chosen_device",
     "default_settings",
     "device_bandwidth",
     "device_cases",
@@ -47,7 +47,9 @@ __all__ = [
     "doctor",
     "embedded_targets",
     "inspect_gguf",
+    "log_level",
     "run_helper",
+    "set_log_level",
 ]
 
 @final
@@ -408,8 +410,17 @@ def default_settings() -> EngineSettings:
 def run_helper() -> None:
     """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""
 
-def check_device(device: str) -> None:
-    """Whether that is the name of a device, be there one or not.
+def set_log_level(level: str) -> None:
+    """Shows messages from this level on: `debug`, `info`, `warning`, `error`, or `off`.
+
+    They go to stderr, unless the logger `rocmforge` has handlers. What `ROCMFORGE_LOG` says no longer counts.
+    """
+
+def log_level() -> str | None:
+    """What `ROCMFORGE_LOG` asks for; `None` where it is not set."""
+
+def chosen_device(device: str) -> str:
+    """The name of the device that is asked for, be there one or not: `device`, or for `auto` what the environment says.
 
     Raises:
         InvalidRequestError: It is none; the message lists the names.

@@ -4,7 +4,7 @@
 use std::env::VarError;
 
 use super::gpu::switch;
-use super::{DeviceKind, EngineArgs};
+use super::{DeviceKind, EngineArgs, LogLevel};
 use crate::{Error, Result};
 
 impl EngineArgs {
@@ -17,12 +17,31 @@ impl EngineArgs {
         self.with_variables(|name| std::env::var(name))
     }
 
-    fn with_variables(mut self, read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Self> {
-        if self.device == DeviceKind::Auto
-            && let Some(value) = text(&read, "ROCMFORGE_DEVICE")?
-        {
-            self.choose_device("ROCMFORGE_DEVICE", &value)?;
+    /// Where no device was chosen, that of `ROCMFORGE_DEVICE`: its name, if it has one.
+    ///
+    /// # Errors
+    /// Those of `choose_device`.
+    pub fn choose_device_of_env(&mut self) -> Result<Option<String>> {
+        self.choose_device_of(|name| std::env::var(name))
+    }
+
+    fn choose_device_of(
+        &mut self,
+        read: impl Fn(&str) -> std::result::Result<String, VarError>,
+    ) -> Result<Option<String>> {
+        const NAME: &str = "ROCMFORGE_DEVICE";
+        if self.device != DeviceKind::Auto {
+            return Ok(None);
         }
+        let device = text(read, NAME)?;
+        if let Some(device) = &device {
+            self.choose_device(NAME, device)?;
+        }
+        Ok(device)
+    }
+
+    fn with_variables(mut self, read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Self> {
+        self.choose_device_of(&read)?;
         if self.num_threads.is_none()
             && let Some(value) = text(&read, "ROCMFORGE_NUM_THREADS")?
         {
@@ -50,15 +69,13 @@ impl EngineArgs {
 ///
 /// # Errors
 /// `InvalidRequest` for what is no level.
-pub fn log_level() -> Result<Option<&'static str>> {
+pub fn log_level() -> Result<Option<LogLevel>> {
     log_level_of(|name| std::env::var(name))
 }
 
-fn log_level_of(read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Option<&'static str>> {
-    const LEVELS: [&str; 5] = ["debug", "info", "warning", "error", "off"];
-    let Some(value) = text(read, "ROCMFORGE_LOG")? else { return Ok(None) };
-    let level = LEVELS.into_iter().find(|level| *level == value);
-    level.map(Some).ok_or_else(|| Error::invalid("ROCMFORGE_LOG", value, LEVELS.join(", ")))
+fn log_level_of(read: impl Fn(&str) -> std::result::Result<String, VarError>) -> Result<Option<LogLevel>> {
+    const NAME: &str = "ROCMFORGE_LOG";
+    text(read, NAME)?.map(|value| LogLevel::named(NAME, &value)).transpose()
 }
 
 fn text(read: impl Fn(&str) -> std::result::Result<String, VarError>, name: &'static str) -> Result<Option<String>> {

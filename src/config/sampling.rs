@@ -102,8 +102,8 @@ impl SamplingParams {
         output_kind: OutputKind::Cumulative,
     };
 
-    /// The names of the fields, as users write them. Python's syntax has them written out elsewhere too; a test compares
-    /// these places with this list.
+    /// The names of the fields, as users write them. Python's syntax has them written out elsewhere too; a test
+    /// compares these places with this list.
     pub const FIELDS: [&str; 20] = [
         "n",
         "max_tokens",

@@ -92,10 +92,13 @@ pub(super) fn embedded_targets() -> Vec<&'static str> {
     embedded_kernels().collect()
 }
 
-/// Whether there may be a device of that name: `InvalidRequestError` listing the names, where it is none.
+/// The name of the device that is asked for: `device`, or for `auto` what the environment says.
+/// `InvalidRequestError` listing the names, where it is none.
 #[pyfunction]
-pub(super) fn check_device(py: Python<'_>, device: &str) -> PyResult<()> {
-    Ok(engine_args(py, PathBuf::new())?.choose_device("device", device)?)
+pub(super) fn chosen_device(py: Python<'_>, device: &str) -> PyResult<String> {
+    let mut args = engine_args(py, PathBuf::new())?;
+    args.choose_device("device", device)?;
+    Ok(args.choose_device_of_env()?.unwrap_or_else(|| device.to_owned()))
 }
 
 /// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened.

@@ -12,7 +12,7 @@ use parking_lot::RwLock;
 use pyo3::prelude::*;
 use tracing::{Event, Level};
 
-use crate::config::log_level;
+use crate::config::{LogLevel, log_level};
 use crate::diagnose::events::{Listener, event_text};
 
 const QUEUE_LENGTH: usize = 1024;
@@ -59,16 +59,27 @@ pub(super) fn install(py: Python<'_>) -> PyResult<()> {
 /// Never waits for the interpreter.
 fn emit(event: &Event<'_>) {
     let metadata = event.metadata();
-    // The numbers of `logging`.
     let level = match *metadata.level() {
-        Level::ERROR => 40,
-        Level::WARN => 30,
-        Level::INFO => 20,
-        _ => 10,
+        Level::ERROR => LogLevel::Error,
+        Level::WARN => LogLevel::Warning,
+        Level::INFO => LogLevel::Info,
+        _ => LogLevel::Debug,
     };
-    let record = Message::Record { level, logger: metadata.target().replace("::", "."), text: event_text(event) };
+    let record =
+        Message::Record { level: number(level), logger: metadata.target().replace("::", "."), text: event_text(event) };
     if running().is_none_or(|sender| sender.try_send(record).is_err()) {
         LOST.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The number that `logging` has for a level; for `Off`, one above all.
+fn number(level: LogLevel) -> u8 {
+    match level {
+        LogLevel::Debug => 10,
+        LogLevel::Info => 20,
+        LogLevel::Warning => 30,
+        LogLevel::Error => 40,
+        LogLevel::Off => 51,
     }
 }
 
@@ -111,7 +122,12 @@ fn forward(receiver: &Receiver<Message>) {
             Message::Record { level, logger, text } => Python::try_attach(|py| {
                 let logged = match LOST.swap(0, Ordering::Relaxed) {
                     0 => Ok(()),
-                    lost => log(py, 30, "rocmforge", &format!("{lost} messages were lost: they came too fast")),
+                    lost => log(
+                        py,
+                        number(LogLevel::Warning),
+                        "rocmforge",
+                        &format!("{lost} messages were lost: they came too fast"),
+                    ),
                 };
                 // A fault of a handler is reported by `logging` itself.
                 if let Err(error) = logged.and_then(|()| log(py, level, &logger, &text)) {
@@ -130,18 +146,37 @@ fn log(py: Python<'_>, level: u8, logger: &str, text: &str) -> PyResult<()> {
 }
 
 /// To be called before anything that may have something to say: imports `logging` and sets it to what `ROCMFORGE_LOG`
-/// asks for. Not on the thread that forwards: a process that forks while another thread imports a module can never
-/// import it in the child.
+/// asks for, unless `set_log_level` was called. Not on the thread that forwards: a process that forks while another
+/// thread imports a module can never import it in the child.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<()> {
     if PREPARED.load(Ordering::Relaxed) {
         return Ok(());
     }
     py.import("logging")?;
     if let Some(level) = log_level()? {
-        py.import("rocmforge.log")?.call_method1("show", (level,))?;
+        show(py, level)?;
     }
     PREPARED.store(true, Ordering::Relaxed);
     Ok(())
+}
+
+fn show(py: Python<'_>, level: LogLevel) -> PyResult<()> {
+    py.import("rocmforge.log")?.call_method1("show", (number(level),)).map(drop)
+}
+
+/// Shows messages from this level on: `debug`, `info`, `warning`, `error`, or `off`.
+#[pyfunction]
+pub(super) fn set_log_level(py: Python<'_>, level: &str) -> PyResult<()> {
+    show(py, LogLevel::named("level", level)?)?;
+    PREPARED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// What `ROCMFORGE_LOG` asks for; `None` where it is not set.
+#[pyfunction]
+#[pyo3(name = "log_level")]
+pub(super) fn py_log_level() -> PyResult<Option<&'static str>> {
+    Ok(log_level()?.map(LogLevel::name))
 }
 
 /// Waits until `logging` has all that was said so far.

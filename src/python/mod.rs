@@ -26,13 +26,15 @@ mod _rocmforge {
     #[pymodule_export]
     use super::device_test::{device_bandwidth, device_cases, device_launches, device_matrix_library, device_repeats};
     #[pymodule_export]
-    use super::doctor::{check_device, doctor, embedded_targets};
+    use super::doctor::{chosen_device, doctor, embedded_targets};
     #[pymodule_export]
     use super::engine::PyEngine;
     #[pymodule_export]
     use super::host::run_helper;
     #[pymodule_export]
     use super::inspect::{check_gguf, inspect_gguf};
+    #[pymodule_export]
+    use super::logging::{py_log_level, set_log_level};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]

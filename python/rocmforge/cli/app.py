@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from rocmforge import InvalidRequestError, set_log_level
 from rocmforge.cli.bench import bench
 from rocmforge.cli.chat import chat
 from rocmforge.cli.check import check
@@ -26,7 +27,22 @@ for command in (generate, chat, bench, inspect, check, doctor, perplexity):
 
 
 @app.callback(invoke_without_command=True)
-def _root(*, version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False) -> None:
+def _root(
+    context: typer.Context,
+    *,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    log_level: Annotated[
+        str | None,
+        typer.Option(help="Show messages of the engine from this level on: debug, info, warning, error, or off."),
+    ] = None,
+) -> None:
     if version:
         typer.echo(version_line())
         raise typer.Exit
+    if log_level is not None:
+        try:
+            set_log_level(log_level)
+        except InvalidRequestError as error:
+            raise typer.BadParameter(str(error)) from None
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

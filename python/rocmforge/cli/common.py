@@ -16,6 +16,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from rocmforge import CompletionOutput, RequestOutput, RocmForgeError
+from rocmforge._rocmforge import log_level
 from rocmforge.progress import is_terminal
 
 P = ParamSpec("P")
@@ -64,8 +65,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         _open_closed_streams()
         _escape_what_streams_cannot_write()
-        _show_warnings()
         try:
+            _show_warnings()
             return command(*args, **kwargs)
         except BrokenPipeError:
             # The reader (`| head`) has enough; nothing may be written at exit either.
@@ -95,9 +96,9 @@ def _escape_what_streams_cannot_write() -> None:
 
 
 def _show_warnings() -> None:
-    """What the engine warns of, in the form of our own errors; unless `ROCMFORGE_LOG` asks for more."""
+    """What the engine warns of, in the form of our own errors; unless a level was asked for."""
     logger = logging.getLogger("rocmforge")
-    if not (logger.handlers or os.environ.get("ROCMFORGE_LOG")):
+    if not (logger.handlers or log_level()):
         handler = _Warnings(logging.WARNING)
         logger.addHandler(handler)
 

@@ -1,7 +1,6 @@
 """`rocmforge doctor`."""
 
 import itertools
-import os
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -76,9 +75,7 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
     from rocmforge.cli.device_test.parts import PARTS  # noqa: PLC0415
     from rocmforge.cli.device_test.report import examine, text_of  # noqa: PLC0415
 
-    if device == "auto":
-        device = os.environ.get("ROCMFORGE_DEVICE") or device
-    _rocmforge.check_device(device)
+    device = _rocmforge.chosen_device(device)
     if unknown := set(only) - set(PARTS):
         raise typer.BadParameter(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     with bar("Testing", unit="parts") as draw:
