@@ -7,7 +7,7 @@
 //!          -> Sampler -> Scheduler::commit(tokens) -> outputs
 //! ```
 //!
-//! Modules, from the bottom up: `quant` (block formats), `gguf` (the file), `tensor`, `backend` (ops on a device),
+//! Modules, from the bottom up: `quant` (block formats), `tensor`, `gguf` (the file), `backend` (ops on a device),
 //! `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
 //! `engine`, `diagnose` (reports for people), `python`. `tests/test_architecture.py` enforces who may import whom.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]

@@ -18,8 +18,8 @@ from rust_source import (
     without_inline_tests,
 )
 
-# python -> diagnose -> engine -> {scheduler -> kv_cache}, sampler, tokenizer, {model -> backend -> tensor -> quant},
-# gguf, config
+# python -> diagnose -> engine -> {scheduler -> kv_cache}, sampler, {tokenizer -> gguf},
+# {model -> {backend, gguf} -> tensor -> quant}
 SHARED = {"batch", "error", "interrupt", "selection", "sync"}
 MAY_IMPORT: dict[str, set[str]] = {
     "quant": set(),
