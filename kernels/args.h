@@ -231,15 +231,16 @@ struct PlaceExpertsArgs {
   u32 pairs, runs, run;   // run: a power of two
 };
 
-// residual[r] += sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order. add_experts,
-// grid (rows, ceil(cols / ADD_EXPERTS_COLS))
+// out[r] = sum of weights[pair] * values[places[pair]] over the pairs of the row, in their order, or that added to what
+// out[r] holds. add_experts, grid (rows, ceil(cols / ADD_EXPERTS_COLS))
 constexpr u32 ADD_EXPERTS_COLS = 1024;
 struct AddExpertsArgs {
   const float* values;    // [places][cols]
   const float* weights;   // [rows][used]
   const u32* places;      // [rows][used], or null: each pair has the place of its number
-  float* residual;        // [rows][cols]
+  float* out;             // [rows][cols]
   u32 cols, used;
+  u32 add;                // whether to add
 };
 
 // Copies whole KV blocks. copy_blocks, grid y = pairs

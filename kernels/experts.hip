@@ -145,6 +145,6 @@ KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
     const Four f = load_four(values, is_aligned(values, 16), c, a.cols);
     for (int i = 0; i < 4; i++) sum[i] = fma_(a.weights[pair], f.v[i], sum[i]);
   }
-  float* residual = a.residual + (u64)row * a.cols;
-  for (u32 i = 0; i < 4 && c + i < a.cols; i++) residual[c + i] += sum[i];
+  float* out = a.out + (u64)row * a.cols;
+  for (u32 i = 0; i < 4 && c + i < a.cols; i++) out[c + i] = a.add ? out[c + i] + sum[i] : sum[i];
 }

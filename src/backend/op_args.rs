@@ -157,9 +157,11 @@ pub struct MixExperts<'a, B: Backend> {
     pub x: &'a B::Buffer,
     pub experts: &'a B::Experts,
     pub rows: usize,
-    /// Intermediate results; every layer uses them in turn.
+    /// Intermediate results; every layer with such experts uses them in turn.
     pub work: &'a mut B::ExpertWork,
     pub out: &'a mut B::Buffer,
+    /// Whether the sum over the experts is added to what `out` holds.
+    pub add: bool,
 }
 
 impl<B: Backend> MixExperts<'_, B> {

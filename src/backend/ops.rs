@@ -46,8 +46,8 @@ pub trait Ops<B: Backend> {
     /// an activation makes of the two.
     fn gated_activation(&mut self, args: GatedActivation<'_, B>) -> Result<()>;
 
-    /// `out[r] += sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
-    /// chooses for the row, as `ExpertSpec` says.
+    /// `out[r] = sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
+    /// chooses for the row, as `ExpertSpec` says, or that added to what `out[r]` holds.
     fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
 
     /// cos and sin of every rotated pair for the step's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
@@ -99,7 +99,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         args.validate()?;
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         self.norm_rows(NormRows { x: residual, norm, rows, out: normed, add: false })?;
-        self.experts(MixExperts { x: normed, experts, rows, work, out: residual })
+        self.experts(MixExperts { x: normed, experts, rows, work, out: residual, add: true })
     }
 
     /// `rope_and_store_kv`, then `attention` over what is there with it.

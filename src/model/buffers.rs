@@ -51,8 +51,10 @@ pub(super) struct Work<M: Memory> {
     pub(super) qkv: M::Buffer,
     /// Of models with feed-forwards of every row: products of gate and up, and what the activation makes of them.
     pub(super) dense: Option<[M::Buffer; 2]>,
-    /// Of models with experts.
-    pub(super) experts: Option<M::ExpertWork>,
+    /// For each kind of experts that the model has.
+    pub(super) experts: Vec<M::ExpertWork>,
+    /// Of models with a norm behind experts: what the feed-forward of a layer makes, before that norm.
+    pub(super) mixture: Option<M::Buffer>,
 }
 
 /// Takes memory, or counts what would be taken.
@@ -90,10 +92,15 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
     });
-    let experts = spec.layers.iter().find_map(|layer| match &layer.ffn {
-        Ffn::Dense(_) => None,
-        Ffn::Experts { experts, .. } => Some(experts),
-    });
+    let (mut kinds, mut has_norm_behind) = (Vec::new(), false);
+    for layer in &spec.layers {
+        if let Ffn::Experts { experts, .. } = &layer.ffn {
+            has_norm_behind |= layer.ffn_norms.after.is_some();
+            if !kinds.contains(experts) {
+                kinds.push(*experts);
+            }
+        }
+    }
     let angles = spec.ropes.iter().map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
     Ok(Buffers {
         angles: angles.collect::<Result<_>>()?,
@@ -106,7 +113,8 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
                 Some(size) => Some([memory.buffer(tokens, size.saturating_mul(2))?, memory.buffer(tokens, size)?]),
                 None => None,
             },
-            experts: experts.map(|experts| memory.expert_work(experts, tokens)).transpose()?,
+            experts: kinds.iter().map(|kind| memory.expert_work(kind, tokens)).collect::<Result<_>>()?,
+            mixture: has_norm_behind.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
         },
         logits: memory.buffer(last, spec.vocab_size)?,
     })

@@ -6,9 +6,9 @@ use super::layers::{
 };
 use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
-    Activate, Backend, CopyBlocks, Embed, Fusions, GatherRows, KvLayerSpec, Linear, Loader, NormExperts,
-    NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation,
-    ScaleLogits, StepOps,
+    Activate, Backend, CopyBlocks, Embed, ExpertShape, Fusions, GatherRows, KvLayerSpec, Linear, Loader, MixExperts,
+    NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention,
+    Rotation, ScaleLogits, StepOps, WorkShape,
 };
 use crate::batch::Batch;
 use crate::selection::{Selection, Wish};
@@ -222,7 +222,8 @@ impl<B: Backend> Attend<'_, B> {
     }
 }
 
-/// What follows attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`.
+/// What follows attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or, where both are of
+/// the same residual, the second before the first.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     attention: &AttentionWeights<B>,
@@ -232,29 +233,66 @@ fn finish_layer<B: Backend>(
     work: &mut Work<B>,
 ) -> Result<()> {
     let Stream { residual, mixed } = stream;
-    let FfnWeights { experts, dense } = &layer.ffn;
-    let before = if layer.parallel { &layer.mixer_norms.before } else { &layer.ffn_norms.before };
-    let (norm, after) = (before.as_ref(), layer.ffn_norms.after.as_ref());
-    // A feed-forward beside attention takes the residual as it was before it.
-    if let (true, Some(dense)) = (layer.parallel, dense) {
-        gate(step, dense, Input { x: residual, norm, rows }, work)?;
-    }
     let mixed = Output { x: mixed, matrix: &attention.output, norm: layer.mixer_norms.after.as_ref(), rows };
+    // A feed-forward beside attention takes the residual as it was before it.
+    if layer.parallel {
+        let norms = [&layer.mixer_norms.before, &layer.ffn_norms.after];
+        feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
+        return mixed.add_to(step, residual, &mut work.normed);
+    }
     mixed.add_to(step, residual, &mut work.normed)?;
-    if let (false, Some(dense)) = (layer.parallel, dense) {
-        gate(step, dense, Input { x: residual, norm, rows }, work)?;
+    let norms = [&layer.ffn_norms.before, &layer.ffn_norms.after];
+    feed_forward(step, &layer.ffn, norms, rows, residual, work)
+}
+
+/// `residual += after(ffn(before(residual)))`, each of the two norms where there is one.
+fn feed_forward<B: Backend>(
+    step: &mut B::Step<'_>,
+    FfnWeights { experts, dense }: &FfnWeights<B>,
+    [before, after]: [&Option<NormWeights<B>>; 2],
+    rows: usize,
+    residual: &mut B::Buffer,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let (before, after) = (before.as_ref(), after.as_ref());
+    // Before the experts add to the residual.
+    if let Some(dense) = dense {
+        gate(step, dense, Input { x: residual, norm: before, rows }, work)?;
     }
-    let Work { normed, dense: gated, experts: expert_work, .. } = work;
-    if let Some(experts) = experts {
-        let (Some(norm), Some(work), None, false) = (norm, expert_work, after, layer.parallel) else {
-            return Err(Error::internal("experts that are not behind a norm alone, or without their buffers"));
-        };
-        step.norm_experts(NormExperts { norm: norm.norm(), experts, rows, normed, work, residual })?;
+    let Work { normed, dense: gated, experts: kinds, mixture, .. } = work;
+    let down = match (dense, gated) {
+        (Some(dense), Some([_, gated])) => Some((&dense.down, &*gated)),
+        _ => None,
+    };
+    let Some(experts) = experts else {
+        return down
+            .map_or(Ok(()), |(matrix, x)| Output { x, matrix, norm: after, rows }.add_to(step, residual, normed));
+    };
+    let work = kinds.iter_mut().find(|work| work.room().0 == experts.spec());
+    let work = work.ok_or_else(|| Error::internal("experts without their buffers"))?;
+    let add_down = |step: &mut B::Step<'_>, out: &mut B::Buffer| {
+        down.map_or(Ok(()), |(matrix, x)| step.linear(Linear { x, matrix, rows, out, add: true }))
+    };
+    match (before, after, mixture) {
+        (Some(norm), None, _) => {
+            step.norm_experts(NormExperts { norm: norm.norm(), experts, rows, normed, work, residual })?;
+            add_down(step, residual)
+        }
+        // The norm is of experts and shared expert together: their sum is made beside the residual.
+        (_, Some(after), Some(sum)) => {
+            let x = match before {
+                Some(norm) => {
+                    step.norm(NormRows { x: residual, norm: norm.norm(), rows, out: normed, add: false })?;
+                    &*normed
+                }
+                None => &*residual,
+            };
+            step.experts(MixExperts { x, experts, rows, work, out: sum, add: false })?;
+            add_down(step, sum)?;
+            step.norm(NormRows { x: sum, norm: after.norm(), rows, out: residual, add: true })
+        }
+        _ => Err(Error::internal("experts without a norm before or behind them, or without their buffers")),
     }
-    if let (Some(dense), Some([_, gated])) = (dense, gated) {
-        Output { x: gated, matrix: &dense.down, norm: after, rows }.add_to(step, residual, normed)?;
-    }
-    Ok(())
 }
 
 /// The wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or what the activation makes of up

@@ -138,11 +138,11 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "experts",
         step,
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut out }),
-        step.experts(MixExperts { x: &small, experts: &experts, rows, work: &mut work, out: &mut out }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut small_work, out: &mut out }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut other_work, out: &mut out }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut small }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
+        step.experts(MixExperts { x: &small, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut small_work, out: &mut out, add: true }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut other_work, out: &mut out, add: true }),
+        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut small, add: false }),
     );
     refused!(
         "rope_angles",

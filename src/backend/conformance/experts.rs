@@ -4,7 +4,8 @@ use super::linear::Weights;
 use super::reference::{HostNorm, gated};
 use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 use crate::backend::{
-    Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, Norm, NormExperts, NormKind,
+    Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, MixExperts, Norm, NormExperts, NormKind,
+    NormRows, Ops,
 };
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
@@ -28,6 +29,15 @@ struct Case {
     ties: bool,
     normalize: bool,
     style: Style,
+}
+
+/// What becomes of the sum over a row's experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Sum {
+    /// It takes the place of what was there.
+    Alone,
+    /// It is added to the row.
+    Added,
 }
 
 /// How a model does it.
@@ -97,8 +107,12 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         let layer = Layer::new(case, seed as u64)?;
         let mut rig = Rig::new(loader(case.rows)?, &layer)?;
         // All rows, then fewer in what those have left behind.
-        for rows in [case.rows, case.rows.div_ceil(3)] {
-            layer.compare(case, rows, &rig.run(rows)?, tally)?;
+        let few = case.rows.div_ceil(3);
+        for rows in [case.rows, few] {
+            layer.compare(case, rows, &rig.run(rows)?, Sum::Added, tally)?;
+        }
+        for sum in [Sum::Alone, Sum::Added] {
+            layer.compare(case, few, &rig.run_op(few, sum)?, sum, tally)?;
         }
     }
     Ok(())
@@ -188,7 +202,7 @@ impl Layer {
 
     /// `got` is what became of the first `rows` rows. An element may be off by a part of the largest change of its row:
     /// what two products of roundings to f32, 16 bits or 8 bits may add up to.
-    fn compare(&self, case: &Case, rows: usize, got: &[f32], tally: &mut Tally<'_>) -> Result<()> {
+    fn compare(&self, case: &Case, rows: usize, got: &[f32], sum: Sum, tally: &mut Tally<'_>) -> Result<()> {
         let tolerance = match case.types {
             [GgmlType::F32, ..] => 1e-5,
             [.., GgmlType::F16] => 4e-3,
@@ -199,9 +213,10 @@ impl Layer {
         for x in self.x.chunks(self.spec.hidden_size).take(rows) {
             let change = self.reference(x, case.ties)?;
             let largest = change.iter().fold(1e-3, |most: f64, value| most.max(value.abs()));
-            expected.extend(x.iter().zip(&change).map(|(&x, change)| (f64::from(x) + change, tolerance * largest)));
+            let before = |x: f32| if sum == Sum::Added { f64::from(x) } else { 0.0 };
+            expected.extend(x.iter().zip(&change).map(|(&x, change)| (before(x) + change, tolerance * largest)));
         }
-        tally.compare(&format!("{}, {rows} at once", case.name()), got, expected.into_iter());
+        tally.compare(&format!("{}, {rows} at once, {sum:?}", case.name()), got, expected.into_iter());
         Ok(())
     }
 
@@ -314,6 +329,18 @@ impl<L: Loader> Rig<L> {
         fill(backend, table, rows, residual)?;
         let norm = Norm::rms(norm, EPS);
         within(backend, rows, |step| step.norm_experts(NormExperts { norm, experts, rows, normed, work, residual }))?;
+        Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
+    }
+
+    /// The same by the op alone, behind a norm of its own. The rows are there before it.
+    fn run_op(&mut self, rows: usize, sum: Sum) -> Result<Vec<f32>> {
+        let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
+        fill(backend, table, rows, residual)?;
+        let (norm, add) = (Norm::rms(norm, EPS), sum == Sum::Added);
+        within(backend, rows, |step| {
+            step.norm(NormRows { x: residual, norm, rows, out: normed, add: false })?;
+            step.experts(MixExperts { x: normed, experts, rows, work, out: residual, add })
+        })?;
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }
 }

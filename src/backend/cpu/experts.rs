@@ -138,30 +138,36 @@ fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], ch
     }
 }
 
-/// Adds to `residual`, `[rows][hidden]`, what the experts make of `normed`.
+/// Where the sum over a row's experts goes: `[rows][hidden]`.
+pub(super) struct Sum<'a> {
+    pub(super) rows: &'a mut [f32],
+    pub(super) store: Store,
+}
+
+/// Puts into `out` what the experts make of `x`.
 pub(super) fn run(
     experts: &Experts,
-    normed: &[f32],
+    x: &[f32],
     work: &mut ExpertWork,
-    residual: &mut [f32],
+    out: Sum<'_>,
     isa: Isa,
     scratch: &mut LinearScratch,
     pool: &ThreadPool,
 ) {
     let Experts { spec, router, choice_bias, gate_up, down } = experts;
     let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
-    let rows = residual.len() / hidden;
+    let rows = out.rows.len() / hidden;
     let pairs = rows * spec.used;
     let ExpertWork { logits, values, gate_up: products, gated, routes, .. } = work;
     let logits = &mut logits[..rows * spec.num];
-    router.multiply(normed, rows, logits, Store::Assign, scratch, pool);
+    router.multiply(x, rows, logits, Store::Assign, scratch, pool);
     routes.choose(spec, logits, choice_bias);
     routes.sort(spec, pairs);
 
     let values = &mut values[..pairs * hidden];
     for_rows(pool, values, hidden, |first, out| {
         for (out, &row) in out.chunks_exact_mut(hidden).zip(&routes.rows[first..]) {
-            out.copy_from_slice(&normed[row * hidden..][..hidden]);
+            out.copy_from_slice(&x[row * hidden..][..hidden]);
         }
     });
     let places = |expert: usize| (routes.starts[expert], routes.starts[expert + 1] - routes.starts[expert]);
@@ -176,7 +182,11 @@ pub(super) fn run(
         let (start, count) = places(expert);
         down.multiply(&gated[start * ffn..], count, &mut values[start * hidden..], Store::Assign, scratch, pool);
     }
-    for_rows(pool, residual, hidden, |first, out| {
+    let Sum { rows: sums, store } = out;
+    for_rows(pool, sums, hidden, |first, out| {
+        if store == Store::Assign {
+            out.fill(0.0);
+        }
         for (row, out) in out.chunks_exact_mut(hidden).enumerate() {
             let pairs = (first + row) * spec.used..(first + row + 1) * spec.used;
             for (choice, &place) in routes.choices[pairs.clone()].iter().zip(&routes.places[pairs]) {

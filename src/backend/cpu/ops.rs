@@ -148,9 +148,11 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn experts(&mut self, args: MixExperts<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.experts.spec.hidden_size;
-        let MixExperts { x, experts, work, out, .. } = args;
+        let MixExperts { x, experts, work, out, add, .. } = args;
+        let store = if add { Store::Add } else { Store::Assign };
         let CpuBackend { isa, linear_scratch, pool, .. } = &mut *self.cpu;
-        experts::run(experts, &x[..n], work, &mut out[..n], *isa, linear_scratch, pool);
+        let sum = experts::Sum { rows: &mut out[..n], store };
+        experts::run(experts, &x[..n], work, sum, *isa, linear_scratch, pool);
         Ok(())
     }
 

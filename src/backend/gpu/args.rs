@@ -303,9 +303,10 @@ kernel_args! {
         values: DevicePtr,
         weights: DevicePtr,
         places: DevicePtr,
-        residual: DevicePtr,
+        out: DevicePtr,
         cols: u32,
         used: u32,
+        add: u32,
     }
     CopyBlocksArgs { k_cache: DevicePtr, v_cache: DevicePtr, pairs: DevicePtr, num_pairs: u32, block_bytes: u32 }
     RopeAnglesArgs {

@@ -1,5 +1,6 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
+use super::experts::check_experts_in_any_place;
 use super::layers::{check_uneven_layers, in_float};
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::Backend;
@@ -112,6 +113,15 @@ fn check_all(device: Option<Opened>) {
     }
     for name in ["Q4_0", "Q5_1", "Q3_K_M", "Q4_K_M", "Q6_K", "IQ4_XS"] {
         check_quantised(&device, name);
+    }
+}
+
+#[test]
+fn experts_may_be_in_any_place() {
+    for target in CPU_TARGETS {
+        let Some(device) = devices::open(target) else { return };
+        check_experts_in_any_place(|| devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 5e-3);
+        assert_eq!(device.0.allocated_bytes(), 0);
     }
 }
 

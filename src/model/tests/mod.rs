@@ -1,5 +1,6 @@
 //! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
 
+mod experts;
 mod gpu;
 mod instruction_sets;
 mod layers;
@@ -48,17 +49,20 @@ fn try_load_on<L: Loader>(loader: L, name: &str, dtype: KvCacheDtype) -> Result<
 }
 
 fn try_load_file<L: Loader>(loader: L, file: &TempFile, dtype: KvCacheDtype) -> Result<Model<L::Backend>> {
-    try_load_with(loader, file, dtype, Some(MAX_MODEL_LEN))
+    try_load_with(loader, file, dtype, Some(MAX_MODEL_LEN), |_| {})
 }
 
+/// `change`: what is to be otherwise than the file's keys say.
 fn try_load_with<L: Loader>(
     mut loader: L,
     file: &TempFile,
     dtype: KvCacheDtype,
     max_model_len: Option<usize>,
+    change: impl FnOnce(&mut ModelSpec),
 ) -> Result<Model<L::Backend>> {
     let gguf = GgufFile::open(&file.0).unwrap();
-    let spec = ModelSpec::from_gguf(&gguf, max_model_len).unwrap();
+    let mut spec = ModelSpec::from_gguf(&gguf, max_model_len).unwrap();
+    change(&mut spec);
     let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
@@ -294,7 +298,7 @@ fn golden_logits_of_a_long_context() {
     let expected = z.f32("logits_long_last8");
     let file = testdata::file("arch/phi4mini.gguf");
     let loader = CpuLoader::new(2, MAX_TOKENS).unwrap();
-    let mut model = try_load_with(loader, &file, KvCacheDtype::F32, Some(MAX_MODEL_LEN + 1)).unwrap();
+    let mut model = try_load_with(loader, &file, KvCacheDtype::F32, Some(MAX_MODEL_LEN + 1), |_| {}).unwrap();
     let got = model.logits_in_steps(&tokens);
     let relative = distance(&got[got.len() - expected.len()..], &expected).0 / max_abs(&expected);
     assert!(relative < 1e-3, "{relative:.2e} of the largest logit");

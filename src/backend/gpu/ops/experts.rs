@@ -54,42 +54,51 @@ struct RunProducts<'b> {
     experts: DeviceSlice<'b>,
 }
 
+/// What the experts are given: rows, or the norm of one.
+struct Input<'b> {
+    x: &'b Buffer,
+    norm: Norm<'b>,
+    rows: usize,
+}
+
+/// Where the sum over a row's experts goes.
+struct Sum<'b> {
+    memory: DeviceSlice<'b>,
+    /// Whether it is added to what is there.
+    add: bool,
+}
+
 impl Compute {
-    /// `out += experts(x)`.
+    /// `out = experts(x)`, or that added to what `out` holds.
     pub(super) fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
-        let MixExperts { x, experts, rows, work, out } = args;
-        self.mix_experts(
-            x,
-            None,
-            experts,
-            rows,
-            work,
-            out.read_f32("the experts' output", rows, experts.spec.hidden_size)?,
-        )
+        let MixExperts { x, experts, rows, work, out, add } = args;
+        let (what, hidden) = ("the experts' output", experts.spec.hidden_size);
+        let memory = match add {
+            true => out.read_f32(what, rows, hidden)?,
+            false => out.write(what, rows, hidden, Format::F32)?,
+        };
+        self.mix_experts(Input { x, norm: None, rows }, experts, work, Sum { memory, add })
     }
 
     /// `residual += experts(n(residual))`, n being the norm.
     pub(super) fn norm_experts(&mut self, args: NormExperts<'_, GpuBackend>) -> Result<()> {
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
         let hidden = experts.spec.hidden_size;
-        let out = residual.read_f32("the experts' residual", rows, hidden)?;
+        let out = Sum { memory: residual.read_f32("the experts' residual", rows, hidden)?, add: true };
         // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
         if rows <= self.launcher().tuning().gemv.most_rows && is_plain(Some(norm)) {
-            return self.mix_experts(residual, Some(norm), experts, rows, work, out);
+            return self.mix_experts(Input { x: residual, norm: Some(norm), rows }, experts, work, out);
         }
         self.launcher().norm_rows(residual, Some(norm), rows, hidden, normed, Format::F32)?;
-        self.mix_experts(normed, None, experts, rows, work, out)
+        self.mix_experts(Input { x: normed, norm: None, rows }, experts, work, out)
     }
 
-    /// `out += experts(x)`, or that of the norm of `x`, which is one row then.
     fn mix_experts(
         &mut self,
-        x: &Buffer,
-        norm: Norm<'_>,
+        Input { x, norm, rows }: Input<'_>,
         experts: &Experts,
-        rows: usize,
         work: &mut ExpertWork,
-        out: DeviceSlice<'_>,
+        out: Sum<'_>,
     ) -> Result<()> {
         let spec = experts.spec;
         let hidden = spec.hidden_size;
@@ -117,9 +126,10 @@ impl Compute {
             values: work.values.memory().ptr(),
             weights: work.weights.ptr(),
             places: places.into(),
-            residual: out.ptr(),
+            out: out.memory.ptr(),
             cols: count(hidden)?,
             used: count(spec.used)?,
+            add: u32::from(out.add),
         };
         let grid = [count(rows)?, count(hidden.div_ceil(ADD_EXPERTS_COLS as usize))?, 1];
         // SAFETY: see `ops`.
