@@ -14,8 +14,8 @@ use crate::backend::{ExpertSpec, Gating};
 pub struct Experts {
     pub(super) spec: ExpertSpec,
     pub(super) router: PackedMatrix,
-    /// Added to the weights that are compared; empty where the model has none.
-    pub(super) choice_bias: Vec<f32>,
+    /// Added to the weights that are compared, where the model has it.
+    pub(super) choice_bias: Option<Storage<f32>>,
     /// One stack of gate and up per expert, and one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
@@ -36,8 +36,7 @@ pub struct ExpertWork {
     pub(super) routes: Routes,
 }
 
-/// f32 values of an `ExpertWork`: logits, values, gate and up, gated. Its routes, some 40 bytes a pair, are not
-/// counted.
+/// f32 values of an `ExpertWork`: logits, values, gate and up, gated.
 pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
     let pairs = rows.saturating_mul(spec.used);
     [[rows, spec.num], [pairs, spec.hidden_size], [pairs, 2 * spec.ffn_size], [pairs, spec.ffn_size]]
@@ -65,14 +64,27 @@ struct Choice {
 
 impl Routes {
     pub(super) fn new(spec: &ExpertSpec, rows: usize) -> Self {
-        let pairs = rows * spec.used;
+        let [pairs, starts, ranks] = Self::sizes(spec, rows);
         Self {
             choices: vec![Choice { expert: 0, weight: 0.0 }; pairs],
             places: vec![0; pairs],
             rows: vec![0; pairs],
-            starts: vec![0; spec.num + 1],
-            ranks: vec![0.0; spec.num],
+            starts: vec![0; starts],
+            ranks: vec![0.0; ranks],
         }
+    }
+
+    /// Entries of the lists of pairs, of `starts` and of `ranks`.
+    fn sizes(spec: &ExpertSpec, rows: usize) -> [usize; 3] {
+        [rows.saturating_mul(spec.used), spec.num + 1, spec.num]
+    }
+
+    /// Bytes that `new` takes.
+    pub(super) fn bytes(spec: &ExpertSpec, rows: usize) -> u64 {
+        let [pairs, starts, ranks] = Self::sizes(spec, rows).map(|entries| entries as u64);
+        let of_pair = (size_of::<Choice>() + 2 * size_of::<usize>()) as u64;
+        let of_experts = size_of::<usize>() as u64 * starts + size_of::<f32>() as u64 * ranks;
+        of_pair.saturating_mul(pairs).saturating_add(of_experts)
     }
 
     /// Chooses for each row of `logits`.
@@ -161,7 +173,7 @@ pub(super) fn run(
     let ExpertWork { logits, values, gate_up: products, gated, routes, .. } = work;
     let logits = &mut logits[..rows * spec.num];
     router.multiply(x, rows, logits, Store::Assign, scratch, pool);
-    routes.choose(spec, logits, choice_bias);
+    routes.choose(spec, logits, choice_bias.as_deref().unwrap_or(&[]));
     routes.sort(spec, pairs);
 
     let values = &mut values[..pairs * hidden];

@@ -155,6 +155,11 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
     Ok(())
 }
 
+/// What a RoPE takes: its frequencies.
+fn rope_bytes(spec: &RopeSpec) -> u64 {
+    size_of_val(spec.inv_freq.as_slice()) as u64
+}
+
 impl Loader for CpuLoader {
     type Backend = CpuBackend;
 
@@ -169,10 +174,12 @@ impl Loader for CpuLoader {
         for upload in uploads {
             match upload {
                 Upload::Matrix(parts) => add(parts)?,
-                Upload::Experts(tensors) => for_expert_stacks(tensors, &mut add)?,
-                Upload::Vector(tensor) => vectors += size_of::<f32>() as u64 * (tensor.rows * tensor.cols) as u64,
-                // Some hundred bytes, as the spec has them.
-                Upload::Rope(_) => {}
+                Upload::Experts(tensors) => {
+                    for_expert_stacks(tensors, &mut add)?;
+                    vectors += tensors.choice_bias.map_or(0, |bias| Self::buffer_bytes(bias.rows, bias.cols));
+                }
+                Upload::Vector(tensor) => vectors += Self::buffer_bytes(tensor.rows, tensor.cols),
+                Upload::Rope(spec) => vectors += rope_bytes(spec),
             }
         }
         let (weights, available) = (bytes.saturating_add(vectors), self.unclaimed_memory()?);
@@ -207,11 +214,7 @@ impl Loader for CpuLoader {
             gate_up.push(first);
             down.push(second);
         }
-        let mut choice_bias = Vec::new();
-        if let Some(bias) = tensors.choice_bias {
-            choice_bias.resize(bias.cols, 0.0);
-            quant::dequantize(bias.ggml_type, bias.data, &mut choice_bias)?;
-        }
+        let choice_bias = tensors.choice_bias.map(|bias| self.upload_vector(bias)).transpose()?;
         Ok(Experts { spec: tensors.spec, router, choice_bias, gate_up, down })
     }
 
@@ -222,6 +225,7 @@ impl Loader for CpuLoader {
     }
 
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<RopeSpec> {
+        self.record(Purpose::Weights, rope_bytes(spec));
         Ok(spec.clone())
     }
 
@@ -236,6 +240,7 @@ impl Loader for CpuLoader {
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<ExpertWork> {
         spec.validate()?;
         let [logits, values, gate_up, gated] = work_sizes(spec, rows);
+        self.record(Purpose::Scratch, Routes::bytes(spec, rows));
         Ok(ExpertWork {
             spec: *spec,
             rows,
@@ -249,7 +254,7 @@ impl Loader for CpuLoader {
 
     fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64 {
         let bytes = |[rows, cols]: [usize; 2]| Self::buffer_bytes(rows, cols);
-        work_sizes(spec, rows).map(bytes).into_iter().fold(0, u64::saturating_add)
+        work_sizes(spec, rows).map(bytes).into_iter().fold(Routes::bytes(spec, rows), u64::saturating_add)
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {
