@@ -25,7 +25,7 @@ pub use op_args::{
     Scoring, Temperature,
 };
 pub use ops::{Fusions, Ops};
-pub use registry::{AnyLoader, OpenDevice, open, resolve_threads};
+pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
 pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
 pub use specs::{
     Activation, KvLayerSpec, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,

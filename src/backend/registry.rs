@@ -1,6 +1,7 @@
 //! The devices that an engine can run on: which one the arguments name, what it does unless they say otherwise, and
 //! its loader. Whoever loads a model needs to name none of them.
 
+use super::Loader;
 use super::cpu::{CpuLoader, Isa};
 use super::gpu::{Device, GpuLoader};
 use super::specs::StepLimits;
@@ -46,10 +47,11 @@ pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
-/// A loader of one of the devices.
-pub enum AnyLoader {
-    Cpu(CpuLoader),
-    Gpu(Box<GpuLoader>),
+/// What is done with a device's loader, whichever it is.
+pub trait UseLoader {
+    type Output;
+
+    fn with<L: Loader>(self, loader: L) -> Result<Self::Output>;
 }
 
 impl OpenDevice {
@@ -73,20 +75,20 @@ impl OpenDevice {
         }
     }
 
-    /// A loader for steps of at most `limits`.
+    /// Gives `user` a loader for steps of at most `limits`.
     ///
     /// # Errors
-    /// `InvalidRequest` for an instruction set that this CPU does not have; `Error::Device`.
-    pub fn loader(&self, args: &EngineArgs, limits: StepLimits) -> Result<AnyLoader> {
+    /// `InvalidRequest` for an instruction set that this CPU does not have; `Error::Device`; those of `user`.
+    pub fn load<U: UseLoader>(&self, args: &EngineArgs, limits: StepLimits, user: U) -> Result<U::Output> {
         match self {
             Self::Cpu => {
                 let loader = CpuLoader::new(resolve_threads(args)?, limits.tokens)?;
-                Ok(AnyLoader::Cpu(match &args.cpu_isa {
+                user.with(match &args.cpu_isa {
                     Some(name) => loader.with_isa(Isa::from_name(name)?),
                     None => loader,
-                }))
+                })
             }
-            Self::Gpu(device) => Ok(AnyLoader::Gpu(Box::new(GpuLoader::new(device.clone(), &args.gpu, limits)?))),
+            Self::Gpu(device) => user.with(GpuLoader::new(device.clone(), &args.gpu, limits)?),
         }
     }
 }

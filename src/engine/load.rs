@@ -7,7 +7,7 @@ use super::kv_pool::PoolWish;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
-use crate::backend::{self, AnyLoader, Loader, OpenDevice, StepLimits, resolve_threads};
+use crate::backend::{self, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
 use crate::config::{EngineArgs, EngineConfig, defaults};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
@@ -56,11 +56,8 @@ pub(super) fn load_on(
         groups: spec.kv_groups.len(),
         table_blocks: longest.div_ceil(args.block_size),
     };
-    let default_pool = |available| device.default_kv_cache_bytes(available);
-    let (executor, config) = match device.loader(args, step)? {
-        AnyLoader::Cpu(loader) => load_onto(loader, &model, limits, default_pool, progress)?,
-        AnyLoader::Gpu(loader) => load_onto(*loader, &model, limits, default_pool, progress)?,
-    };
+    let load = Load { model: &model, limits, default_pool: |bytes| device.default_kv_cache_bytes(bytes), progress };
+    let (executor, config) = device.load(args, step, load)?;
     Ok(LoadedModel { executor, config, tokenizer, chat_template })
 }
 
@@ -74,17 +71,31 @@ struct Model<'a> {
 
 type Loaded = (Box<dyn Executor>, EngineConfig);
 
-/// Weights, KV pool, activations. `default_pool`: bytes of the pool, of those available, when the user names none.
+/// Weights, KV pool, activations.
+struct Load<'a, D> {
+    model: &'a Model<'a>,
+    limits: DecoderLimits,
+    /// Bytes of the pool, of those available, when the user names none.
+    default_pool: D,
+    progress: &'a mut dyn FnMut(LoadProgress) -> bool,
+}
+
+impl<D: Fn(u64) -> u64> UseLoader for Load<'_, D> {
+    type Output = Loaded;
+
+    fn with<L: Loader>(self, loader: L) -> Result<Loaded> {
+        let Self { model, limits, default_pool, progress } = self;
+        load_onto(loader, model, limits, default_pool, progress)
+    }
+}
+
 fn load_onto<L: Loader>(
     mut loader: L,
     model: &Model<'_>,
     limits: DecoderLimits,
     default_pool: impl Fn(u64) -> u64,
     progress: &mut dyn FnMut(LoadProgress) -> bool,
-) -> Result<Loaded>
-where
-    Decoder<L::Backend>: Send,
-{
+) -> Result<Loaded> {
     let Model { args, gguf, spec, tensors } = model;
     loader.check_block_size(args.block_size)?;
     let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens)?;
