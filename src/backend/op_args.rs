@@ -4,6 +4,7 @@
 use super::Backend;
 use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
 use super::specs::{Activation, NormKind, QkvLayout};
+use crate::batch::BlockCopy;
 use crate::{Error, Result};
 
 /// A norm of rows.
@@ -355,6 +356,18 @@ pub struct CopyBlocks<'a, B: Backend> {
     /// KV group of the model that the layer is of.
     pub group: usize,
     pub kv: &'a mut B::KvLayer,
+}
+
+impl<B: Backend> CopyBlocks<'_, B> {
+    /// `copies`: those of the step, of all groups.
+    pub fn validate(&self, copies: &[BlockCopy]) -> Result<()> {
+        let num_blocks = self.kv.spec().num_blocks;
+        let is_outside = |copy: &&BlockCopy| copy.src.max(copy.dst) as usize >= num_blocks;
+        match copies.iter().filter(|copy| copy.group as usize == self.group).find(is_outside) {
+            None => Ok(()),
+            Some(copy) => Err(Error::internal(format!("{copy:?} is outside the pool of {num_blocks} blocks"))),
+        }
+    }
 }
 
 /// See `Fusions::norm_linear`.

@@ -91,6 +91,7 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     }
 
     fn copy_blocks(&mut self, args: CopyBlocks<'_, GpuBackend>) -> Result<()> {
+        args.validate(&self.batch.block_copies)?;
         attention::copy_blocks(self, args)
     }
 }
