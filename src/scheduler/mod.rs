@@ -90,8 +90,6 @@ pub struct Scheduler {
     running: Vec<(Key, usize)>,
     waiting: BTreeMap<Key, usize>,
     in_flight: VecDeque<InFlight>,
-    /// Waiting sequences that have never run: the queue's bound counts these.
-    num_never_ran: usize,
     num_preemptions: u64,
     /// Blocks of each group left free when a sequence is admitted beside others.
     watermark: Vec<usize>,
@@ -134,7 +132,6 @@ impl Scheduler {
             running: Vec::new(),
             waiting: BTreeMap::new(),
             in_flight: VecDeque::new(),
-            num_never_ran: 0,
             num_preemptions: 0,
             watermark,
             refused: None,
@@ -143,10 +140,11 @@ impl Scheduler {
         })
     }
 
-    /// Takes in a sequence that `SchedulerConfig::check_length` and `check_queue` have let pass.
+    /// Takes in a sequence that `SchedulerConfig::check_length` has let pass. The queue is counted by whoever adds, who
+    /// asks `check_queue`.
     ///
     /// # Errors
-    /// `Internal` for one that they would refuse, or an id in use.
+    /// `Internal` for a length that would never run, or an id in use.
     pub fn add(&mut self, seq: NewSequence, now: u64) -> Result<()> {
         if self.slots.contains_key(&seq.id) {
             return Err(Error::internal(format!("{:?} is added a second time", seq.id)));
@@ -154,7 +152,6 @@ impl Scheduler {
         let unchecked = |error: Error| Error::internal(format!("{:?} was not checked: {error}", seq.id));
         let kv = self.kv_cache.read();
         let max_len = self.config.check_length(seq.prompt.len(), seq.max_tokens, &kv).map_err(unchecked)?;
-        self.config.check_queue(self.num_never_ran).map_err(unchecked)?;
         let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.adapter));
         drop(kv);
         let serial = self.take_serial();
@@ -163,7 +160,6 @@ impl Scheduler {
         let slot = self.sequences.insert(Sequence::new(seq, key, max_len, blocks, chain, self.last_step, now));
         self.slots.insert(id, slot);
         self.waiting.insert(key, slot);
-        self.num_never_ran += 1;
         Ok(())
     }
 
@@ -199,10 +195,7 @@ impl Scheduler {
         let Some(slot) = self.slots.remove(&id) else { return false };
         let seq = self.sequences.remove(slot);
         match seq.state {
-            State::Waiting => {
-                self.waiting.remove(&seq.key);
-                self.num_never_ran -= usize::from(seq.scheduled_at.is_none());
-            }
+            State::Waiting => drop(self.waiting.remove(&seq.key)),
             State::Running => self.remove_running(seq.key),
         }
         match self.in_flight.back_mut() {

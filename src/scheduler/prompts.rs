@@ -225,12 +225,9 @@ impl Scheduler {
     /// A waiting sequence with blocks, of which `num_cached` tokens were found in the prefix cache, begins to run.
     fn start(&mut self, key: Key, slot: usize, num_cached: usize, kv: &mut KvCache) {
         let seq = &mut self.sequences[slot];
-        if seq.scheduled_at.is_none() {
-            self.num_never_ran -= 1;
-            if !seq.wants_prompt_logits() {
-                seq.num_cached_tokens = num_cached;
-                kv.count_prefix_query(seq.tokens.len(), num_cached);
-            }
+        if seq.scheduled_at.is_none() && !seq.wants_prompt_logits() {
+            seq.num_cached_tokens = num_cached;
+            kv.count_prefix_query(seq.tokens.len(), num_cached);
         }
         seq.num_computed = num_cached;
         seq.num_scheduled = num_cached;

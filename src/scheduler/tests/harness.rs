@@ -71,7 +71,7 @@ impl Harness {
     pub(crate) fn add(&mut self, seq: NewSequence) -> Result<()> {
         let limits = &self.scheduler.config;
         limits.check_length(seq.prompt.len(), seq.max_tokens, &self.kv_cache.read())?;
-        limits.check_queue(self.scheduler.num_never_ran)?;
+        limits.check_queue(num_queued(&self.scheduler))?;
         self.scheduler.add(seq, self.now)
     }
 
@@ -130,4 +130,9 @@ pub(crate) fn token_of(id: SeqId) -> u32 {
 /// `(id, tokens)` of a step, in its order.
 pub(crate) fn shares(step: &Step) -> Vec<(u64, usize)> {
     step.seqs.iter().map(|seq| (seq.id.0, seq.num_tokens)).collect()
+}
+
+/// Waiting sequences that have never run: the queue's bound counts these.
+pub(super) fn num_queued(scheduler: &Scheduler) -> usize {
+    scheduler.sequences.iter().filter(|(_, seq)| seq.scheduled_at.is_none()).count()
 }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use super::harness::num_queued;
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
@@ -131,7 +132,7 @@ impl Sim {
         };
         let limits = &self.scheduler.config;
         limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
-        limits.check_queue(self.scheduler.num_never_ran).ok()?;
+        limits.check_queue(num_queued(&self.scheduler)).ok()?;
         self.scheduler.add(new, self.now).unwrap();
         self.live.insert(id, Live::new(request.clone()));
         Some(id)
