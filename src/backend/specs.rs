@@ -161,9 +161,3 @@ pub struct MemoryLedger {
     pub scratch: u64,
     pub other: u64,
 }
-
-impl MemoryLedger {
-    pub fn total(&self) -> u64 {
-        self.weights + self.kv_cache + self.scratch + self.other
-    }
-}

@@ -80,6 +80,10 @@ impl Core {
         }
     }
 
+    pub(super) fn now(&self) -> u64 {
+        self.shared.clock.now()
+    }
+
     pub(super) fn has_requests(&self) -> bool {
         !self.requests.is_empty()
     }

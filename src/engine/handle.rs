@@ -51,7 +51,7 @@ pub struct NewRequest {
 
 /// What an accepted request looks like to the caller.
 #[derive(Debug, Clone)]
-pub struct Accepted {
+pub struct AcceptedRequest {
     pub id: RequestId,
     pub name: String,
     pub prompt_token_ids: Arc<[u32]>,
@@ -182,7 +182,7 @@ impl Engine {
     /// # Errors
     /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
     /// is given a last output for each of the request's sequences, always.
-    pub fn add_request(&self, request: NewRequest, announce: impl FnOnce(RequestId)) -> Result<Accepted> {
+    pub fn add_request(&self, request: NewRequest, announce: impl FnOnce(RequestId)) -> Result<AcceptedRequest> {
         let NewRequest { name, prompt, params, priority, timeout, cache_salt, sink } = request;
         let limits = self.limits();
         if let Some(name) = &name {
@@ -200,7 +200,7 @@ impl Engine {
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
             Admission { priority, cache_salt, ..admission }
         })?;
-        Ok(Accepted { id, name: name.to_string(), prompt_token_ids: prompt })
+        Ok(AcceptedRequest { id, name: name.to_string(), prompt_token_ids: prompt })
     }
 
     /// What `add_request` does before it queues: the prompt as token ids, which can be served with these parameters.
@@ -299,15 +299,8 @@ impl Engine {
         self.ask(Command::ResetPrefixCache)
     }
 
-    /// Logits of every position of `token_ids`, `[n * vocab_size]`; without the prefix cache. Waits for them.
-    ///
-    /// # Errors
-    /// Those of `add_request`, and `StepFailed`.
-    pub fn prompt_logits(&self, token_ids: Vec<u32>) -> Result<Vec<f32>> {
-        self.start_prompt_logits(token_ids)?.answer().recv().unwrap_or_else(|_| Err(self.closed_error()))
-    }
-
-    /// The same for callers that have something else to look at while they wait, or stop waiting.
+    /// Asks for the logits of every position of `token_ids`, `[n * vocab_size]`, without the prefix cache. Their
+    /// answer is an error where a step failed (`StepFailed`).
     ///
     /// # Errors
     /// Those of `add_request`.

@@ -240,6 +240,18 @@ impl Core {
         }
     }
 
+    /// Tells the consumer of a request that could not be ended in order.
+    pub(super) fn abandon(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>) {
+        let Some(mut request) = self.requests.remove(&id) else { return };
+        let metrics = request.metrics;
+        if let Work::Generate(generation) = &mut request.work {
+            for output in generation.end_all(id, reason, error.as_ref(), metrics) {
+                self.outbox.push((generation.sink.clone(), output));
+            }
+        }
+        self.retire(request, reason, error, self.shared.clock.now());
+    }
+
     /// # Errors
     /// `Error::Internal` naming a broken invariant of scheduler, KV cache or request table.
     pub(super) fn check_integrity(&self, running: Option<&Launched>) -> Result<()> {

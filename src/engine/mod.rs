@@ -37,7 +37,7 @@ mod validate;
 mod watch;
 
 pub use executor::Executor;
-pub use handle::{Accepted, Engine, NewRequest, PendingLogits, Prompt};
+pub use handle::{AcceptedRequest, Engine, NewRequest, PendingLogits, Prompt};
 pub use ids::RequestId;
 pub use load::LoadedModel;
 pub(crate) use load::load_tokenizer;

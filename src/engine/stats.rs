@@ -1,5 +1,6 @@
 //! Snapshots of the engine for its users.
 
+use super::output::FinishReason;
 use crate::kv_cache::KvCacheStats;
 
 /// Counters and gauges; one consistent snapshot per step.
@@ -22,4 +23,16 @@ pub struct Stats {
     pub device_allocations: u64,
     /// Records of finished requests still kept.
     pub finished_records: usize,
+}
+
+impl Stats {
+    pub(super) fn finished_mut(&mut self, reason: FinishReason) -> &mut u64 {
+        match reason {
+            FinishReason::Stop => &mut self.num_finished_stop,
+            FinishReason::Length => &mut self.num_finished_length,
+            FinishReason::Abort => &mut self.num_finished_abort,
+            FinishReason::Timeout => &mut self.num_finished_timeout,
+            FinishReason::Error => &mut self.num_finished_error,
+        }
+    }
 }

@@ -63,11 +63,6 @@ impl Histogram {
         }
         self.sum = self.sum.saturating_add(other.sum);
     }
-
-    /// Durations recorded.
-    pub fn total(&self) -> u64 {
-        self.counts.iter().sum()
-    }
 }
 
 /// What a block is, for the block map.

@@ -12,7 +12,7 @@ use super::output::Progress;
 use super::params::PySamplingParams;
 use super::update::PyRequestUpdate;
 use crate::config::{OutputKind, SamplingParams};
-use crate::engine::{Accepted, Engine, NewRequest, Prompt, RequestId};
+use crate::engine::{AcceptedRequest, Engine, NewRequest, Prompt, RequestId};
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Inbox", module = "rocmforge._rocmforge")]
@@ -58,7 +58,7 @@ impl PyInbox {
         if let (Err(_), Some(id)) = (&accepted, announced) {
             self.outputs.forget(id);
         }
-        let Accepted { id, name, prompt_token_ids } = accepted?;
+        let AcceptedRequest { id, name, prompt_token_ids } = accepted?;
         Ok(PyAccepted { key: id.0, request_id: name, prompt_token_ids: prompt_token_ids.to_vec() })
     }
 }

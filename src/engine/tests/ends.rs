@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::fake::{Fault, hashed, listed};
 use super::support::*;
+use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
 use crate::engine::{Engine, FinishReason, StopReason};
 use crate::{Error, engine::RequestId};
@@ -202,11 +203,11 @@ fn closing_ends_everything() {
     }
     assert_nothing_left(&rig.engine);
     assert_eq!(rig.engine.stats().num_finished_abort, 20);
-    assert_eq!(rig.engine.memory().total(), 0);
+    assert_eq!(rig.engine.memory(), MemoryLedger::default());
     rig.engine.close();
     assert!(matches!(rig.engine.abort_id(RequestId(1)), Err(Error::EngineDead { .. })));
     assert!(matches!(rig.engine.reset_prefix_cache(), Err(Error::EngineDead { .. })));
-    assert!(matches!(rig.engine.prompt_logits(vec![1]), Err(Error::EngineDead { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::EngineDead { .. })));
 }
 
 /// S4: dropping the last handle shuts down, and not before.

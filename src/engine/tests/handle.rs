@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::fake::hashed;
 use super::support::*;
+use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::engine::handle::same_process;
 use crate::engine::{ChannelSink, Engine, NewRequest, Prompt};
@@ -74,7 +75,7 @@ fn a_full_queue_refuses() {
         let refused = submit(&rig.engine, request(&[9], greedy(1))).err().unwrap();
         assert!(matches!(refused, Error::QueueFull { waiting: 3, limit: 3 }), "{refused}");
     }
-    assert!(matches!(rig.engine.prompt_logits(vec![1]), Err(Error::QueueFull { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::QueueFull { .. })));
     // One that is cancelled while it waits makes room.
     rig.engine.abort_id(clients[0].accepted.id).unwrap();
     rig.script.open_gate();
@@ -142,7 +143,7 @@ fn numbers_that_contradict_each_other() {
 fn what_the_handle_tells() {
     let rig = Rig::new();
     assert_eq!(rig.engine.describe(), "fake device");
-    assert_eq!(rig.engine.memory().total(), 1534);
+    assert_eq!(rig.engine.memory(), MemoryLedger { weights: 1000, kv_cache: 500, scratch: 30, other: 4 });
     assert_eq!(rig.engine.config().max_num_seqs, 8);
     assert!(matches!(rig.engine.chat_template(), Err(Error::ChatTemplate { .. })));
     assert!(rig.engine.tokenizer().is_err());
@@ -192,8 +193,8 @@ fn loads_that_fail() {
     let args = || EngineArgs { num_threads: Some(1), kv_cache_memory: Some(1 << 20), ..EngineArgs::new(&file.0) };
     assert!(matches!(load(args(), false), Err(Error::Interrupted)));
     let engine = load(args(), true).unwrap();
-    assert!(engine.prompt_logits(vec![1, 2, 3]).unwrap().iter().all(|logit| logit.is_finite()));
+    assert!(prompt_logits(&engine, vec![1, 2, 3]).unwrap().iter().all(|logit| logit.is_finite()));
     engine.check_integrity().unwrap();
     engine.close();
-    assert_eq!(engine.memory().total(), 0);
+    assert_eq!(engine.memory(), MemoryLedger::default());
 }

@@ -66,17 +66,17 @@ fn prompt_tokens() {
     }
 }
 
-/// `prompt_logits` gives every row, chunked or not, up to the model's length, beside other requests.
+/// `start_prompt_logits` gives every row, chunked or not, up to the model's length, beside other requests.
 #[test]
-fn prompt_logits() {
+fn every_row_of_a_prompt() {
     let rig = Rig::new();
     let other = rig.submit(&[1, 2, 3], greedy(50));
     for n in [1usize, 23, 24, 25, 64] {
         let prompt: Vec<u32> = (0..n as u32).map(|i| i * 11 % 61).collect();
         let expected: Vec<f32> = (1..=n).flat_map(|len| (rig.rule)(&prompt[..len])).collect();
-        assert_eq!(rig.engine.prompt_logits(prompt.clone()).unwrap(), expected);
+        assert_eq!(prompt_logits(&rig.engine, prompt.clone()).unwrap(), expected);
         // Twice: the second time the prefix is cached.
-        assert_eq!(rig.engine.prompt_logits(prompt).unwrap(), expected);
+        assert_eq!(prompt_logits(&rig.engine, prompt).unwrap(), expected);
     }
     assert_eq!(other.wait()[&0].tokens, alone(&rig.rule, &[1, 2, 3], &greedy(50), 0, 0));
     let stats = rig.engine.stats();
@@ -88,12 +88,12 @@ fn prompt_logits() {
 fn prompt_logits_that_fail() {
     let rig = Rig::new();
     rig.script.fault(0, Fault::Error);
-    assert!(matches!(rig.engine.prompt_logits(vec![1, 2]), Err(Error::StepFailed { .. })));
-    assert!(matches!(rig.engine.prompt_logits(vec![]), Err(Error::InvalidRequest { .. })));
-    assert!(matches!(rig.engine.prompt_logits(vec![64]), Err(Error::InvalidRequest { .. })));
-    assert!(matches!(rig.engine.prompt_logits(vec![1; 65]), Err(Error::InvalidRequest { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![1, 2]), Err(Error::StepFailed { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![]), Err(Error::InvalidRequest { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![64]), Err(Error::InvalidRequest { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![1; 65]), Err(Error::InvalidRequest { .. })));
     // A caller that stops waiting.
     drop(rig.engine.start_prompt_logits(vec![1; 30]).unwrap());
-    assert!(rig.engine.prompt_logits(vec![1, 2]).is_ok());
+    assert!(prompt_logits(&rig.engine, vec![1, 2]).is_ok());
     assert_nothing_left(&rig.engine);
 }

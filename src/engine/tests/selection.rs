@@ -55,7 +55,7 @@ fn every_kind_of_request_in_one_batch() {
         assert_as_if_alone(&rig, client, params);
     }
     assert!(rig.engine.stats().logits_rows_fetched > 0, "the candidates of a flat row decided everything");
-    assert_eq!(rig.engine.prompt_logits(PROMPT.to_vec()).unwrap().len(), PROMPT.len() * LARGE);
+    assert_eq!(prompt_logits(&rig.engine, PROMPT.to_vec()).unwrap().len(), PROMPT.len() * LARGE);
     assert_nothing_left(&rig.engine);
 }
 
@@ -111,6 +111,6 @@ fn a_device_lost_in_a_fetch() {
     *rig.script.fetch_fault.lock() = Some(Fault::Dead);
     let one = rig.submit(&PROMPT, SamplingParams { max_tokens: 50, ..Default::default() }).wait()[&0].clone();
     assert!(matches!(one.error, Some(Error::EngineDead { .. })));
-    assert!(matches!(rig.engine.prompt_logits(vec![1]), Err(Error::EngineDead { .. })));
+    assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::EngineDead { .. })));
     assert_nothing_left(&rig.engine);
 }

@@ -10,7 +10,7 @@ use crate::batch::GroupKind;
 use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
 use crate::engine::output::SharedSink;
 use crate::engine::{
-    Accepted, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
+    AcceptedRequest, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
 };
 use crate::gguf::{Array, Metadata, Value};
 use crate::sampler::{Sampler, SequenceSampler};
@@ -114,7 +114,7 @@ pub(super) fn submit(engine: &Engine, draft: Draft) -> Result<Client> {
 
 /// The waiting side of a request.
 pub(super) struct Client {
-    pub accepted: Accepted,
+    pub accepted: AcceptedRequest,
     pub outputs: Receiver<Vec<SequenceOutput>>,
     n: usize,
 }
@@ -162,6 +162,11 @@ impl Client {
     pub(super) fn next_tokens(&self) -> Vec<u32> {
         self.outputs.recv_timeout(HANG).expect("no output").into_iter().flat_map(|output| output.token_ids).collect()
     }
+}
+
+/// Logits of every position of a prompt, once they are there.
+pub(super) fn prompt_logits(engine: &Engine, token_ids: Vec<u32>) -> Result<Vec<f32>> {
+    engine.start_prompt_logits(token_ids)?.answer().recv().unwrap()
 }
 
 /// Nothing of any request is left: no sequence, no owned block, no device memory more than at the start.

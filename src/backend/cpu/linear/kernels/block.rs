@@ -9,7 +9,7 @@ use super::super::lanes::{Lanes, unroll};
 use super::super::q8::{BLOCK, Q8Block};
 use super::TileArgs;
 
-/// The 8 groups of four codes of 16 rows, as bytes; see `tile::Layout` for the planes.
+/// The 8 groups of four codes of 16 rows, as bytes; see `layout::Layout` for the planes.
 ///
 /// # Safety
 /// As for `Lanes`; `p` points to the planes of one block.
