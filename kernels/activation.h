@@ -21,8 +21,8 @@ DEV u64 activation_index(u32 n, u32 c, u32 super_blocks) {
 
 DEV bool is_bf16(u32 format) { return format == FORMAT_BF16 || format == FORMAT_BF16_TILED; }
 
-// Element (row n, column c) of an activation buffer of `cols` columns. Tiled and 16-bit formats: the producer also
-// stores zeros to columns cols .. padded_cols. Halves saturate at the largest finite value.
+// Stores element (row n, column c) of an activation buffer of `cols` columns. In tiled and 16-bit formats the caller
+// also stores zeros to columns cols .. padded_cols. Halves saturate at the largest finite value.
 DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float value) {
   if (format == FORMAT_F32) { ((float*)out)[(u64)n * cols + c] = value; return; }
   const u32 super_blocks = (cols + 255) >> 8;
@@ -33,7 +33,7 @@ DEV void store_activation(void* out, u32 format, u32 n, u32 c, u32 cols, float v
 
 DEV void swap(u32& x, u32& y) { const u32 t = x; x = y; y = t; }
 
-// Columns c .. c + 8 of row n at once, c and `cols` being multiples of 8.
+// Stores columns c .. c + 8 of row n at once; c and `cols` are multiples of 8.
 DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float* x) {
   if (format == FORMAT_F32) {
     v4* to = (v4*)((float*)out + (u64)n * cols + c);
@@ -51,7 +51,7 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
   }
   const u32 super_blocks = (cols + 255) >> 8;
   u64 at = (u64)n * super_blocks * 256 + c;
-  // Tiled, eight aligned columns lie together as well, but of every four the inner two change places.
+  // In the tiled formats eight aligned columns also lie together, but the inner two of every four change places.
   if (format >= FORMAT_F16_TILED) {
     at = activation_index(n, c, super_blocks);
     swap(h[1], h[2]);
@@ -61,11 +61,11 @@ DEV void store_eight(void* out, u32 format, u32 n, u32 c, u32 cols, const float*
   *(v4*)((u16*)out + at) = words;
 }
 
-// Neighbouring columns of a row.
+// Four neighbouring columns of a row.
 struct Four { float v[4]; };
 
-// Columns c .. c + 4 (c a multiple of 4) of a row of `cols`; zeros from cols on. `aligned`: the row begins at a
-// multiple of 16 bytes, so that one load will do.
+// Returns columns c .. c + 4 (c a multiple of 4) of a row of `cols` columns, with zeros from cols on. `aligned` says
+// that the row begins at a multiple of 16 bytes, so that one load is enough.
 DEV Four load_four(const float* row, bool aligned, u32 c, u32 cols) {
   Four f;
   if (aligned && c + 4 <= cols) {

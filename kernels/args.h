@@ -18,20 +18,20 @@ enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
 };
 
-// What a feed-forward makes of a gate and of what it lets pass, `up`: act(gate) * up, but for the last. elementary.h
+// How a feed-forward combines a gate with `up`: act(gate) * up, except for the last (elementary.h).
 enum Activation : u32 {
   ACTIVATION_SILU = 0,
   ACTIVATION_GELU = 1,            // by the tanh
   ACTIVATION_CLAMPED_SWIGLU = 2,  // (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7)
 };
 
-// What a norm divides a row by.
+// The number that a norm divides a row by.
 enum NormKind : u32 {
   NORM_RMS = 0,           // its root mean square
   NORM_LAYER = 1,         // its standard deviation, after its mean was subtracted
 };
 
-// The step's numbers, from the host's page-locked memory to where kernels read them. copy_step, COPY_STEP_BLOCKS blocks
+// Copies the step's numbers from the host's page-locked memory to the device's. copy_step, COPY_STEP_BLOCKS blocks
 constexpr u32 COPY_STEP_BLOCKS = 32, COPY_STEP_THREADS = 256;
 constexpr u32 COPY_STEP_LINE = 16, COPY_STEP_HEADER = COPY_STEP_BLOCKS * COPY_STEP_LINE;      // words
 struct CopyStepArgs {
@@ -40,9 +40,9 @@ struct CopyStepArgs {
   u32 least;              // the count is this at least: so many are asked for without waiting for it
 };
 
-// A link of the chain that tests whether a repeated graph reads old numbers: from what the link before it has stored,
-// and from the step's number, once as a compiler would read them and once as the engine's kernels do. link_steps, grid
-// LINK_BLOCKS
+// A link of the chain that tests whether a repeated graph reads old numbers. It adds the step's number to what the link
+// before it has stored, once with plain loads as a compiler would read and once as the engine's kernels read.
+// link_steps, grid LINK_BLOCKS
 constexpr u32 LINK_BLOCKS = 4, LINK_THREADS = 64;
 struct LinkStepsArgs {
   const u32* step;        // one number
@@ -50,7 +50,7 @@ struct LinkStepsArgs {
   u32* out;               // [LINK_BLOCKS][2]: number + that of the next block in `before`, either way
 };
 
-// Weights as they lie in the file -> tiles of 16 rows x 256 columns (quant.h). repack_<type>
+// Repacks weights from the file's layout into tiles of 16 rows x 256 columns (quant.h). repack_<type>
 struct RepackArgs {
   const u8* raw;          // [out_rows][cols] blocks of the file, row after row; 2-byte aligned at least
   u8* out;                // [ceil(out_rows/16)][ceil(cols/256)] tiles; rows and columns beyond the matrix become 0
@@ -66,7 +66,8 @@ struct EmbedArgs {
   float scale;
 };
 
-// Tiles -> f16 (bf16 for BF16 weights) rows for a vendor matrix library. dequantize_<type>, DEQUANTIZE_TILES a block
+// Decodes tiles into f16 (for BF16 weights bf16) rows for a vendor's matrix library. dequantize_<type>,
+// DEQUANTIZE_TILES a block
 constexpr u32 DEQUANTIZE_TILES = 4;
 struct DequantizeArgs {
   const u8* weights;
@@ -74,9 +75,9 @@ struct DequantizeArgs {
   u32 num_tiles, cols;    // num_tiles: tiles of 16 rows
 };
 
-// out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c], n = RMSNorm with weights `norm` where given; quantised types
-// quantise the input to int8 per 16 values. With `weights_up`, out[r][o] (+)= what the activation makes of the product
-// and of that with `weights_up`. gemv_<type>
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * n(x[r])[c]; n is RMSNorm with weights `norm` where given. Kernels of
+// quantised types quantise the input to int8 in blocks of 16 values. With `weights_up`, the activation combines this
+// product with the one of `weights_up`, and out[r][o] (+)= the result. gemv_<type>
 constexpr u32 GEMV_THREADS = 512;
 struct GemvArgs {
   const u8* weights;      // tiles
@@ -96,8 +97,8 @@ struct GemvArgs {
   u32 share;
 };
 
-// Two matrices of a stack, which differ in type: the first first.grid_x blocks along x are the first one's, the others
-// the second one's. gemv_<type>_<type>
+// Two matrices of one stack that differ in type: the first first.grid_x blocks along x compute the first one, the
+// others the second one. gemv_<type>_<type>
 struct GemvPairArgs {
   GemvArgs first;
   GemvArgs second;
@@ -124,16 +125,16 @@ struct MatmulArgs {
   u32 flags;              // LinearFlags
 };
 
-// Two matrices of a stack, which differ in type: blocks along x are the first one's, then the second one's. Rows and
-// splits are the same, partial sums and counters are not shared. matmul_<type>_<type>_n<N>, N = 8, 16
+// Two matrices of one stack that differ in type: blocks along x compute the first one, then the second one. Both have
+// the same rows and splits; they share neither partial sums nor counters. matmul_<type>_<type>_n<N>, N = 8, 16
 struct MatmulPairArgs {
   MatmulArgs first;
   MatmulArgs second;
 };
 
-// The same with a matrix for each block of N rows: it lies experts[block] * expert_bytes behind `product.weights`, its
-// bias (where there is one) experts[block] * product.out_rows behind `product.bias`; with NO_EXPERT the block's rows
-// are left as they are. Without splits. matmul_experts_<type>_n<N>, N = 16, 64
+// `matmul` with a matrix for each block of N rows: the matrix lies experts[block] * expert_bytes behind
+// `product.weights`, its bias (where there is one) experts[block] * product.out_rows behind `product.bias`. A block
+// with NO_EXPERT leaves its rows as they are. There are no splits. matmul_experts_<type>_n<N>, N = 16, 64
 constexpr u32 NO_EXPERT = 0xffffffffu;
 struct MatmulExpertsArgs {
   MatmulArgs product;
@@ -158,7 +159,7 @@ struct NormRowsArgs {
   u32 share;
 };
 
-// out[r][i] = what the activation makes of gate_up[r][i] and gate_up[r][cols + i]. gated_activation, grid (rows,
+// out[r][i] = the activation of the gate gate_up[r][i] and the up gate_up[r][cols + i]. gated_activation, grid (rows,
 // ceil(columns to store / GATED_COLS))
 constexpr u32 GATED_COLS = 2048;
 struct GatedArgs {
@@ -169,7 +170,7 @@ struct GatedArgs {
   u32 activation;
 };
 
-// out[r][i] = act(x[r][i]), of the activations that need no gate. activation, grid (rows, ceil(columns to store /
+// out[r][i] = act(x[r][i]), for activations that need no gate. activation, grid (rows, ceil(columns to store /
 // ACTIVATION_COLS))
 constexpr u32 ACTIVATION_COLS = 1024;
 struct ActivationArgs {
@@ -261,7 +262,7 @@ struct RopeAnglesArgs {
   float magnitude;
 };
 
-// What makes q and k of what was projected, and where k and v go.
+// How q and k are made from the projected values, and where k and v are stored.
 enum RotationFlags : u32 {
   ROTATION_NEOX = 1,        // elements i and i + num_pairs are a pair, else adjacent ones
   ROTATION_NORMS_LAST = 2,  // the norms come after RoPE, else before it
@@ -280,8 +281,8 @@ struct RotationArgs {
   u32 temperature_context;  // 1 + temperature * ln(1 + position / temperature_context), the quotient a whole number
 };
 
-// The rotation of q and k in place, K and V into the paged cache. rope_store_{f16,f32} (type of the cache): grid (rows,
-// ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
+// Rotates q and k in place, and stores K and V into the paged cache. rope_store_{f16,f32} (type of the cache): grid
+// (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
 // [num_blocks][num_kv_heads][block_size][head_dim].
 constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
@@ -374,8 +375,8 @@ struct TopKArgs {
   u32 rows, cols, k;      // k <= 256 and k <= cols
 };
 
-// Reads 16-byte pieces, for what it takes: `out` gets the exclusive or of what each thread has read. probe_read and
-// probe_nothing, grid (blocks)
+// Reads 16-byte pieces so that the time can be measured: `out` gets the exclusive or of what each thread has read.
+// probe_read and probe_nothing, grid (blocks)
 struct ProbeArgs {
   const u8* data;         // [pieces][16], 16-byte aligned
   u32* out;               // [blocks][256]

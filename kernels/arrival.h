@@ -1,21 +1,21 @@
-// The last block of those that share an output: it finishes what all of them have begun.
+// Finds the last of the blocks that share an output: it finishes what all of them have begun.
 #pragma once
 #include "gpu.h"
 
-// A fence that the mutation test leaves out: each is needed (sim/amdsim/tests/coherence.rs).
+// A fence that the mutation test can leave out: each one is needed (sim/amdsim/tests/coherence.rs).
 #ifndef GPU_DROP_FENCE
   #define GPU_DROP_FENCE -1
 #endif
 #define FENCE(number, fence) do { if (GPU_DROP_FENCE != number) fence(); } while (0)
 
-// A wave that has stored its share arrives. How many came before it, in its first lane.
+// Called by a wave that has stored its share. Returns, in its first lane, how many waves came before it.
 DEV u32 arrive(u32* counter) {
   FENCE(0, release_fence);             // the stores of every lane come before ...
   warp_sync();
   return lane_id() == 0 ? atomic_add_u32(counter, 1) : 0;   // ... the arrival of its wave
 }
 
-// Counts the waves that have stored their share. True in the last of `blocks` blocks, for all its threads; it then sees
+// Counts the waves that have stored their share. True for all threads of the last of `blocks` blocks, which then sees
 // what all have stored. Each wave arrives by itself, so that one barrier is enough. `counter` is 0 before and after.
 template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   constexpr u32 WAVES = THREADS / WARP;
@@ -32,7 +32,7 @@ template <int THREADS> DEV bool last_to_arrive(u32* counter, u32 blocks) {
   return true;
 }
 
-// The same where one wave of a block has its share: without a barrier, true for the lanes of the last one.
+// Counts single waves, where one wave of a block has its share: without a barrier, true for the lanes of the last one.
 DEV bool last_wave_to_arrive(u32* counter, u32 waves) {
   if (shfl_u32(arrive(counter), 0) != waves - 1) return false;
   FENCE(2, acquire_fence);

@@ -1,4 +1,4 @@
-// What the attention kernels share: rows of the paged cache, scores, stores of the output, and attention of a few
+// Shared code of the attention kernels: rows of the paged cache, scores, stores of the output, and attention of a few
 // queries in f32 on the vector units (decode, and prefill over an f32 cache).
 #pragma once
 #include "gpu.h"
@@ -15,9 +15,9 @@
   #define MEMBER inline __attribute__((always_inline))
 #endif
 
-// The arguments, read anew. Else the compiler reads all of them at the start and keeps what a kernel's end needs in
-// scalar registers through its loops, of which there are too few then. A kernel's struct is its only argument, so it
-// begins the segment of arguments.
+// Returns the arguments, read anew. Without this the compiler reads all of them at the start and keeps what a kernel's
+// end needs in scalar registers through its loops, of which there are too few then. A kernel's struct is its only
+// argument, so it begins the segment of arguments.
 #if GPU_AMD
 DEV const AttentionArgs& reload(const AttentionArgs&) {
   auto p = (const __attribute__((address_space(4))) AttentionArgs*)__builtin_amdgcn_kernarg_segment_ptr();
@@ -49,7 +49,7 @@ template <class T> struct Keys {
   bool aligned;            // every row of the cache begins at a multiple of 16 bytes
 };
 
-// Keys that a token at `position` sees.
+// The first key that a token at `position` sees.
 DEV u32 first_key(u32 position, u32 window) { return window && position >= window ? position + 1 - window : 0; }
 
 template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32 kv_head, u32 first, u32 end) {
@@ -94,8 +94,8 @@ template <> struct Eight<float> {
     for (int i = 0; i < 8; i++) x[i] = bits_f32(w[i]);
   }
 };
-// The slow way, for rows that are no multiple of 16 bytes. Columns from `cols` on repeat the last one: no column beyond
-// the head has a part in a score, or is stored.
+// Loads rows that are no multiple of 16 bytes, element by element. Columns from `cols` on repeat the last one: no
+// column beyond the head has a part in a score, or is stored.
 template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 column, u32 cols) {
   T x[8];
   #pragma unroll
@@ -103,7 +103,7 @@ template <class T> DEV void load_unaligned(Eight<T>& eight, const T* row, u32 co
   eight.set(x);
 }
 
-// Columns column .. column + 8 of a row of f32; zeros from `cols` on.
+// Loads columns column .. column + 8 of a row of f32, and zeros from `cols` on.
 DEV void load_eight(const float* row, u32 column, u32 cols, float* x) {
   const bool aligned = is_aligned(row, 16);
   const Four low = load_four(row, aligned, column, cols), high = load_four(row, aligned, column + 4, cols);
@@ -112,7 +112,7 @@ DEV void load_eight(const float* row, u32 column, u32 cols, float* x) {
 }
 
 // ------------------------------------------------------------------------------------------------ output
-// Eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
+// Stores eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
 DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const float* x) {
   const u32 cols = a.num_heads * a.head_dim, c = head * a.head_dim + column;
   if (a.head_dim % 8) {
@@ -124,7 +124,7 @@ DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const 
   if (column < a.head_dim) store_eight(a.out, a.format_out, n, c, cols, x);
 }
 
-// Zeros to the columns behind the last head, which all formats but F32 have. For all threads of a block.
+// Stores zeros to the columns behind the last head, which all formats but F32 have. All threads of a block call it.
 DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
   if (a.format_out == FORMAT_F32) return;
   const u32 cols = a.num_heads * a.head_dim, padded = (cols + 255) & ~255u;
@@ -140,10 +140,10 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   float q[QUERIES][8], values[QUERIES][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
 
-  // First of this lane's eight columns.
+  // The first of this lane's eight columns.
   MEMBER static u32 column() { return ((u32)tid_x() % LANES) * 8; }
 
-  // Query `i` := the eight columns of this lane, zeros beyond the head, of a query that sees keys first .. end.
+  // Sets query `i` to this lane's eight columns `x` (zeros beyond the head) times `factor`; it sees keys first .. end.
   MEMBER void set_query(u32 i, const float* x, float factor, u32 first_, u32 end_) {
     for (u32 j = 0; j < 8; j++) {
       q[i][j] = x[j] * factor;
@@ -155,7 +155,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     end[i] = end_;
   }
 
-  // Begins the sums of the queries that were just set with a key that all of them see, in the runs of `mine`.
+  // Starts the sums of the queries just set with one key that all of them see, in the runs where `mine` is true.
   MEMBER void begin_with(const Eight<T>& k, const Eight<T>& v, bool mine, float softcap) {
     float x[8], y[8];
     k.unpack(x);
@@ -174,15 +174,15 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     }
   }
 
-  // All keys of `keys` that belong to worker `worker` of `workers`: groups that share the keys. ALIGNED = false is for
-  // callers whose keys never are: they are spared the other way's code.
+  // Attends to all keys of `keys` that belong to worker `worker` of `workers`, the groups that share the keys. Callers
+  // whose keys are never aligned pass ALIGNED = false: they are spared the other way's code.
   template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     if (keys.first >= keys.end) return;
     if (ALIGNED && keys.aligned) walk<4, true>(keys, worker, workers, softcap);
     else walk<1, false>(keys, worker, workers, softcap);
   }
 
-  // In runs of KEYS keys, which lie within one block. The bounds of the loop are the same for all groups of a block,
+  // Walks runs of KEYS keys, which lie within one block. The bounds of the loop are the same for all groups of a block,
   // because two of them may make up a wave.
   template <u32 KEYS, bool ALIGNED> MEMBER void walk(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     const u32 stride = workers * RUNS * KEYS, start = keys.first & ~(KEYS - 1);
@@ -284,7 +284,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     for (u32 j = 0; j < 8; j++) values[i][j] *= factor;
   }
 
-  // Adds up the runs of the group: each then holds the result.
+  // Adds up the runs of the group, each of which then holds the result.
   MEMBER void merge_runs() {
     for (u32 m = LANES; m < 32; m *= 2)
       #pragma unroll
@@ -297,11 +297,11 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   }
 };
 
-// Factor on q·k before the softmax; with a cap, the cap's result is brought to log2 later.
+// Returns the factor on q·k before the softmax. With a cap, the cap's result is brought to log2 later.
 DEV float query_factor(const AttentionArgs& a) { return a.softcap != 0.f ? a.scale : a.scale * LOG2E; }
 
-// Of weights relative to `top` with sum `sum`: the factor that makes them a softmax. A sink is one more key without a
-// value. A row that saw no key gives zeros.
+// Returns the factor that turns weights relative to `top`, whose sum is `sum`, into a softmax. A sink is one more key
+// without a value. A row that saw no key gives zeros.
 DEV float softmax_factor(const AttentionArgs& a, u32 head, float top, float sum) {
   if (sum == 0.f) return 0.f;
   if (!a.sinks) return 1.f / sum;

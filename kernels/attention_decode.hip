@@ -12,20 +12,20 @@
 #include "attention.h"
 #include "rope.h"
 
-// What a block works at: an item's token and `heads` query heads of one kv head, which go in chunks of QUERIES. Up to
-// GROUPS chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
+// The work of a block: an item's token and `heads` query heads of one kv head, in chunks of QUERIES heads. Up to GROUPS
+// chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
 struct Work {
   u32 item, split;
   u32 sequence, row;
   u32 kv_head, first_head, heads, chunks, side_by_side;
 };
 
-// THREADS of a block, a group of 32 of which has QUERIES at once. PER_HEAD: a block for each query head.
+// The shape of a block of THREADS: a group of 32 has QUERIES heads at once. PER_HEAD: a block for each query head.
 template <class Element, u32 HEAD_SIZE, u32 THREADS_, u32 QUERIES_, bool PER_HEAD_> struct Shape {
   using T = Element;
   static constexpr u32 D = HEAD_SIZE, THREADS = THREADS_, QUERIES = QUERIES_, GROUPS = THREADS / 32;
   static constexpr bool PER_HEAD = PER_HEAD_;
-  // Heads that are worked at side by side.
+  // Heads that a block works at side by side.
   static constexpr u32 HEADS = PER_HEAD ? 1 : GROUPS * QUERIES;
 
   // Results of the groups: values relative to exp2(top), and the sum of the weights.
@@ -54,7 +54,7 @@ template <class S> DEV Work work_of(const AttentionArgs& a) {
   return w;
 }
 
-// The split's share of the blocks that the token sees.
+// Returns the split's share of the blocks that the token sees.
 template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
   const u32 context = ld_step(a.context_lens + w.sequence), first = context ? first_key(context - 1, a.window) : 0;
   const u32 first_block = first / a.block_size, num_blocks = (context + a.block_size - 1) / a.block_size - first_block;
@@ -111,7 +111,8 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
   }
 }
 
-// This group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's own.
+// Attends with this group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's
+// own.
 template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Keys<typename S::T> keys,
                                    bool ends_context, u32 chunk, typename S::Lds& lds) {
   using Queries = FewQueries<typename S::T, S::D, S::QUERIES>;
@@ -147,12 +148,12 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   }
 }
 
-// Result number `split` of a head of an item.
+// Address of result number `split` of a head of an item.
 DEV float* partial_of(const AttentionArgs& a, u32 item, u32 head, u32 split) {
   return a.partial + (((u64)item * a.num_heads + head) * a.splits + split) * (a.head_dim + 2);
 }
 
-// Four neighbouring columns of a head as they are summed up from several results, in the order of the calls.
+// Sums up four neighbouring columns of a head from several results, in the order of the calls.
 struct Columns {
   float top = NOTHING, sum = 0, values[4] = {0, 0, 0, 0};
 
@@ -174,7 +175,7 @@ struct Columns {
   }
 };
 
-// The groups that shared the keys of a head become one result, of the item or of the split.
+// Combines the groups that shared the keys of a head into one result, of the item or of the split.
 template <class S>
 DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const typename S::Results& results) {
   constexpr u32 FOURS = S::D / 4;
@@ -228,7 +229,7 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
 
 template <class S> DEV void attention_decode(const AttentionArgs& a) {
   SHARED typename S::Lds lds;
-  // All of this is the step's input.
+  // These lines read the step's inputs alone, so they may run ahead of pdl_wait.
   const Work w = work_of<S>(a);
   const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
   const bool ends_context = keys.first < keys.end && keys.end == ld_step(a.context_lens + w.sequence);

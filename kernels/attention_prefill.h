@@ -1,8 +1,8 @@
-// What the prefill kernels of all platforms share.
+// Shared code of the prefill kernels of all platforms.
 #pragma once
 #include "attention.h"
 
-// Rows of an item; the host cuts the sequences into so many.
+// Rows of an item at most: the host cuts the sequences into items of so many.
 constexpr u32 ATTENTION_PREFILL_ROWS = GPU_NV ? 128 : 64;
 
 // Up to ATTENTION_PREFILL_ROWS rows of one sequence, for one head.
@@ -12,7 +12,7 @@ struct RowTile {
   u32 position, context;   // of the first row; of the sequence
   u32 window;
 
-  // Keys first_key .. end_key of row `r` of the tile; none with an empty context, whose positions mean nothing.
+  // Row `r` of the tile sees keys first_key .. end_key, and none with an empty context, whose positions mean nothing.
   MEMBER u32 first_key(u32 r) const { return ::first_key(position + r, window); }
   MEMBER u32 end_key(u32 r) const { return min_(position + r + 1, context); }
 };

@@ -9,7 +9,7 @@
   #include "attention_prefill_mma.h"
 #endif
 
-// On the vector units: each group of 32 lanes takes QUERIES rows at a time.
+// Prefill on the vector units: each group of 32 lanes takes QUERIES rows at a time.
 template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_few(const AttentionArgs& a) {
   using Queries = FewQueries<T, D, QUERIES>;
   constexpr u32 ROUND = ATTENTION_THREADS / 32 * QUERIES;
@@ -17,7 +17,7 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
   const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
   for (u32 first = 0; first < tile.rows; first += ROUND) {
-    // The keys of all rows of the round, so that its groups run the same loop.
+    // These are the keys of all rows of the round, so that its groups run the same loop.
     const u32 last = min_(first + ROUND, tile.rows) - 1;
     const Keys<T> keys = keys_of<T>(a, tile.sequence, tile.kv_head, tile.first_key(first), tile.end_key(last));
     const u32 row = first + ((u32)tid_x() >> 5) * QUERIES;

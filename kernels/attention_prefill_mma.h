@@ -14,17 +14,17 @@ template <u32 D> struct PrefillLds {
   f16 weights[ATTENTION_PREFILL_ROWS * V_STRIDE];                  // [row][key]; a wave writes and reads its own rows
 };
 
-// Where the runs of 16 keys that make up a tile of KEYS keys lie in the cache: a block holds whole runs.
+// Places in the cache of the runs of 16 keys that make up a tile of KEYS keys: a block of the cache holds whole runs.
 template <u32 KEYS> struct Runs {
   u64 at[KEYS / 16];       // elements
   u32 block, slot;         // of the next tile
 
-  // Begins at a multiple of 16.
+  // Starts at `key`, a multiple of 16.
   MEMBER void start(const Keys<f16>& keys, u32 key) {
     block = key / keys.block_size;
     slot = key % keys.block_size;
   }
-  // The tile from `key` on, which follows the one before. Runs outside of the keys have no block to ask for.
+  // Moves on to the tile from `key` on, behind the last one. Runs outside of the keys have no block to ask for.
   MEMBER void next(const Keys<f16>& keys, u32 key) {
     #pragma unroll
     for (u32 i = 0; i < KEYS / 16; i++, key += 16) {
@@ -43,11 +43,11 @@ template <u32 D> struct Staged {
   static constexpr u32 COUNT = Lds::KEYS * D / 8 / ATTENTION_THREADS;
   Eight<f16> eights[COUNT];
 
-  // K: neighbouring threads have neighbouring columns of a key.
+  // In a tile of K, neighbouring threads have neighbouring columns of a key.
   MEMBER static u32 k_row(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) / (D / 8); }
   MEMBER static u32 k_column(u32 thread, u32 i) { return (thread + i * ATTENTION_THREADS) % (D / 8) * 8; }
-  // V: two consecutive keys of the same columns, which will be the halves of a word; neighbouring threads have
-  // neighbouring pairs of keys, for the sake of the banks.
+  // In a tile of V, a thread has two consecutive keys of the same columns, which will be the halves of a word.
+  // Neighbouring threads have neighbouring pairs of keys, so that they store to different banks.
   MEMBER static u32 v_row(u32 thread, u32 i) {
     return (thread + i / 2 * ATTENTION_THREADS) % (Lds::KEYS / 2) * 2 + i % 2;
   }
@@ -67,7 +67,7 @@ template <u32 D> struct Staged {
   }
   MEMBER static void load(Eight<f16>& eight, const Keys<f16>& keys, const f16* cache, const Runs<Lds::KEYS>& runs,
                           u32 key, u32 row, u32 column) {
-    // No branch: lanes without an element read the head's first one.
+    // There is no branch: lanes without an element read the head's first one.
     const bool valid = key + row >= keys.first && key + row < keys.end && column < keys.head_dim;
     const u64 low = runs.at[0], high = runs.at[1];
     const u64 at = valid ? (row < 16 ? low : high) + row % 16 * keys.head_dim + column : 0;
@@ -111,7 +111,7 @@ template <u32 D> struct Rows {
       for (u32 i = 0; i < MMA_ACC; i++) values[d][i] = 0;
   }
 
-  // Scores of the tile of keys from `key` on, their softmax so far, and the weights to LDS.
+  // Computes the scores of the tile of keys from `key` on and their softmax so far, and puts the weights into LDS.
   MEMBER void scores(const AttentionArgs& a, const RowTile& tile, Lds& lds, u32 key) {
     float score[KEY_TILES][MMA_ACC] = {};
     #pragma unroll 1                                     // unrolled whole, the operands of all turns fill the registers
@@ -169,8 +169,8 @@ template <u32 D> struct Rows {
       }
   }
 
-  // Through the place of the wave's rows of q, half of the columns at a time, to have whole words of neighbouring
-  // columns.
+  // Stores the outputs through the place of the wave's rows of q, half of the columns at a time, so that a lane has
+  // whole words of neighbouring columns.
   MEMBER void store(const AttentionArgs& a, const RowTile& tile, Lds& lds) {
     constexpr u32 STRIDE = Lds::K_STRIDE / 2, EIGHTS = D / 2 / 8;
     float* out = (float*)(lds.q + first_row * Lds::K_STRIDE);
@@ -200,7 +200,7 @@ template <u32 D> struct Rows {
 
 template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   using Lds = PrefillLds<D>;
-  // The widest heads leave no registers for what is on its way.
+  // The widest heads leave no registers for a tile that is on its way.
   constexpr bool AHEAD = D < 256;
   constexpr u32 KEYS = Lds::KEYS, ROW_TILES = ATTENTION_PREFILL_ROWS / 16 / (ATTENTION_THREADS / WARP);
   SHARED Lds lds;
@@ -246,7 +246,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
     for (u32 i = 0; i < ROW_TILES; i++) rows[i].add_values(lds);
     block_sync();                                        // V has been read
   }
-  // In the place of the wave's own rows of q, which nobody else reads.
+  // The outputs go through the place of the wave's own rows of q, which nobody else reads.
   #pragma unroll
   for (u32 i = 0; i < ROW_TILES; i++) rows[i].store(reload(a), tile, lds);
 }

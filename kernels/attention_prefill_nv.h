@@ -8,12 +8,12 @@
 // ------------------------------------------------------------------------------------------------ instructions
 // Addresses in shared memory are bytes, so that distances known to the compiler go into the instructions.
 DEV u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// 16 bytes; zeros where not `valid`.
+// Copies 16 bytes, or stores zeros where not `valid`.
 DEV void copy_async(u32 to, const f16* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 DEV void copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 DEV void load_matrices(u32* x, u32 row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(row) : "memory");
@@ -39,8 +39,8 @@ template <u32 D> struct KvTile {
   f16 k[KEYS][STRIDE], v[KEYS][STRIDE];
 };
 
-// Brings tiles of K and V into shared memory, one after the other. Zeros outside of the keys and of the head, since
-// 0 * NaN is NaN.
+// Brings tiles of K and V into shared memory, one after the other. It stores zeros outside of the keys and of the head,
+// since 0 * NaN is NaN.
 template <u32 D> struct TileCopies {
   static constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, RUNS = KEYS / 16, CHUNKS = D / 8;
   static constexpr u32 ROWS = ATTENTION_THREADS / CHUNKS;   // side by side; the thread's others are that far apart
@@ -61,7 +61,7 @@ template <u32 D> struct TileCopies {
     slot = key % a.block_size;
     ask(a, key);
   }
-  // Runs outside of the keys have no block to ask for.
+  // Asks for the blocks of a tile's runs. Runs outside of the keys have no block to ask for.
   MEMBER void ask(const AttentionArgs& a, u32 key) {
     const u32* e = entry;
     u32 s = slot;
@@ -72,7 +72,7 @@ template <u32 D> struct TileCopies {
       if (s == a.block_size) { s = 0; e++; }
     }
   }
-  // The tile from `key` on to place `stage`.
+  // Copies the tile from `key` on to place `stage`.
   MEMBER void copy(const AttentionArgs& a, u32 key, u32 stage) {
     const u32 there = to + stage * (u32)sizeof(KvTile<D>);
     #pragma unroll
@@ -97,12 +97,12 @@ template <u32 D> struct TileCopies {
 // this: weights stay far below the largest half, and most tiles leave the sums as they are.
 constexpr float RISE = 8.f;
 
-// Of the D / 16 steps of q . k, those whose q waits in shared memory, where each lane has a place of its own: with q in
-// registers, too few were left to read K ahead of its products.
+// How many of the D / 16 steps of q . k have their q in shared memory, where each lane has a place of its own. With all
+// of q in registers, too few were left to read K ahead of its products.
 template <u32 D> constexpr u32 q_steps_shared() { return D == 128 ? 6 : 0; }
 
-// Rows first_row .. of the tile: 16 * TILES a warp, of which lane l has rows l / 4 and l / 4 + 8 of every 16 ("halves")
-// and two columns of every 8.
+// Computes rows first_row .. of the tile. A warp has 16 * TILES of them; its lane l has rows l / 4 and l / 4 + 8 of
+// every 16 ("halves") and two columns of every 8.
 template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs& a, const RowTile& tile, u32 first_row,
                                                             KvTile<D>* lds, v4 (*q_lds)[ATTENTION_THREADS]) {
   constexpr u32 KEYS = KvTile<D>::KEYS, STRIDE = KvTile<D>::STRIDE, WARP_ROWS = 16 * TILES;
@@ -131,11 +131,11 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     q_lds[d - Q_KEPT][tid_x()] = {x[0], x[1], x[2], x[3]};
   }
 
-  // A row's position is also the last key that it sees. That of the warp's first row; the sum with WARP_ROWS is 0 for a
-  // warp beyond the last row, which has nothing to do.
+  // This is the position of the warp's first row; a row's position is also the last key that it sees. Its sum with
+  // WARP_ROWS is 0 for a warp beyond the last row, which has nothing to do.
   const u32 position = warp_row > last_row ? 0u - WARP_ROWS : tile.position + warp_row;
   const float to_log2 = a.softcap != 0.f ? LOG2E : a.scale * LOG2E;    // of a score below
-  // Of 16 x 16 elements, where the row of an 8x8 matrix begins that this lane gives the address of.
+  // Addresses that this lane gives to `load_matrices`: where a row of an 8x8 matrix begins, within 16 x 16 elements.
   const u32 k_row = shared_address(lds) + ((lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 8) * 2;
   const u32 v_row = shared_address(lds) + ((KEYS + lane % 16) * STRIDE + lane / 16 * 8) * 2;
   float values[TILES][D / 8][4] = {}, top[TILES][2], sum[TILES][2];
@@ -250,7 +250,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     }
   }
 
-  // Out through shared memory, eight rows at a time, so that a lane stores eight neighbours.
+  // The outputs go through shared memory, eight rows at a time, so that a lane stores eight neighbours.
   const RowTile out = row_tile(a);                                     // read anew: no registers for it in the loop
   float* rows = (float*)lds + (u32)tid_x() / 32 * 8 * STRIDE;          // the warp's
   static_assert(ATTENTION_THREADS / 32 * 8 * STRIDE * sizeof(float) <= 2 * sizeof(KvTile<D>), "rows of all warps");

@@ -1,6 +1,6 @@
-// Without a math library: exp and log to the last bits, by additions, multiplications and fmas alone, so that every
-// target computes the same bits; and what starts from the device's estimates. The fast_* functions of gpu.h alone lose
-// up to 1e-5 far from zero.
+// Elementary functions without a math library: exp and log to the last bits, by additions, multiplications and fmas
+// alone, so that every target computes the same bits; and functions that start from the device's estimates. The fast_*
+// functions of gpu.h alone lose up to 1e-5 far from zero.
 #pragma once
 #include "gpu.h"
 #include "args.h"
@@ -46,11 +46,11 @@ DEV float log_accurate(float x) {
   return fma_((float)e, 0.693359375f, fma_((float)e, -2.12194440e-4f, ln_m));
 }
 
-// x / (1 + e^-z) for z >= -87: below, e^-z would leave the range in which all devices have reciprocals. By the device's
-// exp2 and reciprocal, which are good to 2 and 1 units in the last place: activations are millions.
+// x / (1 + e^-z) for z >= -87: below, e^-z would leave the range in which all devices have reciprocals. It takes the
+// device's exp2 and reciprocal, good to 2 and 1 units in the last place, because activations are millions.
 DEV float times_sigmoid(float x, float z) {
   const float y = z < 100.f ? -z : -100.f;
-  // What rounding takes away from t is of weight where t is large: e^y = 2^t e^c, c = y - t ln 2, ln 2 in two parts.
+  // The rounding of t matters where t is large, so e^y = 2^t e^c with c = y - t ln 2, and ln 2 in two parts.
   const float t = y * LOG2E;
   const float c = fma_(t, 1.90465430e-9f, fma_(t, -0.693147182f, y));
   const float e = fast_exp2(t);
@@ -78,8 +78,8 @@ DEV float clamped_swiglu(float gate, float up) {
   return (u + 1.f) * times_sigmoid(g, 1.702f * g);
 }
 
-// `activation` (args.h) of a gate and what it lets pass. The usual one stays in the way of the code around it: a kernel
-// of microseconds waits for each line of instructions that it jumps to.
+// Applies `activation` (args.h) to a gate and `up`. The usual one stays in the way of the code around it: a kernel of
+// microseconds waits for each line of instructions that it jumps to.
 DEV float gated(u32 activation, float gate, float up) {
   if (__builtin_expect(activation == ACTIVATION_SILU, 1)) return silu(gate) * up;
   return activation == ACTIVATION_GELU ? gelu(gate) * up : clamped_swiglu(gate, up);

@@ -4,10 +4,10 @@
 #include "elementary.h"
 #include "order.h"
 
-// A NaN is above all, and comes back as one: a row that has one is not to lose it.
+// The key that a logit is compared by. A NaN is above all, and comes back as one: its row is not to lose it.
 DEV u32 logit_key(float logit) { return logit != logit ? 0xffffffffu : ordered(logit); }
 
-// An expert with the key of what it is compared by; `before` is the order in which they are chosen.
+// An expert with the key by which it is compared; `before` is the order in which experts are chosen.
 struct Candidate {
   u32 key, expert;
   MEM bool before(const Candidate& c) const { return key > c.key || (key == c.key && expert < c.expert); }
@@ -15,20 +15,20 @@ struct Candidate {
 
 constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
 
-// What a logit says of its expert: in proportion to its weight, or the weight itself. `top`: the row's largest logit.
+// The weight of an expert (sigmoid), or a number in proportion to it (softmax). `top` is the row's largest logit.
 DEV float share_of(const ChooseExpertsArgs& a, float logit, float top) {
   if (a.gating == GATING_SOFTMAX) return exp_accurate(logit - top);
   return logit != logit ? logit : 1.f / (1.f + exp_accurate(-logit));
 }
 
-// Sum of a number over a group of 32 lanes.
+// Sums a number over a group of 32 lanes.
 DEV float group_sum(float v) {
   for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
   return v;
 }
 
-// A group of 32 lanes has a row. Rows beyond the last are computed as the last one, because all lanes of a wave take
-// part in its shuffles, and not stored.
+// A group of 32 lanes has a row. Rows beyond the last are computed like the last one, because all lanes of a wave take
+// part in its shuffles, but they are not stored.
 KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x() * CHOOSE_EXPERTS_ROWS + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
@@ -43,7 +43,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
     held[i] = expert < a.num ? Candidate{logit_key(held_logits[i]), expert} : none;
   }
 
-  // Where only the chosen matter, the largest logit is that of the first of them.
+  // Where only the chosen experts matter, the largest logit is that of the first of them.
   const bool weighs_all = a.bias || !a.normalize;
   u32 largest = 0;
   float all = 1.f;
@@ -133,7 +133,7 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   for (u32 run = runs + thread; run < a.runs; run += PLACE_THREADS) a.run_experts[run] = NO_EXPERT;
 }
 
-// Four columns a thread.
+// Each thread adds up four columns.
 KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = (u32)bid_y() * ADD_EXPERTS_COLS + 4 * (u32)tid_x();

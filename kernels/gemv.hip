@@ -1,5 +1,5 @@
-// gemv_<type>: one activation row times a matrix, at the speed of reading the matrix. gemv_<type>_<type>: the same for
-// two matrices of one stack, in one launch: blocks are of the one or of the other.
+// gemv_<type>: one activation row times a matrix, at the speed of reading the matrix. gemv_<type>_<type>: two matrices
+// of one stack in one launch, in which each block computes one of the two.
 //
 // A block walks the tiles bid, bid + grid_x, ... of 16 rows. A tile is a row of pieces (256 columns; the float types:
 // less), and the pieces of all the block's tiles, in order, are dealt to its groups of 32 lanes: piece u to group
@@ -9,7 +9,7 @@
 // ahead; but never past the next barrier, so they write at most to the two tiles (where a round completes several: to
 // the one round) after the one that is still being read.
 //
-// Gate and up are one tile of twice the pieces with two sums.
+// Gate and up together count as one tile of twice the pieces, with two sums.
 //
 // Every block norms, quantises and puts the activations into LDS: that costs less than a kernel of its own, and the
 // first weights are on their way meanwhile. Where the row is longer than LDS allows, the block takes CHUNK columns at a
@@ -27,7 +27,7 @@ struct Quantised {
   static constexpr u32 CHUNK = 16384;                  // 24 KB: int8 with {d, d * sum} per 16
   alignas(16) i8 q[CHUNK];
   alignas(16) xmeta meta[CHUNK / 16];
-  // Columns c .. c + 3, by all lanes of a wave at once: four neighbouring lanes hold a block of 16.
+  // Puts columns c .. c + 3. All lanes of a wave call it at once: four neighbouring lanes hold a block of 16.
   MEM void put(u32 c, const float v[4]) {
     u32 bits = 0;                                      // of the largest magnitude: a NaN wins, and becomes the scale
     for (int i = 0; i < 4; i++) { const u32 b = f32_bits(v[i]) & 0x7fffffffu; bits = b > bits ? b : bits; }
@@ -64,7 +64,7 @@ struct Floats {
 template <bool F> struct Staged { using Type = Quantised; };
 template <> struct Staged<true> { using Type = Floats; };
 
-// What a block keeps in LDS; X: its activations.
+// The LDS of a block. X: the type that holds its activations.
 template <class X> struct Shared {
   X x;
   float partial[4][GROUPS][2][16];                         // ring, group, gate or up, row
@@ -73,11 +73,11 @@ template <class X> struct Shared {
 };
 template <class T> using SharedFor = Shared<typename Staged<GemvPiece<T>::Type::FLOATS>::Type>;
 
-// Vectors of four that a thread has on their way at once: the prologue is as long as its loads are waited for.
+// Vectors of four that a thread has on their way at once: the prologue takes as long as it waits for its loads.
 constexpr u32 IN_FLIGHT = WARP == 64 ? 4 : 8;
 constexpr u32 STRIDE = 4 * GEMV_THREADS;
 
-// 1 / rms of the row
+// Returns 1 / rms of the row.
 template <class X> DEV float inverse_rms(Shared<X>& s, const float* x, const GemvArgs& a) {
   const bool aligned = is_aligned(x, 16);
   float sum = 0.f;
@@ -133,7 +133,7 @@ struct Walk {
   }
 };
 
-// Row r of a tile over its last pieces, one of each group that has had some.
+// Adds up row r of a tile from the partial sums of the groups that had pieces of it, one of each group.
 template <class X>
 DEV void add_partials(const Shared<X>& s, u32 length, u32 tile, u32 r, bool is_gated, float sums[2]) {
   sums[0] = sums[1] = 0.f;
@@ -155,7 +155,7 @@ DEV void store(const GemvArgs& a, float* out, u32 row, u32 expert, bool is_gated
   out[row] = v;
 }
 
-// Block `bid` of the a.grid_x of a matrix of type T; with EXPERTS, perhaps of a matrix for each row.
+// Computes block `bid` of the a.grid_x of a matrix of type T; with EXPERTS, each row may have a matrix of its own.
 template <class T, bool EXPERTS> DEV void gemv(SharedFor<T>& s, const GemvArgs& a, u32 bid) {
   using Piece = typename GemvPiece<T>::Type;
   constexpr u32 PIECES = 256 / Piece::COLS;                  // of a super-block

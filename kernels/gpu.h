@@ -41,7 +41,8 @@ typedef u16 f16;                       // storage of a half: half headers differ
 #define KERNEL(threads, name, Args) extern "C" __attribute__((global)) \
         __attribute__((amdgpu_flat_work_group_size(threads, threads))) void name(const Args a)
 
-// By family: clang 22 has no __AMDGCN_WAVEFRONT_SIZE__ any more, and __has_builtin does not tell what a target has.
+// The wave's size is known by the family: clang 22 lacks __AMDGCN_WAVEFRONT_SIZE__, and __has_builtin does not tell
+// what a target has.
 #ifndef WARP
   #if defined(__GFX8__) || defined(__GFX9__)
     #define WARP 64
@@ -327,7 +328,7 @@ DEV void prefetch(const void*) {}
 #endif
 
 // ================================================================================================ all
-// What the platforms define, where the name does not say it:
+// Definitions of each platform, where the name does not say it:
 //   mul_rn, add_rn     each rounded: hipRTC and NVRTC contract a product and a sum to one fma by default
 //   hsub2, hmul2, ..   two halves of a word each, rounded once;  fdot2: c + a.x * b.x + a.y * b.y
 //   dot4               c + four products of signed bytes
@@ -363,7 +364,7 @@ DEV u16 f2h_sat(float f) { return f2h(clamp_half(f)); }
 DEV float lo_h(u32 w) { return h2f((f16)(w & 0xffff)); }
 DEV float hi_h(u32 w) { return h2f((f16)(w >> 16)); }
 DEV u32 splat(f16 h) { return (u32)h | (u32)h << 16; }
-// bf16: the upper half of an f32; to nearest even, a NaN stays one
+// A bf16 is the upper half of an f32, rounded to nearest even; a NaN stays one.
 DEV float bf2f(u16 b) { return bits_f32((u32)b << 16); }
 DEV u16 f2bf(float f) {
   const u32 u = f32_bits(f);

@@ -3,7 +3,7 @@
 #include "matmul_multiply.h"
 #include "matmul_finish.h"
 
-// Of the blocks of a matrix of type T, the one at `x`.
+// Computes the block at `x` among the blocks of a matrix of type T.
 template <class T, int N> DEV void matmul(const MatmulArgs& a, u32 x) {
   const MatmulPlace<N> at(a, x);
   MatmulSums<N> sums;

@@ -1,4 +1,4 @@
-// From the sums of the waves to the output: over the groups that share a tile, over the splits, bias, residual, store.
+// Turns the waves' sums into outputs: adds them over groups that share a tile and over splits; bias, residual, store.
 #pragma once
 #include "arrival.h"
 #include "matmul_shape.h"
@@ -31,7 +31,7 @@ template <int N> DEV void add_groups(MatmulSums<N>& sums, const MatmulPlace<N>& 
   }
 }
 
-// Adds the sums of all splits, in order of the splits whichever block arrives last. False in all blocks but that one.
+// Adds the sums of all splits, in order of the splits whichever block arrives last. Returns false in all other blocks.
 template <int N> DEV bool add_splits(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
   float* v = &sums.v[0][0][0];

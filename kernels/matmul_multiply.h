@@ -112,7 +112,7 @@ template <int N> struct MatmulActivations {
 };
 #endif
 
-// The super-blocks of this block's split that belong to this wave.
+// Multiplies the super-blocks of this block's split that belong to this wave.
 template <class T, int N> DEV void multiply(MatmulSums<N>& sums, const MatmulArgs& a, const MatmulPlace<N>& at) {
   typedef MatmulShape<N> S;
   using Piece = typename MatmulPiece<T>::Type;

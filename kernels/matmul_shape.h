@@ -50,7 +50,7 @@ template <int N> struct MatmulPlace {
   u32 first_tile;          // of the wave
   // Blocks of a matrix along x.
   MEM static u32 width(const MatmulArgs& a) { return ((a.out_rows + 15) / 16 + S::TILES - 1) / S::TILES; }
-  // Of the matrix' blocks, the one at `x`.
+  // The place of the block at `x` among the matrix' blocks.
   MEM MatmulPlace(const MatmulArgs& a, u32 x) {
     const u32 wave = (u32)tid_x() / WARP;
     // Blocks start in the order of x. Those of the same weights shall run together, so that weights are read once.

@@ -32,7 +32,7 @@ typedef MmaOperand MmaA;
 typedef MmaOperand MmaB;
 DEV int mma_row(int lane, int i) { return 2 * i + (lane >> 4); }
 DEV int mma_col(int lane, int) { return lane & 15; }
-// ROWS < 16: only that many rows exist; rows beyond repeat them
+// With ROWS < 16 only that many rows exist, and the rows beyond repeat them.
 template <int ROWS = 16> DEV void mma_load(MmaOperand& o, const u16* p, u32 stride) {
   const u16* row = p + (lane_id() & (ROWS - 1)) * stride;
   o.row = __builtin_shufflevector(ld16(row), ld16(row + 8), 0, 1, 2, 3, 4, 5, 6, 7);
@@ -180,7 +180,7 @@ template <bool BF16, int NT> DEV void mma_strip(float (*acc)[MMA_ACC], const Mma
 }
 #endif
 
-// The f16 product of two tiles in memory.
+// Multiplies two f16 tiles in memory.
 DEV void mma_16x16x16(float* acc, const f16* a, int lda, const f16* b, int ldb) {
   MmaA x;
   MmaB y;

@@ -1,8 +1,8 @@
-// Floats as whole numbers of the same order.
+// Maps floats to whole numbers of the same order.
 #pragma once
 #include "gpu.h"
 
-// -0 and 0 have the same number; 0 is that of a NaN alone.
+// -0 and 0 have the same number. Only a NaN can have the number 0.
 DEV u32 ordered(float f) {
   const u32 bits = f32_bits(f);
   return bits == 0x80000000u ? bits : bits >> 31 ? ~bits : bits | 0x80000000u;

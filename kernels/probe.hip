@@ -1,4 +1,4 @@
-// What measures a device: a kernel that does nothing, and one that does nothing but read.
+// Kernels that measure a device: one does nothing, and one does nothing but read.
 #include "gpu.h"
 #include "args.h"
 

@@ -1,5 +1,4 @@
-// What the tensor types share: where an element lies in a tile, codes to halves, integer dots, blocks of the file to
-// tiles.
+// Shared code of the tensor types: places in a tile, codes to halves, integer dots, blocks of the file to tiles.
 #pragma once
 #include "gpu.h"
 
@@ -126,7 +125,7 @@ template <class Q> DEV void pack_nibbles(u8* quants, int lane, const RawRows<Q>&
     store16(quants + j * 512 + lane * 16, w);
   }
 }
-// Bits shift, shift + 1 of the codes.
+// Packs bits shift, shift + 1 of the codes.
 template <class Q> DEV void pack_pairs(u8* pairs, int lane, const RawRows<Q>& raw, int shift) {
   #pragma unroll 1
   for (int load = 0; load < 2; load++) {
@@ -140,7 +139,7 @@ template <class Q> DEV void pack_pairs(u8* pairs, int lane, const RawRows<Q>& ra
     store16(pairs + load * 512 + lane * 16, w);
   }
 }
-// Bit `shift` of the codes.
+// Packs bit `shift` of the codes.
 template <class Q> DEV void pack_bits(u8* bits, int lane, const RawRows<Q>& raw, int shift) {
   #pragma unroll 1
   for (int j = 0; j < 4; j++) {
@@ -153,12 +152,12 @@ template <class Q> DEV void pack_bits(u8* bits, int lane, const RawRows<Q>& raw,
     *(u32*)(bits + lane * 16 + j * 4) = w;
   }
 }
-// A half (at `offset` of a block) of each of the lane's four 32-value blocks: (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8,
-// 2t + 1).
+// Packs a half (at `offset` of a block) of each of the lane's four 32-value blocks, in this order:
+// (g, 2t) (g, 2t + 1) (g + 8, 2t) (g + 8, 2t + 1).
 template <class Q> DEV void pack_halves(u8* halves, int lane, const RawRows<Q>& raw, int offset) {
   for (int k = 0; k < 4; k++) *(u16*)(halves + lane * 8 + 2 * k) = (u16)raw.u16_of(k >> 1, 32 * (k & 1), offset);
 }
-// A half of each of the 16 rows; the group's first lane of a row stores it.
+// Packs a half of each of the 16 rows; the group's first lane of a row stores it.
 template <class Q> DEV void pack_row_halves(u8* halves, int stride, int lane, const RawRows<Q>& raw, int offset) {
   if (lane & 3) return;
   for (int h = 0; h < 2; h++) *(u16*)(halves + stride * ((lane >> 2) + 8 * h)) = (u16)raw.u16_of(h, 0, offset);

@@ -109,7 +109,7 @@ template <int PARTS> struct FloatTile {
 };
 using F32 = FloatTile<4>;
 
-// What `gemv` takes as one unit of a row of tiles: a tile, or a part of it.
+// The unit of a row of tiles that a group of `gemv` loads at once: a tile, or a part of it.
 template <class T> struct GemvPiece { using Type = T; };
 template <> struct GemvPiece<F16> { using Type = HalfTile<false, 2>; };
 template <> struct GemvPiece<BF16> { using Type = HalfTile<true, 2>; };

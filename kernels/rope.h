@@ -95,7 +95,7 @@ struct GroupHead {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].load(at, x, exists ? pair(i) : head_dim);
   }
-  // cos and sin of a row, [2 * num_pairs]; of nothing where the head is not rotated.
+  // Loads cos and sin of a row, [2 * num_pairs]; nothing where the head is not rotated.
   MEM void load_angles(const float* row, bool rotates) {
     // A row of angles lies like a head that is rotated as a whole: cos of a pair is its first element, sin the second.
     angle_at = {2 * at.num_pairs, at.num_pairs, true, at.words};
@@ -107,7 +107,7 @@ struct GroupHead {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].arrange(at, pair(i));
   }
-  // By all lanes of a wave, which may hold two groups; `weights` null: this group's head stays as it is.
+  // All lanes of a wave call it, which may hold two groups. With `weights` null this group's head stays as it is.
   MEM void normalize(const float* weights, float eps) {
     float squares = 0.f;
     #pragma unroll
@@ -155,8 +155,8 @@ struct GroupHead {
   }
 };
 
-// Makes the q or k of row `row` of what was projected; V stays as it is, as does a head that is neither. By all lanes
-// of a wave. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
+// Makes the q or k of row `row` from the projected values; V stays as it is, as does a head that is neither. All lanes
+// of a wave call it. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
 // instructions that are not executed still lie between those that it waits for.
 template <bool PLAIN> DEV void apply(const RotationArgs& r, GroupHead& head, u32 row, bool is_q, bool is_k) {
   const bool norms = r.q_norm || r.k_norm, norms_last = !PLAIN && (r.flags & ROTATION_NORMS_LAST) != 0;
@@ -171,7 +171,7 @@ template <bool PLAIN> DEV void apply(const RotationArgs& r, GroupHead& head, u32
   }
 }
 
-// Where a head of a token lies in the cache; null for a slot of nothing.
+// Address of a head of a token in the cache; null for a slot that stores nothing.
 template <class T>
 DEV T* cache_row(void* cache, u32 slot, u32 kv_head, u32 num_kv_heads, u32 block_size, u32 head_dim) {
   if (slot == NO_SLOT) return nullptr;

@@ -31,7 +31,7 @@ DEV Four load_activations(const void* x, u32 format, u32 n, u32 c, u32 cols) {
   return Four{{f.v[0], f.v[2], f.v[1], f.v[3]}};
 }
 
-// The counterpart: values of columns that are not there are zero, and fill the padding of the padded formats.
+// Stores what `load_activations` loads. Columns that are not there are zero, and fill the padding of padded formats.
 DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const Four& f) {
   if (format == FORMAT_F32) {
     float* p = (float*)out + (u64)n * cols + c;
@@ -60,7 +60,7 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Sum over a block of so many threads, in one order, to every thread. `waves`: in shared memory, of this sum alone.
+// Sums over a block of so many threads, in one order, for every thread. `waves` is shared memory for this sum alone.
 template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) {
   v = warp_sum(v);
   if (lane_id() == 0) waves[tid_x() / WARP] = v;
@@ -77,9 +77,9 @@ constexpr u32 NORM_THREADS = 512, HELD = 2, SPAN = HELD * 4 * NORM_THREADS;
 struct Span {
   Four fours[HELD];
   static MEM u32 column(u32 start, u32 i) { return start + 4 * (i * NORM_THREADS + (u32)tid_x()); }
-  // `stride`: of f32.
+  // `stride` counts f32 elements.
   MEM void load(const void* x, u32 format, u32 row, u32 stride, u32 start, u32 cols) {
-    // The usual format apart from the others, whose conversions would have each load waited for before the next.
+    // The usual format is apart from the others, whose conversions would have each load waited for before the next.
     if (format == FORMAT_F32) {
       #pragma unroll
       for (u32 i = 0; i < HELD; i++) fours[i] = load_four((const float*)x + (u64)row * stride, column(start, i), cols);
@@ -101,7 +101,7 @@ struct Span {
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) sum += fours[i].v[k];
   }
-  // What lies beyond the row stays zero.
+  // Columns beyond the row stay zero.
   MEM void subtract(float mean, u32 start, u32 cols) {
     #pragma unroll
     for (u32 i = 0; i < HELD; i++)
@@ -118,7 +118,7 @@ struct Span {
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) fours[i].v[k] += other.fours[i].v[k];
   }
-  // `stride`: of f32.
+  // `stride` counts f32 elements.
   MEM void store(void* out, u32 format, u32 row, u32 stride, u32 start, u32 cols) const {
     const u32 end = stored_cols(format, cols);
     void* first = format == FORMAT_F32 ? (void*)((float*)out + (u64)row * stride) : out;
@@ -130,7 +130,7 @@ struct Span {
   }
 };
 
-// Of a span of a row that goes through a norm: what the norm makes of it, and what the output holds added to that.
+// Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added.
 template <bool IS_PLAIN>
 DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
   Span other;

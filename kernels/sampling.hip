@@ -1,7 +1,7 @@
-// What sampling needs of a row of logits, in blocks of 1024 threads. alter_logits changes the few tokens that a
-// sequence names. The kernels that choose read the row once for its maximum and the sums of its exponentials; top_k,
-// one block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several blocks:
-// what takes the time is then how long one of them is busy.
+// The kernels that select tokens from rows of logits, in blocks of 1024 threads. alter_logits changes the few tokens
+// that a sequence names. The kernels that choose read the row once for its maximum and the sums of its exponentials;
+// top_k, one block a row, reads it a second time, for the candidates. Where rows are few, argmax deals each to several
+// blocks: what takes the time is then how long one of them is busy.
 #include "gpu.h"
 #include "args.h"
 #include "arrival.h"
@@ -40,7 +40,7 @@ struct Share {
   u32 first, end;
 };
 
-// Where the stretch of a chunk begins that its threads' i-th logits are in.
+// Start of the stretch of a chunk that holds the threads' i-th logits.
 DEV u32 stretch_of(u32 start, u32 i) { return start + (i >> 2) * STRETCH; }
 
 // Id of this thread's i-th logit of the chunk at `start`; ascends with i.
@@ -125,7 +125,7 @@ DEV u64 best_key(const Share& share, const Part& p) {
 
 DEV u64 max_u64(u64 a, u64 b) { return a > b ? a : b; }
 
-// Over all threads of a block, or all blocks of a row.
+// Results over all threads of a block, or over all blocks of a row.
 struct Whole {
   u64 best;               // key of the best token
   u32 nan;                // whether there is one
@@ -150,11 +150,11 @@ DEV void best_of_wave(u64& best, u32& nan) {
   }
 }
 
-// A sum under its own maximum, brought under one that is larger by -below: not finite where nothing was summed, or
+// Brings a sum from its own maximum to one that is larger by -below. `below` is not finite where nothing was summed, or
 // where a logit is infinite and there is no sum.
 DEV float brought_under(float sum, float below) { return is_finite(below) ? sum * exp_accurate(below) : 0.f; }
 
-// Sum over the block of the threads' sums, each brought under the block's maximum.
+// Sums the threads' sums over the block, each brought under the block's maximum.
 DEV float combine_sums(const ExpSum& s, float below_max, float* waves) {
   const float sum = warp_sum(brought_under(s.sum, below_max));
   if (lane_id() == 0) waves[(u32)tid_x() / WARP] = sum;
@@ -182,8 +182,8 @@ DEV Whole combine(const Share& share, const Part& p, float temperature) {
   return Whole{best, nan, plain, tempered};
 }
 
-// By one wave of each of a row's blocks: puts together what they have found. False in all but the last to arrive. A
-// lane has the same blocks whichever that is, so the sum has one order.
+// One wave of each of a row's blocks calls this, which puts together what they have found. Returns false in all but the
+// last to arrive. A lane has the same blocks whichever that is, so the sum has one order.
 DEV bool combine_blocks(const ArgmaxArgs& a, u32 row, u32 blocks, Whole& whole) {
   constexpr u32 EACH = ARGMAX_BLOCKS / WARP;
   v4* found = (v4*)a.partial + (u64)row * blocks;
@@ -238,13 +238,14 @@ DEV void sort_candidates(u64* keys, u32 count) {
   sort_descending(keys, size);
 }
 
-// The buffer holds its capacity; all are counted.
+// Adds a key to the buffer, which holds no more than its capacity; all keys are counted.
 DEV void add_candidate(u64* keys, u32* count, u64 key) {
   const u32 at = atomic_add_u32(count, 1);
   if (at < CAPACITY) keys[at] = key;
 }
 
-// All tokens whose key is at least `floor`, in any order; the buffer is full when there are more. Their number.
+// Collects the tokens whose key is at least `floor`, in any order, and returns their number; more than the buffer holds
+// are only counted.
 DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   const u32 least = (u32)(floor >> 32);
   for (u32 start = 0; start < row.end; start += CHUNK) {
@@ -263,8 +264,8 @@ DEV u32 collect(const Share& row, u64 floor, u64* keys, u32* count) {
   return *count;
 }
 
-// The same for any number of tokens: whenever another round might not fit, the k best so far are kept. Leaves at least
-// k tokens in the buffer. `count` is 0. Their number.
+// Collects like `collect`, for any number of tokens: whenever another round might not fit, it keeps the k best so far.
+// It leaves at least k tokens in the buffer and returns their number. `count` is 0 at the call.
 DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* count) {
   u32 kept = 0;
   for (u32 start = 0; start < row.end; start += THREADS) {
@@ -285,8 +286,8 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
   return kept;
 }
 
-// One operation after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side): whoever
-// alters the row, the token is the same.
+// The operations come one after the other, each rounded as the host rounds it (`Penalties::apply` of the Rust side):
+// the token is the same, whoever alters the row.
 DEV float altered(const AlteredRow& row, const AlteredToken& token, float logit) {
   const bool forbidden = token.bias == -F32_INFINITY && logit == logit;
   const float biased = forbidden ? token.bias : add_rn(logit, token.bias);

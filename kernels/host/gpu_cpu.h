@@ -108,7 +108,7 @@ inline __attribute__((always_inline)) size_t here() { return (size_t)__builtin_f
 inline __attribute__((always_inline)) Block* running() { return (Block*)(here() & ~(ALIGNMENT - 1)); }
 inline __attribute__((always_inline)) int running_thread() { return (int)((here() & (ALIGNMENT - 1)) / STACK) - 1; }
 
-// Initialised, so that it lies below all SHARED arrays, out of reach of a kernel that writes beyond them.
+// It is initialised, so that it lies below all SHARED arrays, out of reach of a kernel that writes beyond them.
 struct Thread { Block* block; char error[256]; };
 static thread_local Thread self = {nullptr, "no kernel has failed"};
 
@@ -262,7 +262,7 @@ inline void release(Block* b) {
 }
 inline Block* acquire() {
   if (Block* b = __atomic_exchange_n(&spare, (Block*)nullptr, __ATOMIC_ACQ_REL)) return b;
-  // So much that a region at a multiple of its alignment lies in it; the rest is given back. Zeroed.
+  // Asks for so much that a region at a multiple of its alignment lies in it, zeroed, and gives back the rest.
   char* space = (char*)mmap(nullptr, REGION + ALIGNMENT, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) return nullptr;
@@ -332,7 +332,7 @@ __attribute__((noinline)) inline const u32* exchange(u32 value, Site site) {
 extern "C" {
 extern GPU_EXPORT const u32 cpu_wave_size;
 const u32 cpu_wave_size = WARP;
-// Why the last launch on this thread failed.
+// Returns why the last launch on this thread failed.
 GPU_EXPORT const char* cpu_error() { return gpu::self.error; }
 // Gives back the memory that is kept for the next launch.
 GPU_EXPORT void cpu_release() { gpu::release(__atomic_exchange_n(&gpu::spare, (gpu::Block*)nullptr, __ATOMIC_ACQ_REL)); }
@@ -340,8 +340,8 @@ GPU_EXPORT void cpu_release() { gpu::release(__atomic_exchange_n(&gpu::spare, (g
 GPU_EXPORT int cpu_barrier_sites() { return gpu::num_barriers; }
 GPU_EXPORT const char* cpu_barrier_file(int n) { return gpu::barriers[n].file; }
 GPU_EXPORT int cpu_barrier_line(int n) { return gpu::barriers[n].line; }
-// For a handler of SIGSEGV and its like: if this thread is in a kernel, the stack on which cpu_fault is to be entered.
-// cpu_fault ends the kernel; the fiber's own stack may be what overflowed.
+// For a handler of SIGSEGV and its like: returns the stack on which cpu_fault is to be entered, if this thread is in a
+// kernel. cpu_fault ends the kernel; the fiber's own stack may be what overflowed.
 GPU_EXPORT void* cpu_fault_stack() {
   gpu::Block* b = gpu::self.block;
   return b && b->in_kernel ? (char*)b + gpu::REGION - 64 : nullptr;

@@ -2,7 +2,7 @@
 
 use super::DeviceBuffer;
 
-/// What is handed out begins at multiples of this.
+/// Alignment in bytes of everything that is handed out.
 pub(super) const ALIGN: u64 = 256;
 
 /// Bytes that `bytes` take where something follows them.
@@ -10,7 +10,7 @@ pub(super) fn aligned(bytes: u64) -> u64 {
     bytes.next_multiple_of(ALIGN)
 }
 
-/// The memory, and how much of it is taken. Without memory it has room for nothing.
+/// The memory, and how many of its bytes are taken. Without memory it has room for nothing.
 #[derive(Default)]
 pub(super) struct Arena {
     memory: Option<DeviceBuffer>,
@@ -53,7 +53,7 @@ mod tests {
         assert!(arena.take(1).is_none());
         assert!(arena.take(u64::MAX).is_none());
         assert!(Arena::default().take(1).is_none());
-        // What was taken keeps the memory.
+        // A part that was taken keeps the memory alive.
         drop((arena, first));
         assert_eq!(device.allocated_bytes(), 700);
         drop(second);

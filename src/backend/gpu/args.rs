@@ -15,7 +15,7 @@ pub enum Format {
     Bf16Tiled = FORMAT_BF16_TILED,
 }
 
-/// What a feed-forward makes of a gate; `Activation` in `args.h`.
+/// How a feed-forward combines a gate and what it lets pass; `Activation` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum ActivationCode {
@@ -34,7 +34,7 @@ impl From<Activation> for ActivationCode {
     }
 }
 
-/// What a norm divides a row by; `NormKind` in `args.h`.
+/// The number that a norm divides a row by; `NormKind` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum NormCode {
@@ -128,7 +128,7 @@ constants! {
     /// Columns of a block of `activation`, and of `scale_logits`.
     ACTIVATION_COLS = 1024;
     SCALE_COLS = 1024;
-    /// What the routing kernel takes.
+    /// Limits of the routing kernel: experts of a layer, and experts that serve a token.
     MAX_EXPERTS = 512;
     MAX_USED_EXPERTS = 32;
     /// `Gating`.
@@ -152,7 +152,7 @@ constants! {
     ARGMAX_BLOCKS = 64;
 }
 
-/// Their numbers.
+/// Implements `KernelArgs` for types that a kernel takes as one number.
 macro_rules! numbers {
     ($($ty:ty: $value:ident => $number:expr),* $(,)?) => {
         $(

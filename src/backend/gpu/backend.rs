@@ -28,25 +28,25 @@ pub struct GpuBackend {
     compute: Compute,
     inputs: StepInputs,
     rehearsal: Rehearsal,
-    /// Of each KV layer.
+    /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
-    /// Those that attention was asked for.
+    /// Shapes of the attention ops that were called, each once.
     attention_shapes: Vec<AttentionShape>,
     /// Why the vendor's matrix library does not serve, where it is there.
     library_problem: Option<String>,
     results: Results,
     transfers: Transfers,
-    /// The self-test's, while it runs and after it failed.
+    /// Memory of the self-test, while it runs and after it failed.
     test_memory: Option<TestMemory>,
     host: Vec<f32>,
-    /// All of the engine's memory: freed with the backend, or when the last part of it goes after that.
+    /// The engine's memory, all of it: freed with the backend, or when the last part of it goes after that.
     _allocations: Vec<DeviceBuffer>,
     ledger: MemoryLedger,
     kernels: Kernels,
     types: Vec<(KernelType, GgmlType)>,
 }
 
-/// What the loader hands over.
+/// Everything that the loader hands over to the backend.
 pub(super) struct Parts {
     pub device: Device,
     pub options: GpuOptions,

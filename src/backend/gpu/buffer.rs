@@ -1,5 +1,5 @@
-//! What the backend's ops compute on: parts of the engine's allocations, with their shapes. Each owns its allocation
-//! together with the backend that it was made for, which keeps all of them until queued work has run.
+//! The objects that the backend's ops compute on: parts of the engine's allocations, with their shapes. Each owns its
+//! allocation together with the backend that it was made for, which keeps all of them until queued work has run.
 
 use super::args::Format;
 use super::compile::plan::Operands;
@@ -14,7 +14,7 @@ use crate::{Error, Result};
 pub(super) const TILE_ROWS: usize = 16;
 pub(super) const TILE_COLS: usize = 256;
 
-/// `matmul` reads whole groups of this many activation rows; what the last ones hold is of no account.
+/// `matmul` reads whole groups of this many activation rows; rows beyond the last may hold anything.
 const ROW_GROUP: usize = 64;
 
 impl Format {
@@ -22,7 +22,7 @@ impl Format {
         self == Self::F32
     }
 
-    /// The same numbers, row after row: what the vendor's library takes.
+    /// The format of the same numbers in row-major order, which the vendor's library takes.
     pub fn row_major(self) -> Self {
         match self {
             Self::F16Tiled => Self::F16,
@@ -52,7 +52,7 @@ impl Format {
     }
 }
 
-/// Activations. Who writes them chooses the format that their reader wants.
+/// Activations. An op that writes them chooses the format that their reader wants.
 #[derive(Debug)]
 pub struct Buffer {
     memory: DeviceBuffer,
@@ -65,17 +65,17 @@ impl Buffer {
         Self { memory, format: Format::F32 }
     }
 
-    /// Of what was written last.
+    /// The format of the rows that were written last.
     pub(super) fn format(&self) -> Format {
         self.format
     }
 
-    /// All of the memory, whatever it holds.
+    /// Returns all of the memory, whatever it holds.
     pub(super) fn memory(&self) -> DeviceSlice<'_> {
         self.memory.slice()
     }
 
-    /// The memory, of which `rows` rows are to be read.
+    /// Returns the memory, of which `rows` rows are to be read.
     ///
     /// # Errors
     /// `Error::Internal` if the buffer has no such room.
@@ -84,7 +84,7 @@ impl Buffer {
         Ok(self.memory.slice())
     }
 
-    /// The same, for rows that must be f32.
+    /// Like `read`, for rows that must be f32.
     pub(super) fn read_f32(&self, what: &str, rows: usize, cols: usize) -> Result<DeviceSlice<'_>> {
         if !self.format.is_f32() {
             return Err(Error::internal(format!("{what} is in format {:?}, f32 is needed", self.format)));
@@ -92,7 +92,7 @@ impl Buffer {
         self.read(what, rows, cols)
     }
 
-    /// The memory, into which `rows` rows will be written in `format`.
+    /// Returns the memory, into which `rows` rows will be written in `format`.
     pub(super) fn write(&mut self, what: &str, rows: usize, cols: usize, format: Format) -> Result<DeviceSlice<'_>> {
         self.check(what, rows, cols, format)?;
         self.format = format;
@@ -119,8 +119,8 @@ pub struct Matrix {
 }
 
 impl Matrix {
-    /// Of the stack of a feed-forward's gate and up, each of which is half of the outputs: both as segments, where they
-    /// are of one type and each begins with a tile.
+    /// Splits the stack of a feed-forward's gate and up, each of which is half of the outputs. `None` unless both are
+    /// of one type and begin with a tile.
     pub(super) fn gate_and_up(&self) -> Result<Option<[Outputs<'_>; 2]>> {
         let half = self.rows / 2;
         Ok(match &self.segments[..] {
@@ -142,7 +142,7 @@ pub(super) struct Segment {
     pub tiles: DeviceBuffer,
     /// f32, one for each output.
     pub bias: Option<DeviceBuffer>,
-    /// Where its weights lie dequantised, for the vendor's matrix library, if they are kept so.
+    /// The weights dequantised for the vendor's matrix library, if they are kept so.
     pub dense: Option<DeviceBuffer>,
 }
 
@@ -157,7 +157,7 @@ pub(super) struct Outputs<'b> {
 }
 
 impl Segment {
-    /// All of them.
+    /// Returns all outputs of the segment.
     pub(super) fn outputs(&self) -> Outputs<'_> {
         Outputs {
             ty: self.ty,
@@ -168,7 +168,7 @@ impl Segment {
         }
     }
 
-    /// Those from `first` on, a multiple of 16.
+    /// Returns the outputs from `first` on, a multiple of 16.
     pub(super) fn outputs_from(&self, first: usize, cols: usize) -> Result<Outputs<'_>> {
         let all = self.outputs();
         Ok(Outputs {
@@ -185,9 +185,9 @@ impl Segment {
 #[derive(Debug)]
 pub struct Experts {
     pub(super) spec: ExpertSpec,
-    /// F32, whatever it is in the file.
+    /// The router's weights in F32, whatever type the file has.
     pub(super) router: Matrix,
-    /// Of the choice, f32 for each expert.
+    /// A bias that only the choice of experts sees, f32 for each expert.
     pub(super) choice_bias: Option<DeviceBuffer>,
     pub(super) gate: ExpertMatrix,
     pub(super) up: ExpertMatrix,
@@ -195,8 +195,8 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// What the matrix kernels take as input of gate and up, and of down; `None` where one has no such kernel, or gate
-    /// and up disagree.
+    /// Formats in which the matrix kernels take the activations of gate and up, and of down. `None` where one has no
+    /// such kernel, or gate and up disagree.
     pub(super) fn formats(&self) -> Option<[Format; 2]> {
         let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
         if gate == up { Some([gate?, down?]) } else { None }
@@ -207,7 +207,7 @@ impl Experts {
 #[derive(Debug)]
 pub(super) struct ExpertMatrix {
     pub ty: KernelType,
-    /// Of one expert.
+    /// Outputs of one expert.
     pub rows: usize,
     pub cols: usize,
     pub tiles: DeviceBuffer,
@@ -225,21 +225,21 @@ impl ExpertMatrix {
     }
 }
 
-/// What `experts` needs for up to `rows` rows.
+/// Memory that the op `experts` needs for up to `rows` rows.
 #[derive(Debug)]
 pub struct ExpertWork {
     pub(super) spec: ExpertSpec,
     pub(super) rows: usize,
     pub(super) logits: Buffer,
-    /// Inputs of the experts, then their outputs: of each pair, or of each place.
+    /// Inputs of the experts, then their outputs: a row for each pair of row and expert, or for each place of a run.
     pub(super) values: Buffer,
     pub(super) gate_up: Buffer,
     pub(super) gated: Buffer,
-    /// Of each pair: number and weight (f32) of its expert, and its place.
+    /// These three have one element for each pair: number and weight (f32) of its expert, and its place.
     pub(super) experts: DeviceBuffer,
     pub(super) weights: DeviceBuffer,
     pub(super) places: DeviceBuffer,
-    /// Of each run of places.
+    /// The expert's number for each run of places.
     pub(super) run_experts: DeviceBuffer,
 }
 
@@ -256,7 +256,7 @@ impl Vector {
         Self { memory, len }
     }
 
-    /// The memory, for a use of `len` elements.
+    /// Returns the memory, for a use of `len` elements.
     ///
     /// # Errors
     /// `Error::Internal` if the vector has another length.
@@ -268,7 +268,7 @@ impl Vector {
     }
 }
 
-/// Frequencies of a RoPE, f32, with what else angles are made by.
+/// Frequencies of a RoPE, f32, with the other numbers that angles are made by.
 #[derive(Debug)]
 pub struct Rope {
     pub(super) kind: RopeKind,
@@ -349,7 +349,7 @@ impl KernelType {
         self.tile_bytes() * rows.div_ceil(TILE_ROWS) as u64 * cols.div_ceil(TILE_COLS) as u64
     }
 
-    /// What its matrix kernels take as activations; F32 has none, its products are made in f32.
+    /// Format in which its matrix kernels take activations; `None` for F32, whose products are made in f32.
     pub fn matmul_format(self) -> Option<Format> {
         match self.operands() {
             Operands::F16 => Some(Format::F16Tiled),
@@ -359,7 +359,7 @@ impl KernelType {
     }
 }
 
-/// A count as kernels take it.
+/// Converts a count to the 32 bits that kernels take.
 ///
 /// # Errors
 /// `Error::Internal` beyond 32 bits.

@@ -1,17 +1,17 @@
-//! What holds of a batch's integers before kernels index by them: the kernels do not ask again.
+//! Checks of a batch's integers before kernels index by them: the kernels do not check again.
 
 use crate::backend::KvLayerSpec;
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::{Error, Result};
 
-/// One thing that an op relies on. A recording keeps those of its ops, for every batch that it is repeated with.
+/// A property of a batch that an op relies on. Each repetition of a recording checks those of its ops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// Token ids are rows of an embedding table.
     TokenIds { rows: usize },
     /// Slots are in the cache.
     Slots { group: usize, spec: KvLayerSpec },
-    /// So are the blocks that attention reads.
+    /// Blocks that attention reads are in the cache.
     Tables { group: usize, spec: KvLayerSpec },
 }
 
@@ -42,7 +42,7 @@ impl Check {
     }
 }
 
-/// Of the blocks of one sequence, those that its tokens see.
+/// Checks the blocks of one sequence that its tokens see.
 fn check_table(batch: &Batch, group: usize, seq: usize, spec: KvLayerSpec) -> Result<()> {
     let (num_blocks, size) = (spec.num_blocks, spec.block_size);
     let Some(&first) = batch.positions[batch.tokens_of(seq)].first() else { return Ok(()) };

@@ -79,7 +79,7 @@ pub(super) fn spawn(command: &[OsString], job: &[u8], marker: &[u8], timeout: Du
     }
 }
 
-/// In a program that `spawn` started: does the work with what others print out of the way, writes its result, and ends
+/// Does the work of a program that `spawn` started: keeps what others print out of the way, writes its result, and ends
 /// the process.
 pub(super) fn answer(marker: &[u8], work: impl FnOnce() -> Result<Vec<u8>, String>) -> ! {
     // SAFETY: plain system calls; a descriptor that was just made belongs to nobody else. What is printed from here on
@@ -113,12 +113,12 @@ fn expect_an_abort() {
         libc::setrlimit(libc::RLIMIT_CORE, &libc::rlimit { rlim_cur: 0, rlim_max: 0 });
         libc::signal(libc::SIGABRT, libc::SIG_DFL);
         libc::signal(libc::SIGSEGV, libc::SIG_DFL);
-        // Not to outlive the thread that waits.
+        // The child must not outlive the thread that waits.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
     }
 }
 
-/// The process' exit status.
+/// Writes the result of `work` and returns the process' exit status.
 fn write_result(result: &mut File, work: impl FnOnce() -> Result<Vec<u8>, String>) -> libc::c_int {
     let outcome =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked".into()));
@@ -155,8 +155,8 @@ fn result_in(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
 /// How a child ended.
 struct Ended {
     text: String,
-    /// By a signal for what it did itself, not one that somebody sent: a server that is being stopped, or a system that
-    /// is short of memory.
+    /// Whether a signal for what it did itself ended it, not one that somebody sent: a server that is being stopped, or
+    /// a system that is short of memory.
     crashed: bool,
 }
 
@@ -208,7 +208,7 @@ fn anonymous_file() -> Result<File, String> {
 /// The end of what the child printed.
 fn tail(file: &mut File) -> String {
     let mut bytes = Vec::new();
-    // Without it the error is shorter, not lost.
+    // An error without this text is shorter, not lost.
     let _ = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(SHOWN_BYTES)..]).trim().to_string()
 }

@@ -1,5 +1,5 @@
-//! What the ops of every step compute with, beside the step's own numbers: the launcher, the workspace, and the matrix
-//! library where there is one.
+//! The tools that the ops of every step compute with, beside the step's own numbers: the launcher, the workspace, and
+//! the matrix library where there is one.
 
 use super::args::Format;
 use super::buffer::{Buffer, Segment};
@@ -30,17 +30,17 @@ impl Workspace {
         Self { partial, counters, conversion }
     }
 
-    /// For partial sums of split products and attention.
+    /// Memory for partial sums of split products and attention.
     pub fn partial(&self) -> DeviceSlice<'_> {
         self.partial.slice()
     }
 
-    /// By which the blocks of a split product or of attention find the last one.
+    /// Counters by which the blocks of a split product or of attention find the last one.
     pub fn counters(&self) -> DeviceSlice<'_> {
         self.counters.slice()
     }
 
-    /// Rows in `format`: where they are, else where they have been converted to.
+    /// Returns the rows in `format`: those of `x`, or of the conversion buffer where `x` has another format.
     pub fn rows_in<'b>(&'b self, format: Format, x: &'b Buffer, rows: usize, cols: usize) -> Result<DeviceSlice<'b>> {
         let from = if x.format() == format { x } else { &self.conversion };
         from.read("the buffer of rows", rows, cols)
@@ -48,7 +48,7 @@ impl Workspace {
 }
 
 impl Compute {
-    /// `common` is what all matrices take on the matrix units, if they agree.
+    /// `common` is the format that all matrices take on the matrix units, if they agree.
     pub fn new(launcher: Launcher, workspace: Workspace, library: Option<Library>, common: Option<Format>) -> Self {
         Self { launcher, workspace, library, common }
     }
@@ -65,7 +65,7 @@ impl Compute {
         self.library.as_ref()
     }
 
-    /// The library, with what its products need.
+    /// Returns the library, with the launcher and the workspace that its products need.
     ///
     /// # Errors
     /// `Error::Internal` where there is none.
@@ -76,12 +76,12 @@ impl Compute {
         }
     }
 
-    /// What all matrices take on the matrix units, if they agree.
+    /// The format that all matrices take on the matrix units, if they agree.
     pub fn common(&self) -> Option<Format> {
         self.common
     }
 
-    /// From how many rows on the vendor's library serves; `None` where there is none.
+    /// Number of rows from which on the vendor's library serves; `None` where there is none.
     pub fn library_rows(&self) -> Option<usize> {
         self.library.as_ref().and_then(Library::rows)
     }

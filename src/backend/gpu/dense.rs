@@ -9,7 +9,7 @@ pub(super) fn dequantized_bytes(rows: usize, cols: usize) -> u64 {
     2 * rows.next_multiple_of(TILE_ROWS) as u64 * cols.next_multiple_of(TILE_COLS) as u64
 }
 
-/// Outputs of a matrix whose weights are dequantised at once where they are not kept.
+/// Outputs of a matrix that are dequantised at once where its weights are not kept.
 pub(super) fn piece_rows(cols: usize) -> usize {
     let row_bytes = 2 * cols.next_multiple_of(TILE_COLS);
     (VENDOR_WEIGHTS_BYTES as usize / row_bytes / TILE_ROWS).max(1) * TILE_ROWS
@@ -33,8 +33,8 @@ mod tests {
         LinearPart { weight, bias: None }
     }
 
-    /// What is reserved for a stack is used, also where the parts together exceed the limit of each; what serves only
-    /// logits is neither reserved nor kept.
+    /// The room that is reserved for a stack is used, also where the parts together exceed the limit of each. A matrix
+    /// that serves only logits is neither reserved nor kept.
     #[test]
     fn stacks_are_kept_whole_or_not_at_all() {
         let (rows, cols) = (17_408, 5120);

@@ -1,11 +1,11 @@
-//! Which device, and which kernel serves which tensor type and op: for start-up and `doctor`.
+//! Names the device, and the kernel that serves each tensor type and op: for start-up and `doctor`.
 
 use super::graphs::{Graphs, Usable};
 use super::tuning::Tuning;
 use super::{DeviceProperties, KernelType, Kernels, Origin, Unit};
 use crate::quant::GgmlType;
 
-/// One sentence per matter, in a line.
+/// Describes them in a line, one sentence for each matter.
 pub(super) fn describe(
     properties: &DeviceProperties,
     tuning: &Tuning,
@@ -32,7 +32,7 @@ pub(super) fn describe(
     )
 }
 
-/// How decode steps are launched.
+/// Says how decode steps are launched.
 pub(super) fn decode_steps(recorded: &Usable) -> String {
     match recorded {
         Ok(()) => "decode steps: recorded and repeated".to_owned(),

@@ -21,9 +21,9 @@ pub struct Device {
 struct Inner {
     driver: Box<dyn Driver>,
     host: HostMemory,
-    /// How messages call it.
+    /// The device's name in messages.
     label: String,
-    /// That of its family.
+    /// The numbers of its family of GPUs.
     tuning: &'static Tuning,
     /// Allocations made, and bytes held now, on the device.
     allocations: AtomicU64,
@@ -43,7 +43,7 @@ impl Device {
         Ok(Self::with_driver(driver::open(options)?))
     }
 
-    /// What the drivers of the options' platforms have, opened or not.
+    /// Lists the devices of the options' platforms, opened or not, or says why a platform has none.
     pub fn survey(options: &GpuOptions) -> Vec<Survey> {
         driver::survey(options)
     }
@@ -72,12 +72,12 @@ impl Device {
         self.inner.driver.properties()
     }
 
-    /// How messages call the device: its index, name and architecture.
+    /// The device's name in messages: its index, name and architecture.
     pub fn label(&self) -> &str {
         &self.inner.label
     }
 
-    /// Whose numbers kernels are launched by, for reports, and whether they were measured.
+    /// Names the family whose numbers kernels are launched by, for reports, and says whether they were measured.
     pub fn tuned_as(&self) -> String {
         self.inner.tuning.to_string()
     }
@@ -95,7 +95,7 @@ impl Device {
     }
 
     /// Bytes that may be taken: what the driver calls free, but no more than is left of the device's memory in all.
-    /// What is the host's memory too is no more than the host can spare: drivers of such devices count as free what
+    /// Memory that is the host's too is no more than the host can spare: drivers of such devices count as free what
     /// other programs use, and what they give out is pinned.
     pub fn free_memory(&self) -> Result<u64> {
         let MemoryInfo { free, total } = self.memory_info()?;
@@ -136,22 +136,22 @@ impl Device {
         self.try_call(call).map_err(|error| self.error(error))
     }
 
-    /// `call`, where the caller can do better than an `Error::Device`.
+    /// Makes a call where the caller can do better than an `Error::Device`.
     pub(super) fn try_call<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Outcome<T> {
         let driver = &*self.inner.driver;
         driver.make_current()?;
         call(driver)
     }
 
-    /// The same for a call that gives something back or ends it: it is made even where the device could not be made
-    /// current, for nobody would make it later. Where it then succeeds, the device was.
+    /// Like `try_call`, for a call that gives something back or ends it: it is made even where the device could not be
+    /// made current, for nobody would make it later. Where it then succeeds, the device was.
     pub(super) fn try_ending<T>(&self, call: impl FnOnce(&dyn Driver) -> Outcome<T>) -> Outcome<T> {
         let driver = &*self.inner.driver;
         let current = driver.make_current();
         call(driver).map_err(|error| current.err().unwrap_or(error))
     }
 
-    /// A call made by `Drop`: its failure is kept for the next `check`. That the device is lost is no news then.
+    /// Makes a call for `Drop`: its failure is kept for the next `check`. That the device is lost is no news then.
     pub(super) fn release(&self, call: impl FnOnce(&dyn Driver) -> Outcome<()>) {
         if let Err(error) = self.try_ending(call) {
             if error.failure() == Failure::DeviceLost {
@@ -162,7 +162,7 @@ impl Device {
         }
     }
 
-    /// The crate's error for a driver's; remembers the loss of the device.
+    /// Converts a driver's error to the crate's, and remembers the loss of the device.
     pub(super) fn error(&self, error: DriverError) -> Error {
         let failure = error.failure();
         let error = error.into_error(&self.inner.label);

@@ -5,7 +5,7 @@ use super::{Function, KernelType, Kernels, Unit};
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
 
-/// By its place in the table, what was loaded of each kernel.
+/// The loaded variants of each kernel, by the kernel's place in the table.
 pub struct Functions(Vec<Vec<(Variant, Function)>>);
 
 fn serves(row: &Row, experts: bool) -> bool {
@@ -28,10 +28,10 @@ pub(super) fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
 }
 
 impl Functions {
-    /// `caches`: element type and head size of each KV layer.
+    /// Loads the kernels; `caches` gives element type and head size of each KV layer.
     ///
     /// # Errors
-    /// Those of `Kernels::function`, and of `kernel::head_size`.
+    /// The errors of `Kernels::function`, and of `kernel::head_size`.
     pub fn load(
         kernels: &Kernels,
         types: &[KernelType],
@@ -57,7 +57,7 @@ impl Functions {
         self.0[kernel.place()].iter().find(|(known, _)| *known == variant).map(|(_, function)| function)
     }
 
-    /// Whether the model's kernels have this one.
+    /// Whether this kernel was loaded with the model.
     pub fn has<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> bool {
         self.find(kernel, variant.into()).is_some()
     }

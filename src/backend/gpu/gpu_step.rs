@@ -1,4 +1,4 @@
-//! A step while its ops are called: what they compute with, and what they are to know of it.
+//! A step while its ops are called: the tools that they compute with, and the facts that they need about it.
 
 use super::compute::Compute;
 use super::rehearsal::AttentionShape;
@@ -9,18 +9,18 @@ use crate::batch::Batch;
 pub struct GpuStep<'s> {
     pub(super) compute: &'s mut Compute,
     pub(super) inputs: &'s mut StepInputs,
-    /// Those that attention was asked for.
+    /// Shapes of the attention ops that were called, each once.
     pub(super) attention_shapes: &'s mut Vec<AttentionShape>,
     pub(super) batch: &'s Batch,
-    /// Rows of tokens and of logits.
+    /// Numbers of rows of tokens and of logits.
     pub(super) tokens: usize,
     pub(super) logits: usize,
-    /// The same rows, where the step is being recorded for every batch of single rows up to so many.
+    /// Number of rows, where the step is being recorded for every batch of up to so many single rows.
     pub(super) recorded: Option<usize>,
 }
 
 impl<'s> GpuStep<'s> {
-    /// A step of so many rows of tokens and of logits; `recorded` as the field.
+    /// Makes a step of so many rows of tokens and of logits; `recorded` is the field of that name.
     pub fn new(
         compute: &'s mut Compute,
         inputs: &'s mut StepInputs,

@@ -13,7 +13,7 @@ use crate::Result;
 pub struct Graph {
     device: Device,
     exec: GraphExecHandle,
-    /// Where it was launched last: the graph is destroyed only when that stream is done with it.
+    /// The stream that it was launched on last: the graph is destroyed only when that stream is done with it.
     last: Mutex<Option<Arc<Queue>>>,
 }
 
@@ -30,8 +30,8 @@ impl Graph {
     /// Puts the whole graph behind what is in the queue.
     ///
     /// # Safety
-    /// What `Stream::launch` and the copies asked for when they were captured holds again: modules are loaded, memory
-    /// is allocated, and nothing else uses it until the stream has passed.
+    /// The conditions of `Stream::launch` and of the copies, as they held at the capture, hold again: modules are
+    /// loaded, memory is allocated, and nothing else uses it until the stream has passed.
     pub(super) unsafe fn launch(&self, queue: &Arc<Queue>) -> Result<()> {
         self.device.check()?;
         *self.last.lock() = Some(Arc::clone(queue));

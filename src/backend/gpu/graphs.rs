@@ -17,8 +17,8 @@ use crate::{Error, Result};
 /// Whether steps are recorded, or why not.
 pub(super) type Usable = std::result::Result<(), String>;
 
-/// What the settings and the driver's version say of it. With HIP 7.2 kernels of a repeated graph were seen to read
-/// integers of an earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
+/// Whether the settings and the driver's version allow recorded steps. With HIP 7.2 kernels of a repeated graph were
+/// seen to read integers of an earlier step, on several GPUs; not so before (7.1) nor after it (7.13).
 pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usable {
     let faulty = properties.platform == Platform::Amd && properties.driver_version == (7, 2);
     match options.graphs {
@@ -32,7 +32,8 @@ pub(super) fn wanted(options: &GpuOptions, properties: &DeviceProperties) -> Usa
     }
 }
 
-/// The same, and whether a graph that is repeated on this device reads its own numbers, unless tests at load are off.
+/// Whether steps may be recorded: `wanted` says so, and a graph that is repeated on this device reads its own numbers.
+/// The graph is not tested where tests at load are off.
 ///
 /// # Errors
 /// `Error::EngineDead`.
@@ -46,7 +47,7 @@ pub(super) fn usable(kernels: &Kernels, stream: &Stream, options: &GpuOptions) -
 /// How a step's ops come to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// As they come.
+    /// They run when they are called.
     Run,
     /// They are recorded, over this many rows of tokens and of logits.
     Record { rows: usize },
@@ -59,7 +60,7 @@ pub(super) struct Graphs {
     /// The largest batch of single rows; 0 where no steps are recorded.
     most: usize,
     recorded: Vec<Recorded>,
-    /// Which of them serves.
+    /// Index in `recorded` of the recording that serves a key.
     places: HashMap<Key, usize>,
     /// The next step is to be recorded as this.
     next: Option<Wanted>,
@@ -70,7 +71,7 @@ pub(super) struct Graphs {
 
 struct Recorded {
     graph: Graph,
-    /// What its ops rely on in a batch: they are not called again, so each repetition asks.
+    /// Properties of a batch that its ops rely on: they are not called again, so each repetition checks them.
     checks: Vec<Check>,
 }
 
@@ -100,7 +101,7 @@ impl Graphs {
         &self.usable
     }
 
-    /// So many steps find no room.
+    /// Notes that so many steps find no room.
     pub(super) fn leave_out(&mut self, steps: usize) {
         self.left_out = steps;
     }
@@ -115,7 +116,7 @@ impl Graphs {
         *self = Self::new(Err(reason), 0);
     }
 
-    /// Rows that a batch of `rows` single ones is padded to.
+    /// Rows that a batch of `rows` single rows is padded to.
     pub(super) fn padded(&self, rows: usize) -> usize {
         bucket(rows, self.most).unwrap_or(rows)
     }
@@ -125,11 +126,11 @@ impl Graphs {
         self.next = Some(wanted);
     }
 
-    /// The step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where that is
-    /// what the step is for.
+    /// Begins the step of a batch of single rows, which `inputs` was given: repeats its recording, or makes it where
+    /// that is what the step is for.
     ///
     /// # Errors
-    /// Those of the recorded ops for such a batch.
+    /// The errors of the recorded ops for such a batch.
     pub(super) fn begin(
         &mut self,
         batch: &Batch,
@@ -151,7 +152,7 @@ impl Graphs {
         Ok(Plan::Replay)
     }
 
-    /// The step's ops are complete: runs its recording, or keeps the one that was made.
+    /// Ends a step whose ops are complete: runs its recording, or keeps the one that was made.
     pub(super) fn end(&mut self, inputs: &mut StepInputs, stream: &Stream) -> Result<()> {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => Ok(()),

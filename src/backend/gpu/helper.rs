@@ -1,4 +1,4 @@
-//! What a process does that was started for a job that may crash (`job`): it calls `main`.
+//! The program of a process that was started for a job that may crash (`job`): it calls `main`.
 
 use std::io::Read;
 
@@ -13,7 +13,7 @@ pub fn main() -> ! {
     let read = std::io::stdin().read_to_end(&mut text).map_err(|error| error.to_string());
     let job = read.and_then(|_| serde_json::from_slice(&text).map_err(|error| error.to_string()));
     let job: Value = job.unwrap_or_default();
-    // Without a marker nobody waits for an answer: there was no job.
+    // A text without a marker is no job, so nobody waits for an answer.
     let marker = job["marker"].as_str().unwrap_or_default().to_owned();
     child::answer(marker.as_bytes(), move || match job["kind"].as_str() {
         Some(TRY_PRODUCTS) => vendor::trial::run(&job),

@@ -17,7 +17,7 @@ pub(super) const COMPILE: &str = "compile";
 /// Does a job in a process of its own.
 ///
 /// # Errors
-/// That the process died of it, or why it was not done.
+/// The error says that the process died of it, or why it was not done.
 pub(super) fn run(command: &[OsString], job: &Value, timeout: Duration) -> Result<Vec<u8>, Failure> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|error| Failure::NotRun(error.to_string()))?;

@@ -76,9 +76,9 @@ impl KernelType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needed {
     Always,
-    /// Those with experts.
+    /// Models with experts.
     Experts,
-    /// None: it measures a device.
+    /// No model: it measures a device.
     Measurement,
 }
 
@@ -86,12 +86,12 @@ pub enum Needed {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Threads {
     One(u32),
-    /// Of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
+    /// Threads of a kernel that is compiled for these numbers of rows a block, by which its name ends (`_n16`).
     ByRows(&'static [u32], fn(u32) -> u32),
 }
 use Threads::{ByRows, One};
 
-/// What a kernel was compiled for.
+/// The tensor types or the KV cache that a kernel was compiled for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     Nothing,
@@ -107,11 +107,11 @@ pub enum Subject {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variant {
     subject: Subject,
-    /// Of a block, where the kernel is compiled for several numbers of rows.
+    /// Rows of a block, where the kernel is compiled for several numbers of rows.
     rows: Option<u32>,
 }
 
-/// That of a kernel that is compiled once.
+/// The variant of a kernel that is compiled once.
 pub(super) const ONCE: Variant = Variant { subject: Subject::Nothing, rows: None };
 
 impl From<Subject> for Variant {
@@ -133,7 +133,7 @@ impl From<[KernelType; 2]> for Variant {
 }
 
 impl Variant {
-    /// That for so many rows a block.
+    /// The variant for so many rows a block.
     pub fn with_rows(subject: impl Into<Self>, rows: u32) -> Self {
         Self { rows: Some(rows), ..subject.into() }
     }
@@ -156,7 +156,7 @@ impl Variant {
         self.types().iter().all(|ty| types.contains(ty))
     }
 
-    /// What it adds to a kernel's name.
+    /// The text that it adds to a kernel's name.
     fn suffix(self) -> String {
         let cache = |dtype| match dtype {
             KvCacheDtype::F16 => "_f16",
@@ -183,7 +183,7 @@ pub struct Row {
     pub needed: Needed,
     pub per: Per,
     threads: Threads,
-    /// As `doctor` calls it; `None` where it does not list the kernel.
+    /// The op's name in `doctor`; `None` where it does not list the kernel.
     pub op: Option<&'static str>,
     /// The struct in `args.h`.
     #[cfg(test)]
@@ -200,7 +200,7 @@ impl Row {
         self.symbol.map_or_else(|| self.constant.to_lowercase(), str::to_owned)
     }
 
-    /// Everything that it is compiled for.
+    /// Returns every variant that it is compiled for.
     pub fn variants(&self) -> Vec<Variant> {
         let subjects: Vec<Subject> = match self.per {
             Per::Once => vec![Subject::Nothing],
@@ -213,7 +213,7 @@ impl Row {
             One(_) => vec![Variant::from(subject)],
             ByRows(rows, _) => rows.iter().map(|&rows| Variant::with_rows(subject, rows)).collect(),
         });
-        // Those of the matrix units leave types out.
+        // Kernels of the matrix units leave types out.
         let multiplies = |variant: &Variant| variant.types().iter().all(|ty| ty.operands() != Operands::Nothing);
         variants.filter(|variant| !self.unit(*variant).on_matrix_units() || multiplies(variant)).collect()
     }
@@ -306,7 +306,7 @@ macro_rules! declare_kernels {
     };
 }
 
-/// What stands in a row, or does not.
+/// Returns the one entry that a row gives, or `None`.
 const fn first(given: &[&'static str]) -> Option<&'static str> {
     if let [given, ..] = given { Some(given) } else { None }
 }

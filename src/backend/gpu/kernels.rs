@@ -43,7 +43,7 @@ impl Kernels {
                 scope.spawn(|| {
                     while let Some(&unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = self.load(unit) {
-                            // What is not begun yet is left.
+                            // Units that are not begun yet are left.
                             next.store(units.len(), Ordering::Relaxed);
                             failure.lock().get_or_insert(error);
                         }
@@ -57,7 +57,7 @@ impl Kernels {
     /// A kernel, ready to launch.
     ///
     /// # Errors
-    /// What loading its unit brings, and `Error::Device` if the loaded code has no such kernel.
+    /// The errors of loading its unit, and `Error::Device` if the loaded code has no such kernel.
     pub fn function(&self, kernel: &KernelId) -> Result<Function> {
         self.load(kernel.unit)?.module.function(&kernel.name, kernel.threads)
     }
@@ -67,7 +67,7 @@ impl Kernels {
         self.loaded.lock().get(&unit).map(|loaded| loaded.origin.clone())
     }
 
-    /// What the loaded code of a unit computes products on; `None` while it is not loaded.
+    /// The hardware that the loaded code of a unit computes products on; `None` while it is not loaded.
     pub fn matrix_unit(&self, unit: Unit) -> Option<MatrixUnit> {
         self.loaded.lock().get(&unit).map(|loaded| loaded.matrix_unit)
     }
@@ -79,8 +79,8 @@ impl Kernels {
         let code = self.compiler.code_object(unit)?;
         let embedded = code.origin.clone();
         let loaded = match self.load_code(unit, code) {
-            // What another compiler made for this GPU may be newer than its driver: code for a family of GPUs needs
-            // ROCm 6.3. The driver's own compiler makes what it loads.
+            // Code that another compiler made for this GPU may be newer than its driver: code for a family of GPUs
+            // needs ROCm 6.3. The driver's own compiler makes code that it loads.
             Err(Error::Device { problem: refusal, .. }) if embedded.is_embedded() => {
                 tracing::warn!(unit = unit.name(), refusal, "code {embedded} does not load; compiling it here");
                 let compiled = self.compiler.compile(unit).map_err(|error| match error {

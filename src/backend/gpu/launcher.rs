@@ -1,4 +1,4 @@
-//! Queues the engine's kernels on its one stream, with what every plan of a launch depends on.
+//! Queues the engine's kernels on its one stream, and holds the numbers that every plan of a launch depends on.
 
 use super::functions::Functions;
 use super::kernel::{Kernel, Variant};
@@ -28,10 +28,10 @@ impl Launcher {
         self.functions.has(kernel, variant)
     }
 
-    /// A kernel as it was loaded.
+    /// Returns a kernel that was loaded with the model.
     ///
     /// # Errors
-    /// As `Functions::get`.
+    /// See `Functions::get`.
     pub fn function<A>(&self, kernel: Kernel<A>, variant: impl Into<Variant>) -> Result<&Function> {
         self.functions.get(kernel, variant)
     }
@@ -40,7 +40,7 @@ impl Launcher {
         self.multiprocessors
     }
 
-    /// Every plan of a launch is made of these numbers.
+    /// The numbers that every plan of a launch is made of.
     pub fn tuning(&self) -> &Tuning {
         &self.tuning
     }
@@ -48,10 +48,10 @@ impl Launcher {
     /// Queues a kernel, with the arguments that the table says it takes.
     ///
     /// # Errors
-    /// As `Functions::get` and `Stream::launch`.
+    /// See `Functions::get` and `Stream::launch`.
     ///
     /// # Safety
-    /// As `Stream::launch`, but that the arguments are the kernel's.
+    /// The conditions of `Stream::launch` hold; that the arguments are the kernel's follows from the types.
     pub unsafe fn launch<A: KernelArgs>(
         &self,
         kernel: Kernel<A>,

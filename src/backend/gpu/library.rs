@@ -17,18 +17,18 @@ use crate::Result;
 /// The library, and the device memory that its products need.
 pub struct Library {
     blas: VendorBlas,
-    /// For weights that are not kept, and for all rows of a step in another format.
+    /// Room for weights that are not kept, and for all rows of a step in another format.
     weights: DeviceBuffer,
     workspace: DeviceBuffer,
-    /// It serves products of so many rows and more.
+    /// It serves products of at least so many rows.
     least_rows: usize,
-    /// What it has refused: from then on our own kernels serve.
+    /// Why it refused a product: from then on our own kernels serve.
     refusal: Option<blas::Refusal>,
 }
 
 /// A product that the library refused.
 pub(super) struct Refused {
-    /// Of the segment's outputs, the first one that it did not compute.
+    /// The first of the segment's outputs that it did not compute.
     pub first: usize,
     pub why: blas::Refusal,
 }
@@ -44,18 +44,18 @@ impl Library {
         self.blas.file()
     }
 
-    /// From how many rows on it serves; `None` once it has refused a product.
+    /// Number of rows from which on it serves; `None` once it has refused a product.
     pub fn rows(&self) -> Option<usize> {
         self.refusal.is_none().then_some(self.least_rows)
     }
 
-    /// The product that it has refused.
+    /// Why it refused a product, if it has.
     pub fn refusal(&self) -> Option<&blas::Refusal> {
         self.refusal.as_ref()
     }
 
-    /// It is not to be asked any more. It stays open: recorded steps may hold what it launched. Gives the memory that
-    /// it has no use for now.
+    /// Ends its service. It stays open: recorded steps may hold what it launched. Returns the memory that it needs no
+    /// more.
     pub fn retire(&mut self, refusal: blas::Refusal) -> &DeviceBuffer {
         let file = self.blas.file().display();
         tracing::warn!(library = %file, refusal, "the matrix library refuses a product; our own kernels serve from here on");
@@ -63,8 +63,8 @@ impl Library {
         &self.weights
     }
 
-    /// One segment with its activations row-major in `format`. After a refusal the library is not to be asked again
-    /// (`Compute::give_up_library`), and `activation_format` is that of our own kernels.
+    /// Multiplies one segment with its activations row-major in `format`. After a refusal the library is not to be
+    /// asked again (`Compute::give_up_library`), and `activation_format` is that of our own kernels.
     pub(super) fn product(
         &mut self,
         launcher: &Launcher,
@@ -124,7 +124,7 @@ impl Library {
 }
 
 impl Launcher {
-    /// Rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers, to `out`.
+    /// Writes rows `first .. first + rows` of a segment (`first` a multiple of 16) as 16-bit numbers to `out`.
     pub(super) fn dequantize(
         &self,
         segment: &Segment,

@@ -35,7 +35,7 @@ use crate::quant::{self, GgmlType};
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Left free on the device, beside everything that is planned: the driver's own needs, and other programs.
+/// Bytes left free on the device, beside everything that is planned: the driver's own needs, and other programs.
 const MARGIN: u64 = 256 << 20;
 const WEIGHTS_ADVICE: &str = "use a smaller model, or a GPU with more memory";
 /// Tokens of a KV block are a multiple of this.
@@ -61,12 +61,12 @@ pub struct GpuLoader {
     kept: Vec<(Segment, usize)>,
     /// Inputs of the widest matrix: conversions between formats need room for them.
     max_cols: usize,
-    /// Of each KV layer.
+    /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
     has_experts: bool,
     /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
-    /// What is wrong with it, where it is there.
+    /// Why the vendor's matrix library does not serve, where it is there.
     library_problem: Option<String>,
     /// Room for weights that are kept dequantised for it; none where it would take too much of the memory.
     dense: Arena,
@@ -130,7 +130,7 @@ impl GpuLoader {
         Ok(memory)
     }
 
-    /// Room for weights: of the arena, else (what nobody announced) an allocation of its own.
+    /// Takes room for weights from the arena; weights that nobody announced get an allocation of their own.
     fn weights(&mut self, bytes: u64) -> Result<DeviceBuffer> {
         self.ledger.weights += bytes;
         match self.weights.take(bytes) {
@@ -152,7 +152,7 @@ impl GpuLoader {
         self.uploader.take().map_or(Ok(()), |mut uploader| uploader.finish())
     }
 
-    /// Queues one matrix into `tiles`, which has room for it. How it lies there.
+    /// Queues the upload of one matrix into `tiles`, which has room for it. Returns the type in which it lies there.
     fn upload_tiles(
         &mut self,
         weight: &TensorView<'_>,
@@ -181,7 +181,7 @@ impl GpuLoader {
         Ok(ty)
     }
 
-    /// The same, for a matrix whose activations are those of most.
+    /// Like `upload_tiles`, but notes the type, which counts for the common format, and samples it for the self-test.
     fn upload_part(
         &mut self,
         weight: &TensorView<'_>,
@@ -201,7 +201,7 @@ impl GpuLoader {
         self.uploader(bytes.len(), 0)?.bytes(&bytes, out.slice())
     }
 
-    /// All numbers of a tensor, as f32.
+    /// Uploads all numbers of a tensor as f32.
     fn upload_values(&mut self, tensor: &TensorView<'_>) -> Result<DeviceBuffer> {
         let mut values = vec![0.0; tensor.rows * tensor.cols];
         quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
@@ -211,7 +211,7 @@ impl GpuLoader {
     }
 }
 
-/// A type without kernels of its own, decoded. The nearest f16 of each value.
+/// Decodes a type without kernels of its own to the nearest f16 of each value.
 fn to_f16(weight: &TensorView<'_>) -> Result<Vec<u8>> {
     let mut row = vec![0.0; weight.cols];
     let row_bytes = weight.data.len() / weight.rows.max(1);
@@ -297,7 +297,7 @@ impl Loader for GpuLoader {
     }
 
     fn buffer_bytes(rows: usize, cols: usize) -> u64 {
-        // Sizes from a file: checked before they are multiplied in `most_bytes`.
+        // Sizes come from a file: they are checked before they are multiplied in `most_bytes`.
         let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
         if fits { Format::most_bytes(rows, cols) } else { u64::MAX }
     }

@@ -1,4 +1,4 @@
-//! How fast a device copies, reads and launches: what the speeds of an engine on it can be judged by.
+//! Measures how fast a device copies, reads and launches: the speeds of an engine on it can be judged by these numbers.
 
 use std::time::{Duration, Instant};
 
@@ -11,26 +11,26 @@ use crate::{Error, Result};
 /// Bytes per second; the best of several passes.
 #[derive(Debug, Clone, Copy)]
 pub struct Bandwidth {
-    /// Of the buffers on the device, and of the page-locked one on the host.
+    /// Bytes of each buffer on the device, and of the page-locked one on the host.
     pub device_bytes: u64,
     pub host_bytes: u64,
     pub to_device: f64,
     pub to_host: f64,
-    /// Read and written count both.
+    /// Bytes that are read and bytes that are written both count.
     pub on_device: f64,
-    /// By a kernel that does nothing else.
+    /// Speed of a kernel that does nothing but read.
     pub read: f64,
 }
 
-/// Seconds.
+/// Times in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Launches {
     pub launches: usize,
-    /// From one launch of an empty kernel to the next, many of them queued one after the other.
+    /// Time from one launch of an empty kernel to the next, many of them queued one after the other.
     pub eager: f64,
-    /// Of that, what the call takes the host.
+    /// The part of `eager` that the call takes on the host.
     pub call: f64,
-    /// What one more empty kernel adds to a graph, and what launching a graph of one takes.
+    /// Time that one more empty kernel adds to a graph, and time to launch a graph of one kernel.
     pub graph_node: f64,
     pub graph: f64,
 }
@@ -43,7 +43,7 @@ const FEW_NODES: usize = 1;
 const MANY_NODES: usize = 300;
 const BYTES_OF_A_PIECE: u64 = 16;
 
-/// What copies and reads, with the memory that it works on.
+/// The stream and kernels that copy and read, with the memory that they work on.
 struct Probe {
     stream: Stream,
     nothing: Function,
@@ -106,10 +106,10 @@ impl Probe {
 /// and back.
 ///
 /// # Errors
-/// Those of the device; `Internal` where not even a little is free.
+/// The errors of the device; `Internal` where not even a little is free.
 pub fn bandwidth(device: &Device, options: &GpuOptions, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
     let bytes = bytes.min(device.free_memory()? / 4) / BYTES_OF_A_PIECE * BYTES_OF_A_PIECE;
-    // Ahead of the probe, whose stream waits when it is dropped: what is copied is freed after it.
+    // The buffers come before the probe, whose stream waits when it is dropped: so they are freed after it.
     let other = DeviceBuffer::new(device, bytes)?;
     let host_bytes = host_bytes.min(bytes);
     let mut host = HostBuffer::new(device, usize::try_from(host_bytes).map_err(Error::internal)?)?;
@@ -136,7 +136,7 @@ pub fn bandwidth(device: &Device, options: &GpuOptions, bytes: u64, host_bytes: 
 /// Launches empty kernels, one by one and in graphs.
 ///
 /// # Errors
-/// Those of the device.
+/// The errors of the device.
 pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<Launches> {
     let probe = Probe::new(device, options, BYTES_OF_A_PIECE)?;
     let mut call = Duration::MAX;
@@ -151,7 +151,7 @@ pub fn launches(device: &Device, options: &GpuOptions, count: usize) -> Result<L
     let graph_of = |nodes: usize| -> Result<Graph> {
         probe.stream.begin_capture()?;
         let launched = (0..nodes).try_for_each(|_| probe.launch_nothing());
-        // Also after an error, so that the stream runs again.
+        // The capture ends also after an error, so that the stream runs again.
         let graph = probe.stream.end_capture();
         launched.and(graph)
     };

@@ -17,19 +17,19 @@ pub struct DevicePtr(u64);
 impl DevicePtr {
     pub const NULL: Self = Self(0);
 
-    /// For arguments on their way to a kernel or a library.
+    /// The address, for arguments on their way to a kernel or a library.
     pub(super) fn address(self) -> u64 {
         self.0
     }
 
-    /// Any bits, of an argument that no kernel is launched with.
+    /// Makes an address of any bits, for an argument that no kernel is launched with.
     #[cfg(test)]
     pub(super) fn of_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
 
-/// Null where there is none.
+/// `None` becomes null.
 impl From<Option<DeviceSlice<'_>>> for DevicePtr {
     fn from(slice: Option<DeviceSlice<'_>>) -> Self {
         slice.map_or(Self::NULL, DeviceSlice::ptr)
@@ -58,7 +58,7 @@ impl Drop for Allocation {
 #[derive(Debug, Clone)]
 pub struct DeviceBuffer {
     allocation: Arc<Allocation>,
-    /// Of the part, counted from the start of the allocation.
+    /// Start of the part, in bytes from the start of the allocation.
     start: u64,
     bytes: u64,
 }
@@ -94,27 +94,27 @@ impl DeviceBuffer {
         self.bytes
     }
 
-    /// `bytes` bytes from `at` on, which keep the allocation.
+    /// The part of `bytes` bytes from `at` on, which keeps the allocation.
     ///
     /// # Errors
-    /// As `DeviceSlice::part`.
+    /// See `DeviceSlice::part`.
     pub fn part(&self, at: u64, bytes: u64) -> Result<Self> {
         self.slice().part(at, bytes)?;
         Ok(Self { allocation: Arc::clone(&self.allocation), start: self.start + at, bytes })
     }
 
-    /// All of it, borrowed.
+    /// Borrows all of it.
     pub fn slice(&self) -> DeviceSlice<'_> {
         DeviceSlice { address: self.allocation.address + self.start, bytes: self.bytes, owner: PhantomData }
     }
 
-    /// As `DeviceSlice::ptr`.
+    /// Address of its start, for an argument of a launch.
     pub fn ptr(&self) -> DevicePtr {
         self.slice().ptr()
     }
 }
 
-/// A part of a [`DeviceBuffer`], or a [`MappedBuffer`], borrowed: what goes from op to op without counting owners.
+/// A part of a [`DeviceBuffer`], or a [`MappedBuffer`], borrowed: it goes from op to op without counting owners.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceSlice<'b> {
     address: u64,
@@ -127,12 +127,12 @@ impl DeviceSlice<'_> {
         self.bytes
     }
 
-    /// Where it begins, for an argument of a launch.
+    /// Address of its start, for an argument of a launch.
     pub fn ptr(self) -> DevicePtr {
         DevicePtr(self.address)
     }
 
-    /// `bytes` bytes from `at` on.
+    /// The part of `bytes` bytes from `at` on.
     ///
     /// # Errors
     /// `Error::Internal` if they are not all inside.
@@ -143,16 +143,16 @@ impl DeviceSlice<'_> {
         }
     }
 
-    /// What follows its first `at` bytes.
+    /// The part that follows its first `at` bytes.
     ///
     /// # Errors
-    /// As `part`.
+    /// See `part`.
     pub fn after(self, at: u64) -> Result<Self> {
         self.part(at, self.bytes.saturating_sub(at))
     }
 }
 
-/// Page-locked host memory: what the device copies from and to without the driver's detour. Zeroed.
+/// Page-locked host memory: the device copies from and to it without the driver's detour. It is zeroed.
 #[derive(Debug)]
 pub struct HostBuffer {
     device: Device,
@@ -208,13 +208,13 @@ impl Drop for HostBuffer {
 #[derive(Debug)]
 pub struct MappedBuffer {
     host: HostBuffer,
-    /// Where kernels find it.
+    /// The address at which kernels find it.
     address: u64,
 }
 
 impl MappedBuffer {
     /// # Errors
-    /// As `HostBuffer::new`.
+    /// See `HostBuffer::new`.
     pub fn new(device: &Device, bytes: usize) -> Result<Self> {
         let host = HostBuffer::new(device, bytes)?;
         // SAFETY: the memory was just allocated.
@@ -222,12 +222,12 @@ impl MappedBuffer {
         Ok(Self { host, address })
     }
 
-    /// As the host has it.
+    /// The memory as the host has it.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         self.host.as_mut_slice()
     }
 
-    /// As kernels have it.
+    /// The memory as kernels have it.
     pub fn slice(&self) -> DeviceSlice<'_> {
         DeviceSlice { address: self.address, bytes: self.host.bytes as u64, owner: PhantomData }
     }

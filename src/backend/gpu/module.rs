@@ -19,12 +19,12 @@ pub unsafe trait KernelArgs: Copy {
     fn store(&self, bytes: &mut [u8]);
 }
 
-/// The structs as they are launched, with zeros between their numbers.
+/// A struct of arguments as it is launched, with zeros between its numbers.
 #[repr(C, align(16))]
 pub(super) struct ArgBytes([u8; Self::MOST]);
 
 impl ArgBytes {
-    /// Bytes of the largest.
+    /// Bytes of the largest struct.
     const MOST: usize = 256;
 
     pub(super) fn new<A: KernelArgs>(args: &A) -> Self {

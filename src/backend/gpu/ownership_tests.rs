@@ -6,7 +6,7 @@ use super::*;
 use crate::backend::host_memory::HostMemory;
 use crate::{Error, Result};
 
-/// An illegal address in a kernel.
+/// Code of an illegal address in a kernel.
 const LOST: i32 = 700;
 const OUT_OF_MEMORY: i32 = 2;
 const INVALID: i32 = 1;
@@ -91,7 +91,7 @@ fn every_failure_is_reported_and_leaves_nothing() {
                     break;
                 }
                 let Err(error) = result.and_then(|_| device.check()) else {
-                    // What is given back is given back all the same, and then nothing has failed.
+                    // Calls that give something back are made all the same, and then nothing has failed.
                     assert_eq!(call, Call::MakeCurrent, "{nth} {code}: a failure is swallowed");
                     assert_eq!(
                         (faults.live(), device.allocated_bytes()),
@@ -185,7 +185,7 @@ fn integrated_devices_leave_the_host_its_memory() {
 fn ranges_are_checked() {
     let (device, _) = faulty();
     let buffer = DeviceBuffer::new(&device, 200).unwrap();
-    // Of a part, places count from its own start, and end at its own end.
+    // Places in a part count from its own start, and end at its own end.
     let part = buffer.part(50, 100).unwrap();
     for (at, bytes) in [(0, 100), (100, 0), (3, 90)] {
         let (owned, borrowed) = (part.part(at, bytes).unwrap(), part.slice().part(at, bytes).unwrap());

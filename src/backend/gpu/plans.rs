@@ -1,5 +1,5 @@
-//! Which kernel, and in how many pieces: functions of shapes, of a family's numbers, and of how many multiprocessors a
-//! device has.
+//! Plans of launches: which kernel, and in how many pieces. They are functions of shapes, of a family's numbers, and of
+//! how many multiprocessors a device has.
 
 use super::args::{self, Format};
 use super::kernel::EXPERT_RUNS;
@@ -24,9 +24,9 @@ pub struct MatmulPlan {
 /// How attention over single rows is launched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodePlan {
-    /// A block for each query head, which is done soonest, instead of each kv head, which reads the cache once.
+    /// Whether a block serves one query head, which is done soonest, not one kv head, which reads the cache once.
     pub per_head: bool,
-    /// Of the context.
+    /// Number of pieces into which the context is split.
     pub splits: u32,
 }
 
@@ -77,12 +77,13 @@ impl Tuning {
     }
 
     /// Blocks of `gemv` along x for each of two matrices in one launch, as many in all as for one, so that the block
-    /// that reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes`: of equal widths.
+    /// that reads most, in whole tiles of 16 rows, reads as little as may be. `tile_bytes` are bytes of one tile of
+    /// each matrix.
     pub fn gemv_pair_blocks(&self, out_rows: [usize; 2], tile_bytes: [u64; 2], multiprocessors: u32) -> [u32; 2] {
         let tiles = out_rows.map(|rows| u32::try_from(rows.div_ceil(16)).unwrap_or(u32::MAX));
         let blocks = multiprocessors.saturating_mul(self.gemv.blocks);
         let blocks = tiles[0].saturating_add(tiles[1]).min(blocks).max(2);
-        // The bytes of the block that reads most; where those are the same, of the mean block.
+        // Blocks are compared by the bytes of the one that reads most, and where those are the same, of the mean block.
         let most_bytes = |first: &u32| {
             let both =
                 [(0, *first), (1, blocks - first)].map(|(i, blocks)| (tiles[i], u64::from(blocks), tile_bytes[i]));
@@ -95,15 +96,15 @@ impl Tuning {
         [first, blocks - first]
     }
 
-    /// As `gemv_blocks`, for each of `pairs` rows with a matrix each: together as many blocks as for one row, where
-    /// there are not more rows.
+    /// Blocks of `gemv` along x for each of `pairs` rows with a matrix each. Where the pairs share the multiprocessors,
+    /// all have as many blocks together as one row has, but at least those of one multiprocessor each.
     pub fn expert_gemv_blocks(&self, out_rows: usize, pairs: usize, multiprocessors: u32) -> u32 {
         let pairs = if self.gemv.pairs_share { u32::try_from(pairs.max(1)).unwrap_or(u32::MAX) } else { 1 };
         self.gemv_blocks(out_rows, (multiprocessors / pairs).max(1))
     }
 
     /// Rows of the runs in which `pairs` pairs are brought together by expert, one of `EXPERT_RUNS`; `None` where each
-    /// is multiplied by itself.
+    /// pair is multiplied by itself.
     pub fn expert_run(&self, pairs: usize, num_experts: usize) -> Option<u32> {
         let [short, long] = EXPERT_RUNS;
         match pairs.div_ceil(num_experts.max(1)) {
@@ -119,8 +120,8 @@ impl Tuning {
         plan
     }
 
-    /// The same for matrices that are multiplied in one launch: their blocks are counted together, and splits are the
-    /// same. The columns are split until the multiprocessors have the blocks that the table says, but not into pieces
+    /// Plans of products with several matrices in one launch: their blocks are counted together, and all have the same
+    /// splits. The columns are split until the multiprocessors have the blocks that the table says, but not into pieces
     /// that are too short, nor into more partial sums than there is room for.
     pub fn matmuls<const M: usize>(
         &self,
@@ -168,7 +169,7 @@ impl Tuning {
         let numbers = &self.attention;
         let per_head = items.saturating_mul(num_heads) <= numbers.per_head_blocks * multiprocessors
             && context_splits <= numbers.per_head_splits;
-        // Per head a block takes twice as many keys at a time.
+        // With a block per query head, a block takes twice as many keys at a time.
         let (heads, most) =
             if per_head { (num_heads, context_splits.div_ceil(2)) } else { (num_kv_heads, context_splits) };
         let blocks = items.saturating_mul(heads).max(1);
@@ -201,7 +202,7 @@ impl Tuning {
 }
 
 impl LibraryRows {
-    /// From how many rows on the library is faster than our own kernels.
+    /// Number of rows from which on the library is faster than our own kernels.
     pub fn least(&self, all_16_bit: bool, kept: bool) -> usize {
         match (all_16_bit, kept) {
             (true, true) => self.rows_16_bit,
@@ -257,8 +258,8 @@ mod tests {
     #[test]
     fn pairs_share_the_multiprocessors() {
         let bytes = [2304, 3360];
-        // Of an 8B model: 320 tiles, four at most a block, and 64, two a block. Were the second's blocks one less, one
-        // would have three of its larger tiles.
+        // The shapes are an 8B model's: 320 tiles, four at most a block, and 64, two a block. Were the second's blocks
+        // one less, one would have three of its larger tiles.
         assert_eq!(hopper::TUNING.gemv_pair_blocks([5120, 1024], bytes, 132), [100, 32]);
         assert_eq!(hopper::TUNING.gemv_pair_blocks([16, 16], bytes, 132), [1, 1]);
         assert_eq!(hopper::TUNING.gemv_pair_blocks([17, 33], bytes, 132), [2, 3]);

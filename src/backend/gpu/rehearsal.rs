@@ -9,7 +9,7 @@ use super::buckets::buckets;
 use super::tuning::Tuning;
 use crate::batch::{Batch, GroupTables};
 
-/// Left beside the KV cache for each graph, and for the pieces in which drivers take memory.
+/// Bytes left beside the KV cache for each graph, and for the pieces in which drivers take memory.
 pub(super) const GRAPH_BYTES: u64 = 1 << 20;
 const PIECE_BYTES: u64 = 32 << 20;
 /// Contexts up to the longest are split into 1, 2, 4 .. 32.
@@ -19,19 +19,19 @@ const MOST_SPLITS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub rows: usize,
-    /// Its launches are the same for each of these.
+    /// Numbers of splits for which its launches are the same.
     pub context_splits: Vec<u32>,
 }
 
 /// Heads of attention: of queries, of keys, and elements of each.
 pub(super) type AttentionShape = [u32; 3];
 
-/// What is left for graphs, of steps of up to `most_rows` rows, beside everything else.
+/// Bytes left for graphs, of steps of up to `most_rows` rows, beside everything else.
 pub(super) fn room(most_rows: usize) -> u64 {
     PIECE_BYTES + buckets(most_rows).count() as u64 * MOST_SPLITS.len() as u64 * GRAPH_BYTES
 }
 
-/// How far it has come.
+/// Progress of a rehearsal.
 pub(super) enum Rehearsal {
     /// A step of one row runs as it is: it brings what only the first one does, and shows attention's shapes.
     First,
@@ -79,8 +79,8 @@ pub(super) fn wanted(
     all
 }
 
-/// A batch of so many single rows, the first with the longest context that is split so. All of it in the first block of
-/// each KV group.
+/// A batch of so many single rows, the first with the longest context that is split so. All of it lies in the first
+/// block of each KV group.
 pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
     let &Contexts { longest, split_tokens, block_size, groups } = contexts;
     let context = splits.saturating_mul(split_tokens).min(longest).max(1);
@@ -103,7 +103,7 @@ pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
     }
 }
 
-/// What the contexts of a step can be.
+/// The contexts that a step can have.
 pub(super) struct Contexts {
     /// Tokens of the longest one.
     pub longest: u32,
@@ -121,7 +121,7 @@ mod tests {
     use crate::backend::check_batch::validate_batch;
     use crate::backend::gpu::tuning::hopper;
 
-    /// Of an 8B model on 132 multiprocessors: attention goes in so many ways, of 84 numbers of rows and splits.
+    /// An 8B model on 132 multiprocessors launches attention in so many ways, among 84 pairs of rows and splits.
     #[test]
     fn steps_that_are_launched_alike_are_recorded_once() {
         let tuning = &hopper::TUNING;
@@ -131,7 +131,7 @@ mod tests {
         assert!(all.is_sorted_by_key(|wanted| wanted.rows));
         assert_eq!(all[0], Wanted { rows: 1, context_splits: vec![1, 2] });
         assert_eq!(all[32], Wanted { rows: 256, context_splits: MOST_SPLITS.to_vec() });
-        // Short contexts, few sequences.
+        // These are short contexts and few sequences.
         assert_eq!(wanted(3, 100, &[[32, 8, 128]], tuning, 132).iter().map(|w| w.rows).collect::<Vec<_>>(), [1, 2, 3]);
         let invariant = tuning.batch_invariant();
         assert_eq!(wanted(256, 1 << 17, &[[32, 8, 128]], &invariant, 132).len(), 14);

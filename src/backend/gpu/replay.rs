@@ -13,9 +13,9 @@ const LINKS: usize = 300;
 const REPETITIONS: u32 = 64;
 /// Blocks of a link.
 const BLOCKS: usize = LINK_BLOCKS as usize;
-/// What a link stores: of each block a sum by plain loads, and one by the engine's.
+/// Bytes that a link stores: for each block a sum by plain loads, and one by the engine's.
 const LINK_BYTES: usize = 4 * 2 * BLOCKS;
-/// A pair of words, of which the first is the number.
+/// Words of the step: a pair, of which the first is the number.
 const STEP_WORDS: usize = 2;
 const STEP_BYTES: usize = 4 * STEP_WORDS;
 
@@ -56,7 +56,7 @@ impl Chain {
 
     fn check(&mut self, stream: &Stream) -> Result<std::result::Result<(), String>> {
         for repetition in 1..=REPETITIONS {
-            // No two have a bit pattern in common.
+            // No two numbers have a bit pattern in common.
             let number = repetition.wrapping_mul(0x9e37_79b9);
             counted(self.step.as_mut_slice(), STEP_WORDS)[0] = number.to_ne_bytes();
             // SAFETY: the graph's memory is the chain's; the host's is used again only after the stream was waited for.
@@ -73,7 +73,7 @@ impl Chain {
     }
 }
 
-/// Where the sums lie, behind the number.
+/// Place of the sums, behind the number.
 fn links(memory: DeviceSlice<'_>) -> Result<DeviceSlice<'_>> {
     memory.after(STEP_BYTES as u64)
 }

@@ -13,7 +13,7 @@ use crate::config::GpuOptions;
 use crate::quant::{GgmlType, can_dequantize};
 use crate::{Error, Result};
 
-/// What serves one op, of weights of one type, of a stack of two types, or of activations.
+/// The kernels that serve one op, with weights of one type, of a stack of two types, or with activations.
 pub struct KernelRow {
     /// The type in the file, and that on the device: types without kernels of their own are dequantised at load.
     /// Only where the weights are of one type.
@@ -21,7 +21,7 @@ pub struct KernelRow {
     pub op: String,
     pub kernels: Vec<String>,
     pub unit: Unit,
-    /// Where the op is one for matrix units.
+    /// The matrix unit that the code uses, where the op is one for matrix units.
     pub matrix_unit: Option<MatrixUnit>,
     pub origin: Result<Origin>,
 }
@@ -42,7 +42,7 @@ pub fn kernel_rows(
     let mut done = 0;
     for some in units.chunks(threads) {
         if let Err(error) = kernels.prepare(some) {
-            // It is met again, and told, where the kernel is looked up.
+            // The error is met again, and told, where the kernel is looked up.
             tracing::warn!(%error, "loading kernels");
         }
         done += some.len();
@@ -66,7 +66,7 @@ fn listed(per: &'static [Per]) -> impl Iterator<Item = (&'static Row, &'static s
     TABLE.iter().filter(|row| per.contains(&row.per)).filter_map(|row| Some((row, row.op?)))
 }
 
-/// Those kernels of a row that are for this.
+/// The kernels of a row that are compiled for `subject`.
 fn ids_of(row: &Row, subject: Subject) -> Vec<KernelId> {
     let variants = row.variants().into_iter().filter(|variant| variant.subject() == subject);
     variants.map(|variant| row.id(variant)).collect()
@@ -115,7 +115,7 @@ fn expert_products(ty: KernelType, tuning: &Tuning) -> Vec<KernelId> {
     }
 }
 
-/// A stack of two types, in one launch.
+/// Rows for a stack of two types that is multiplied in one launch.
 fn of_pair(pair: [KernelType; 2]) -> impl Iterator<Item = Wanted> {
     let [first, second] = pair.map(KernelType::name);
     listed(&[Per::Pair])
@@ -134,7 +134,7 @@ fn of_activations() -> Vec<Wanted> {
     ops.into_iter().map(|(_, wanted)| wanted).collect()
 }
 
-/// All kernels of an op are of one unit.
+/// Looks up the kernels of an op, all of one unit.
 fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: String, ids: &[KernelId]) -> KernelRow {
     let unit = ids.first().map_or(Unit::plain(""), |id| id.unit);
     let found = ids.iter().try_for_each(|id| kernels.function(id).map(drop));
@@ -154,7 +154,7 @@ fn look_up(kernels: &Kernels, weights: Option<(GgmlType, KernelType)>, op: Strin
 /// Whether decode steps are recorded on the device, which is tested as at a load, or why they are not.
 pub fn recorded_steps(device: &Device, options: &GpuOptions) -> String {
     let usable = || graphs::usable(&Kernels::new(device, options)?, &Stream::new(device)?, options);
-    // What cannot be tested cannot be used.
+    // Recordings that cannot be tested are not used.
     describe::decode_steps(&usable().unwrap_or_else(|error| Err(error.to_string())))
 }
 

@@ -1,5 +1,5 @@
-//! Where the libraries of a GPU's vendor are. HIP, hipRTC and hipBLASLt, and CUDA's libraries, are all looked for here:
-//! by name, as the system's loader knows them, and in the folders that installers and Python packages use.
+//! Finds the libraries of a GPU's vendor: HIP, hipRTC and hipBLASLt, and CUDA's libraries. They are looked for by name,
+//! as the system's loader knows them, and in the folders that installers and Python packages use.
 
 use std::path::{Path, PathBuf};
 
@@ -8,16 +8,16 @@ use libloading::Library;
 use super::sys::{self, Opened};
 use crate::config::{GpuOptions, Platform};
 
-/// Where Linux distributions for WSL find the libraries of Windows' driver.
+/// Folder where Linux distributions for WSL find the libraries of Windows' driver.
 const WSL_FOLDER: &str = "/usr/lib/wsl/lib";
-/// Where AMD's installers put ROCm.
+/// Folder of AMD's installers, which put ROCm in it.
 const OPT: &str = "/opt";
-/// Where CUDA's installer puts it.
+/// Folder of CUDA's installer.
 const CUDA_DEFAULT_HOME: &str = "/usr/local/cuda";
 
 /// A library to be found.
 pub(super) struct Search {
-    /// By the names that its releases have, the one to prefer first.
+    /// Names of the library in its releases, the one to prefer first.
     names: Vec<String>,
     /// Folders that are preferred to what the system's loader finds by name.
     before: Vec<PathBuf>,
@@ -59,7 +59,7 @@ impl Search {
         Self { names: Vec::new(), before: Vec::new(), after: Vec::new(), named: Some(file.to_path_buf()) }
     }
 
-    /// Files to try, in this order. In the folders only those that exist; names are the loader's affair.
+    /// Files to try, in this order: those that exist in the folders, and bare names, which are the loader's affair.
     fn candidates(&self) -> Vec<PathBuf> {
         let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
             let files = folders.iter().flat_map(|folder| self.names.iter().map(move |name| folder.join(name)));
@@ -116,7 +116,7 @@ fn libraries_of(home: &Path) -> [PathBuf; 2] {
     ["lib", "lib64"].map(|folder| home.join(folder))
 }
 
-/// Packages of the running Python before what the machine has for all; `opt` is `/opt`.
+/// Folders of AMD's libraries: packages of the running Python before those of the machine; `opt` is `/opt`.
 fn amd_folders(options: &GpuOptions, opt: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for folder in &options.python_path {
@@ -206,7 +206,7 @@ mod tests {
             ..Search::new(&options, Platform::Amd, names(), Some(&at("opt/rocm/lib/libdriver.so.7")))
         };
         let expected = [
-            // That of the driver's own release first, then the one that was named, then what the loader knows.
+            // The library of the driver's own release comes first, then the one that was named, then the loader's.
             "opt/rocm/lib/libnoamd64.so.7",
             "named/lib/libnoamd64.so.7",
             "libnoamd64.so.8",
@@ -223,7 +223,7 @@ mod tests {
             "opt/rocm-6.4.1/lib/libnoamd64.so",
         ];
         assert_eq!(relative(&search, tree.path()), expected);
-        // Beside a driver that was named, only what belongs to it.
+        // Beside a driver that was named, only libraries that belong to it are taken.
         let options = GpuOptions { library: Some(at("opt/rocm-6.4.1/lib/x.so")), ..options };
         let search = Search::new(&options, Platform::Amd, names(), options.library.as_deref());
         let expected = ["opt/rocm-6.4.1/lib/x.so", "opt/rocm-6.4.1/lib/libnoamd64.so"];

@@ -16,14 +16,14 @@ use crate::backend::StepLimits;
 use crate::selection::{DeviceRows, MAX_TOP, Selected, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
-/// What the selection kernels are told and find, and what of it came to the host last.
+/// Memory and results of the selection kernels, and the results that came to the host last.
 pub(super) struct Results {
     device: DeviceBuffer,
-    /// On their way to the kernel.
+    /// Temperatures on their way to the kernel.
     temperatures: HostBuffer,
     alterations: Alterations,
     max_rows: usize,
-    /// Of each row of the step.
+    /// The wish of each row of the step.
     wanted: Vec<RowWanted>,
     /// Whether any row wants its argmax.
     argmax: bool,
@@ -44,9 +44,9 @@ pub(super) struct Results {
 #[derive(Clone, Copy)]
 struct RowWanted {
     wanted: Wanted,
-    /// Where in `Results::rows` it begins if it is wanted whole.
+    /// Where it begins in `Results::rows` if it is wanted whole.
     whole: usize,
-    /// Of its best tokens before its alteration.
+    /// How many of its best tokens before its alteration are wanted.
     unaltered: usize,
 }
 
@@ -74,7 +74,7 @@ impl Results {
         self.device.slice().after(4 * word as u64)
     }
 
-    /// Where the temperatures lie: behind the most results.
+    /// Memory of the temperatures, which lie behind the most results.
     fn temperatures(&self) -> Result<DeviceSlice<'_>> {
         self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end)
     }
@@ -107,7 +107,7 @@ impl Results {
     }
 }
 
-/// Bytes of the results of `rows` rows; the temperatures lie behind.
+/// Bytes of the results of `rows` rows, and of the temperatures behind them.
 fn result_bytes(rows: usize) -> u64 {
     Format::F32.bytes(1, (Places::new(rows, MAX_TOP, MAX_TOP).end + rows).max(1))
 }
@@ -178,7 +178,7 @@ impl Results {
         unsafe { launcher.launch(ARGMAX, ONCE, grid, &args) }
     }
 
-    /// Nothing where no row wants candidates.
+    /// Queues `top_k`, unless no row wants candidates.
     fn queue_top_k(
         &self,
         launcher: &Launcher,
@@ -296,7 +296,7 @@ impl DeviceRows for Rows<'_> {
         let fetched = &mut results.fetched;
         fetched.clear();
         transfers.read(stream, row_of(*logits, row, *cols)?, |bytes| fetched.extend(floats(bytes)))?;
-        // What the row's own logits were is with its tokens on the device.
+        // The row's logits before its alteration are with its tokens on the device.
         if let Some(from) = results.alterations.tokens_of(row)? {
             let mut tokens = Vec::with_capacity(from.bytes() as usize);
             transfers.read(stream, from, |bytes| tokens.extend_from_slice(bytes))?;

@@ -24,7 +24,7 @@ pub(super) fn part_bytes(weight: &TensorView<'_>) -> u64 {
 }
 
 pub(super) struct Layout {
-    /// Where the tiles of each matrix begin, in bytes from the start.
+    /// Start of the tiles of each matrix, in bytes from the stack's start.
     pub starts: Vec<u64>,
     pub segments: Vec<Run>,
     pub bytes: u64,
@@ -38,7 +38,7 @@ pub(super) struct Run {
     pub ty: KernelType,
     pub first_row: usize,
     pub rows: usize,
-    /// Of its tiles, in bytes from the start.
+    /// Start of its tiles, in bytes from the stack's start.
     pub start: u64,
 }
 

@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Bytes ahead of the words that `copy_step` copies: a line for each of its blocks.
 pub(super) const COPY_HEADER: usize = 8 * COPY_STEP_HEADER as usize;
 
-/// How long the arrays of a step are.
+/// Lengths of the arrays of a step.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     tokens: usize,
@@ -31,7 +31,7 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// Those of the largest step.
+    /// The sizes of the largest step.
     fn largest(limits: &StepLimits, tuning: &Tuning) -> Self {
         let StepLimits { tokens, seqs, logits_rows, groups, .. } = *limits;
         let attention_seqs = if tuning.attention.by_token { tokens } else { seqs };
@@ -43,17 +43,18 @@ impl Sizes {
 /// Words of a cache line: every array begins one, and every line of the header is one.
 const LINE: usize = 2 * COPY_STEP_LINE as usize;
 
-/// Where each array begins, in words.
+/// Start of each array, in words.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     token_ids: usize,
     positions: usize,
-    /// Of the first group; those of the next begin so many words behind it.
+    /// Slots of the first group; those of each next group begin `slots_of_group` words behind.
     slots: usize,
     slots_of_group: usize,
     q_start: usize,
     context_lens: usize,
-    /// As `slots`. Counted from the start of all groups' tables, which lie one behind the other.
+    /// Block starts of the first group; those of each next group begin `block_start_of_group` words behind. They count
+    /// from the start of all groups' tables, which lie one behind the other.
     block_start: usize,
     block_start_of_group: usize,
     decode_items: usize,
@@ -95,24 +96,25 @@ impl Layout {
     }
 }
 
-/// What the device was last told, and where it lies there.
+/// The numbers that the device was last told, and their places there.
 pub struct StepInputs {
     limits: StepLimits,
-    /// Of the step that was begun last.
+    /// Layout of the step that was begun last.
     layout: Layout,
     /// Where it says `by_token`, each token is a sequence of its own to attention: its result then comes about in one
     /// way, whatever its chunk.
     tuning: Tuning,
     device: DeviceBuffer,
     host: MappedBuffer,
-    /// Behind the copy that was queued last, or the graph that it is part of: the host's buffer may be written again.
+    /// Recorded behind the copy that was queued last, or the graph that it is part of: once it has passed, the host's
+    /// buffer may be written again.
     copied: Event,
     shape: StepShape,
-    /// Of the batch: last position, sequence, and first row within the sequence of each item of prefill.
+    /// Last position, sequence, and first row within the sequence of each item of prefill in the batch.
     tiles: Vec<(u32, u32, u32)>,
-    /// Of the batch: which of the step's copies are of each group.
+    /// Range of the step's copies that each group of the batch has.
     copies: Vec<Range<usize>>,
-    /// Of the batch.
+    /// Checks that the batch has passed.
     checked: Vec<Check>,
 }
 
@@ -120,10 +122,10 @@ pub struct StepInputs {
 #[derive(Debug, Clone, Default)]
 pub struct StepShape {
     pub tokens: usize,
-    /// Sequences with one row, to the decode kernel, without padding; and tiles of the others, to the prefill kernel.
+    /// Sequences with one row, for the decode kernel, without padding; and tiles of the others, for the prefill kernel.
     pub decode_items: usize,
     pub prefill_items: usize,
-    /// Of the sequences with one row.
+    /// Most splits of a context, among the sequences with one row.
     pub context_splits: u32,
     /// Every sequence has one row and wants its logits, and no block is copied: the step may be recorded.
     pub pure_decode: bool,
@@ -140,7 +142,7 @@ impl Words<'_> {
     }
 }
 
-/// Tells `copy_step` how many words there are, which it copies in pairs; gives their place.
+/// Tells `copy_step` how many words there are, which it copies in pairs; returns their place.
 pub(super) fn counted(host: &mut [u8], words: usize) -> &mut [[u8; 4]] {
     let (header, places) = host.as_chunks_mut().0.split_at_mut(COPY_HEADER / 4);
     for line in header.chunks_exact_mut(LINE) {
@@ -190,7 +192,7 @@ impl StepInputs {
         self.device.bytes()
     }
 
-    /// Of the step that was begun last.
+    /// Sizes of the step that was begun last.
     pub fn shape(&self) -> &StepShape {
         &self.shape
     }
@@ -240,7 +242,7 @@ impl StepInputs {
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
         let by_token = self.tuning.attention.by_token;
 
-        // Of a batch of single rows, `padded` alone says where everything is.
+        // In a batch of single rows, `padded` alone says where everything is.
         let seqs_there = if pure_decode { padded } else { seqs };
         self.layout = Layout::new(Sizes {
             tokens: padded,
@@ -314,7 +316,8 @@ impl StepInputs {
                     }
                 }
             }
-            // By their last positions, which say how many keys they see: the tiles with the most work start first.
+            // They are sorted by last position, which says how many keys they see: those with the most work start
+            // first.
             self.tiles.sort_unstable_by(|one, other| other.cmp(one));
             words.put(at.prefill_items, self.tiles.iter().flat_map(|&(_, seq, first)| [seq, first]));
             words.put(at.decode_items + decode_items, tokens as u32..padded as u32);
@@ -333,21 +336,21 @@ impl StepInputs {
         Ok(())
     }
 
-    /// Queues the copy of the step's numbers: they are there for whatever is queued after it.
+    /// Queues the copy of the step's numbers: whatever is queued after it finds them.
     pub fn bring(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
         self.queue_copy(stream, copy_step)?;
         self.mark_copied(stream)
     }
 
-    /// The copy alone, as a recording holds it.
+    /// Queues the copy alone, as a recording holds it.
     pub fn queue_copy(&mut self, stream: &Stream, copy_step: &Function) -> Result<()> {
         // SAFETY: the layout ends inside both buffers. The host's is written again only behind `copied`; what reads the
         // device's is on this stream, before the copy or behind it.
         unsafe { launch_copy(stream, copy_step, self.host.slice(), self.device.slice(), self.layout.tables) }
     }
 
-    /// The copy was queued on the stream, by itself or with a recording. After an error nothing tells when it has read
-    /// the host's memory: the stream has to be waited for before the next step begins.
+    /// Notes that the copy was queued on the stream, by itself or with a recording. After an error nothing tells when
+    /// it has read the host's memory: the stream has to be waited for before the next step begins.
     pub fn mark_copied(&mut self, stream: &Stream) -> Result<()> {
         self.copied.record(stream)
     }
@@ -355,7 +358,7 @@ impl StepInputs {
     /// Checks the batch, once per step: layers ask for the same.
     ///
     /// # Errors
-    /// Those of `Check::run`.
+    /// The errors of `Check::run`.
     pub fn check(&mut self, batch: &Batch, check: Check) -> Result<()> {
         if !self.checked.contains(&check) {
             check.run(batch)?;
@@ -364,7 +367,7 @@ impl StepInputs {
         Ok(())
     }
 
-    /// What the batch was checked for.
+    /// The checks that the batch has passed.
     pub fn checked(&self) -> &[Check] {
         &self.checked
     }
@@ -397,7 +400,7 @@ impl StepInputs {
         self.at(self.layout.block_start + group * self.layout.block_start_of_group)
     }
 
-    /// Of all groups.
+    /// The block tables of all groups.
     pub fn block_tables(&self) -> Result<DeviceSlice<'_>> {
         self.at(self.layout.tables)
     }
@@ -414,7 +417,7 @@ impl StepInputs {
         self.at(self.layout.logits_indices)
     }
 
-    /// Pairs of blocks of a group, and how many there are.
+    /// Pairs of blocks of a group, and how many pairs there are.
     pub fn copies(&self, group: usize) -> Result<(DeviceSlice<'_>, usize)> {
         let copies = self.copies.get(group).cloned().unwrap_or_default();
         Ok((self.at(self.layout.copies + 2 * copies.start)?, copies.len()))

@@ -11,7 +11,7 @@ use super::queue::Queue;
 use super::sys::{EventHandle, StreamHandle};
 use crate::{Error, Result};
 
-/// Work runs in the order in which it was put here. Drop waits for it.
+/// A queue of work that runs in the order in which it was put here. Drop waits for it.
 pub struct Stream {
     queue: Arc<Queue>,
 }
@@ -28,7 +28,7 @@ impl Stream {
         &self.queue.device
     }
 
-    /// For calls that are not the driver's.
+    /// The driver's handle, for calls that are not the driver's.
     pub(super) fn handle(&self) -> StreamHandle {
         self.queue.handle
     }
@@ -122,14 +122,14 @@ impl Stream {
             .map_err(|error| function.name_in(error))
     }
 
-    /// The same of a kernel that has ended when any of those put here after it starts. Of others that is true only
-    /// from each kernel's `pdl_wait` on.
+    /// Like `launch`, for a kernel that has ended when any of those put here after it starts. Other kernels are sure to
+    /// have ended only from the later one's `pdl_wait` on.
     ///
     /// # Errors
-    /// As `launch`.
+    /// See `launch`.
     ///
     /// # Safety
-    /// As `launch`.
+    /// See `launch`.
     pub unsafe fn launch_apart<A: KernelArgs>(&self, function: &Function, grid: [u32; 3], args: &A) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { self.launch(function, grid, args)? };
@@ -137,15 +137,15 @@ impl Stream {
         Ok(())
     }
 
-    /// From here to `end_capture`, what this thread puts on the stream is recorded instead of run.
+    /// Begins a capture: up to `end_capture`, what this thread puts on the stream is recorded instead of run.
     pub fn begin_capture(&self) -> Result<()> {
         self.device().check()?;
         // SAFETY: the stream lives.
         self.device().call(|driver| unsafe { driver.begin_capture(self.queue.handle) })
     }
 
-    /// The graph of what was put here since `begin_capture`. To be called also when some of it failed: it then fails
-    /// too, but the stream is usable again.
+    /// Makes a graph of what was put here since `begin_capture`. It is to be called also when some of it failed: it
+    /// then fails too, but the stream is usable again.
     pub fn end_capture(&self) -> Result<Graph> {
         let device = self.device();
         // SAFETY: the stream lives.
@@ -156,14 +156,14 @@ impl Stream {
     /// Queues a whole graph.
     ///
     /// # Safety
-    /// As `Graph::launch`.
+    /// See `Graph::launch`.
     pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         // SAFETY: the caller's promise.
         unsafe { graph.launch(&self.queue) }
     }
 }
 
-/// Where a copy of `bytes` begins.
+/// Address at which a copy of `bytes` begins.
 fn start_of(slice: DeviceSlice<'_>, bytes: u64) -> Result<u64> {
     match bytes <= slice.bytes() {
         true => Ok(slice.ptr().address()),

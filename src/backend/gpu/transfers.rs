@@ -1,5 +1,5 @@
-//! What comes from the device to the host, through one page-locked area; and whether anything that was queued may still
-//! use page-locked memory.
+//! Copies from the device to the host, through one page-locked area. They note whether queued work may still use
+//! page-locked memory.
 
 use super::{Device, DeviceSlice, HostBuffer, Stream};
 use crate::Result;
@@ -9,8 +9,8 @@ const STAGING_BYTES: usize = 4 << 20;
 
 pub(super) struct Transfers {
     staging: HostBuffer,
-    /// What was queued may use page-locked memory, and nobody has waited for it: a step runs, or one did not come to
-    /// its end.
+    /// Whether queued work may use page-locked memory, and nobody has waited for it: a step runs, or one did not come
+    /// to its end.
     unsettled: bool,
 }
 
@@ -19,12 +19,12 @@ impl Transfers {
         Ok(Self { staging: HostBuffer::new(device, STAGING_BYTES)?, unsettled: false })
     }
 
-    /// Work that uses page-locked memory is about to be queued.
+    /// Notes that work that uses page-locked memory is about to be queued.
     pub(super) fn begin(&mut self) {
         self.unsettled = true;
     }
 
-    /// Nothing that was queued uses page-locked memory, but for what an event marks.
+    /// Notes that nothing that was queued uses page-locked memory, but for what an event marks.
     pub(super) fn settled(&mut self) {
         self.unsettled = false;
     }

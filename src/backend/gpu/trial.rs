@@ -1,4 +1,4 @@
-//! What `rocmforge doctor --test` does on a GPU beside serving: loaders for the cases of every backend.
+//! The GPU's side of `rocmforge doctor --test`, beside serving: loaders for the cases of every backend.
 
 use super::{Device, GpuLoader};
 use crate::Result;
@@ -9,13 +9,13 @@ use crate::config::GpuOptions;
 /// load.
 ///
 /// # Errors
-/// Those of `GpuLoader::new`.
+/// The errors of `GpuLoader::new`.
 pub fn case_loader(device: &Device, options: &GpuOptions, rows: usize) -> Result<GpuLoader> {
     GpuLoader::new(device.clone(), &GpuOptions { self_test: false, ..options.clone() }, case_limits(rows))
 }
 
-/// The steps of such a loader. They have no more sequences than cases do, since there is room for the altered tokens of
-/// each.
+/// The limits of the steps of such a loader. They have no more sequences than cases do, since there is room for the
+/// altered tokens of each.
 pub fn case_limits(rows: usize) -> StepLimits {
     let seqs = rows.clamp(16, 64);
     StepLimits { tokens: rows, seqs, logits_rows: rows, groups: 2, table_blocks: 4096usize.div_ceil(seqs) }

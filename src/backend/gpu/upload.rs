@@ -14,7 +14,7 @@ const MIN_SLOT_BYTES: usize = 64 << 10;
 /// Bytes that are worth a thread of their own when the host copies.
 const COPY_PART: usize = 4 << 20;
 
-/// The copy stream and its slots. Gone, with its memory, once all is uploaded.
+/// The copy stream and its slots. It is gone, with its memory, once all is uploaded.
 pub(super) struct Uploader {
     stream: Stream,
     slots: [Slot; 2],
@@ -40,7 +40,7 @@ pub(super) struct RawMatrix<'d> {
 }
 
 impl Uploader {
-    /// For tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row`.
+    /// Makes slots for tensors of up to `largest` bytes, and rows of which 16 take up to `largest_tile_row` bytes.
     pub(super) fn new(device: &Device, largest: usize, largest_tile_row: usize) -> Result<Self> {
         let slot_bytes = largest.clamp(MIN_SLOT_BYTES, SLOT_BYTES).max(largest_tile_row);
         let slot = || -> Result<Slot> {

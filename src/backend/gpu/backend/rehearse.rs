@@ -9,7 +9,7 @@ use crate::batch::{Batch, GroupKind};
 use crate::{Error, Result};
 
 impl GpuBackend {
-    /// `None` without a KV cache.
+    /// The contexts that steps can have; `None` without a KV cache.
     fn contexts(&self) -> Option<Contexts> {
         let limits = self.inputs.limits();
         let cache = self.cache.first()?;
@@ -39,7 +39,7 @@ impl GpuBackend {
         match &mut self.rehearsal {
             Rehearsal::First => Ok(Some(batch(1, 1, &contexts))),
             Rehearsal::Recording(recording) => {
-                // What the next one may take: as much as those before it, on average.
+                // The next graph may take as many bytes as those before it took on average.
                 let each = (recording.taken / recording.count.max(1) as u64).max(GRAPH_BYTES);
                 let room = room(self.inputs.most_decodes());
                 let next = recording.waiting.front().filter(|_| recording.taken + each <= room).cloned();

@@ -13,13 +13,13 @@ use crate::{Error, Result};
 
 /// Rows of activations: so many that each variant of the matrix kernels has its turn.
 const MAX_ROWS: usize = 64;
-/// Of a product's terms, as they would add up at worst. `gemv` sums exact integers and f32; the matrix units take
-/// weights rounded to f16, scales and minimums before them.
+/// Largest error of a product, as a part of its terms as they would add up at worst (`expected`). `gemv` sums exact
+/// integers and f32; the matrix units take weights rounded to f16, scales and minimums before them.
 const GEMV_ERROR: f64 = 1e-5;
 const MATMUL_ERROR: f64 = 1.0 / 1024.0;
 
-/// What the products of the self-test are computed on. The backend holds it: after an error they may still run, and the
-/// backend's drop waits for them.
+/// Memory that the products of the self-test are computed on. The backend holds it: after an error they may still run,
+/// and the backend's drop waits for them.
 pub(super) struct TestMemory {
     host: HostBuffer,
     x: DeviceBuffer,
@@ -35,12 +35,12 @@ pub(crate) struct Sample {
 struct Slice {
     name: String,
     file_type: GgmlType,
-    /// In the file's blocks.
+    /// Rows in the file's blocks.
     data: Vec<u8>,
 }
 
 impl Sample {
-    /// Each tensor with its type on the device and where it is there.
+    /// Takes each tensor with its type on the device and its memory there.
     pub(crate) fn new(parts: &[(&TensorView<'_>, KernelType, &DeviceBuffer)]) -> Self {
         let mut matrix = Matrix { rows: 0, cols: 0, segments: Vec::new() };
         let mut slices = Vec::new();
@@ -76,7 +76,7 @@ impl Sample {
         self.matrix.segments.first().map_or(KernelType::F32, |segment| segment.ty)
     }
 
-    /// Decoded by the CPU.
+    /// Returns the weights as the CPU decodes them.
     fn weights(&self) -> Result<Vec<f32>> {
         let mut weights = vec![0.0; self.matrix.rows * self.matrix.cols];
         let mut rest = &mut weights[..];
@@ -165,7 +165,7 @@ impl GpuBackend {
     fn compare(&self, sample: &Sample, weights: &[f32], x: &[f32], rows: usize, got: &[f32]) -> Result<()> {
         let (ty, cols) = (sample.kernel_type(), sample.matrix.cols);
         let is_gemv = self.compute.activation_format(ty.matmul_format(), rows).is_f32();
-        // Rows that were decoded on the host are f16 for both.
+        // Rows that were decoded on the host are f16 on both sides.
         let exact = sample.slices.iter().all(|slice| KernelType::of(slice.file_type).is_some());
         let error = if is_gemv && exact { GEMV_ERROR } else { MATMUL_ERROR };
         for (x, got) in x.chunks(cols).zip(got.chunks(sample.matrix.rows)) {

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Begins each file; the number changes with the layout of the file.
+/// The first bytes of each file; the number changes with the layout of the file.
 const MAGIC: &[u8; 8] = b"RFKERN1\n";
 const HASH_BYTES: usize = blake3::OUT_LEN;
 
@@ -56,8 +56,8 @@ impl Cache {
         }
     }
 
-    /// Until what is returned is dropped, others who want to compile the same wait here, in other processes too: they
-    /// then find what was stored. `None` where files cannot be locked.
+    /// Locks a key: until the lock is dropped, others who want to compile the same wait here, in other processes too,
+    /// and then find what was stored. `None` where files cannot be locked.
     pub(crate) fn lock(&self, key: &Key) -> Option<Lock> {
         let path = self.path(key)?.with_extension("lock");
         let lock = || {

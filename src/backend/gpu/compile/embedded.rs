@@ -1,4 +1,4 @@
-//! What the build script put into the library: the kernels' sources, and code objects of the targets that it compiled.
+//! The build script's part of the library: the kernels' sources, and code objects of the targets that it compiled.
 
 use std::io::Read;
 use std::sync::{Arc, Weak};
@@ -51,10 +51,10 @@ impl Target {
         Box::leak(Box::new(Self { name, xz: xz.finish().unwrap().leak(), objects: sizes.leak() }))
     }
 
-    /// All code objects. Those who ask while others have them get the same: it takes a part of a second, and megabytes.
+    /// Unpacks all code objects, which takes a part of a second, and megabytes: callers at the same time share them.
     pub(crate) fn unpack(&self) -> Result<Arc<Unpacked>> {
         static SHARED: Mutex<Vec<Weak<Unpacked>>> = Mutex::new(Vec::new());
-        // Held meanwhile: a second one waits for the first and need not do it again.
+        // The lock is held meanwhile: a second one waits for the first and need not do it again.
         let mut shared = SHARED.lock();
         shared.retain(|unpacked| unpacked.strong_count() > 0);
         let found = shared.iter().filter_map(Weak::upgrade).find(|unpacked| std::ptr::eq(unpacked.xz, self.xz));
@@ -72,7 +72,7 @@ impl Target {
 }
 
 pub(crate) struct Unpacked {
-    /// What it was unpacked from.
+    /// The compressed code that it was unpacked from.
     xz: &'static [u8],
     bytes: Vec<u8>,
     objects: &'static [(&'static str, usize)],

@@ -1,18 +1,18 @@
-//! Which matrix unit code uses, read from its machine code. The GPU alone does not tell: code of a generic target
+//! The matrix unit that code uses, read from its machine code. The GPU alone does not tell: code of a generic target
 //! leaves matrix units aside that only some GPUs of the family have.
 
-/// What products of many rows are computed on.
+/// The unit that computes products of many rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MatrixUnit {
-    /// AMD from RDNA3 on.
+    /// WMMA of AMD's GPUs from RDNA3 on.
     Wmma,
-    /// AMD's CDNA.
+    /// MFMA of AMD's CDNA.
     Mfma,
-    /// NVIDIA.
+    /// `mma.sync` of NVIDIA.
     MmaSync,
     /// The code has no instruction of a matrix unit.
     Unused,
-    /// Not the code of a GPU that this module can read.
+    /// The image is not the code of a GPU that this module can read.
     Unknown,
 }
 
@@ -27,8 +27,8 @@ impl MatrixUnit {
         }
     }
 
-    /// Of a code object: its instructions, one after the other. A constant among them that looks like the instruction
-    /// would mislead; none does in the kernels of any target.
+    /// The matrix unit that a code object uses, found by its instructions, one after the other. A constant among them
+    /// that looks like the instruction would mislead; none does in the kernels of any target.
     pub fn of(image: &[u8]) -> Self {
         match (word::<2>(image, MACHINE_AT), sections(image)) {
             (Some(machine), Some(sections)) if machine == EM_AMDGPU => of_amd(&sections),
@@ -40,7 +40,7 @@ impl MatrixUnit {
 
 const EM_CUDA: u64 = 190;
 const EM_AMDGPU: u64 = 224;
-/// Where an ELF header (64 bits) has its machine, and the place, size and number of the section headers.
+/// Places in an ELF header (64 bits): its machine, and the place, size and number of the section headers.
 const MACHINE_AT: usize = 0x12;
 const SECTIONS_AT: usize = 0x28;
 const SECTION_SIZE_AT: usize = 0x3a;

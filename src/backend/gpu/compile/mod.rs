@@ -1,5 +1,5 @@
-//! From kernel sources to code that the device loads: what was compiled with this library, for the GPU or for its
-//! family, else what the platform's run-time compiler makes of the embedded sources, kept on disk.
+//! Code that the device loads, made from the kernels' sources: compiled with this library, for the GPU or for its
+//! family, else by the platform's run-time compiler from the embedded sources, and kept on disk.
 
 mod cache;
 mod embedded;
@@ -46,7 +46,7 @@ impl Origin {
     }
 }
 
-/// Without the time that it took, so that units that came about in the same way read the same.
+/// The time that it took is left out, so that units that came about in the same way read the same.
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -64,13 +64,13 @@ pub(super) struct CodeObject {
     pub origin: Origin,
 }
 
-/// Where the code of kernels comes from for one device.
+/// The source of the kernels' code for one device.
 pub(super) struct Compiler {
     properties: DeviceProperties,
     options: GpuOptions,
     embedded: Option<&'static Target>,
     cache: Cache,
-    // Each is needed only on one of the ways, and then for many units.
+    // Each of these is needed only on one of the ways, and then for many units.
     unpacked: OnceLock<Result<Arc<Unpacked>>>,
     runtime: OnceLock<std::result::Result<RuntimeCompiler, String>>,
 }
@@ -110,10 +110,10 @@ impl Compiler {
         Ok(CodeObject { image: image.to_vec(), origin })
     }
 
-    /// What the machine's compiler makes of a unit, or made of it before.
+    /// Returns the code of a unit from the machine's compiler, made now or before.
     ///
     /// # Errors
-    /// As `code_object`.
+    /// See `code_object`.
     pub(super) fn compile(&self, unit: Unit) -> Result<CodeObject> {
         let runtime = self.runtime.get_or_init(|| RuntimeCompiler::open(&self.properties, &self.options));
         let runtime = runtime.as_ref().map_err(|problem| self.error(self.no_code(problem)))?;

@@ -1,5 +1,5 @@
-//! What is compiled: the units of the kernels' sources, as the table has them, and the generic targets. The build
-//! script includes this file and the table, so they use nothing of the crate.
+//! The plan of compilation: the units of the kernels' sources, as the table has them, and the generic targets. The
+//! build script includes this file and the table, so they use nothing of the crate.
 
 use super::table::{with_kernel_types, with_kernels};
 
@@ -33,7 +33,7 @@ macro_rules! declare_kernel_types {
 
 with_kernel_types!(declare_kernel_types);
 
-/// What the matrix units multiply.
+/// The numbers that the matrix units multiply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operands {
     F16,
@@ -48,7 +48,7 @@ impl KernelType {
     pub const PAIRS: [[Self; 2]; 2] = [[Self::Q4K, Self::Q6K], [Self::Q5K, Self::Q6K]];
 }
 
-/// What a kernel is compiled for, once for each.
+/// The things that a kernel is compiled for, once for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Per {
     /// There is one.
@@ -63,7 +63,7 @@ pub enum Per {
     Pair,
 }
 
-/// What the kernels of a file multiply on.
+/// The hardware that the kernels of a file multiply on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Multiplies {
     Plainly,
@@ -73,7 +73,7 @@ pub(crate) enum Multiplies {
 struct File {
     name: &'static str,
     multiplies: Multiplies,
-    /// Of each of its kernels.
+    /// One entry for each of its kernels.
     kernels: &'static [Per],
 }
 
@@ -89,12 +89,12 @@ macro_rules! declare_files {
 
 with_kernels!(declare_files);
 
-/// What is compiled at once: a file, or a file for one type or pair of types.
+/// A unit of compilation: a file, or a file for one type or pair of types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Unit {
     pub file: &'static str,
     pub ty: Option<KernelType>,
-    /// Of a pair.
+    /// The second type of a pair.
     pub second: Option<KernelType>,
 }
 
@@ -111,7 +111,7 @@ impl Unit {
         Self { file, ty: Some(first), second: Some(second) }
     }
 
-    /// None, one, or the two of a pair.
+    /// Returns no type, one, or the two of a pair.
     pub fn types(self) -> impl Iterator<Item = KernelType> {
         self.ty.into_iter().chain(self.second)
     }

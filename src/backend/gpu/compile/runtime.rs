@@ -103,7 +103,7 @@ impl RuntimeCompiler {
         })
     }
 
-    /// Library, version and, on AMD, the driver's.
+    /// Names the library, its version and, on AMD, the driver's.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -118,7 +118,7 @@ impl RuntimeCompiler {
         let options: Vec<String> = options.collect();
         let mut hash = blake3::Hasher::new();
         let mut add = |text: &str| {
-            // With its length: else two texts could be cut differently and be the same.
+            // The length goes first: else two texts could be cut differently and be the same.
             hash.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
         };
         add(&self.name);
@@ -131,7 +131,7 @@ impl RuntimeCompiler {
         Job { key: hash.finalize(), unit, options }
     }
 
-    /// In a process of its own: hipRTC ends its process when it is asked for a GPU that it does not know.
+    /// Compiles in a process of its own: hipRTC ends its process when it is asked for a GPU that it does not know.
     ///
     /// # Errors
     /// The compiler's messages, or how its process ended.
@@ -153,7 +153,7 @@ impl RuntimeCompiler {
     }
 }
 
-/// A job of `RuntimeCompiler::compile`, in the process of its own.
+/// Does a job of `RuntimeCompiler::compile`, in the process of its own.
 ///
 /// # Errors
 /// The compiler's messages.
@@ -271,7 +271,7 @@ fn target_options(properties: &DeviceProperties) -> Vec<String> {
     }
 }
 
-/// Where to look. The driver's own generation comes first: code of a newer compiler may not load.
+/// Names where to look. The driver's own generation comes first: code of a newer compiler may not load.
 fn search(properties: &DeviceProperties, options: &GpuOptions) -> Search {
     let major = properties.driver_version.0;
     let majors = |newest: u32, oldest: u32| {

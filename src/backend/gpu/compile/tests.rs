@@ -1,4 +1,4 @@
-//! What the build script embedded, and what a run-time compiler makes of the same sources.
+//! Tests of what the build script embedded, and of what a run-time compiler makes of the same sources.
 
 use std::collections::BTreeMap;
 
@@ -104,7 +104,7 @@ fn kernels_in_source(directory: &std::path::Path, unit: Unit) -> Option<Vec<Sign
     };
     let declared = text.lines().filter_map(|line| line.trim().strip_prefix("constexpr u32 ")?.split_once(';'));
     for (name, is) in declared.flat_map(|(list, _)| list.split(", ")).filter_map(|one| one.split_once(" = ")) {
-        // Others are of no block's size.
+        // Other constants are of no block's size.
         constants.extend(value(&constants, is).map(|value| (name, value)));
     }
     let marks = text.split("KERNEL_OF(").skip(1).map(|rest| rest.split_once(')').unwrap().0);
@@ -221,8 +221,8 @@ fn what_others_compile_is_waited_for() {
     assert_eq!(files, 1, "locks were left");
 }
 
-/// Whatever is no whole code object has no known matrix unit, and does no harm. That of the embedded ones is tested
-/// with what `doctor` prints.
+/// Whatever is no whole code object has no known matrix unit, and does no harm. The matrix unit of the embedded ones is
+/// tested with what `doctor` prints.
 #[test]
 fn matrix_unit_of_damaged_code_is_unknown() {
     for image in [&b""[..], b"\x7fELF", &[0xff; 200], b"BC\xc0\xde, which is bitcode"] {

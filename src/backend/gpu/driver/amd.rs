@@ -16,7 +16,7 @@ use crate::backend::gpu::sys::{
 };
 use crate::config::{GpuOptions, Platform};
 
-/// Of ROCm 10, 7 and 6; Python packages have it without a number. ROCm 5's is named to be told that it is too old.
+/// Names in ROCm 10, 7 and 6; Python packages have it without a number. ROCm 5's is here so that its age is reported.
 const LIBRARIES: [&str; 5] =
     ["libamdhip64.so.8", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "libamdhip64.so.5"];
 
@@ -55,7 +55,7 @@ fn list_devices(hip: &Hip) -> Result<Vec<Listed>, String> {
         Ok(Listed {
             index: device.unsigned_abs(),
             name: name(hip, device)?,
-            // What is wrong with a device that nobody asks for is nobody's problem.
+            // A problem of a device that nobody asks for must not hide the others.
             arch: arch.unwrap_or_else(|problem| format!("unknown: {problem}")),
             integrated: is_integrated(hip, device),
         })
@@ -95,7 +95,7 @@ fn attribute(hip: &Hip, device: c_int, attribute: c_int) -> Result<u32, String> 
     u32::try_from(value).map_err(|_| format!("attribute {attribute} of the device is {value}"))
 }
 
-/// A library that does not know the question has no such device that we could tell.
+/// A library that does not know the attribute has no integrated device that we could tell.
 fn is_integrated(hip: &Hip, device: c_int) -> bool {
     attribute(hip, device, hip::ATTRIBUTE_INTEGRATED).is_ok_and(|value| value != 0)
 }

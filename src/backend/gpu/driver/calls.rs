@@ -30,14 +30,14 @@ macro_rules! entry_points {
     };
 }
 
-/// The first column: methods of `impl Driver` over HIP.
+/// Makes the methods of `impl Driver` over HIP from the first column.
 macro_rules! hip_calls {
     ($($method:ident: $hip:ident, $cuda:ident;)*) => {
         shared_calls! { hip $($method: $hip;)* }
     };
 }
 
-/// The second column: the same over CUDA's driver.
+/// Makes the same methods over CUDA's driver from the second column.
 macro_rules! cuda_calls {
     ($($method:ident: $hip:ident, $cuda:ident;)*) => {
         shared_calls! { cuda $($method: $cuda;)* }

@@ -1,4 +1,4 @@
-//! Which of several devices is used, and what is said of the others.
+//! Chooses one of several devices, and says what the others are.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,14 +17,14 @@ pub struct Listed {
 }
 
 impl Listed {
-    /// As messages call it.
+    /// The device's name in messages.
     pub fn label(&self) -> String {
         let kind = if self.integrated { ", integrated" } else { "" };
         format!("gpu:{} ({}, {}{kind})", self.index, self.name, self.arch)
     }
 }
 
-/// What the driver of a platform has.
+/// The devices that the driver of a platform has.
 pub struct Survey {
     pub platform: Platform,
     /// The driver's library with its devices, or why it cannot be used.
@@ -49,7 +49,7 @@ fn labels(devices: &[Listed]) -> String {
     devices.iter().map(Listed::label).collect::<Vec<_>>().join(", ")
 }
 
-/// What to say where no platform gave a device; `tried` is what was wrong with each.
+/// The message where no platform gave a device; `tried` is what was wrong with each.
 pub(super) fn no_device(options: &GpuOptions, tried: &str) -> String {
     let mut text = format!("no usable GPU ({tried}); ");
     // A platform that was named may be the wrong one.
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(chosen(None, &[false, true]), Some(0));
         assert_eq!(chosen(None, &[true, true]), Some(0));
         assert_eq!(chosen(None, &[]), None);
-        // Asked for, it is taken.
+        // An integrated device that is asked for is taken.
         assert_eq!(chosen(Some(0), &[true, false]), Some(0));
         assert_eq!(chosen(Some(2), &[true, false]), None);
     }

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::backend::gpu::sys::Status;
 
-/// What a failure means for everything after it.
+/// The consequence of a failure for everything after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failure {
     OutOfMemory,

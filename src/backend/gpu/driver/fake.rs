@@ -16,7 +16,7 @@ use crate::config::Platform;
 pub(crate) const NULL_KERNEL: &str = "null_kernel";
 /// Threads that every kernel allows.
 pub(crate) const KERNEL_THREADS: u32 = 256;
-/// What counts as a code object.
+/// An image that counts as a code object.
 pub(crate) const IMAGE: &[u8] = b"\x7fELF and so on";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,7 +41,7 @@ struct State {
 
 pub(crate) struct Fake {
     properties: DeviceProperties,
-    /// Memory that is there to be taken; of what the properties call the total, an integrated device may have more.
+    /// Bytes that are there to be taken; an integrated device may have more of them than it calls the total.
     capacity: u64,
     total: u64,
     state: Mutex<State>,

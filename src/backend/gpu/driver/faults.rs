@@ -80,7 +80,7 @@ impl Call {
     }
 }
 
-/// What is alive.
+/// Numbers of objects that are alive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Live {
     pub allocations: i64,
@@ -106,7 +106,7 @@ struct State {
 
 /// A call that is to fail.
 struct Planned {
-    /// `None`: of any kind but `MakeCurrent`, which comes before each of the others and not by itself.
+    /// `None`: a call of any kind but `MakeCurrent`, which comes before each of the others and not by itself.
     call: Option<Call>,
     /// How many such calls go well before.
     before: u64,
@@ -131,7 +131,7 @@ impl Faults {
         self.plan(Some(call), nth, code);
     }
 
-    /// The same for the `nth` call of whatever kind.
+    /// Like `fail`, for the `nth` call of whatever kind.
     pub(crate) fn fail_any(&self, nth: u64, code: i32) {
         self.plan(None, nth, code);
     }

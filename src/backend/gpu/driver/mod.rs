@@ -27,14 +27,14 @@ pub(super) use error::{DriverError, Failure};
 
 pub(super) type Outcome<T> = std::result::Result<T, DriverError>;
 
-/// What the device says of itself.
+/// Properties that the device states.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceProperties {
     pub platform: Platform,
     pub index: u32,
     /// The product's name.
     pub name: String,
-    /// What its kernels are compiled for, without feature suffixes: `gfx1100`, `sm_90`.
+    /// The target that its kernels are compiled for, without feature suffixes: `gfx1100`, `sm_90`.
     pub arch: String,
     /// The driver's library and its version.
     pub driver: String,
@@ -51,7 +51,7 @@ pub struct DeviceProperties {
 }
 
 impl DeviceProperties {
-    /// How messages call the device.
+    /// The device's name in messages.
     pub fn label(&self) -> String {
         format!("gpu:{} ({}, {})", self.index, self.name, self.arch)
     }
@@ -81,7 +81,8 @@ pub(crate) trait Driver: Send + Sync {
     fn allocate_host(&self, bytes: usize) -> Outcome<NonNull<u8>>;
     #[allow(clippy::missing_safety_doc)]
     unsafe fn free_host(&self, address: NonNull<u8>) -> Outcome<()>;
-    /// Where kernels find page-locked memory: each driver promises this call, and equal addresses only some devices.
+    /// Address of page-locked memory for kernels: each driver promises this call, and equal addresses only some
+    /// devices.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn host_on_device(&self, address: NonNull<u8>) -> Outcome<u64>;
 
@@ -117,7 +118,7 @@ pub(crate) trait Driver: Send + Sync {
     /// A null handle with success is possible: the caller checks.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn function(&self, module: ModuleHandle, name: &CStr) -> Outcome<FunctionHandle>;
-    /// Threads of a block of the kernel at most, as its loaded code says.
+    /// Most threads of a block of the kernel, as its loaded code says.
     #[allow(clippy::missing_safety_doc)]
     unsafe fn max_threads(&self, function: FunctionHandle) -> Outcome<u32>;
     /// `args` points to the kernel's only parameter, a struct. `overlaps`: the kernel may start before the one ahead of
@@ -182,7 +183,7 @@ pub(super) fn survey(options: &GpuOptions) -> Vec<Survey> {
     platforms(options).into_iter().map(list).collect()
 }
 
-/// In the order in which they are tried.
+/// The platforms, in the order in which they are tried.
 fn platforms(options: &GpuOptions) -> Vec<Platform> {
     options.platform.map_or_else(|| vec![Platform::Amd, Platform::Nvidia], |platform| vec![platform])
 }
@@ -203,7 +204,7 @@ impl From<String> for Unopened {
     }
 }
 
-/// Major and minor from the driver's one number.
+/// Splits the driver's one number into major and minor version.
 fn version_of(number: i32, major: u32, minor: u32) -> (u32, u32) {
     let number = number.unsigned_abs();
     (number / major, number % major / minor)

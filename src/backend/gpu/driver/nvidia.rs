@@ -91,7 +91,7 @@ pub(super) fn open(options: &GpuOptions) -> Opening<Nvidia> {
     Ok(opened)
 }
 
-/// What attributes say. The rest is left empty: the size of the memory needs a context.
+/// Reads the properties that attributes tell. The rest is left empty: the size of the memory needs a context.
 fn read_properties(cuda: &Cuda, device: c_int) -> Result<DeviceProperties, String> {
     let attribute = |attribute| {
         let mut value = 0;

@@ -1,4 +1,4 @@
-//! What a load will take, counted before and while it is taken.
+//! Counts the bytes that a load will take, before and while they are taken.
 
 use super::{GpuLoader, MARGIN, WEIGHTS_ADVICE, aligned, experts, stacks};
 use crate::backend::gpu::args::Format;
@@ -26,7 +26,7 @@ pub(super) fn rope_bytes(spec: &RopeSpec) -> u64 {
 }
 
 impl GpuLoader {
-    /// What is left beside the uploads and the workspace, without a matrix library that is not yet open.
+    /// Bytes left beside the uploads and the workspace, without a matrix library that is not yet open.
     ///
     /// # Errors
     /// `OutOfMemory` when the weights alone do not fit.
@@ -65,7 +65,7 @@ impl GpuLoader {
         [PARTIAL_BYTES, 4 * NUM_COUNTERS as u64, conversion]
     }
 
-    /// What `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
+    /// Bytes that `finish` will still take with matrices of these types, and of up to `max_cols` inputs.
     pub(super) fn workspace_bytes(&self, types: impl Iterator<Item = KernelType>, max_cols: usize) -> u64 {
         let step = step::device_bytes(&self.limits, &self.tuning) + select::device_bytes(&self.limits);
         let vendor = if self.blas.is_some() { self.library_bytes(max_cols) } else { 0 };
@@ -73,7 +73,7 @@ impl GpuLoader {
         sizes.into_iter().fold(vendor + step + self.graph_bytes(), u64::saturating_add)
     }
 
-    /// What is left to the driver for recorded steps.
+    /// Bytes left to the driver for recorded steps.
     pub(crate) fn graph_bytes(&self) -> u64 {
         match graphs::wanted(&self.options, self.device.properties()) {
             Ok(()) => rehearsal::room(self.limits.most_decodes()),
@@ -82,7 +82,7 @@ impl GpuLoader {
     }
 }
 
-/// Inputs of the widest matrix.
+/// Number of inputs of the widest matrix.
 pub(super) fn most_cols(uploads: &[Upload<'_>]) -> usize {
     let cols = stacks(uploads).flatten().map(|part| part.weight.cols).chain(experts::inputs(uploads));
     cols.max().unwrap_or(1)

@@ -1,4 +1,4 @@
-//! Memory of a mixture of experts: weights, and what a step needs beside its residuals.
+//! Memory of a mixture of experts: its weights, and the room that a step needs beside its residuals.
 
 use super::{GpuLoader, aligned};
 use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
@@ -29,19 +29,19 @@ pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
     router_bytes(&tensors.spec) + experts.iter().sum::<u64>() + biases.sum::<u64>()
 }
 
-/// On the device, those of experts and routers among the uploads.
+/// Types on the device of the experts and routers among the uploads.
 pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
     let router = experts_among(uploads).next().map(|_| KernelType::F32);
     matrix_types(uploads).chain(router)
 }
 
-/// The same without routers.
+/// Types on the device of the experts among the uploads, without routers.
 pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
     experts_among(uploads)
         .flat_map(|tensors| [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| device_type(tensor.ggml_type)))
 }
 
-/// How many inputs they have.
+/// Numbers of inputs of the experts' matrices.
 pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
     experts_among(uploads).flat_map(|tensors| [tensors.spec.hidden_size, tensors.spec.ffn_size])
 }
@@ -97,7 +97,7 @@ impl GpuLoader {
         let data = tensors.router_bytes()?;
         let view = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
         let tiles = self.weights(router_bytes(&tensors.spec))?;
-        // Its format is nobody else's affair: what flows between layers is in that of the other matrices.
+        // The router's format does not count: rows between layers are in that of the other matrices.
         let ty = self.upload_tiles(&view, tiles.slice(), progress)?;
         let bias = self.optional_values(tensors.router_bias)?;
         let segment = Segment { ty, first_row: 0, rows: num, tiles, bias, dense: None };
@@ -116,7 +116,7 @@ impl GpuLoader {
         tensor.map(|tensor| self.upload_values(&tensor)).transpose()
     }
 
-    /// One of gate, up and down of all experts.
+    /// Uploads one of gate, up and down of all experts.
     fn expert_matrix(
         &mut self,
         tensors: &ExpertTensors<'_>,

@@ -1,4 +1,4 @@
-//! The vendor's matrix library of a load: found, tried with the model's shapes, and its memory.
+//! Opens the vendor's matrix library at a load: finds it, tries it with the model's shapes, and counts its memory.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,12 @@ use crate::backend::gpu::vendor::blas::{self, VendorBlas};
 use crate::error::shortage;
 
 impl GpuLoader {
-    /// What the vendor's library needs, beside weights that are kept for it.
+    /// Bytes that the vendor's library needs, beside weights that are kept for it.
     pub(super) fn library_bytes(&self, max_cols: usize) -> u64 {
         self.library_weights_bytes(max_cols) + blas::WORKSPACE_BYTES
     }
 
-    /// Of weights on their way to the library: room also for all rows of a step, should it refuse in the middle of one.
+    /// Bytes for weights on their way to the library, or for all rows of a step, should it refuse in the middle of one.
     pub(super) fn library_weights_bytes(&self, max_cols: usize) -> u64 {
         aligned(VENDOR_WEIGHTS_BYTES.max(Format::most_bytes(self.limits.tokens, max_cols)))
     }

@@ -141,8 +141,8 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
 }
 
-/// Whether attention's kernel rotates q and k and stores K and V itself: that of single rows can, where no norm comes
-/// after RoPE and no temperature multiplies q.
+/// Whether attention's kernel rotates q and k and stores K and V itself: the kernel for single rows can, where no norm
+/// comes after RoPE and no temperature multiplies q.
 fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>, layout: QkvLayout) -> bool {
     let norms_last = rotation.norms.is_some_and(|norms| norms.after_rope && !norms.is_of_rows(layout));
     if norms_last || rotation.temperature.is_some() {
@@ -168,8 +168,8 @@ pub(super) fn attention(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>)
     attend(step, args, ROTATED)
 }
 
-/// Attention; with another `rotation` than none, of q as it was projected, k and v of the same tokens being stored on
-/// the way.
+/// Queues attention. With a `rotation` other than `ROTATED`, q is as it was projected, and k and v of the same tokens
+/// are stored on the way.
 fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: RotationArgs) -> Result<()> {
     let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
     let rows = step.tokens;
@@ -241,7 +241,7 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     if num_pairs == 0 {
         return Ok(());
     }
-    // Of K, and of V.
+    // Half of a block's bytes are K, and half are V.
     let bytes = kv.spec.block_bytes().unwrap_or(0) / 2;
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;

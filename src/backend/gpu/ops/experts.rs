@@ -21,7 +21,7 @@ use crate::backend::{Activation, ExpertSpec, Linear, MixExperts, NormExperts};
 struct Rows<'b> {
     memory: DeviceSlice<'b>,
     stride: usize,
-    /// Pairs that have one of these rows in common.
+    /// Number of pairs that have one of these rows in common.
     share: usize,
 }
 
@@ -157,7 +157,7 @@ impl Launcher {
         unsafe { self.launch(CHOOSE_EXPERTS, ONCE, [blocks, 1, 1], &args) }
     }
 
-    /// Each pair by itself. The results lie in the order of the pairs.
+    /// Multiplies each pair by itself. The results lie in the order of the pairs.
     fn products_of_pairs(
         &self,
         experts: &Experts,
@@ -230,7 +230,7 @@ impl Launcher {
 }
 
 impl Compute {
-    /// Pairs of one expert in runs of `run` rows on the matrix units. The results lie at the pairs' places.
+    /// Multiplies runs of `run` pairs of one expert on the matrix units. The results lie at the pairs' places.
     fn products_of_runs(
         &self,
         experts: &Experts,
@@ -325,7 +325,7 @@ impl Compute {
     }
 }
 
-/// Runs that `pairs` pairs may need at most: each expert that has any fills all of its runs but the last.
+/// Most runs that `pairs` pairs may need: each expert that has any fills all of its runs but the last.
 pub(crate) fn most_runs(pairs: usize, num_experts: usize, run: usize) -> usize {
     (pairs + pairs.min(num_experts) * (run - 1)) / run
 }
@@ -340,7 +340,7 @@ mod tests {
             for experts in [1, 2, 7, 64] {
                 for run in [16, 64] {
                     let most = most_runs(pairs, experts, run);
-                    // As many experts as possible have one pair more than their whole runs.
+                    // At worst, as many experts as possible have one pair more than their whole runs.
                     let rest = pairs.saturating_sub(experts.min(pairs));
                     let worst = experts.min(pairs) + rest / run;
                     assert!(most >= worst && most <= pairs, "{pairs} {experts} {run}: {most}, {worst}");

@@ -16,10 +16,10 @@ use crate::backend::gpu::product::{Product, ProductShape};
 use crate::backend::gpu::{DevicePtr, DeviceSlice, GpuBackend, KernelType};
 use crate::backend::{Activation, GatedActivation, Linear, NormGatedLinear, NormLinear};
 
-/// Blocks along the second dimension of a grid at most.
+/// Most blocks along the second dimension of a grid.
 const MAX_GRID_Y: u32 = 65_535;
 
-/// What `gemv` reads and writes for each row, f32, and of each row the number of its expert.
+/// Rows (f32) that `gemv` reads and writes, and the number of each row's expert.
 #[derive(Clone, Copy)]
 pub(super) struct GemvRows<'b> {
     pub x: DeviceSlice<'b>,
@@ -28,7 +28,7 @@ pub(super) struct GemvRows<'b> {
 }
 
 impl Compute {
-    /// What all segments read, if they agree.
+    /// The format in which all segments read their activations, if they agree.
     fn matrix_format(&self, matrix: &Matrix, rows: usize) -> Option<Format> {
         let mut formats = matrix.segments.iter().map(|s| self.activation_format(s.ty.matmul_format(), rows));
         let first = formats.next()?;
@@ -50,7 +50,7 @@ impl Compute {
         (wanted && self.launcher().has(GEMV_PAIR, [first.ty, second.ty])).then_some([first, second])
     }
 
-    /// Sees to it that the rows are in `format`: where they are, else where they have been `converted` to.
+    /// Sees to it that the rows are in `format`: in `x` itself, else where they have been `converted` to.
     fn bring(
         &mut self,
         format: Format,
@@ -59,7 +59,7 @@ impl Compute {
         cols: usize,
         converted: &mut Option<Format>,
     ) -> Result<()> {
-        // Queued again only when the segments differ: what is there was read by kernels before this one.
+        // They are converted again only when the segments differ: kernels before this one have read what is there.
         if x.format() != format && *converted != Some(format) {
             self.convert(x, rows, cols, format)?;
             *converted = Some(format);
@@ -67,8 +67,8 @@ impl Compute {
         Ok(())
     }
 
-    /// `out (+)= matrix · x`. A norm of `x` only where it `is_gemv`, 16-bit outputs only by the vendor's library: other
-    /// kernels have neither.
+    /// Computes `out (+)= matrix · x`. `x` may have a norm only where it `is_gemv`, and outputs may have 16 bits only
+    /// by the vendor's library: other kernels have neither.
     pub(in super::super) fn linear(
         &mut self,
         args: Linear<'_, GpuBackend>,
@@ -128,8 +128,8 @@ impl Compute {
         Ok(())
     }
 
-    /// `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s, if it can; else `normed` takes the
-    /// rows in the matrix' format.
+    /// Computes `out = matrix · norm(x)`, in `out_format`. For one row the norm is `gemv`'s, if it can; else `normed`
+    /// takes the rows in the matrix' format.
     pub(super) fn norm_linear(&mut self, args: NormLinear<'_, GpuBackend>, out_format: Format) -> Result<()> {
         let NormLinear { x, norm, matrix, rows, normed, out } = args;
         if self.is_gemv(matrix, rows) && is_plain(norm) {
@@ -143,7 +143,7 @@ impl Compute {
         self.linear(Linear { x: normed, matrix, rows, out, add: false }, None, out_format)
     }
 
-    /// `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
+    /// Computes `out = act(gate · n(x)) * (up · n(x))`, n being the norm.
     pub(super) fn norm_gated_linear(&mut self, args: NormGatedLinear<'_, GpuBackend>) -> Result<()> {
         let cols = args.cols();
         let NormGatedLinear { x, norm, gate_up, activation, rows, normed, products, out } = args;
@@ -166,7 +166,7 @@ impl Compute {
             };
             return self.launcher().gemv(&gate, Some((&up, activation)), &product);
         }
-        // The library's products half as wide where that loses nothing that the activation's own format would keep.
+        // The library's products are half as wide where that loses nothing that the activation's own format would keep.
         // Segments begin at whole tiles of columns, or 16-bit rows would not be where the activation looks for them.
         // The library would read a bias as 16-bit numbers too.
         let format = match (&gate_up.segments[..], self.matrix_format(gate_up, rows)) {
@@ -181,7 +181,7 @@ impl Compute {
 }
 
 impl Launcher {
-    /// A product of f32 rows; with another one `up`, what the activation makes of both.
+    /// Multiplies f32 rows with a matrix; with another one `up`, stores what the activation makes of both products.
     fn gemv(&self, outputs: &Outputs<'_>, up: Option<(&Outputs<'_>, Activation)>, product: &Product<'_>) -> Result<()> {
         let grid_x = self.tuning().gemv_blocks(outputs.rows, self.multiprocessors());
         let args = gemv_args(outputs, product, grid_x)?;
@@ -195,9 +195,9 @@ impl Launcher {
         self.launch_gemv(outputs.ty, rows, &args)
     }
 
-    /// In as many launches as the rows need.
+    /// Launches `gemv` as many times as the rows need.
     pub(super) fn launch_gemv(&self, ty: KernelType, rows: GemvRows<'_>, args: &GemvArgs) -> Result<()> {
-        // Whole rows of x.
+        // Each launch takes whole rows of x, each of which `share` outputs have in common.
         let most = MAX_GRID_Y / args.share * args.share;
         for first in (0..args.rows).step_by(most as usize) {
             let behind = |rows: u32, stride: u32| 4 * u64::from(rows) * u64::from(stride);
@@ -226,7 +226,7 @@ impl Launcher {
         unsafe { self.launch(GEMV_PAIR, pair.map(|segment| segment.ty), grid, &args) }
     }
 
-    /// A product on the matrix units.
+    /// Launches a product on the matrix units.
     fn matmul(&self, outputs: &Outputs<'_>, product: &Product<'_>, workspace: &Workspace) -> Result<()> {
         let (rows, out_rows, cols) = (count(product.shape.rows)?, count(outputs.rows)?, count(product.shape.cols)?);
         let plan = self.tuning().matmul(rows, out_rows, cols, self.multiprocessors());

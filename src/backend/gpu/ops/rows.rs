@@ -19,7 +19,7 @@ use crate::{Error, Result};
 /// Norm of rows that a product takes, or `None` for the rows as they are.
 pub(in super::super) type Norm<'a> = Option<backend::Norm<'a, GpuBackend>>;
 
-/// Whether it divides by the root mean square and adds nothing: `gemv` can do that on the way.
+/// Whether a norm divides by the root mean square and adds nothing: `gemv` can do that on the way.
 pub(super) fn is_plain(norm: Norm<'_>) -> bool {
     norm.is_none_or(|norm| norm.kind == NormKind::Rms && norm.bias.is_none())
 }
@@ -42,14 +42,14 @@ pub(super) struct NormedRows<'b> {
     pub out: DeviceSlice<'b>,
     pub rows: usize,
     pub cols: usize,
-    /// Columns from one row to the next, of f32.
+    /// f32 columns from one row of `x` to the next.
     pub x_stride: usize,
     pub out_stride: usize,
     pub format_in: Format,
     pub format_out: Format,
     /// `LinearFlags`.
     pub flags: u32,
-    /// Where row `r / share` goes, for each `r`; `None`: to where it stands.
+    /// Place in the output of row `r / share`, for each `r`; with `None` rows stay in their order.
     pub places: Option<DeviceSlice<'b>>,
     pub share: usize,
 }
@@ -128,7 +128,7 @@ pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBack
     unsafe { launcher.launch(SCALE_LOGITS, ONCE, grid, &args) }
 }
 
-/// Columns that are stored of rows of `cols`: the padding too.
+/// Columns that are stored of rows of `cols`, the padding included.
 fn stored_cols(format: Format, cols: usize) -> usize {
     if format.is_f32() { cols } else { cols.next_multiple_of(TILE_COLS) }
 }
@@ -234,7 +234,7 @@ impl Launcher {
         unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
     }
 
-    /// `gated_activation` in memory that has room for it.
+    /// Launches `gated_activation` in memory that has room for it.
     pub(super) fn gated_activation(&self, gated: &Gated<'_>) -> Result<()> {
         let &Gated { activation, gate_up, rows, cols, out, format_in, format_out } = gated;
         let (rows, cols, stored) = (count(rows)?, count(cols)?, stored_cols(format_out, cols));

@@ -22,7 +22,7 @@ const LEAST_TOKENS: usize = 1 << 18;
 const ROW_BYTES: usize = size_of::<AlteredRow>();
 const TOKEN_BYTES: usize = size_of::<AlteredToken>();
 
-/// What changes the rows of one step, on both sides.
+/// The alterations of the rows of one step, on the host and on the device.
 pub(super) struct Alterations {
     host: HostBuffer,
     device: DeviceBuffer,
@@ -39,7 +39,7 @@ fn room(limits: &StepLimits) -> (usize, usize) {
     (rows, rows.saturating_mul(TOKENS_PER_ROW).max(LEAST_TOKENS))
 }
 
-/// Bytes of both sides.
+/// Bytes on either side.
 pub(super) fn bytes(limits: &StepLimits) -> usize {
     let (rows, tokens) = room(limits);
     rows.saturating_mul(ROW_BYTES).saturating_add(tokens.saturating_mul(TOKEN_BYTES))
@@ -58,7 +58,7 @@ impl Alterations {
         })
     }
 
-    /// The alterations of the next step are to follow.
+    /// Forgets the last step's alterations: those of the next one follow.
     pub(super) fn clear(&mut self) {
         self.rows.clear();
         self.num_tokens = 0;
@@ -70,7 +70,7 @@ impl Alterations {
         if self.rows.len() == self.max_rows || tokens.len() > self.max_tokens - self.num_tokens {
             return false;
         }
-        // Behind the room for all rows.
+        // The tokens lie behind the room for all rows.
         let at = self.max_rows * ROW_BYTES + self.num_tokens * TOKEN_BYTES;
         let places = self.host.as_mut_slice()[at..].as_chunks_mut::<TOKEN_BYTES>().0;
         for (place, token) in places.iter_mut().zip(tokens) {
@@ -116,14 +116,14 @@ impl Alterations {
         }
     }
 
-    /// Where `count` tokens lie on the device, from place `first` on.
+    /// Memory of `count` tokens on the device, from place `first` on.
     fn tokens(&self, first: usize, count: usize) -> Result<DeviceSlice<'_>> {
         let at = self.max_rows * ROW_BYTES + first * TOKEN_BYTES;
         self.device.slice().part(at as u64, (count * TOKEN_BYTES) as u64)
     }
 
-    /// Where a row's tokens lie on the device, each now with its logit before the alteration; `None` for a row that
-    /// was not altered.
+    /// Memory of a row's tokens on the device, each now with its logit before the alteration; `None` for a row that was
+    /// not altered.
     pub(super) fn tokens_of(&self, row: usize) -> Result<Option<DeviceSlice<'_>>> {
         let found = self.rows.iter().find(|altered| altered.row as usize == row);
         found.map(|altered| self.tokens(altered.first as usize, altered.count as usize)).transpose()

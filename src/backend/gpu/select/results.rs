@@ -1,4 +1,4 @@
-//! Results of the selection kernels: their places on the device, and what of them came to the host.
+//! Results of the selection kernels: their places on the device, and the words that came to the host.
 
 use crate::selection::Selected;
 
@@ -7,14 +7,14 @@ pub(super) struct Places {
     pub tokens: usize,
     /// Largest logit and log-sum-exp of each row.
     pub largest: usize,
-    /// Of the rows as they were chosen from.
+    /// Candidates of the rows as they were chosen from.
     pub top: TopPlaces,
-    /// Of the rows before their alterations.
+    /// Candidates of the rows before their alterations.
     pub unaltered: TopPlaces,
     pub end: usize,
 }
 
-/// Of `width` candidates a row. Nothing where that is 0.
+/// Places of `width` candidates a row; they are empty where that is 0.
 pub(super) struct TopPlaces {
     pub log_sums: usize,
     pub ids: usize,
@@ -31,7 +31,7 @@ impl TopPlaces {
 }
 
 impl Places {
-    /// `width` and `unaltered`: candidates of a row, as it was chosen from and before its alteration.
+    /// `width` and `unaltered` are numbers of candidates of a row, as it was chosen from and before its alteration.
     pub(super) fn new(rows: usize, width: usize, unaltered: usize) -> Self {
         let top = TopPlaces::new(3 * rows, rows, width);
         let unaltered = TopPlaces::new(top.end, rows, unaltered);
@@ -46,13 +46,13 @@ pub(super) struct Words<'a> {
 }
 
 impl Words<'_> {
-    /// Those at `from .. to`; nothing where they were not brought.
+    /// The words at `from .. to`; nothing where they were not brought.
     pub(super) fn part(&self, from: usize, to: usize) -> &[u32] {
         let range = from.checked_sub(self.first).zip(to.checked_sub(self.first));
         range.and_then(|(from, to)| self.words.get(from..to)).unwrap_or(&[])
     }
 
-    /// The same as floats, in place of what `out` held.
+    /// Replaces the content of `out` by the words at `from .. to` as floats.
     pub(super) fn floats(&self, from: usize, to: usize, out: &mut Vec<f32>) {
         out.clear();
         out.extend(self.part(from, to).iter().map(|&bits| f32::from_bits(bits)));

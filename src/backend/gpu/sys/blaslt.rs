@@ -12,12 +12,12 @@ pub(crate) const DATA_BF16: c_int = 14;
 pub(crate) const EPILOGUE_BIAS: u32 = 4;
 pub(crate) const PREFERENCE_MAX_WORKSPACE_BYTES: c_int = 1;
 
-/// Where the two libraries differ.
+/// The differences between the two libraries.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dialect {
     pub prefix: &'static str,
     pub library_names: &'static [&'static str],
-    /// Of a `MatmulHeuristicResult_t`, which begins with the algorithm.
+    /// Bytes of a `MatmulHeuristicResult_t`, which begins with the algorithm.
     pub result_bytes: usize,
     pub compute_f32: c_int,
     pub attribute_transpose_a: c_int,

@@ -30,12 +30,12 @@ pub(super) unsafe fn open_library(
 /// Which libraries `open_library` gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opened {
-    /// Only one that this process has opened already.
+    /// The library only if this process has opened it already.
     Already,
     Anew,
 }
 
-/// What the system's loader says, which the error's own text leaves out.
+/// The text of the system's loader, which the error's own text leaves out.
 pub(super) fn reason(error: &libloading::Error) -> String {
     error.source().map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -55,14 +55,14 @@ pub(super) fn file_of(function: *const c_void) -> Option<PathBuf> {
 }
 
 // Arguments that mean the same to both drivers, by the same numbers.
-/// Of page-locked memory: kernels may use it too.
+/// Flag of page-locked memory that kernels may use too.
 pub(super) const HOST_MAPPED: c_uint = 2;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 pub(super) const EVENT_DISABLE_TIMING: c_uint = 2;
 pub(super) const CAPTURE_THREAD_LOCAL: c_int = 1;
 pub(super) const FUNCTION_MAX_THREADS_PER_BLOCK: c_int = 0;
 
-/// What every call returns; 0 is success.
+/// The result of every call; 0 is success.
 #[must_use]
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -109,7 +109,7 @@ fn what_lies_between_the_numbers_is_zero() {
     assert_eq!((ones(&bytes[64..108]), ones(&bytes[108..])), (44, 0));
 }
 
-/// Rows of a block of the prefill kernel, on either platform.
+/// Rust and the kernel agree on the rows of a block of the prefill kernel, on either platform.
 #[test]
 fn rows_of_prefill_are_those_of_the_kernel() {
     let header = include_str!("../../../../kernels/attention_prefill.h");

@@ -12,14 +12,14 @@ type Opened = (Device, GpuOptions);
 /// on the device.
 fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
-    // Where they have to be compiled: several at once, and not by two tests.
+    // Units that have to be compiled are compiled here: several at once, and not by two tests.
     Kernels::new(&device.0, &device.1).unwrap().prepare(&Unit::all()).unwrap();
     conformance::pass(|tally| conformance::check_all(|rows| devices::make_loader(&device, rows), Accuracy::GPU, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
-/// The same in AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device:
-/// their products would execute the code of F16 once more for each.
+/// Checks AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device: their
+/// products would execute the code of F16 once more for each.
 fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
     let Some(device) = devices::open(target) else { return };
     let types = |ty| KernelType::of(ty).is_some() && types(ty);
@@ -28,7 +28,7 @@ fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
-/// Every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
+/// Checks every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
 fn check_kin(target: &str) {
     let types = [GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q6_K];
     check_machine_code(target, |ty| types.contains(&ty));
@@ -110,7 +110,7 @@ fn gfx1151() {
     check_kin(KIN_TARGETS[2]);
 }
 
-/// Ops in which blocks hand each other what they have stored, where nothing but releases and acquires makes that seen.
+/// Checks ops in which blocks hand each other what they have stored, and only releases and acquires make that seen.
 fn check_order(target: &str) {
     let Some(device) = devices::open(target) else { return };
     let loader = |rows| devices::make_loader(&device, rows);

@@ -19,11 +19,11 @@ pub(crate) const KIN_TARGETS: [&str; 3] = ["gfx908", "gfx950", "gfx1151"];
 /// One of each memory model, with workgroups that do not see each other's stores at once.
 pub(crate) const WEAK_TARGETS: [&str; 4] = ["gfx90a:weak", "gfx942:down:weak", "gfx1100:weak", "gfx1201:down:weak"];
 
-/// For tests that end in a fault: nobody else uses these.
+/// Targets of tests that end in a fault: nobody else uses these.
 pub(crate) const FAULTY_TARGETS: [&str; 4] = ["cpu-wave32", "cpu-wave64", "cpu-wave32:up@order", "cpu-wave64:up@late"];
 
-/// For tests that fail calls or look at the free memory: one each, so that none sees the faults and allocations of
-/// another. `open` takes what is behind the `@` for a name of the device.
+/// Targets of tests that fail calls or look at the free memory: one each, so that none sees the faults and allocations
+/// of another. `open` takes what is behind the `@` for a name of the device.
 const OWN_DEVICES: [&str; 11] = [
     "cpu-wave32:up@model",
     "cpu-wave32:up@memory",
@@ -38,7 +38,7 @@ const OWN_DEVICES: [&str; 11] = [
     "cpu-wave32:up@room",
 ];
 
-/// `cargo build -p hipsim` puts it beside the test binary's folder.
+/// The stand-in's library: `cargo build -p hipsim` puts it beside the test binary's folder.
 pub(crate) fn stand_in() -> Option<PathBuf> {
     let folder = std::env::current_exe().ok()?.parent()?.parent()?.to_path_buf();
     Some(folder.join("libhipsim.so")).filter(|path| path.exists())
@@ -138,7 +138,7 @@ pub(crate) fn late_graphs(options: &GpuOptions, late: bool) {
     assert_eq!(status, 0, "hipsim_late_graphs");
 }
 
-/// What a stand-in's device died of.
+/// The fault that a stand-in's device died of.
 pub(crate) fn fault(options: &GpuOptions) -> String {
     type Fault = unsafe extern "C" fn(c_int, *mut c_char, usize) -> c_int;
     let mut text = [0 as c_char; 1000];
@@ -176,7 +176,7 @@ pub(crate) fn loader(opened: &(Device, GpuOptions), rows: usize) -> GpuLoader {
     make_loader(opened, rows).unwrap()
 }
 
-/// The same, for cases.
+/// Like `loader`, for cases, which take its error.
 pub(crate) fn make_loader((device, options): &(Device, GpuOptions), rows: usize) -> crate::Result<GpuLoader> {
     GpuLoader::new(device.clone(), options, trial::case_limits(rows))
 }

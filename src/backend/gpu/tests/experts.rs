@@ -1,4 +1,4 @@
-//! What the loader and the op refuse of mixtures of experts, and the memory that they take.
+//! The loader and the op refuse some mixtures of experts, and the others take the memory that was announced.
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, bytes_of, fill, matrix, vector, within};
@@ -59,7 +59,7 @@ fn announced_experts_take_no_allocation() {
     });
 }
 
-/// What the kernels cannot route is refused at load, with what helps.
+/// Experts that the kernels cannot route are refused at load, with advice on what helps.
 #[test]
 fn more_experts_than_the_kernels_take_are_refused() {
     let Some(device) = devices::open(CPU_TARGETS[0]) else { return };

@@ -8,18 +8,18 @@ use crate::backend::gpu::{Buffer, Device, DeviceBuffer, GpuBackend, GpuStep};
 use crate::backend::{Backend, Embed, Loader, Ops};
 use crate::config::GpuOptions;
 
-/// `hipsim_without`.
+/// Waits that `hipsim_without` leaves out.
 const STREAM: u32 = 1;
 const EVENT: u32 = 2;
 const NONE: u32 = 0;
 
-/// The fault, which has to contain all of some parts.
+/// Checks that the fault contains all of some parts.
 fn expect(options: &GpuOptions, parts: &[&str]) {
     let fault = devices::fault(options);
     parts.iter().for_each(|part| assert!(fault.contains(part), "{part:?} is not in {fault:?}"));
 }
 
-/// Three pieces through the two slots of an upload.
+/// Sends three pieces through the two slots of an upload.
 fn upload(device: &Device) -> crate::Result<()> {
     let out = DeviceBuffer::new(device, 4096)?;
     let mut uploader = Uploader::new(device, 1024, 1024)?;
@@ -40,7 +40,7 @@ fn an_upload_needs_the_wait_for_its_slot() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// What a step leaves may be read only once its stream has been waited for.
+/// The results of a step may be read only once its stream has been waited for.
 #[test]
 fn results_need_the_wait_for_the_stream() {
     let Some(device) = devices::open(FAULTY_TARGETS[1]) else { return };

@@ -22,7 +22,7 @@ const CACHE: KvLayerSpec = KvLayerSpec {
 /// Rows of the embedding table, but for a block of NaN.
 const TOKENS: usize = 64;
 
-/// What makes a batch a bad one.
+/// A change that makes a batch a bad one.
 type Spoil = fn(&mut Batch);
 
 fn rope() -> RopeSpec {
@@ -31,7 +31,7 @@ fn rope() -> RopeSpec {
 
 const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
 
-/// A step as the decoder runs it: whether its ops were called or repeated, and attention's output.
+/// Runs a step as the decoder does: whether its ops were called or repeated, and attention's output.
 fn step(rig: &mut AttentionRig<GpuLoader>, batch: &Batch) -> Result<(Came, Vec<f32>)> {
     let came = if rig.rope_attention(SCORING, Some(batch))? == 0 { Came::Repeated } else { Came::Called };
     Ok((came, rig.backend.to_host(&rig.out, batch.num_tokens(), LAYOUT.q_cols())?.to_vec()))
@@ -217,7 +217,7 @@ fn repeated_steps_read_their_own_numbers_on_gfx1201() {
     check_repetitions(WEAK_TARGETS[3]);
 }
 
-/// A rig whose load tests what it is to rely on.
+/// Loads a rig with the tests at load.
 fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<GpuLoader>> {
     let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64 };
     let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
@@ -263,7 +263,7 @@ fn graphs_that_read_old_numbers_are_not_used() {
     assert_eq!(device.allocated_bytes(), 0);
 }
 
-/// So is one whose scalar cache keeps old numbers through a graph: compilers read by it what is the same for all lanes.
+/// A scalar cache that keeps old numbers through a graph is found too: it serves what is the same for all lanes.
 #[test]
 fn graphs_with_an_old_scalar_cache_are_not_used() {
     let Some((device, options)) = devices::open(WEAK_TARGETS[1]) else { return };

@@ -1,4 +1,4 @@
-//! What `doctor` says of kernels is what the loaded code says.
+//! `doctor` says of kernels what the loaded code says.
 
 use super::devices::{self, AMD_TARGETS, CPU_TARGETS};
 use crate::Error;
@@ -85,7 +85,7 @@ fn batch_invariant_products_have_one_kernel() {
     assert!(!rows.iter().any(|row| row.op.contains("Q4_K with Q6_K")));
 }
 
-/// What does not load is said in its row, with the reason, and hides nothing; who has seen enough can end it.
+/// A kernel that does not load is told in its row, with the reason, and hides nothing; who has seen enough can end it.
 #[test]
 fn a_kernel_that_does_not_load_is_told() {
     let Some((device, options)) = devices::open(AMD_TARGETS[0]) else { return };

@@ -1,4 +1,4 @@
-//! What several blocks find of one row of logits.
+//! Several blocks find the results of one row of logits together.
 
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix};

@@ -35,7 +35,7 @@ fn a_wrong_weight_refuses_to_serve_and_names_it() {
     let mut loader: GpuLoader = devices::loader(&tested, 64);
     let data = q8_0(1);
     let matrix = loader.upload_matrix(&[LinearPart { weight: view(&data), bias: None }], &mut |_| Ok(())).unwrap();
-    // Passes for what was uploaded.
+    // The self-test passes for the data that was uploaded.
     let mut backend = loader.finish().unwrap();
 
     let mut other = data.clone();
@@ -61,7 +61,7 @@ fn stacked(data: &[Vec<u8>; 2]) -> [TensorView<'_>; 2] {
 fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
     let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };
     let tested = (device, GpuOptions { self_test: true, ..options });
-    // Blocks whose codes are all ones under scales of one.
+    // The codes of these blocks are all ones, under scales of one.
     let data = STACK.map(|ty| {
         let mut block = vec![0x11; ty.block_bytes()];
         let scale = if ty == GgmlType::Q4_K { 0..2 } else { 208..210 };
@@ -71,7 +71,7 @@ fn a_wrong_weight_of_a_stack_is_found_in_either_type() {
     let mut loader: GpuLoader = devices::loader(&tested, 64);
     let matrix =
         loader.upload_matrix(&stacked(&data).map(|weight| LinearPart { weight, bias: None }), &mut |_| Ok(())).unwrap();
-    // Passes for what was uploaded.
+    // The self-test passes for the data that was uploaded.
     let mut backend = loader.finish().unwrap();
 
     for wrong in [0, 1] {

@@ -18,7 +18,7 @@ use crate::tensor::TensorView;
 
 const ROWS: usize = 21;
 const COLS: usize = 300;
-/// Of gate and of up: together whole tiles of columns, as 16-bit products need.
+/// Outputs of gate and of up: together whole tiles of columns, as 16-bit products need.
 const FFN: usize = 128;
 const EPS: f32 = 1e-5;
 
@@ -28,7 +28,7 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock()
 }
 
-/// What `helper` starts: this test, told so. Else it has nothing to do.
+/// `helper` starts this test in a process of its own, and tells it so. Else it has nothing to do.
 #[test]
 fn helper_process() {
     if EngineArgs::new("").with_env().unwrap().gpu.is_helper {
@@ -36,7 +36,7 @@ fn helper_process() {
     }
 }
 
-/// This program in a process of its own, in which the library misbehaves so.
+/// The command that starts this program in a process of its own, in which the library misbehaves so.
 pub(crate) fn helper(fault: &str) -> Option<Vec<OsString>> {
     let targets: Vec<_> = CPU_TARGETS.into_iter().chain(AMD_TARGETS).collect();
     let this = std::env::current_exe().unwrap();
@@ -100,7 +100,7 @@ impl Rig {
         Self::load_within(device, options, 1 << 40)
     }
 
-    /// With so many bytes for the library and what is kept for it.
+    /// Loads with so many bytes for the library and the weights that are kept for it.
     fn load_within(device: &Device, options: &GpuOptions, spare: u64) -> Self {
         let (_, table) = halves(1, ROWS * COLS);
         let (_, weights) = halves(2, OUT * COLS);
@@ -129,7 +129,7 @@ impl Rig {
         Self { backend, matrix, gate_up, norm, x, normed, products, out }
     }
 
-    /// Products new, added and gated, against f64.
+    /// Checks products, new, added and gated, against f64.
     fn check(&mut self) {
         let (x, weights) = (halves(1, ROWS * COLS).0, halves(2, OUT * COLS).0);
         let bias: Vec<f64> = Random(5).values(OUT).into_iter().map(f64::from).collect();
@@ -235,7 +235,7 @@ fn a_library_that_fails_when_it_is_tried_is_left_alone() {
     }
 }
 
-/// What is refused after it was tried costs no request: our kernels compute what is missing, and from then on
+/// A product that is refused after it was tried costs no request: our kernels compute what is missing, and from then on
 /// everything.
 #[test]
 fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
@@ -262,7 +262,7 @@ fn a_product_that_is_refused_later_is_computed_by_our_kernels() {
     }
 }
 
-/// Rows that were prepared for the library, when it refuses the very product that they were for.
+/// Our kernels convert rows that were prepared for the library, when it refuses the very product that they were for.
 #[test]
 fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     let _alone = alone();
@@ -275,14 +275,14 @@ fn rows_prepared_for_the_library_are_converted_when_it_refuses() {
     rig.check();
 }
 
-/// What only makes prompts faster comes after what must be there: the library takes no more than there is to spare.
+/// The library only makes prompts faster, so it takes no more memory than there is to spare.
 #[test]
 fn a_library_that_does_not_fit_is_left_out() {
     let _alone = alone();
     let Some((device, options, _cache)) = open(helper("")) else { return };
     let without = GpuOptions { vendor_blas: Some(false), ..options.clone() };
     let without = Rig::load(&device, &without).backend.memory().scratch;
-    // Weights on their way, 256 MiB, and the library's workspace.
+    // The sum is 256 MiB of weights on their way, and the library's workspace.
     let needed = 320 << 20;
     let cases = [
         (0, 0, "335 MB, 0 bytes are available"),

@@ -10,47 +10,47 @@ pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
     measured_on: None,
     gemv: Gemv {
-        // Estimated, as Hopper: the matrix units multiply 8 rows in about the time of one.
+        // Estimated: Hopper's number, since the matrix units multiply 8 rows in about the time of one.
         most_rows: 1,
-        // Estimated, as Hopper: one block of 512 threads has enough loads in flight.
+        // Estimated: Hopper's number, since one block of 512 threads has enough loads in flight.
         blocks: 1,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         shapes: &[
             MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
             MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
             MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
             MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
         ],
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated, as Hopper: a launch saved is worth more than there.
+        // Estimated: Hopper's number, since a launch saved is worth more than there.
         most_pair_rows: 16,
     },
-    // Estimated, as Hopper.
+    // Estimated: Hopper's number.
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 128 rows a block on all of NVIDIA.
         prefill_rows: 128,
         by_token: false,
-        // Estimated, as Hopper: one launch less.
+        // Estimated: Hopper's number, since it saves a launch.
         rotates: true,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         split_tokens: 128,
         most_splits: 32,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         blocks: 2,
-        // Estimated, as Hopper; the L2 of an RTX 4090 (72 MB) holds as much, that of an A100 (40 MB) less.
+        // Estimated: Hopper's number. The L2 of an RTX 4090 (72 MB) holds as much, that of an A100 (40 MB) less.
         per_head_blocks: 2,
         per_head_splits: 8,
     },
-    // Estimated, as Hopper.
+    // Estimated: Hopper's number.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {
-        // Estimated, as Hopper: cuBLASLt against the same kernels.
+        // Estimated: Hopper's number, since cuBLASLt competes with the same kernels.
         rows_16_bit: 9,
         rows_kept: 65,
         rows_dequantised: 176,

@@ -10,47 +10,48 @@ pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA3",
     measured_on: None,
     gemv: Gemv {
-        // Estimated, as Hopper: 8 rows on the matrix units cost little more than one.
+        // Estimated: Hopper's number, since 8 rows on the matrix units cost little more than one.
         most_rows: 1,
-        // Estimated, as Hopper: a block has 35 KB of LDS, so a compute unit of 64 KB holds one.
+        // Estimated: Hopper's number, since a block has 35 KB of LDS, so that a compute unit of 64 KB holds one.
         blocks: 1,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
-        // Estimated, as Hopper. By registers a SIMD holds 5 waves of the blocks of up to 32 rows, 2 of those of 64.
+        // Estimated: Hopper's number. By registers a SIMD holds 5 waves of the blocks of up to 32 rows, 2 of those of
+        // 64.
         shapes: &[
             MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
             MatmulShape { most_rows: 16, block_rows: 16, blocks: 2, least_super_blocks: 4 },
             MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
             MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
         ],
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated, as Hopper: a launch costs more here, so one less is worth more.
+        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
         most_pair_rows: 16,
     },
-    // Estimated, as Hopper.
+    // Estimated: Hopper's number.
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.
         prefill_rows: 64,
         by_token: false,
-        // Estimated, as Hopper: one launch less, of those that cost more here.
+        // Estimated: Hopper's number, since it saves a launch, which costs more here.
         rotates: true,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         split_tokens: 128,
         most_splits: 32,
-        // Estimated, as Hopper: by LDS a compute unit holds three blocks of the kernel of kv heads.
+        // Estimated: Hopper's number, since by LDS a compute unit holds three blocks of the kernel of kv heads.
         blocks: 2,
-        // Estimated, as Hopper. An XCD has 4 MB of L2, so shorter contexts may be the limit: measure this first.
+        // Estimated: Hopper's number. An XCD has 4 MB of L2, so shorter contexts may be the limit: measure this first.
         per_head_blocks: 2,
         per_head_splits: 8,
     },
-    // Estimated, as Hopper: one load of 16 bytes a thread.
+    // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {
-        // Estimated, as Hopper. hipBLASLt has not been compared with our kernels.
+        // Estimated: Hopper's number. hipBLASLt has not been compared with our kernels.
         rows_16_bit: 9,
         rows_kept: 65,
         rows_dequantised: 176,

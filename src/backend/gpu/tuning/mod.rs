@@ -1,6 +1,5 @@
-//! What was tuned on a device, as data: a table of numbers for each family of GPUs, chosen by what the device says of
-//! itself when it is opened. `plans` makes launches of them. Batch-invariant mode is one more table, made from the
-//! family's at the load.
+//! Tuned numbers, as data: a table for each family of GPUs, chosen by what the device says of itself when it is opened.
+//! `plans` makes launches of them. Batch-invariant mode is one more table, made from the family's at the load.
 //!
 //! A number in a family's file is *measured*, with the place of its figures, or *estimated*, with the reason. Who has
 //! measured one changes it there, and the comment with it.
@@ -29,7 +28,7 @@ pub(super) const LEAST_PREFILL_ROWS: usize = 64;
 /// compute unit (CDNA), a workgroup processor of two compute units (RDNA).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tuning {
-    /// As reports call the family.
+    /// The family's name in reports.
     pub family: &'static str,
     /// The GPU that most of the numbers were measured on; `None`: all are estimated.
     pub measured_on: Option<&'static str>,
@@ -56,7 +55,7 @@ pub struct Gemv {
 /// Products on the matrix units.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Matmul {
-    /// By rows, ascending; the last serves any number.
+    /// Shapes by rows, ascending; the last serves any number.
     pub shapes: &'static [MatmulShape],
     /// Pieces into which the columns are split at most, a power of two.
     pub most_splits: u32,
@@ -84,7 +83,8 @@ pub struct MatmulShape {
 pub struct Experts {
     /// Rows that an expert has on average, rounded up, up to which each row is multiplied by itself.
     pub most_alone: usize,
-    /// The same up to which rows are brought together in runs of 16; more go in runs of 64.
+    /// Rows that an expert has on average, rounded up, up to which they are brought together in runs of 16; more go in
+    /// runs of 64.
     pub most_in_short_runs: usize,
 }
 
@@ -118,11 +118,11 @@ pub struct Argmax {
 /// Rows of a product from which on the vendor's matrix library serves.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LibraryRows {
-    /// Of models whose weights have 16 bits anyhow.
+    /// Least rows in models whose weights have 16 bits anyhow.
     pub rows_16_bit: usize,
-    /// Where dequantised weights are kept.
+    /// Least rows where dequantised weights are kept.
     pub rows_kept: usize,
-    /// Where weights are dequantised for each product.
+    /// Least rows where weights are dequantised for each product.
     pub rows_dequantised: usize,
 }
 
@@ -150,7 +150,7 @@ pub(super) const ALL: [(Platform, &Tuning); 11] = [
 ];
 
 impl Tuning {
-    /// The table of a device: of its architecture, and of whether it is part of a processor.
+    /// Chooses the table of a device by its architecture, and by whether it is part of a processor.
     pub fn of(properties: &DeviceProperties) -> &'static Self {
         let arch = properties.arch.as_str();
         match properties.platform {
@@ -204,7 +204,7 @@ impl Tuning {
     }
 }
 
-/// For reports: `Hopper (measured on an NVIDIA H200)`.
+/// Shows the table in reports: `Hopper (measured on an NVIDIA H200)`.
 impl fmt::Display for Tuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.measured_on {

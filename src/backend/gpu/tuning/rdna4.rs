@@ -10,15 +10,15 @@ pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA4",
     measured_on: None,
     gemv: Gemv {
-        // Estimated, as Hopper: 8 rows on the matrix units cost little more than one.
+        // Estimated: Hopper's number, since 8 rows on the matrix units cost little more than one.
         most_rows: 1,
-        // Estimated, as Hopper: one block of 512 threads is 16 waves of 32 on four SIMDs.
+        // Estimated: Hopper's number, since one block of 512 threads is 16 waves of 32 on four SIMDs.
         blocks: 1,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         pairs_share: true,
     },
     matmul: Matmul {
-        // Estimated, as Hopper. By registers a SIMD holds 8 waves of the blocks of 64 rows, 16 of those of 32, so
+        // Estimated: Hopper's number. By registers a SIMD holds 8 waves of the blocks of 64 rows, 16 of those of 32, so
         // a workgroup processor has room for more blocks than this aims at: measure this first.
         shapes: &[
             MatmulShape { most_rows: 8, block_rows: 8, blocks: 2, least_super_blocks: 4 },
@@ -26,32 +26,32 @@ pub(super) const TUNING: Tuning = Tuning {
             MatmulShape { most_rows: 32, block_rows: 32, blocks: 4, least_super_blocks: 2 },
             MatmulShape { most_rows: u32::MAX, block_rows: 64, blocks: 2, least_super_blocks: 2 },
         ],
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         most_splits: 8,
-        // Estimated, as Hopper: a launch costs more here, so one less is worth more.
+        // Estimated: Hopper's number, since a launch costs more here, so that one less is worth more.
         most_pair_rows: 16,
     },
-    // Estimated, as Hopper.
+    // Estimated: Hopper's number.
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.
         prefill_rows: 64,
         by_token: false,
-        // Estimated, as Hopper: one launch less, of those that cost more here.
+        // Estimated: Hopper's number, since it saves a launch, which costs more here.
         rotates: true,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         split_tokens: 128,
         most_splits: 32,
-        // Estimated, as Hopper: registers leave room for 9 waves of a SIMD.
+        // Estimated: Hopper's number, since registers leave room for 9 waves of a SIMD.
         blocks: 2,
-        // Estimated, as Hopper.
+        // Estimated: Hopper's number.
         per_head_blocks: 2,
         per_head_splits: 8,
     },
-    // Estimated, as Hopper: one load of 16 bytes a thread.
+    // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {
-        // Estimated, as Hopper. hipBLASLt has not been compared with our kernels.
+        // Estimated: Hopper's number. hipBLASLt has not been compared with our kernels.
         rows_16_bit: 9,
         rows_kept: 65,
         rows_dequantised: 176,

@@ -16,7 +16,7 @@ const CARDS: [(&str, &[&str]); 6] = [
     ("RDNA4", &["gfx1200", "gfx1201"]),
 ];
 
-/// Those that are part of a processor.
+/// GPUs that are part of a processor.
 const INTEGRATED: [&str; 11] = [
     "gfx902", "gfx909", "gfx90c", "gfx1033", "gfx1035", "gfx1036", "gfx1103", "gfx1150", "gfx1151", "gfx1152",
     "gfx1153",
@@ -41,7 +41,7 @@ fn every_gpu_has_its_family() {
     for arch in GENERIC_TARGETS.into_iter().flat_map(|(_, archs)| archs) {
         assert!(listed.contains(arch), "{arch} is in no list of this test");
     }
-    // Exact targets that no generic one covers.
+    // These are exact targets that no generic one covers.
     let script = include_str!("../../../../build.rs");
     let targets = script.split_once("const EXACT_TARGETS").unwrap().1.split_once("];\n").unwrap().0;
     for arch in targets.split('"').filter(|text| text.starts_with("gfx")) {
@@ -61,7 +61,7 @@ fn every_gpu_has_its_family() {
     }
 }
 
-/// What the device says of itself decides where the architecture's name does not; what nobody has heard of is served.
+/// The device's own word decides where the architecture's name does not, and a GPU that nobody has heard of is served.
 #[test]
 fn an_unknown_gpu_has_a_table_with_a_name() {
     // Parts of a processor: one with a card's compute units, and cards' architectures that a processor might have.
@@ -160,7 +160,7 @@ fn hopper_is_as_it_was_measured() {
         let plan = tuning.matmul(rows, out_rows, cols, 132);
         (plan.n, plan.grid)
     };
-    // q, k and v; output; gate and up; down; head of an 8B model.
+    // The shapes are an 8B model's: q, k and v; output; gate and up; down; head.
     let shapes = [(6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (128_256, 4096)];
     let expected = [
         (1, (8, [[192, 1, 1], [128, 1, 1], [896, 1, 1], [128, 1, 2], [4008, 1, 1]])),

@@ -1,4 +1,4 @@
-//! On which GPUs the vendor's matrix library is used: data, each line with where it is from.
+//! The GPUs on which the vendor's matrix library is used, as data: each line says where it is from.
 
 use crate::backend::gpu::DeviceProperties;
 use crate::config::Platform;
@@ -26,7 +26,7 @@ const REPORTED: [(&str, &str); 7] = [
 
 /// Whether the library is trusted so far on this GPU that it is tried; else why not.
 pub(super) fn check(properties: &DeviceProperties) -> Result<(), String> {
-    // What cuBLASLt computes was compared on the GPUs of every generation from Ampere on by very many programs.
+    // Very many programs compare cuBLASLt's results, on the GPUs of every generation from Ampere on.
     if properties.platform == Platform::Nvidia {
         return Ok(());
     }

@@ -17,7 +17,7 @@ use crate::backend::gpu::{Device, DevicePtr, Stream};
 use crate::config::{GpuOptions, Platform};
 use crate::{Error, Result};
 
-/// What the library does not do, and how it says so. Never a failure of the engine.
+/// Why the library does not do something, in its own words. It is never a failure of the engine.
 pub(crate) type Refusal = String;
 
 /// Plans kept at most: prompts come in any number of rows, and each has its own.
@@ -58,7 +58,7 @@ pub struct Product {
     pub bias: bool,
 }
 
-/// Where the operands of a product are; `bias` is null where there is none.
+/// Places of a product's operands; `bias` is null where there is none.
 #[derive(Debug, Clone, Copy)]
 pub struct Operands {
     pub weights: DevicePtr,
@@ -89,7 +89,7 @@ struct Plan {
     out: Handle,
     /// The library's results, one behind the other, each beginning with an algorithm; aligned as they want.
     results: Box<[u128]>,
-    /// Which of them are still to be tried, the first being the one in use.
+    /// The results that are still to be tried, the first being the one in use.
     algorithms: std::ops::Range<usize>,
 }
 
@@ -127,7 +127,7 @@ impl VendorBlas {
     /// Starts the library in this very file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The refusal says what is wrong with it.
     pub fn open_file(device: &Device, file: &Path) -> std::result::Result<Self, Refusal> {
         Search::file(file).find(|library, file| Self::start(device, library, file))
     }
@@ -166,7 +166,7 @@ impl VendorBlas {
     /// Queues a product. What the library refuses is the inner error; nothing was queued then.
     ///
     /// # Errors
-    /// Those of the device.
+    /// The errors of the device.
     ///
     /// # Safety
     /// The operands are this device's and hold what `product` says (16-byte aligned), until the stream is past it.
@@ -186,7 +186,7 @@ impl VendorBlas {
     }
 
     /// # Safety
-    /// As `multiply`.
+    /// See `multiply`.
     unsafe fn try_multiply(
         &mut self,
         stream: &Stream,
@@ -244,7 +244,7 @@ impl VendorBlas {
             };
             match check(status, dialect, "Matmul") {
                 Ok(()) => {
-                    // The ones before it are not tried again.
+                    // The algorithms before it are not tried again.
                     plan.algorithms.start = algorithm;
                     return Ok(());
                 }

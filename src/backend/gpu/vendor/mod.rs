@@ -14,11 +14,11 @@ use crate::backend::gpu::DeviceProperties;
 use crate::backend::gpu::tuning::{LibraryRows, Tuning};
 use crate::config::GpuOptions;
 
-/// From how many rows on the library is to serve, or why it is not. Batch invariance needs one order of summation; a
+/// The rows from which on the library is to serve, or why it is not. Batch invariance needs one order of summation; a
 /// driver that was given by its path comes without the vendor's other libraries unless they are asked for.
 ///
 /// # Errors
-/// What to say of it.
+/// The text says why it does not serve.
 pub(super) fn wanted(
     options: &GpuOptions,
     properties: &DeviceProperties,

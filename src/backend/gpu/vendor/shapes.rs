@@ -1,4 +1,4 @@
-//! The products of a model that the matrix library would be asked for: what it is tried with.
+//! The products of a model that the matrix library would be asked for: it is tried with these.
 
 use super::blas::{Element, Product};
 use crate::backend::LinearPart;
@@ -14,8 +14,8 @@ const MANY_ROWS: usize = 512;
 /// Outputs of a product, at most, where fewer rows do: the logits of so many rows are never asked for.
 const MANY_OUTPUTS: usize = 16 << 20;
 
-/// Each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens`: rows of
-/// the largest step. Whether a product is added to its output, only the model knows: both are tried.
+/// Returns each shape once, at the fewest rows that the library would serve and at those of a long prompt; `tokens` are
+/// the rows of the largest step. Whether a product is added to its output, only the model knows: both are tried.
 pub(crate) fn products<'a, 'b: 'a>(
     stacks: impl Iterator<Item = &'a [LinearPart<'b>]> + Clone,
     tokens: usize,
@@ -54,7 +54,7 @@ pub(crate) fn products<'a, 'b: 'a>(
             }
         }
     }
-    // Those of one matrix together: it is made once.
+    // Products of one matrix come together, so that it is made once.
     all.sort_by_key(|p| {
         (p.out_rows, p.cols, p.input == Element::F16, p.out_stride, p.rows, p.add, p.output == Element::F16)
     });
@@ -88,7 +88,7 @@ mod tests {
             vec![part(GgmlType::F32, 48, 256)],
         ];
         let all = of(&model, 2048);
-        // Rows of least 65 and 512; new and added, and gate and up as f16.
+        // There are rows of least 65 and 512; new and added, and gate and up as f16.
         assert_eq!(all.len(), 2 * 3 + 2 * 2);
         assert!(all.iter().all(|p| [65, 512].contains(&p.rows) && p.input == Element::F16));
         assert_eq!(all.iter().filter(|p| p.output == Element::F16).count(), 2);
@@ -96,7 +96,7 @@ mod tests {
             all.iter()
                 .all(|p| (p.out_rows, p.cols, p.out_stride) == (128, 256, 128) || (p.out_rows, p.cols) == (48, 512))
         );
-        // Steps that are too short for the library.
+        // Steps of so few tokens are too short for the library.
         assert!(of(&model, 64).is_empty());
         assert_eq!(of(&model, 100).iter().map(|p| p.rows).max(), Some(100));
         let bf16 = of(&[vec![part(GgmlType::BF16, 32, 256)]], 16);

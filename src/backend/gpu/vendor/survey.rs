@@ -14,7 +14,7 @@ use crate::{Error, Result};
 
 /// Outputs of each matrix of a stack, inputs, and the type of the weights.
 type Shape = (&'static str, &'static [usize], usize, GgmlType);
-/// Of Llama 3.2 1B and Llama 3.1 8B, and one of a model in BF16.
+/// Shapes of Llama 3.2 1B and Llama 3.1 8B, and one of a model in BF16.
 const SHAPES: [Shape; 8] = [
     ("q, k, v of 1B", &[2048, 512, 512], 2048, GgmlType::Q4_K),
     ("gate, up of 1B", &[8192, 8192], 2048, GgmlType::Q4_K),
@@ -25,21 +25,21 @@ const SHAPES: [Shape; 8] = [
     ("down of 8B", &[4096], 14_336, GgmlType::Q4_K),
     ("attention output of 8B, BF16", &[4096], 4096, GgmlType::BF16),
 ];
-/// Small, for a quick look.
+/// Small shapes, for a quick look.
 const QUICK_SHAPES: [Shape; 2] =
     [("small", &[96, 32], 256, GgmlType::Q4_K), ("small, BF16", &[64], 300, GgmlType::BF16)];
-/// Of a step.
+/// Rows of a step.
 const TOKENS: usize = 512;
 
 /// The products of one stack of matrices.
 pub struct Tried {
     pub name: &'static str,
     pub products: usize,
-    /// What is wrong with them.
+    /// The problem with them, if there is one.
     pub problem: Option<String>,
 }
 
-/// Where the library is, and what it makes of the shapes.
+/// The library's file, and what it makes of the shapes.
 pub struct LibrarySurvey {
     pub file: PathBuf,
     pub tried: Vec<Tried>,

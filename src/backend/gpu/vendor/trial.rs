@@ -21,17 +21,17 @@ use crate::{Error, Result};
 
 /// The library loads its kernels from disk when they are first used.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// What a process answers that found nothing wrong; anything else is what it found.
+/// The answer of a process that found nothing wrong; any other answer is what it found.
 const GOOD: &[u8] = b"good";
 /// Bytes that go to the device at once.
 const PIECE_BYTES: usize = 16 << 20;
-/// What stands behind the outputs of a row, where they are a part of a longer one.
+/// Value behind the outputs of a row, where they are a part of a longer one.
 const UNTOUCHED: f32 = 77.0;
 
 /// Whether the library gives all of these products rightly; else what is wrong.
 ///
 /// # Errors
-/// What to say of a library that is not to be used.
+/// The text says why the library is not to be used.
 pub(crate) fn check(
     properties: &DeviceProperties,
     library: &Path,
@@ -52,10 +52,10 @@ pub(crate) fn check(
     judged(&verdict)
 }
 
-/// The same on either platform, whatever was found before.
+/// Tries the products on either platform, whatever was found before.
 ///
 /// # Errors
-/// What is wrong with the products, or why they were not tried.
+/// The text says what is wrong with the products, or why they were not tried.
 pub(crate) fn verdict(
     properties: &DeviceProperties,
     library: &Path,
@@ -65,7 +65,7 @@ pub(crate) fn verdict(
     judged(&tried(&job(properties, library, products), options)?)
 }
 
-/// The verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be
+/// Gets the verdict of a process of its own. That it crashes is one; that nothing could be tried is none, and may be
 /// otherwise next time.
 fn tried(job: &Value, options: &GpuOptions) -> std::result::Result<Vec<u8>, String> {
     let Some(command) = &options.helper else {
@@ -82,7 +82,7 @@ fn judged(verdict: &[u8]) -> std::result::Result<(), String> {
     if verdict == GOOD { Ok(()) } else { Err(String::from_utf8_lossy(verdict).into_owned()) }
 }
 
-/// The library's file as it is now, the driver, the GPU and what is tried.
+/// Names a verdict by the library's file as it is now, the driver, the GPU and what is tried.
 fn key(properties: &DeviceProperties, library: &Path, job: &Value) -> blake3::Hash {
     let file = std::fs::canonicalize(library).unwrap_or_else(|_| library.to_path_buf());
     // A library whose file cannot be looked at is told from others by its path alone.
@@ -108,7 +108,7 @@ fn job(properties: &DeviceProperties, library: &Path, products: &[Product]) -> V
     })
 }
 
-/// In the process of its own: the verdict.
+/// Does a job in the process of its own, and returns the verdict.
 ///
 /// # Errors
 /// Why nothing could be tried.
@@ -149,14 +149,14 @@ pub(crate) fn run(job: &Value) -> std::result::Result<Vec<u8>, String> {
     }
 }
 
-/// The inner error is the verdict.
+/// Tries all products; the inner error is the verdict.
 fn try_all(device: &Device, blas: &mut VendorBlas, products: &[Product]) -> Result<std::result::Result<(), String>> {
     let mut rig = Rig::new(device)?;
     let mut weights: Option<(Weights, DeviceBuffer)> = None;
     for &product in products {
         let shape = (product.out_rows, product.cols, product.input);
         if weights.as_ref().is_none_or(|(held, _)| held.shape != shape) {
-            // The memory of the last ones goes first.
+            // The memory of the last matrix goes first.
             drop(weights.take());
             let buffer = DeviceBuffer::new(device, 2 * product.out_rows as u64 * product.cols as u64)?;
             weights = Some((rig.weights(shape, &buffer)?, buffer));
@@ -230,7 +230,7 @@ impl Rig {
         Ok(buffer)
     }
 
-    /// One product and whether it is right.
+    /// Computes one product and checks whether it is right.
     fn check(
         &mut self,
         blas: &mut VendorBlas,
@@ -246,7 +246,7 @@ impl Rig {
         let bias_buffer = self.upload(&f32_bytes(&bias))?;
         let start = |i: usize| match i % out_stride < out_rows {
             true if product.add => f32::from(before[i]),
-            // Not to be read.
+            // This element is not to be read.
             true => f32::NAN,
             false => UNTOUCHED,
         };
@@ -317,7 +317,7 @@ impl Rig {
 /// Bytes on their way to the device, gathered in page-locked memory.
 struct Sender<'a> {
     rig: &'a mut Rig,
-    /// What is not filled yet.
+    /// The part of the device's memory that is not filled yet.
     to: DeviceSlice<'a>,
     filled: usize,
 }
@@ -385,7 +385,7 @@ impl Element {
         }
     }
 
-    /// Into as many bytes as it has.
+    /// Writes a value in as many bytes as it has.
     fn put(self, value: f32, bytes: &mut [u8]) {
         match self {
             Self::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
@@ -399,7 +399,7 @@ impl Element {
             (Self::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
             (Self::F16, &[a, b]) => half::f16::from_le_bytes([a, b]).to_f32(),
             (Self::Bf16, &[a, b]) => half::bf16::from_le_bytes([a, b]).to_f32(),
-            // No number, so never right.
+            // The bytes are no number, so they are never right.
             _ => f32::NAN,
         }
     }
