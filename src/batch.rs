@@ -1,7 +1,7 @@
-//! What one engine step computes, as flat arrays of integers: the scheduler writes it, the model and the
-//! backends read it. Decode, prefill chunks and prefix-cache hits are all the same case.
+//! The input of one engine step, as flat arrays of integers: the scheduler writes it, the model and the backends read
+//! it. Decode, prefill chunks and prefix-cache hits are all the same case.
 
-/// What a group of layers attends to, which decides when its blocks may be freed.
+/// Which tokens a group of layers attends to; it decides when the group's blocks may be freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GroupKind {
     Full,
@@ -14,18 +14,18 @@ pub enum GroupKind {
 /// Placeholder in a block table for a block that a sliding window has left behind (never read).
 pub const NULL_BLOCK: u32 = u32::MAX;
 
-/// One step. `n` = scheduled tokens over all sequences, `s` = sequences.
+/// The batch of one step; `n` is the number of tokens of all sequences, `s` the number of sequences.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     /// Input token ids, `[n]`, sequence after sequence.
     pub token_ids: Vec<u32>,
     /// Position of each token in its sequence, `[n]`.
     pub positions: Vec<u32>,
-    /// Where each sequence's tokens start in the flat arrays, `[s + 1]`, starting with 0.
+    /// Index of each sequence's first token in the flat arrays, `[s + 1]`: starts with 0 and ends with `n`.
     pub cu_seqlens_q: Vec<u32>,
     /// Tokens of each sequence whose K and V exist after this step (the attended length of its last token), `[s]`.
     pub context_lens: Vec<u32>,
-    /// What each sequence needs beside its tokens, `[s]`; empty in a batch of sequences that need nothing.
+    /// Needs of each sequence beside its tokens, `[s]`; empty in a batch of sequences that need nothing.
     pub extras: Vec<SeqExtras>,
     /// Block tables and slots, one entry per KV group of the model.
     pub groups: Vec<GroupTables>,
@@ -38,16 +38,16 @@ pub struct Batch {
 /// The paged cache's view of a batch for one KV group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupTables {
-    /// Where each token's K and V go: `block * block_size + offset`, `[n]`.
+    /// Slot that each token's K and V go to: `block * block_size + offset`, `[n]`.
     pub slot_mapping: Vec<u32>,
     /// Block ids of all sequences, one after the other; entry `i` of a sequence holds positions
     /// `i * block_size ..`; `NULL_BLOCK` where a sliding window has passed.
     pub block_tables: Vec<u32>,
-    /// Where each sequence's block table starts in `block_tables`, `[s + 1]`.
+    /// Index of each sequence's first entry in `block_tables`, `[s + 1]`.
     pub cu_blocks: Vec<u32>,
 }
 
-/// What a sequence needs beside its tokens, from its arrival to every batch that it is part of. All absent in an
+/// Needs of a sequence beside its tokens, from its arrival to every batch that it is part of. All are absent in an
 /// ordinary sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeqExtras {

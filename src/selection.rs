@@ -1,4 +1,4 @@
-//! What a step brings back of its logits. Backends write it; the engine asks for it and the sampler reads it.
+//! Results of a step's logits. Backends write them; the engine asks for them and the sampler reads them.
 //!
 //! A row of logits is half a megabyte. Where the sampler can do with the best few and the log-sum-exp, nothing else
 //! leaves the device.
@@ -15,7 +15,7 @@ pub const MAX_TOP: usize = 256;
 /// `Selected::Argmax::token` of a row that holds a NaN.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// What is needed of one row of logits.
+/// The part of one row of logits that is needed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wanted {
     /// The largest logit: greedy sampling.
@@ -23,11 +23,11 @@ pub enum Wanted {
     /// The `k` largest logits, `k` at most `MAX_TOP` and the vocabulary: filters and log-probabilities. `temperature`
     /// (a normal number above 0) is that of `Selected::Top::log_total`.
     Top { k: u32, temperature: f32 },
-    /// All of them: the logits of a prompt, and more candidates than a device sorts.
+    /// The whole row: the logits of a prompt, and more candidates than a device sorts.
     Row,
 }
 
-/// What is needed of one row of logits, and what changes the row before that is taken of it.
+/// The part of one row of logits that is needed, and the changes to the row that come before that part is taken of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wish<'a> {
     pub wanted: Wanted,
@@ -48,8 +48,8 @@ impl From<Wanted> for Wish<'_> {
     }
 }
 
-/// What came back of one row: what was wanted, or more. A row itself is the model's own; everything else is of the row
-/// after its alteration.
+/// The part of one row that came back: the one that was wanted, or more. A whole row is the model's own; every other
+/// part is taken from the row after its alteration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Selected<'a> {
     /// The first token with the largest logit, and the logarithm of the sum of all `exp(logit)`.
@@ -69,7 +69,7 @@ pub enum Selected<'a> {
     Row(&'a [f32]),
 }
 
-/// Rows that a backend keeps on its device, with what it selected from them.
+/// Rows that a backend keeps on its device, with the selections from them.
 pub trait DeviceRows {
     fn row(&self, row: usize) -> Selected<'_>;
 

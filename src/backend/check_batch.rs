@@ -1,4 +1,4 @@
-//! What holds of every batch before a device reads it.
+//! Checks a batch before a device reads it: its parts have to fit each other.
 
 use crate::batch::Batch;
 use crate::{Error, Result};
@@ -27,7 +27,7 @@ pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
     ensure(batch.logits_indices.iter().all(|&index| (index as usize) < n), "logits of a token that is not there")
 }
 
-/// Whether `offsets` cuts `total` things into `parts` runs.
+/// Returns whether `offsets` cuts `total` things into `parts` runs.
 fn is_cumulative(offsets: &[u32], parts: usize, total: usize) -> bool {
     offsets.len() == parts + 1
         && offsets[0] == 0

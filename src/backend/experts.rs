@@ -1,4 +1,4 @@
-//! A mixture of experts: what the model says of it, and its tensors.
+//! A mixture of experts: its parameters and its tensors.
 
 use super::Activation;
 use crate::tensor::TensorView;
@@ -14,13 +14,13 @@ pub struct ExpertSpec {
     /// Width of one expert.
     pub ffn_size: usize,
     pub activation: Activation,
-    /// What a router's logits say of experts.
+    /// How the router's logits become the experts' weights.
     pub gating: Gating,
-    /// Added to the router's logits.
+    /// Whether a bias is added to the router's logits.
     pub router_bias: bool,
-    /// Added to what is compared when experts are chosen, not to their weights.
+    /// Whether a bias is added to what is compared when experts are chosen; their weights do not see it.
     pub choice_bias: bool,
-    /// Of gate, up and down of each expert.
+    /// Whether gate, up and down of each expert have a bias.
     pub biases: bool,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalize: bool,
@@ -28,13 +28,13 @@ pub struct ExpertSpec {
     pub scale: f32,
 }
 
-/// How the router's logits become weights of experts. Those of the largest weights are chosen, among equals the lower
-/// index.
+/// How the router's logits become weights of experts. The experts with the largest weights are chosen; of equal ones
+/// those of lower index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
-    /// Of the logits of all experts.
+    /// Softmax over the logits of all experts.
     Softmax,
-    /// Of each expert's logit.
+    /// Sigmoid of each expert's logit by itself.
     Sigmoid,
 }
 
@@ -70,7 +70,7 @@ pub struct ExpertTensors<'a> {
     /// `[num]`, where the spec has them.
     pub router_bias: Option<TensorView<'a>>,
     pub choice_bias: Option<TensorView<'a>>,
-    /// Of gate, up and down, a row per expert, where the spec has them.
+    /// Biases of gate, up and down, a row per expert, where the spec has them.
     pub biases: Option<[TensorView<'a>; 3]>,
 }
 

@@ -1,14 +1,14 @@
-//! How much of the host's memory the process may still take: what the system has available, or less where a control
-//! group or a limit of the process says so.
+//! Bytes of the host's memory that the process may still take: those that the system has available, or fewer where a
+//! control group or a limit of the process says so.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Error, Result};
 
-/// Left to the rest of the process (tokenizer, requests, Python) and of the machine.
+/// Bytes left to the rest of the process (tokenizer, requests, Python) and of the machine.
 const MARGIN: u64 = 256 << 20;
-/// Left to the machine where a device takes of its memory: such memory is pinned, so nothing can be swapped out for it.
+/// Bytes left to the machine where a device pins its memory: pinned memory cannot be swapped out.
 const PINNED_MARGIN: u64 = 2 << 30;
 
 /// The machine's memory, as the system's files under a root folder tell of it.
@@ -47,7 +47,7 @@ impl HostMemory {
     }
 }
 
-/// With the system's files under `root`.
+/// Bytes that the process may still take, by the system's files under `root`.
 fn available_under(root: &Path) -> Option<u64> {
     let limits = control_group_room(root).into_iter().chain(process_room(root));
     Some(limits.fold(system_available(root)?, u64::min))
@@ -58,7 +58,7 @@ fn system_available(root: &Path) -> Option<u64> {
     kilobytes(&meminfo, "MemAvailable:")
 }
 
-/// `name   8000 kB` among the lines of `text`, in bytes.
+/// Bytes that a line such as `name   8000 kB` of `text` gives.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_suffix("kB"))?;
     value.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -184,7 +184,7 @@ mod tests {
         let files = [MEMINFO, ("proc/self/limits", limits), ("proc/self/status", status)];
         let root = Root::new("limits", &files);
         assert_eq!(available_under(&root.0), Some(6_000_000 - 4000 * 1024));
-        // What a device takes is in nobody's address space.
+        // Memory that a device takes is in nobody's address space.
         let host = HostMemory::under(&root.0);
         assert_eq!(host.available_to_device(), Some(0));
         assert_eq!(host.available().unwrap(), 0);

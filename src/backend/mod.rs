@@ -38,22 +38,23 @@ use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 use crate::tensor::TensorView;
 
-/// Told how many bytes of the file were taken since the last call, every few megabytes; an error stops the upload.
+/// Called with the bytes of the file taken since the last call, every few megabytes; an error stops the upload.
 pub type Progress<'a> = dyn FnMut(u64) -> Result<()> + 'a;
 
 /// Takes the memory of an engine and fills it; one per engine, gone once the engine runs.
 pub trait Loader: Sized {
     type Backend: Backend;
 
-    /// Bytes that are left for activations and KV pool once all of that is uploaded and `finish` has taken its own,
-    /// less what only makes steps faster: asked before anything is uploaded. Counted by what allocates.
+    /// Bytes that are left for activations and KV pool once all of `uploads` is uploaded and `finish` has allocated its
+    /// own. Copies that only make steps faster are not deducted: they are made where memory allows. Asked before
+    /// anything is uploaded, and counted by the code that allocates.
     ///
     /// # Errors
     /// `OutOfMemory` when the weights alone do not fit.
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64>;
 
-    /// What will be uploaded, told before the first of it: a device may take the memory of all weights at once.
-    /// What only makes steps faster may take `spare` bytes beside them; where it needs more, it is left out.
+    /// Tells the device what will be uploaded, before the first of it, so that it may take the memory of all weights at
+    /// once. What only makes steps faster may take `spare` bytes beside them; where it needs more, it is left out.
     ///
     /// # Errors
     /// `OutOfMemory` when the weights do not fit.
@@ -61,25 +62,25 @@ pub trait Loader: Sized {
         Ok(())
     }
 
-    /// One or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), kept in the file's
-    /// quantisation. Rows may be of different types per part.
+    /// Uploads one or more matrices with the same input, stacked along their outputs (q, k, v; gate, up), in the file's
+    /// quantisation. Parts may have different types.
     fn upload_matrix(
         &mut self,
         parts: &[LinearPart<'_>],
         progress: &mut Progress<'_>,
     ) -> Result<<Self::Backend as Backend>::Matrix>;
 
-    /// The experts of a layer, kept in the file's quantisation; their router as f32.
+    /// Uploads the experts of a layer in the file's quantisation, but their router as f32.
     fn upload_experts(
         &mut self,
         tensors: &ExpertTensors<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<<Self::Backend as Backend>::Experts>;
 
-    /// A vector (norm weights), as f32.
+    /// Uploads a vector (norm weights) as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
 
-    /// The frequencies of a RoPE.
+    /// Uploads the frequencies of a RoPE.
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<<Self::Backend as Backend>::Rope>;
 
     /// Room for `rows * cols` f32 activations.
@@ -88,13 +89,13 @@ pub trait Loader: Sized {
     /// Bytes that `alloc_buffer` takes.
     fn buffer_bytes(rows: usize, cols: usize) -> u64;
 
-    /// What `Ops::experts` needs for `rows` rows; every layer uses it in turn.
+    /// Makes the intermediate buffers of `Ops::experts` for `rows` rows; every layer uses them in turn.
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;
 
     /// Bytes that `alloc_expert_work` takes, for budgeting.
     fn expert_work_bytes(spec: &ExpertSpec, rows: usize) -> u64;
 
-    /// Whether KV blocks can have `block_size` tokens: asked before anything is uploaded.
+    /// Checks that KV blocks can have `block_size` tokens; asked before anything is uploaded.
     ///
     /// # Errors
     /// `InvalidRequest` saying what the device needs.
@@ -103,8 +104,8 @@ pub trait Loader: Sized {
     /// The K and V pools of all layers at once: a device may take one allocation for them.
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>>;
 
-    /// Bytes that the KV pool may take at most, given what is allocated so far (free memory less a margin). What only
-    /// the uploads needed is given back first.
+    /// Bytes that the KV pool may take at most, given the allocations so far (free memory less a margin). Memory that
+    /// only the uploads needed is given back first.
     fn available_memory(&mut self) -> Result<u64>;
 
     fn finish(self) -> Result<Self::Backend>;
@@ -127,7 +128,7 @@ pub trait Backend: Send + Sized + 'static {
     /// Whether `step` returns before its ops are done.
     const ASYNCHRONOUS: bool;
 
-    /// What stops the ops of a step: once it is due, they leave out work. A device whose steps are short has none.
+    /// The signal that stops a step: once it is due, the ops leave out work. A device whose steps are short has none.
     fn interrupt(&self) -> Option<&Interrupt> {
         None
     }
@@ -136,7 +137,7 @@ pub trait Backend: Send + Sized + 'static {
     /// same; it must call the same ops for batches of the same shape.
     ///
     /// # Errors
-    /// Those of the ops; `Error::Internal` for a batch that contradicts itself or is larger than was planned for;
+    /// Errors of the ops; `Error::Internal` for a batch that contradicts itself or is larger than was planned for;
     /// `Error::Interrupted` where the interrupt was due before the last op: the results are not to be used.
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()>;
 
@@ -144,19 +145,19 @@ pub trait Backend: Send + Sized + 'static {
     /// cache, which must hold nothing yet.
     ///
     /// # Errors
-    /// Where nothing can be served after this.
+    /// An error means that nothing can be served after this.
     fn rehearse(&mut self, _ops: &mut StepOps<'_, Self>) -> Result<()> {
         Ok(())
     }
 
-    /// Says what `collect` is to bring of each row of `logits`, `[wishes.len(), cols]`, which the last step computed,
-    /// so that the device can go about it.
+    /// Tells the device which part of each row of `logits` `collect` is to bring, so that it can begin. `logits`,
+    /// `[wishes.len(), cols]`, is from the last step.
     fn select(&mut self, _logits: &Self::Buffer, _cols: usize, _wishes: &[Wish<'_>]) -> Result<()> {
         Ok(())
     }
 
-    /// What was wanted of each of the `rows` rows (after everything queued before has run). A backend may give more
-    /// than that; this one gives whole rows.
+    /// Returns what `select` asked for of each of the `rows` rows, once everything queued before has run. A backend may
+    /// give more than that; this default gives whole rows.
     fn collect<'a>(&'a mut self, logits: &'a Self::Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
         Ok(Selection::of_rows(self.to_host(logits, rows, cols)?, cols))
     }
@@ -170,6 +171,6 @@ pub trait Backend: Send + Sized + 'static {
     /// Device allocations since start: constant while serving.
     fn device_allocations(&self) -> u64;
 
-    /// Which device, and which kernel serves which tensor type and op; for start-up and `doctor`.
+    /// Names the device, and the kernel that serves each tensor type and op; for start-up and `doctor`.
     fn describe(&self) -> String;
 }

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub struct Norm<'a, B: Backend> {
     pub kind: NormKind,
     pub weight: &'a B::Vector,
-    /// Added to what the weights make of the row, where the model has it.
+    /// Bias added after the weights, where the model has it.
     pub bias: Option<&'a B::Vector>,
     pub eps: f32,
 }
@@ -106,7 +106,7 @@ pub struct GatedActivation<'a, B: Backend> {
     pub gate_up: &'a B::Buffer,
     pub activation: Activation,
     pub rows: usize,
-    /// Of the output.
+    /// Columns of the output.
     pub cols: usize,
     pub out: &'a mut B::Buffer,
 }
@@ -197,7 +197,7 @@ pub struct QkNorms<'a, B: Backend> {
     pub q: &'a B::Vector,
     pub k: &'a B::Vector,
     pub eps: f32,
-    /// After RoPE instead of before it; norms of each head alone.
+    /// Whether the norms come after RoPE instead of before it; only norms of single heads may.
     pub after_rope: bool,
 }
 
@@ -210,7 +210,7 @@ impl<B: Backend> Clone for QkNorms<'_, B> {
 impl<B: Backend> Copy for QkNorms<'_, B> {}
 
 impl<B: Backend> QkNorms<'_, B> {
-    /// Whether the norms are of all heads of a row at once.
+    /// Whether one norm covers all heads of a row at once, instead of each head by itself.
     pub fn is_of_rows(&self, layout: QkvLayout) -> bool {
         self.q.elements() != layout.head_dim || self.k.elements() != layout.head_dim
     }
@@ -240,11 +240,11 @@ impl Temperature {
     }
 }
 
-/// What makes q and k of what was projected: norms where given, then RoPE.
+/// How the projected q and k become those of attention: by RoPE, with norms and a temperature where given.
 pub struct Rotation<'a, B: Backend> {
     pub norms: Option<QkNorms<'a, B>>,
     pub rope: &'a B::Rope,
-    /// Those of `rope`, for the step's tokens.
+    /// The angles that `rope` has at the positions of the step's tokens.
     pub angles: &'a B::Buffer,
     pub temperature: Option<Temperature>,
 }
@@ -447,7 +447,7 @@ pub struct RopeAttention<'a, B: Backend> {
     pub layout: QkvLayout,
     pub rotation: Rotation<'a, B>,
     pub scoring: Scoring,
-    /// As `Attention::sinks`.
+    /// See `Attention::sinks`.
     pub sinks: Option<&'a B::Vector>,
     pub group: usize,
     pub kv: &'a mut B::KvLayer,

@@ -12,7 +12,7 @@ use super::op_args::{
 };
 use crate::Result;
 
-/// What every device can do within a step. The batch is the step's own: no op is told of it again.
+/// The ops that every device has within a step. The batch is the step's own: no op is told of it again.
 pub trait Ops<B: Backend> {
     /// Rows of tokens that the ops compute: the batch's, or more where the device records the step for every batch up
     /// to a size.
@@ -21,8 +21,8 @@ pub trait Ops<B: Backend> {
     /// Rows of logits that the ops compute: those that the batch wants, or more, as above.
     fn num_logits(&self) -> usize;
 
-    /// Whether the step is to go on. Asked between layers: once an interrupt is due, ops leave out work, so what comes
-    /// after takes next to no time.
+    /// Returns an error where the step is not to go on. Asked between layers: once an interrupt is due, ops leave out
+    /// work, so what comes after takes next to no time.
     ///
     /// # Errors
     /// `Error::Interrupted`.
@@ -72,7 +72,7 @@ pub trait Ops<B: Backend> {
     fn copy_blocks(&mut self, args: CopyBlocks<'_, B>) -> Result<()>;
 }
 
-/// Chains of ops that devices may do at once. What becomes of the buffers between them is the device's affair.
+/// Chains of ops that a device may do at once. It may leave anything in the buffers between them.
 pub trait Fusions<B: Backend>: Ops<B> {
     /// `out = linear(matrix, norm(x))`, without a norm `linear(matrix, x)`.
     fn norm_linear(&mut self, args: NormLinear<'_, B>) -> Result<()> {
@@ -102,7 +102,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         self.experts(MixExperts { x: normed, experts, rows, work, out: residual, add: true })
     }
 
-    /// `rope_and_store_kv`, then `attention` over what is there with it.
+    /// `rope_and_store_kv`, then `attention` over the cache, the new tokens included.
     fn rope_attention(&mut self, args: RopeAttention<'_, B>) -> Result<()> {
         let RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out } = args;
         self.rope_and_store_kv(RopeAndStore { qkv: &mut *qkv, layout, rotation, group, kv: &mut *kv })?;

@@ -1,14 +1,14 @@
-//! What the ops' arguments ask of a device's own types before they are used.
+//! The shapes of a device's own types, which the ops' arguments are checked against before they are used.
 
 use super::experts::ExpertSpec;
 use super::specs::KvLayerSpec;
 
-/// Activations.
+/// A buffer of activations.
 pub trait BufferShape {
-    /// Whether it has room for `rows` rows of `cols`, in whatever form the device keeps them.
+    /// Whether the buffer has room for `rows` rows of `cols`, in whatever form the device keeps them.
     fn holds(&self, rows: usize, cols: usize) -> bool;
 
-    /// Its size, for a message.
+    /// The buffer's size, for a message.
     fn room(&self) -> String;
 }
 
@@ -16,7 +16,7 @@ pub trait BufferShape {
 pub trait MatrixShape {
     /// Outputs of all parts.
     fn rows(&self) -> usize;
-    /// Inputs.
+    /// Inputs, which all parts share.
     fn cols(&self) -> usize;
 }
 
@@ -38,6 +38,6 @@ pub trait ExpertShape {
 }
 
 pub trait WorkShape {
-    /// For which experts it is, and for how many rows at most.
+    /// Experts that the buffers were made for, and the most rows.
     fn room(&self) -> (&ExpertSpec, usize);
 }

@@ -1,4 +1,4 @@
-//! What a model asks of a device, as plain data: layouts, RoPE, shares of the KV pool, tensors to upload.
+//! A model's demands on a device, as plain data: layouts, RoPE, shares of the KV pool, tensors to upload.
 
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
@@ -63,15 +63,16 @@ impl QkvLayout {
     }
 }
 
-/// What a norm divides by: the root mean square of a row, or (LayerNorm) its standard deviation, after the mean was
-/// subtracted.
+/// Kind of a norm: RMS norm divides a row by its root mean square; LayerNorm subtracts the row's mean, then divides by
+/// its standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     Rms,
     Layer,
 }
 
-/// What a feed-forward makes of a gate and what it lets pass: `act(gate) * up`, but for the last.
+/// How a feed-forward combines its gate with `up`, the values that the gate lets pass: `act(gate) * up`, but for the
+/// last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -85,7 +86,7 @@ pub enum Activation {
 /// One layer's share of the KV pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvLayerSpec {
-    /// What the layer's tokens attend to.
+    /// Which tokens the layer's tokens attend to: all before them, or a window.
     pub kind: GroupKind,
     pub num_blocks: usize,
     pub block_size: usize,
@@ -124,7 +125,7 @@ impl KvLayerSpec {
     }
 }
 
-/// The largest step.
+/// Sizes of the largest step, for which memory is taken at the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepLimits {
     pub tokens: usize,

@@ -1,4 +1,4 @@
-//! What a loader is given, as data: so it can be counted before any of it is uploaded.
+//! Everything that a loader is asked to upload, as data, so that it can be counted before any of it is uploaded.
 
 use super::{ExpertTensors, LinearPart, RopeSpec};
 use crate::tensor::TensorView;

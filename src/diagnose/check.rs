@@ -14,7 +14,7 @@ use crate::tokenizer::ChatTemplate;
 pub struct CheckStage {
     pub name: &'static str,
     pub summary: String,
-    /// What can be used, but may not be what its makers meant.
+    /// Things that can be used, but may not be what the file's makers meant.
     pub warnings: Vec<String>,
     pub problems: Vec<Error>,
 }
@@ -28,7 +28,7 @@ impl CheckStage {
         Self { name, summary, warnings: Vec::new(), problems }
     }
 
-    /// What a load would only warn of is part of the report.
+    /// Runs a check and collects the warnings that a load would give.
     fn run(name: &'static str, check: impl FnOnce() -> crate::Result<String>) -> Self {
         let (result, warnings) = with_warnings(check);
         Self { warnings, ..Self::new(name, result) }
@@ -77,7 +77,7 @@ fn chat_template(file: &GgufFile) -> crate::Result<String> {
     })
 }
 
-/// What the file recommends.
+/// Sampling parameters that the file recommends.
 fn sampling(file: &GgufFile) -> String {
     let defaults = sampling_defaults(file.metadata());
     let top_k = defaults.top_k.map(|top_k| format!("top_k {top_k}"));
@@ -92,7 +92,7 @@ fn sampling(file: &GgufFile) -> String {
     if all.is_empty() { "nothing is recommended".into() } else { all.join(", ") }
 }
 
-/// Every value is finite.
+/// Checks that every value is finite.
 fn values(file: &GgufFile, progress: &mut dyn FnMut(LoadProgress) -> bool) -> CheckStage {
     let total = file.tensor_bytes();
     let mut done = 0;

@@ -1,5 +1,5 @@
-//! What `rocmforge doctor --test` asks of a device: the cases of every backend against their references, results that
-//! several blocks share again and again, the vendor's matrix library, and the speeds of copies and launches.
+//! The parts of `rocmforge doctor --test`: the cases of every backend against their references, results that several
+//! blocks share again and again, the vendor's matrix library, and the speeds of copies and launches.
 
 use crate::backend::conformance::{self, Accuracy, Extent, Group, Tally, splits};
 use crate::backend::cpu::{CpuLoader, Isa};
@@ -9,14 +9,14 @@ use crate::backend::{self, OpenDevice, resolve_threads};
 use crate::config::{EngineArgs, GpuOptions};
 use crate::{Error, Result};
 
-/// Told of what is about to run; says whether to go on.
+/// Called with the name of each part before it runs; returns whether to go on.
 pub type Watch<'a> = &'a mut dyn FnMut(&str) -> bool;
 
 /// Every op on every tensor type, on the device that the arguments name, against references in double precision; then
 /// whether results have the same bits alone and together, in batch-invariant mode.
 ///
 /// # Errors
-/// `Interrupted` if `watch` says so; those of the device. What is merely wrong is in the groups.
+/// `Interrupted` if `watch` says so; errors of the device. A wrong result is no error but counted in the groups.
 pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<Group>> {
     let args = args.clone().with_env()?;
     let mut tally = Tally::new(extent, watch);
@@ -41,7 +41,7 @@ pub fn cases(args: &EngineArgs, extent: Extent, watch: Watch<'_>) -> Result<Vec<
 /// Results that blocks of threads share, `repetitions` times each: always the same bits.
 ///
 /// # Errors
-/// As `cases`; `Device` where there is no GPU.
+/// See `cases`; `Device` where there is no GPU.
 pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Watch<'_>) -> Result<Vec<Group>> {
     let (device, options) = gpu(args)?;
     let loader = |rows| -> Result<GpuLoader> { trial::case_loader(&device, &options, rows) };
@@ -53,7 +53,7 @@ pub fn repeats(args: &EngineArgs, extent: Extent, repetitions: usize, watch: Wat
 /// The vendor's matrix library on shapes of common models, or why it is not used.
 ///
 /// # Errors
-/// As `repeats`.
+/// See `repeats`.
 pub fn matrix_library(
     args: &EngineArgs,
     extent: Extent,
@@ -63,19 +63,19 @@ pub fn matrix_library(
     survey_library(&device, &options, extent == Extent::Quick, watch)
 }
 
-/// Of buffers of `bytes` on the device and `host_bytes` on the host.
+/// Speed of copies of buffers of `bytes` on the device and `host_bytes` on the host.
 ///
 /// # Errors
-/// As `repeats`.
+/// See `repeats`.
 pub fn bandwidth(args: &EngineArgs, bytes: u64, host_bytes: u64) -> Result<Bandwidth> {
     let (device, options) = gpu(args)?;
     measure::bandwidth(&device, &options, bytes, host_bytes)
 }
 
-/// Of so many empty kernels.
+/// Speed of `count` launches of empty kernels.
 ///
 /// # Errors
-/// As `repeats`.
+/// See `repeats`.
 pub fn launches(args: &EngineArgs, count: usize) -> Result<Launches> {
     let (device, options) = gpu(args)?;
     measure::launches(&device, &options, count.max(1))
@@ -101,7 +101,7 @@ mod tests {
         EngineArgs { device, gpu, num_threads: Some(1), ..EngineArgs::new("") }
     }
 
-    /// On the stand-in: what is repeated stays the same, and nothing stays on the device.
+    /// A test on the stand-in: repeated results stay the same, and nothing stays on the device.
     #[test]
     fn a_gpu_is_tested() {
         let Some((device, options)) = devices::open(CPU_TARGETS[0]) else { return };

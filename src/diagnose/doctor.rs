@@ -1,4 +1,4 @@
-//! What this machine offers: devices, instruction sets, and the kernel that serves each tensor type.
+//! Devices and instruction sets of this machine, and the kernel that serves each tensor type.
 
 use crate::Result;
 use crate::backend::LinearPart;
@@ -22,7 +22,7 @@ pub struct KernelInUse {
 /// One row per tensor type that can be computed with, and one for the operations on activations.
 ///
 /// # Errors
-/// Those of packing a small matrix of each type, which is how the choice is asked for.
+/// Errors of packing a small matrix of each type, which is how the choice is asked for.
 pub fn cpu_kernels() -> Result<Vec<KernelInUse>> {
     let pool = ThreadPool::new(1)?;
     let mut kernels = vec![KernelInUse {
@@ -49,9 +49,9 @@ fn kernel_of(ggml_type: GgmlType, pool: &ThreadPool) -> Result<Option<KernelInUs
 /// The GPU that is asked for, or that `device="gpu"` would use.
 pub struct Gpu {
     pub platform: Platform,
-    /// Among the platform's devices.
+    /// Index among the platform's devices.
     pub index: u32,
-    /// In a line.
+    /// Description in one line.
     pub detail: String,
     /// The family of GPUs whose numbers kernels are launched by, and whether they were measured.
     pub tuned_as: String,
@@ -93,7 +93,7 @@ pub fn gpu(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) ->
 /// Every GPU of every driver that there is, and what is wrong with the drivers that cannot be used.
 ///
 /// # Errors
-/// Those of the environment variables.
+/// Errors of the environment variables.
 pub fn gpus(args: &EngineArgs) -> Result<Vec<Survey>> {
     Ok(Device::survey(&args.clone().with_env()?.gpu))
 }
@@ -103,7 +103,7 @@ pub fn embedded_kernels() -> impl Iterator<Item = &'static str> {
     embedded_targets()
 }
 
-/// What a device that was asked for, by an argument or by the environment, comes to; "none" where that is an error.
+/// Resolves the device that an argument or the environment asked for; "none" where that is an error.
 pub fn taken_device(asked: DeviceKind, gpu_is_usable: bool) -> &'static str {
     match asked {
         DeviceKind::Cpu => "cpu",

@@ -1,4 +1,4 @@
-//! What the engine has to say beside its results: `tracing` events, as lines of text.
+//! The engine's `tracing` events, as lines of text.
 
 use std::fmt::{Debug, Write};
 use std::sync::Arc;

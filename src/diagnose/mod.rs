@@ -1,6 +1,5 @@
-//! Reports for people: what this machine offers (`doctor`), whether a device computes rightly (`device_test`), whether
-//! a model file is whole (`check`), and what the engine says beside its results (`events`). The engine needs none of
-//! it.
+//! Reports for people: devices and kernels of this machine (`doctor`), a device's test (`device_test`), the check of a
+//! model file (`check`), and the engine's log (`events`). The engine needs none of it.
 
 pub mod check;
 pub mod device_test;

@@ -18,7 +18,7 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     pub ggml_type: GgmlType,
     pub num_bytes: usize,
-    /// Which file of a split model, and where in that file (absolute).
+    /// Index of the file of a split model that holds the data, and the data's offset in that file.
     pub(crate) shard: usize,
     pub(crate) offset: usize,
 }

@@ -54,12 +54,12 @@ impl GgufFile {
         self.version
     }
 
-    /// Of the first file; the others of a split model add nothing.
+    /// Metadata of the first file; the others of a split model add nothing.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// In file order, shard after shard.
+    /// All tensors, in file order, shard after shard.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }

@@ -1,8 +1,8 @@
-//! What a file is that is no GGUF file: the usual mistakes and the usual failed downloads.
+//! Recognises files that are no GGUF files: the usual mistakes and the usual failed downloads.
 
 const CONVERT: &str = "convert the model's folder with llama.cpp's convert_hf_to_gguf.py";
 
-/// What to append to the complaint about a file's first bytes, where these are known.
+/// Names the kind of file by its first bytes, where they are known, with advice: to be appended to the complaint.
 pub(super) fn named(data: &[u8]) -> Option<String> {
     let known = match data {
         _ if is_safetensors(data) => format!("this is a safetensors file: {CONVERT}"),
@@ -28,7 +28,7 @@ pub(super) fn named(data: &[u8]) -> Option<String> {
     Some(format!("; {known}"))
 }
 
-/// The length of a JSON header, and that header.
+/// A safetensors file begins with the length of its JSON header, then that header.
 fn is_safetensors(data: &[u8]) -> bool {
     let Some((length, rest)) = data.split_first_chunk::<8>() else { return false };
     // The format's own limit.

@@ -13,7 +13,7 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const DEFAULT_ALIGNMENT: u32 = 32;
 const ALIGNMENT_KEY: &str = "general.alignment";
 
-/// What precedes the data of one file.
+/// Everything that precedes the data of one file.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) version: u32,

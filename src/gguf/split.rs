@@ -13,7 +13,7 @@ const TENSORS_KEY: &str = "split.tensors.count";
 /// The part of a file name that says which part of a split model it is.
 struct PartName<'a> {
     prefix: &'a str,
-    /// From 1.
+    /// Number of the part, from 1.
     number: u32,
     count: u32,
 }
@@ -36,12 +36,12 @@ impl<'a> PartName<'a> {
 pub(super) struct Split {
     count: u32,
     num_tensors: u32,
-    /// Of the files after the first, in order.
+    /// Paths of the files after the first, in order.
     pub(super) other_paths: Vec<PathBuf>,
 }
 
 impl Split {
-    /// What `metadata`, of the file that was asked for, says; `None` for a model in one file.
+    /// Reads the split from `metadata` of the file that was asked for; `None` for a model in one file.
     pub(super) fn of(metadata: &Metadata) -> Result<Option<Self>> {
         let path = metadata.path();
         let part = PartName::parse(path);
@@ -66,7 +66,7 @@ impl Split {
         Ok(Some(split))
     }
 
-    /// That a file is part `no` (from 0) of this model.
+    /// Checks that a file is part `no` (from 0) of this model.
     pub(super) fn check_part(&self, metadata: &Metadata, no: u32) -> Result<()> {
         let expected = [(NO_KEY, no), (COUNT_KEY, self.count), (TENSORS_KEY, self.num_tensors)];
         for (key, expected) in expected {
@@ -78,7 +78,7 @@ impl Split {
         Ok(())
     }
 
-    /// That the parts together have as many tensors as each of them says.
+    /// Checks that the parts together have as many tensors as each of them says.
     pub(super) fn check_num_tensors(&self, metadata: &Metadata, found: usize) -> Result<()> {
         if found == self.num_tensors as usize {
             return Ok(());

@@ -40,7 +40,7 @@ pub enum Array {
     F64(Vec<f64>),
 }
 
-/// A string is at the least its length.
+/// A string takes at least the bytes of its length.
 const MIN_STRING_BYTES: usize = 8;
 
 impl Value {
@@ -155,7 +155,7 @@ fn parse_bool(byte: u8) -> Option<bool> {
     }
 }
 
-/// What an error message says about a value: its type and, shortened, its contents.
+/// Writes a value for an error message: its type and, shortened, its contents.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN_CHARS: usize = 40;

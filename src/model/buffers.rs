@@ -1,4 +1,4 @@
-//! The activations of a step, defined once: what allocates them also says how many bytes they take.
+//! The activations of a step, defined once: the code that allocates them also says how many bytes they take.
 
 use std::marker::PhantomData;
 
@@ -14,13 +14,13 @@ pub struct DecoderLimits {
     pub max_logits_rows: usize,
 }
 
-/// What becomes of a buffer.
+/// Types that stand for buffers: a device's own, or nothing where they are only counted.
 pub(super) trait Memory {
     type Buffer;
     type ExpertWork;
 }
 
-/// On a device.
+/// A device's own buffers.
 impl<B: Backend> Memory for B {
     type Buffer = B::Buffer;
     type ExpertWork = B::ExpertWork;
@@ -30,7 +30,7 @@ impl<B: Backend> Memory for B {
 pub(super) struct Buffers<M: Memory> {
     /// cos and sin per token, of each RoPE.
     pub(super) angles: Vec<M::Buffer>,
-    /// All tokens of the step.
+    /// Rows of all tokens of the step.
     pub(super) all: Stream<M>,
     /// The rows whose logits are wanted: all that matters after the last attention.
     pub(super) last: Stream<M>,
@@ -38,10 +38,10 @@ pub(super) struct Buffers<M: Memory> {
     pub(super) logits: M::Buffer,
 }
 
-/// What flows from layer to layer.
+/// State that flows from layer to layer.
 pub(super) struct Stream<M: Memory> {
     pub(super) residual: M::Buffer,
-    /// What the mixer made, before its output projection.
+    /// The mixer's result, before its output projection.
     pub(super) mixed: M::Buffer,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Stream<M: Memory> {
 pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
     pub(super) qkv: M::Buffer,
-    /// Of models with feed-forwards of every row: products of gate and up, and what the activation makes of them.
+    /// Products of gate and up, then the activation's results; in models with feed-forwards that serve every row.
     pub(super) dense: Option<[M::Buffer; 2]>,
     /// For each kind of experts that the model has.
     pub(super) experts: Vec<M::ExpertWork>,
@@ -139,7 +139,7 @@ struct Counting<L> {
     loader: PhantomData<L>,
 }
 
-/// Nothing is made of what is only counted.
+/// Buffers that are only counted, not made.
 struct Counted;
 
 impl Memory for Counted {

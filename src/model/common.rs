@@ -1,5 +1,5 @@
-//! What most architectures read from a file's metadata in the same way. Nothing is guessed: a missing or contradictory
-//! key is an error that names it; the only defaults are those that the GGUF specification states.
+//! Metadata that most architectures read in the same way. Nothing is guessed: a missing or contradictory key is an
+//! error that names it; the only defaults are those that the GGUF specification states.
 
 use super::keys::Keys;
 use super::rope::LayerRope;
@@ -42,7 +42,7 @@ impl Keys<'_> {
         self.attention_over(model, layer, self.window()?, rope)
     }
 
-    /// The same, over a window that is this layer's, or over all tokens.
+    /// Reads attention as `attention` does, over a window that is this layer's, or over all tokens.
     pub(super) fn attention_over(
         &self,
         model: &mut ModelSpec,
@@ -109,7 +109,7 @@ impl Keys<'_> {
         }
     }
 
-    /// What a norm adds before it divides.
+    /// The small number that a norm adds before it divides.
     pub(super) fn eps(&self, key: &str) -> Result<f32> {
         let eps = self.metadata.f32(&self.full(key))?;
         if !(eps.is_finite() && (0.0..1.0).contains(&eps)) {

@@ -22,11 +22,11 @@ pub struct Decoder<B: Backend> {
     num_rows: usize,
 }
 
-/// What the ops of a step work with.
+/// The weights, KV layers and buffers that the ops of a step use.
 struct Model<B: Backend> {
     spec: ModelSpec,
     weights: Weights<B>,
-    /// Of each layer.
+    /// The KV layer of each layer.
     kv_layers: Vec<B::KvLayer>,
     buffers: Buffers<B>,
 }
@@ -54,12 +54,12 @@ impl<B: Backend> Decoder<B> {
         buffers::bytes::<L>(spec, limits)
     }
 
-    /// Starts a step, of which `collect` brings what the `wishes` name of each row of logits: one per entry of the
+    /// Starts a step. `wishes` name the part of each row of logits that `collect` will bring, one for each entry of the
     /// batch's `logits_indices`.
     ///
     /// # Errors
-    /// Those of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of the
-    /// step's tokens then hold anything, all others what they held.
+    /// Errors of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of
+    /// the step's tokens then hold anything, all others what they held.
     pub fn launch(&mut self, backend: &mut B, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
         self.num_rows = 0;
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
@@ -84,7 +84,7 @@ impl<B: Backend> Decoder<B> {
     /// Lets the device see the steps that it asks for before the first one is launched.
     ///
     /// # Errors
-    /// Those of a step that would also fail later.
+    /// Errors of a step that would also fail later.
     pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
         let model = &mut self.model;
         let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step);
@@ -102,7 +102,7 @@ impl<B: Backend> Decoder<B> {
 }
 
 impl<B: Backend> Model<B> {
-    /// From the step's tokens to its logits.
+    /// Computes the step's logits from its tokens.
     fn forward(&mut self, step: &mut B::Step<'_>) -> Result<()> {
         let Self { spec, weights, kv_layers, buffers } = self;
         let Buffers { angles, all, last, work, logits } = buffers;
@@ -152,7 +152,7 @@ struct Ropes<'a, B: Backend> {
     angles: &'a [B::Buffer],
 }
 
-/// Rows, with the norm that they go through before anything is made of them.
+/// Rows of hidden states, with the norm that they go through before they are used.
 struct Input<'a, B: Backend> {
     x: &'a B::Buffer,
     norm: Option<&'a NormWeights<B>>,
@@ -295,8 +295,8 @@ fn feed_forward<B: Backend>(
     }
 }
 
-/// The wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or what the activation makes of up
-/// alone.
+/// The wide half of a feed-forward: `gated = act(gate · norm(x)) * (up · norm(x))`, or without a gate
+/// `act(up · norm(x))`.
 fn gate<B: Backend>(
     step: &mut B::Step<'_>,
     dense: &DenseWeights<B>,
@@ -321,7 +321,7 @@ fn gate<B: Backend>(
     }
 }
 
-/// What a mixer or a feed-forward leaves, before its last matrix, and the norm behind it.
+/// The result of a mixer or a feed-forward, with its last matrix still to be applied, and the norm behind that.
 struct Output<'a, B: Backend> {
     x: &'a B::Buffer,
     matrix: &'a B::Matrix,

@@ -1,11 +1,11 @@
-//! What the metadata says of a layer's feed-forward: one, or experts of which a router chooses.
+//! A layer's feed-forward as the metadata describes it: a dense one, or experts of which a router chooses.
 
 use super::keys::Keys;
 use super::spec::{DenseSpec, Ffn, Gate, ModelSpec, Presence};
 use crate::Result;
 use crate::backend::{Activation, ExpertSpec, Gating};
 
-/// What this version does not compute, with the largest value that asks for nothing of it.
+/// Keys that ask for something that this version does not compute, each with the largest value that asks for nothing.
 const UNSUPPORTED: [(&str, u32); 4] = [
     ("expert_group_count", 1),
     ("expert_group_used_count", 1),
@@ -13,13 +13,13 @@ const UNSUPPORTED: [(&str, u32); 4] = [
     ("moe_every_n_layers", 1),
 ];
 
-/// `expert_gating_func`: weights by softmax over all logits, which is also what its absence means; or by the sigmoid of
-/// each.
+/// Values of `expert_gating_func`: weights by softmax over all logits, also where the key is absent, or by the sigmoid
+/// of each logit.
 const SOFTMAX: u32 = 1;
 const SIGMOID: u32 = 2;
 
 impl Keys<'_> {
-    /// One feed-forward with a gate, of the width that the file gives.
+    /// A feed-forward with a gate, of the width that the file gives.
     pub(super) fn dense(&self, layer: usize, activation: Activation) -> Result<Ffn> {
         self.dense_of(layer, activation, Gate::Own)
     }

@@ -59,7 +59,7 @@ impl<'a> Linear<'a> {
 /// The experts of a layer.
 pub(super) struct FoundExperts<'a> {
     pub(super) tensors: ExpertTensors<'a>,
-    /// Of all of them.
+    /// Directory entries of all these tensors.
     pub(super) infos: Vec<&'a TensorInfo>,
 }
 
@@ -164,7 +164,7 @@ struct Inventory<'a> {
     uploads: Vec<Upload<'a>>,
 }
 
-/// Nothing is made of what is only found.
+/// Tensors that are only found, not made into anything.
 struct Found;
 
 impl Tensors for Found {

@@ -7,12 +7,12 @@ use crate::gguf::{GgufFile, Metadata, Value};
 const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
 
-/// Errors name the key.
+/// Reads the keys of a model of one architecture. Errors name the key.
 pub(super) struct Keys<'a> {
     pub(super) metadata: &'a Metadata,
-    /// The file that they are of.
+    /// The file that holds the keys.
     pub(super) gguf: &'a GgufFile,
-    /// Its name is the prefix of the keys.
+    /// The architecture's name, which is the prefix of its keys.
     pub(super) architecture: &'static str,
     /// Tokens of the longest sequence that will be served, where that is known.
     pub(super) max_model_len: Option<usize>,

@@ -1,5 +1,5 @@
-//! The tensors of a model, defined once: `Weights::visit` goes through them, and what a visitor makes of each is the
-//! weights. One visitor finds them in the file and sums them up, another uploads them.
+//! The tensors of a model, defined once: `Weights::visit` goes through them, and its visitor turns each into a member
+//! of `Weights`. One visitor finds them in the file and sums them up, another uploads them.
 
 use super::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
@@ -7,7 +7,7 @@ use super::spec::{
 use crate::Result;
 use crate::backend::{self, Backend, ExpertSpec, RopeSpec};
 
-/// What becomes of tensors of each kind.
+/// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
 pub trait Tensors {
     type Matrix;
     type Vector;
@@ -15,7 +15,7 @@ pub trait Tensors {
     type Rope;
 }
 
-/// On a device.
+/// A device's own weights.
 impl<B: Backend> Tensors for B {
     type Matrix = B::Matrix;
     type Vector = B::Vector;
@@ -32,7 +32,7 @@ pub(super) struct Part {
     pub bias: Presence,
 }
 
-/// Is shown every tensor of a model, in one order.
+/// Visits every tensor of a model, in one order.
 pub(super) trait Visitor {
     type Made: Tensors;
 
@@ -107,14 +107,14 @@ pub(super) struct FfnWeights<T: Tensors> {
 
 pub(super) struct DenseWeights<T: Tensors> {
     pub(super) spec: DenseSpec,
-    /// Gate, where there is one, and up.
+    /// Gate, where there is one, stacked with up.
     pub(super) gate_up: T::Matrix,
     pub(super) down: T::Matrix,
 }
 
 impl<T: Tensors> Weights<T> {
     /// # Errors
-    /// Those of the visitor.
+    /// Errors of the visitor.
     pub(super) fn visit<V: Visitor<Made = T>>(spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
         let table = |name: &str| [part(name.to_owned(), spec.vocab_size, spec.hidden_size, Presence::Absent)];
         let token_embd = visitor.matrix(&table("token_embd"))?;

@@ -1,9 +1,8 @@
 //! Models: a list of layers, read from a file's metadata, and the one forward pass that runs any of them.
 //!
-//! `arch` says what the model of a file is (one file per architecture, a function from keys to a `ModelSpec`), with
-//! what `keys`, `common`, `experts` and `rope` read for it. `layers` defines the tensors of a `ModelSpec` once; `find`
-//! checks them in the file, `upload` brings them to a device. `buffers` are the activations of a step, `decoder` is the
-//! forward pass over any `Backend`.
+//! `arch` makes a `ModelSpec` of a file's keys (one file per architecture); `keys`, `common`, `experts` and `rope` read
+//! the keys for it. `layers` defines the tensors of a `ModelSpec` once; `find` checks them in the file, `upload` brings
+//! them to a device. `buffers` are the activations of a step, `decoder` is the forward pass over any `Backend`.
 
 mod arch;
 mod buffers;

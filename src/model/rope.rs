@@ -23,11 +23,11 @@ pub(super) const ROPE_TENSORS: [&str; 3] =
 /// The RoPE of a layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum LayerRope {
-    /// As the file's keys say.
+    /// RoPE as the file's keys describe it.
     OfFile(RopeKind),
-    /// Of this base, and without the file's scaling for long contexts.
+    /// RoPE of this base, without the file's scaling for long contexts.
     OfBase(RopeKind, f32),
-    /// None: tokens know nothing of their positions but their order.
+    /// No RoPE: tokens know nothing of their positions but their order.
     None,
 }
 
@@ -84,9 +84,8 @@ impl Keys<'_> {
         })
     }
 
-    /// Divisors of the frequencies: the file's one list, or of its two, of which one is for sequences that are longer
-    /// than those that the model saw at first (longrope, arXiv 2402.13753), the one for the longest sequence that will
-    /// be served.
+    /// Divisors of the frequencies, from the file's one list. Where it has two (longrope, arXiv 2402.13753), they come
+    /// from the long one if sequences longer than the model's original context will be served, else from the short one.
     fn freq_factors(&self, model: &ModelSpec, pairs: usize) -> Result<Vec<f32>> {
         let [plain, long, short] = ROPE_TENSORS;
         let name = match self.opt_size("rope.scaling.original_context_length")? {
@@ -112,7 +111,7 @@ impl Keys<'_> {
     }
 }
 
-/// Of each rotated pair, without any scaling.
+/// Angle per position of each rotated pair, without any scaling.
 fn frequencies(base: f32, dims: usize) -> Vec<f64> {
     (0..dims / 2).map(|i| f64::from(base).powf(-2.0 * i as f64 / dims as f64)).collect()
 }

@@ -1,11 +1,11 @@
-//! What a model is: a list of layers, each with its own mixer and feed-forward, and what they share.
+//! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
 
 use crate::backend::{Activation, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, Temperature};
 use crate::batch::GroupKind;
 use crate::config::KvCacheDtype;
 use crate::{Error, Result};
 
-/// Whether a kind of tensor belongs to an architecture.
+/// Whether an architecture has a tensor of some kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
     Absent,
@@ -22,7 +22,7 @@ pub struct ModelSpec {
     pub vocab_size: usize,
     /// Positions the model was trained for.
     pub context_length: usize,
-    /// Of every norm of rows.
+    /// Kind and epsilon of every norm of rows.
     pub norm: NormSpec,
     /// Factor on the embeddings of tokens.
     pub embedding_scale: f32,
@@ -30,7 +30,7 @@ pub struct ModelSpec {
     pub layers: Vec<LayerSpec>,
     /// Layers that the file has behind these, to guess further tokens: they are not run.
     pub nextn_layers: usize,
-    /// Those that the layers name by their index.
+    /// RoPEs and KV groups, which the layers name by their index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
     /// Token embedding and output projection are the same tensor.
@@ -41,11 +41,11 @@ pub struct ModelSpec {
 pub struct NormSpec {
     pub kind: NormKind,
     pub eps: f32,
-    /// Beside weights they have biases.
+    /// Whether norms have biases beside their weights.
     pub bias: bool,
 }
 
-/// What becomes of the output projection's products: `cap(scale * logits)`.
+/// How the output projection's products become logits: `cap(scale * logits)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LogitsSpec {
     pub scale: f32,
@@ -68,8 +68,8 @@ pub struct LayerSpec {
     pub parallel: bool,
 }
 
-/// Norms around a mixer or a feed-forward, by the names of their tensors: of what goes in, and of what comes out before
-/// it is added.
+/// Names of the norms' tensors around a mixer or a feed-forward: one of its input, one of its output before that is
+/// added to the residual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
     pub before: Option<&'static str>,
@@ -91,7 +91,7 @@ impl Norms {
 }
 
 impl LayerSpec {
-    /// A layer as most models have it.
+    /// A layer in the form that most models have.
     pub fn new(attention: AttentionSpec, ffn: Ffn) -> Self {
         Self {
             mixer: Mixer::Attention(attention),
@@ -103,8 +103,8 @@ impl LayerSpec {
     }
 }
 
-/// What lets a token see those before it. A mixer that carries a state in place of keys and values becomes a variant
-/// beside attention, with a group of its own kind for the states.
+/// The part of a layer that lets a token see those before it. A mixer that carries a state in place of keys and values
+/// becomes a variant beside attention, with a group of its own kind for the states.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mixer {
     Attention(AttentionSpec),
@@ -131,11 +131,11 @@ pub struct AttentionSpec {
 /// RMS norms of q and k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QkNorm {
-    /// Of each head, before RoPE.
+    /// A norm of each head, before RoPE.
     Heads,
-    /// Of each head, after RoPE.
+    /// A norm of each head, after RoPE.
     HeadsAfterRope,
-    /// Of all heads of a token at once, before RoPE.
+    /// One norm over all heads of a token, before RoPE.
     Rows,
 }
 
@@ -155,18 +155,18 @@ pub struct DenseSpec {
     pub size: usize,
     pub activation: Activation,
     pub gate: Gate,
-    /// Of gate, up and down.
+    /// Biases of gate, up and down.
     pub bias: Presence,
 }
 
-/// Where the gate of a feed-forward is in the file.
+/// Place of a feed-forward's gate in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// There is none.
+    /// There is no gate.
     None,
-    /// In `ffn_gate`.
+    /// The gate is `ffn_gate`.
     Own,
-    /// In the first half of `ffn_up`.
+    /// The gate is the first half of `ffn_up`.
     InUp,
 }
 
@@ -180,7 +180,7 @@ pub struct KvGroupSpec {
 }
 
 impl KvGroupSpec {
-    /// One of its layers, in a pool of `num_blocks` blocks of `block_size` tokens.
+    /// One layer of the group, in a pool of `num_blocks` blocks of `block_size` tokens.
     pub fn layer(&self, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> KvLayerSpec {
         let &Self { kind, num_kv_heads, head_dim, .. } = self;
         KvLayerSpec { kind, num_blocks, block_size, num_kv_heads, head_dim, dtype }

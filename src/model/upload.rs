@@ -6,8 +6,8 @@ use crate::Result;
 use crate::backend::{Backend, ExpertSpec, LinearPart, Loader, RopeSpec};
 
 impl ModelTensors<'_> {
-    /// Uploads everything; what only makes steps faster may take `spare` bytes of the device. `progress` is told the
-    /// file bytes done, every few megabytes, and may stop the load by an error.
+    /// Uploads everything. Copies that only make steps faster may take `spare` bytes of the device. `progress` is
+    /// called with the bytes of the file done so far, every few megabytes, and stops the load by returning an error.
     pub fn upload<L: Loader>(
         &self,
         loader: &mut L,
@@ -23,7 +23,7 @@ struct Uploader<'u, L: Loader> {
     finder: Finder<'u>,
     loader: &'u mut L,
     progress: &'u mut dyn FnMut(u64) -> Result<()>,
-    /// Bytes of the file.
+    /// Bytes of the file uploaded so far.
     done: u64,
 }
 

@@ -100,7 +100,7 @@ pub(super) fn iq3_s(block: &[u8; 110], out: &mut [f32; 256]) {
     }
 }
 
-/// What IQ1 adds to each point (or subtracts), so that a level of zero is not wasted.
+/// Offset that IQ1 adds to each point or subtracts from it, so that a level of zero is not wasted.
 const IQ1_DELTA: f32 = 0.125;
 
 fn shifted(scale: f32, index: usize, negative: bool, out: &mut [f32; 8]) {

@@ -100,7 +100,7 @@ pub fn dequantize(ggml_type: GgmlType, data: &[u8], out: &mut [f32]) -> Result<(
     Ok(())
 }
 
-/// Whether `dequantize` knows the type.
+/// Returns whether `dequantize` knows the type.
 pub fn can_dequantize(ggml_type: GgmlType) -> bool {
     decoder(ggml_type).is_some()
 }

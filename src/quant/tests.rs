@@ -39,7 +39,7 @@ fn golden_types() -> impl Iterator<Item = GgmlType> {
     DECODED.into_iter().filter(|&t| t != GgmlType::F32)
 }
 
-/// Where two rows differ in their bits, for a readable failure.
+/// Describes the first element whose bits differ, for a readable failure.
 fn first_difference(got: &[f32], want: &[f32]) -> Option<String> {
     assert_eq!(got.len(), want.len());
     let at = got.iter().zip(want).position(|(g, w)| g.to_bits() != w.to_bits())?;

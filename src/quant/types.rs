@@ -95,12 +95,12 @@ impl GgmlType {
         Self::ALL.iter().copied().find(|t| t.name().eq_ignore_ascii_case(name))
     }
 
-    /// Whether ggml once gave `id` to a type that no longer exists (repacked or abandoned layouts).
+    /// Returns whether ggml once gave `id` to a type that no longer exists (repacked or abandoned layouts).
     pub const fn is_removed_id(id: u32) -> bool {
         matches!(id, 4 | 5 | 31..=33 | 36..=38)
     }
 
-    /// Whether the type holds whole numbers (indices, tables) rather than weights.
+    /// Returns whether the type holds whole numbers (indices, tables) rather than weights.
     pub const fn is_integer(self) -> bool {
         matches!(self, Self::I8 | Self::I16 | Self::I32 | Self::I64)
     }

@@ -1,4 +1,4 @@
-//! What changes a row of logits before a token is chosen of it: bias, masks and penalties. They touch the tokens alone
+//! Changes to a row of logits before a token is chosen of it: bias, masks and penalties. They touch only the tokens
 //! that a sequence names, so a device is sent a list of these, and their logits change in place.
 //!
 //! The arithmetic is in one place here, and in `alter_logits` of `kernels/sampling.hip`, operation by operation in
@@ -8,7 +8,7 @@
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AlteredToken {
     pub id: u32,
-    /// Added to the logit; minus infinity makes the token impossible.
+    /// Number added to the logit; minus infinity makes the token impossible.
     pub bias: f32,
     /// 0: the token has not come yet. Else one more than how often it was generated: 1 for a token of the prompt alone.
     pub seen: u32,
@@ -28,7 +28,7 @@ pub struct Penalties {
 /// All that changes one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Alteration<'a> {
-    /// No token twice.
+    /// The tokens whose logits change, none twice.
     pub tokens: &'a [AlteredToken],
     pub penalties: Penalties,
     /// How many of the best tokens of the row as it was are needed too (`Selection::unaltered`): log-probabilities are

@@ -1,6 +1,6 @@
-//! BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`. What is merged is
-//! bytes, or, where the vocabulary spells text as SentencePiece does, characters: those that no token spells fall back
-//! to bytes.
+//! BPE: words from the pre-tokenizer, merged pair by pair in the order of `tokenizer.ggml.merges`. The merged symbols
+//! are bytes. Where the vocabulary spells text as SentencePiece does, they are characters; a character that no token
+//! spells falls back to bytes.
 //!
 //! The merge loop is our own rather than the `tokenizers` crate's: that one takes the vocabulary and the merges as
 //! maps of owned strings, which takes longer to build than the whole budget for loading a vocabulary of 150,000 tokens,
@@ -34,7 +34,7 @@ pub(super) struct Bpe {
     whole_words: WholeWords,
     /// The token of each single byte; a vocabulary may lack bytes that its training text did not have.
     byte_ids: Vec<Option<u32>>,
-    /// In order of priority, lowest first.
+    /// Merges in order of priority, lowest first.
     merges: Vec<Merge>,
     ranks: FastMap<(u32, u32), u32>,
 }
@@ -62,12 +62,12 @@ pub(super) struct Scratch<'t> {
     /// `(rank, index of the left symbol)`: the lowest rank first, then the leftmost.
     candidates: BinaryHeap<Reverse<(u32, u32)>>,
     spelled: String,
-    /// Where in the output the ids of a word already are.
+    /// Range in the output of the ids of each word that was met already.
     seen: HashMap<&'t str, (usize, usize), hashbrown::DefaultHashBuilder>,
 }
 
 impl Bpe {
-    /// `class` is what `tokenizer.ggml.pre` names.
+    /// `class` is the class that `tokenizer.ggml.pre` names.
     pub(super) fn new(metadata: &Metadata, vocab: &Vocab, class: Class) -> Result<Self> {
         let (merges, ranks) = read_merges(metadata, vocab)?;
         let mut pre_tokenizer = class.compile().map_err(Error::internal)?;
@@ -77,7 +77,7 @@ impl Bpe {
                 (0..=u8::MAX).map(|b| vocab.text_id(byte_level::char_of(b).encode_utf8(&mut buffer))).collect()
             }
             Spelling::SentencePiece => {
-                // Where no merge reaches from one word into the next, words can be merged one by one.
+                // If no merge reaches from one word into the next, words can be merged one by one.
                 let across = |merge: &Merge| vocab.text(merge.result).is_some_and(reaches_across_words);
                 if !merges.iter().any(across) {
                     pre_tokenizer.split_at_spaces().map_err(Error::internal)?;
@@ -156,7 +156,7 @@ impl Bpe {
         Ok(())
     }
 
-    /// The token of the whole word, where that goes before merges.
+    /// The token of the whole word, for classes in which that comes before merges.
     fn whole_word(&self, vocab: &Vocab, word: &str, spelled: &mut String) -> Option<u32> {
         let wanted = match self.whole_words {
             WholeWords::None => false,

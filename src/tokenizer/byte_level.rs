@@ -26,7 +26,7 @@ const ENCODE: [char; 256] = {
     table
 };
 
-/// From U+0000..U+0144 to the byte; `None` for the characters that are not in the alphabet.
+/// Byte of each character from U+0000 to U+0143; `None` for the characters that are not in the alphabet.
 const DECODE: [Option<u8>; 0x144] = {
     let mut table = [None; 0x144];
     let mut byte = 0usize;

@@ -1,12 +1,12 @@
 //! From a conversation to the token ids of a prompt.
 //!
-//! What clients write must never become a control token, whatever it spells and whatever the template does with it. So
-//! the rendered text comes with the stretches that the template itself wrote, and a control token is accepted only
-//! where it lies within one of them: no byte of it came from a message, a tool, a document or another variable.
-//! Why that is sound: strings carry the origin of each byte through every operation of the template (see
-//! `tokenizer::template`), so joining, cutting, replacing or rewriting them cannot make a client's byte the template's;
-//! and the search for control tokens looks at each stretch alone, so none can begin or end outside of it.
-//! The one exception is a message's role, where it is a well-known word: templates write `'<|' + message.role + '|>'`.
+//! A client's text must never become a control token, whatever it spells and whatever the template does with it. So the
+//! rendered text comes with the stretches that the template itself wrote, and a control token is accepted only where it
+//! lies within one of them: no byte of it came from a message, a tool, a document or another variable. This is sound
+//! because strings carry the origin of each byte through every operation of the template (see `tokenizer::template`),
+//! so joining, cutting, replacing or rewriting them cannot make a client's byte the template's; and the search for
+//! control tokens looks at each stretch alone, so none can begin or end outside of it. The one exception is a message's
+//! role, where it is a well-known word: templates write `'<|' + message.role + '|>'`.
 
 use std::borrow::Cow;
 
@@ -21,10 +21,10 @@ pub struct ChatPrompt {
     pub token_ids: Vec<u32>,
 }
 
-/// In which form a template is given what messages hold.
+/// Form of a message's content that a template is given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentFormat {
-    /// As they come, but parts of text are joined to one string for a template that does not go through parts.
+    /// Content as it comes, but parts of text are joined to one string for a template that does not go through parts.
     #[default]
     Auto,
     /// One string: parts of text are joined.
@@ -46,7 +46,7 @@ impl ContentFormat {
     }
 }
 
-/// What a template is asked to render.
+/// Everything that a template is given to render.
 #[derive(Debug, Clone)]
 pub struct Conversation {
     /// A list of `{role, content, …}`.
@@ -55,9 +55,9 @@ pub struct Conversation {
     pub tools: Value,
     /// Further variables.
     pub vars: Map<String, Value>,
-    /// Whether the assistant's turn is begun at the end.
+    /// Begin the assistant's turn at the end of the prompt.
     pub add_generation_prompt: bool,
-    /// Whether the prompt ends with the last message's text, for the model to go on with it.
+    /// End the prompt with the last message's text, for the model to go on with it.
     pub continue_final_message: bool,
     pub content_format: ContentFormat,
 }
@@ -78,17 +78,17 @@ impl Conversation {
 /// Renders and tokenises.
 ///
 /// # Errors
-/// Those of `render_text`, and `InvalidRequest` for text that the vocabulary cannot spell.
+/// Errors of `render_text`, and `InvalidRequest` for text that the vocabulary cannot spell.
 pub fn render_chat(tokenizer: &Tokenizer, template: &ChatTemplate, conversation: &Conversation) -> Result<ChatPrompt> {
     let Rendered { text, template } = render_text(template, conversation)?;
     let token_ids = tokenizer.encode_trusting(&text, &template)?;
     Ok(ChatPrompt { text, token_ids })
 }
 
-/// Renders alone.
+/// Renders without tokenising.
 ///
 /// # Errors
-/// Those of [`ChatTemplate::render`]; `InvalidRequest` for content that the template cannot take, and for a last
+/// Errors of [`ChatTemplate::render`]; `InvalidRequest` for content that the template cannot take, and for a last
 /// message that cannot be continued.
 pub fn render_text(template: &ChatTemplate, conversation: &Conversation) -> Result<Rendered> {
     let Conversation { tools, vars, add_generation_prompt, continue_final_message, .. } = conversation;
@@ -123,7 +123,7 @@ fn formatted<'a>(messages: &'a Value, template: &ChatTemplate, format: ContentFo
     Ok(changed)
 }
 
-/// Whether a list is one of content parts, rather than data that a template may write as JSON.
+/// Returns whether a list holds content parts, rather than data that a template may write as JSON.
 fn are_parts(items: &[Value]) -> bool {
     !items.is_empty() && items.iter().all(|item| item.get("type").is_some_and(Value::is_string))
 }
@@ -156,8 +156,8 @@ fn final_text(messages: &Value) -> Result<&str> {
     text.ok_or_else(|| Error::invalid("continue_final_message", "a last message without text", "text to go on with"))
 }
 
-/// Cuts what the template wrote behind the last message. White space at the message's end stays where the template
-/// left it there.
+/// Cuts off everything that the template wrote behind the last message. White space at the message's end stays where
+/// the template left it there.
 fn ending_with(rendered: Rendered, last: &str) -> Result<Rendered> {
     let Rendered { mut text, mut template } = rendered;
     let (core, with_space) = (last.trim(), last.trim_start());

@@ -37,7 +37,7 @@ pub struct Tokenizer {
     model: Model,
     /// Tokens that text is searched for before anything else.
     always: TokenFinder,
-    /// These and the control tokens, for text that may spell them.
+    /// Tokens of `always` and the control tokens, for text that may spell them.
     with_control: TokenFinder,
     bos: Option<u32>,
     eos: Option<u32>,
@@ -92,7 +92,7 @@ impl Tokenizer {
             eos,
             add_bos: flag("tokenizer.ggml.add_bos_token", adds_bos != Bos::OnRequest)? || adds_bos == Bos::Always,
             add_eos: flag("tokenizer.ggml.add_eos_token", false)?,
-            // Where merges are listed, spaces are part of the words: the key means nothing there.
+            // A vocabulary that lists merges has spaces as part of its words: the key means nothing there.
             add_space: class.is_none() && flag("tokenizer.ggml.add_space_prefix", true)?,
             eos_ids,
             stripping_ids: special::stripping_ids(metadata, &vocab)?,
@@ -216,7 +216,7 @@ impl Tokenizer {
         self.eos
     }
 
-    /// Whether the token steers the model or stands for the unknown: no text of a user's.
+    /// Whether the token steers the model, or stands for text that the vocabulary cannot spell.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(Kind::Control | Kind::Unknown))
     }

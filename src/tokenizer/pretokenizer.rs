@@ -1,10 +1,10 @@
 //! Pre-tokenizers: how each class of BPE splits text into words before merging.
 //!
-//! A class is one or more passes; each pass splits every piece of the one before at the matches of its pattern, and
-//! what lies between two matches is a piece too.
+//! A class is one or more passes. Each pass splits every piece of the one before at the matches of its pattern; the
+//! text between two matches is a piece too.
 //!
 //! An automaton with guaranteed linear time looks for the patterns, so no input makes a backtracking engine explode.
-//! What is no regular expression in the models' own patterns, their look-aheads, is a [`Rule`] and done by hand.
+//! The look-aheads of the models' own patterns are no regular expressions: a [`Rule`] does their work by hand.
 
 mod classes;
 #[cfg(test)]
@@ -16,7 +16,7 @@ use regex_automata::meta::Regex;
 use self::classes::CLASSES;
 use super::vocab::Spelling;
 
-/// What a value of `tokenizer.ggml.pre` stands for.
+/// How BPE splits and spells text, chosen by a value of `tokenizer.ggml.pre`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Class {
     passes: &'static [(&'static str, Rule)],
@@ -30,26 +30,26 @@ pub(super) struct Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WholeWords {
     None,
-    /// Those of newlines alone.
+    /// Words of newlines alone.
     Newlines,
     All,
 }
 
-/// Whether a prompt begins with BOS.
+/// Whether BOS is put before a prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bos {
-    /// Only if the file says so.
+    /// BOS is put only if the file says so.
     OnRequest,
-    /// Unless the file says no.
+    /// BOS is put unless the file says no.
     ByDefault,
-    /// Always: there are files that say no, by mistake.
+    /// BOS is always put: there are files that say no, by mistake.
     Always,
 }
 
-/// What is done with the matches of a pass.
+/// How the matches of a pass become words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// Each is a word.
+    /// Each match is a word.
     Plain,
     /// The pattern is followed by `|\s+(?!\S)|\s+`: a run of white space leaves its last character to the word behind.
     LeaveLast,

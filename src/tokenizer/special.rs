@@ -101,7 +101,7 @@ pub(super) fn stripping_ids(metadata: &Metadata, vocab: &Vocab) -> Result<Vec<u3
 /// All end-of-generation ids, sorted. Makes control tokens of those that a file types as text.
 pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Result<Vec<u32>> {
     let known = |text: &str| vocab.id(text).is_some();
-    // Where these close a turn (gpt-oss, Solar), `<|end|>` only separates its parts.
+    // Vocabularies in which these tokens close a turn (gpt-oss, Solar) use `<|end|>` only to separate its parts.
     let harmony = known("<|call|>") && known("<|return|>");
     let solar = (known("<|call|>") || known("<|calls|>")) && known("<|flush|>");
     // In Gemma 4, `</s>` is a tag of HTML.
@@ -119,7 +119,7 @@ pub(super) fn end_of_generation(metadata: &Metadata, vocab: &mut Vocab) -> Resul
     }
     let ending = by_text.chain(named.iter().copied()).filter(|&id| vocab.text(id).is_some_and(ends));
     let mut ids: Vec<u32> = ending.collect();
-    // What stands for a single character stays text: a vocabulary cannot spell it otherwise.
+    // A token that stands for a single character stays text: the vocabulary cannot spell it otherwise.
     let is_word = |&id: &u32| vocab.text(id).is_some_and(|text| text.chars().count() > 1);
     let may_steer = |id: &u32| is_word(id) && !matches!(vocab.kind(*id), Some(Kind::Byte | Kind::Unknown));
     let texts = END_TEXTS.iter().chain(CONTROL_TEXTS).filter(|text| steers(text));

@@ -19,7 +19,7 @@ pub(super) struct Spm {
     scores: Vec<f32>,
     byte_ids: Vec<Option<u32>>,
     unknown: Option<u32>,
-    /// No token reaches from one word into the next, so that words can be merged one by one.
+    /// Words can be merged one by one, because no token reaches from one word into the next.
     words: bool,
 }
 
@@ -103,7 +103,7 @@ impl Spm {
         if !self.words {
             return self.encode_word(vocab, &escaped, out);
         }
-        // Where in the output the ids of a word already are.
+        // Range in the output of the ids of each word that was met already.
         let mut seen: HashMap<&str, (usize, usize), hashbrown::DefaultHashBuilder> = HashMap::default();
         for word in words(&escaped) {
             if let Some(&(start, end)) = seen.get(word) {

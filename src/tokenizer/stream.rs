@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Tokenizer;
 use crate::Result;
 
-/// What decoding must remember from one token to the next.
+/// State of a decoding that goes on from one token to the next.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cursor {
     skip_special: bool,
@@ -81,7 +81,7 @@ impl StreamDecoder {
         Ok(text)
     }
 
-    /// What is left at the end: an unfinished character becomes U+FFFD.
+    /// The rest of the text at the end: an unfinished character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

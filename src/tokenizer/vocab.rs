@@ -36,7 +36,7 @@ pub(super) enum Spelling {
     SentencePiece,
 }
 
-/// What SentencePiece spells a space as.
+/// The character that stands for a space in SentencePiece's spelling.
 pub(super) const SPACE: char = '▁';
 
 /// Many short strings in one allocation each for bytes and ends.
@@ -191,7 +191,7 @@ impl Vocab {
     }
 }
 
-/// Whether a token is more than one word and the spaces before it.
+/// Returns whether a token is more than one word and the spaces before it.
 pub(super) fn reaches_across_words(text: &str) -> bool {
     text.trim_start_matches(SPACE).contains(SPACE)
 }

@@ -80,13 +80,13 @@ impl Case {
         self.window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window })
     }
 
-    /// Scores of about the size of those of keys, for each head, where the case has them.
+    /// Sinks of about the size of a key's score, one for each head, where the case has them.
     pub(super) fn sinks(&self) -> Option<Vec<f32>> {
         let values = Random(self.num_heads as u64).values(self.num_heads);
         self.sinks.then(|| values.iter().map(|value| 4.0 * value).collect())
     }
 
-    /// Its layer on a backend, nothing rotated.
+    /// The case's layer on a backend, with nothing rotated.
     pub(super) fn rig<L: Loader>(&self, loader: L, spec: KvLayerSpec, rows: &[f32]) -> Result<AttentionRig<L>> {
         AttentionRig::with_rotation(loader, self.layout(), spec, rows, &no_rope().into(), self.sinks().as_deref())
     }
@@ -162,7 +162,7 @@ fn check_case<L: Loader>(
     Ok(())
 }
 
-/// What a step of `pieces` gives, of whose qkv rows `rows` holds all.
+/// Output of a step of `pieces`; `rows` holds the qkv rows of all their tokens.
 pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> {
     let of_piece = |piece: &Piece| {
         let rows = &rows[piece.first_row * case.layout().cols()..];

@@ -26,7 +26,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     angles(loader(8)?, tally)
 }
 
-/// Of either kind, with a bias and without; and added to what is there.
+/// Checks norms of either kind, with a bias and without, and added to what the output holds.
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (values, w) = (random.values(rows * cols), random.values(cols));
@@ -52,7 +52,7 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         if add {
             expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum += x);
         }
-        // What is added or subtracted may take away nearly all of a number; the mean of a row is off by a rounding.
+        // An addition or subtraction may cancel nearly all of a number; the mean of a row is off by a rounding.
         let absolute = match (kind, with_bias || add) {
             (NormKind::Rms, false) => 1e-30,
             (NormKind::Rms, true) => 1e-6,

@@ -20,12 +20,12 @@ struct Case {
     rows: usize,
     num: usize,
     used: usize,
-    /// Rounded up to whole blocks of the types.
+    /// Columns of the hidden state, and of an expert; rounded up to whole blocks of the types.
     hidden: usize,
     ffn: usize,
-    /// Of gate, up and down.
+    /// Tensor types of gate, up and down.
     types: [GgmlType; 3],
-    /// Each two experts that follow each other have the same logit.
+    /// Whether experts 0 and 1, 2 and 3 ... have the same logit.
     ties: bool,
     normalize: bool,
     style: Style,
@@ -40,7 +40,7 @@ enum Sum {
     Added,
 }
 
-/// How a model does it.
+/// How a family of models mixes its experts.
 #[derive(Clone, Copy)]
 struct Style {
     activation: Activation,
@@ -57,7 +57,7 @@ const PLAIN: Style = Style {
     choice_bias: false,
     biases: false,
 };
-/// As gpt-oss does it, as GLM and MiniMax do it, and what is left.
+/// The styles of gpt-oss, of GLM and MiniMax, and one of the combinations that these leave out.
 const GPT_OSS: Style = Style { activation: Activation::ClampedSwiglu, router_bias: true, biases: true, ..PLAIN };
 const GLM: Style = Style { gating: Gating::Sigmoid, choice_bias: true, ..PLAIN };
 const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
@@ -148,9 +148,9 @@ struct Layer {
     x: Vec<f32>,
     norm: Vec<f32>,
     router: Vec<f32>,
-    /// Gate, up and down.
+    /// Weights of gate, up and down.
     weights: [Weights; 3],
-    /// The same, where the spec has them.
+    /// Biases of gate, up and down, where the spec has them.
     biases: [Vec<f32>; 3],
     router_bias: Vec<f32>,
     choice_bias: Vec<f32>,
@@ -195,7 +195,7 @@ impl Layer {
         Ok(Self { spec, x, norm, router, weights, biases, router_bias, choice_bias })
     }
 
-    /// The same experts, and the rows from `first` on.
+    /// The layer with its rows from `first` on alone.
     fn rows_from(&self, first: usize) -> Self {
         Self { x: self.x[first * self.spec.hidden_size..].to_vec(), ..self.clone() }
     }
@@ -220,7 +220,7 @@ impl Layer {
         Ok(())
     }
 
-    /// What the experts add to a row.
+    /// The sum that the experts add to the row `x`.
     fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();

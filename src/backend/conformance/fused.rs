@@ -13,12 +13,12 @@ use crate::tensor::TensorView;
 const SHAPES: [(usize, usize, usize); 6] = [(1, 1, 1), (3, 5, 17), (2, 33, 16), (1, 96, 40), (9, 64, 65), (67, 40, 33)];
 const EPS: f32 = 1e-5;
 
-/// How a model does it.
+/// How a family of models builds its half layers.
 struct Style {
     /// `None`: without a norm.
     norm: Option<NormKind>,
     activation: Activation,
-    /// Of the norm, and of gate and up.
+    /// Whether the norm, and gate and up, have biases.
     biases: bool,
 }
 

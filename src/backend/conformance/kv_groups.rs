@@ -118,14 +118,14 @@ fn check_cases<L: Loader>(
         }
     };
 
-    // What the sequences have in the cache; then the step.
+    // The first batch stores the tokens that the sequences have in the cache; the second is the step.
     let before = batch(&layers, |piece| Piece { cached: 0, new: piece.cached, ..piece.clone() }, [GroupKind::Full; 2]);
     run(&mut layers, &before)?;
     let now = batch(&layers, Piece::clone, kinds);
     run(&mut layers, &now)?;
     judge(&what, &layers);
 
-    // The same with a block of each group in another place, where the step copies it to.
+    // The step again, with a block of each group in another place, where the step copies it to.
     let mut block_copies = Vec::new();
     for (group, Layer { pieces, spec, .. }) in (0..).zip(&mut layers) {
         let is_free = |block: &u32| pieces.iter().all(|piece| !piece.blocks.contains(block));

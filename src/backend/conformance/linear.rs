@@ -33,7 +33,8 @@ const LONG: [(GgmlType, usize); 3] = [(GgmlType::F32, 8320), (GgmlType::F16, 850
 /// Stacks of two types: types, outputs of each, inputs, and the rows of activations.
 type Stack = ([GgmlType; 2], [usize; 2], usize, &'static [usize]);
 const STACKS: [Stack; 4] = [
-    // As in common files V beside Q and K, for which a backend may have kernels; about the tile sizes of matrix units.
+    // Common files stack V (Q6_K) beside Q and K (Q4_K): a backend may have kernels for that. The numbers of rows are
+    // about the tile sizes of matrix units.
     ([GgmlType::Q4_K, GgmlType::Q6_K], [37, 21], 768, &[1, 5, 8, 13, 16, 17]),
     ([GgmlType::Q5_K, GgmlType::Q6_K], [35, 67], 256, &[1, 2, 9]),
     // Long enough to be split along the columns.
@@ -133,7 +134,7 @@ impl Weights {
     }
 }
 
-/// Where the f16 scales (and minima) of a block lie.
+/// Byte offsets of the f16 scales (and minima) in a block.
 fn scale_offsets(ggml_type: GgmlType) -> &'static [usize] {
     match ggml_type {
         GgmlType::Q4_1 | GgmlType::Q5_1 | GgmlType::Q4_K | GgmlType::Q5_K => &[0, 2],
@@ -163,7 +164,7 @@ pub(super) struct ProductRig<L: Loader> {
     out: super::BufferOf<L>,
     rows: usize,
     x: Vec<f32>,
-    /// Zeros where there is none.
+    /// Bias of each output; zeros where the stack has none.
     bias: Vec<f32>,
 }
 
@@ -194,7 +195,7 @@ impl<L: Loader> ProductRig<L> {
         Ok(self.backend.to_host(&self.out, self.rows, self.bias.len())?.to_vec())
     }
 
-    /// With tolerances.
+    /// The right products, each with its tolerance.
     pub(super) fn expected(&self, weights: &Weights) -> impl ExactSizeIterator<Item = (f64, f64)> {
         let mut expected = Vec::with_capacity(self.rows * weights.rows);
         for x in self.x.chunks(weights.cols) {
@@ -297,7 +298,7 @@ fn reference(ggml_type: GgmlType, w: &[f32], x: &[f32]) -> (f64, f64) {
     (sum, 6.0 * variance.sqrt() + SUMS * (magnitude + 1.0))
 }
 
-/// Exact, or the nearest f16 where a backend may keep the type as that.
+/// Embedding rows must be exact, or the nearest f16 where a backend may keep the type as that.
 fn embedding<L: Loader>(mut loader: L, weights: &Weights, tally: &mut Tally<'_>) -> Result<()> {
     let what = format!("embedding of {}", weights.ggml_type.name());
     tally.begin(&what)?;

@@ -1,6 +1,6 @@
-//! What every backend must compute: cases as data (shape, seed, tolerance; odd sizes first) against f64 references,
-//! through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on the device
-//! that it finds.
+//! The cases that every backend must compute, as data (shape, seed, tolerance; odd sizes first), against f64
+//! references, through the traits alone. The tests of each backend run them, and `rocmforge doctor --test` does so on
+//! the device that it finds.
 
 pub(crate) mod arguments;
 pub(crate) mod attention;
@@ -48,7 +48,7 @@ impl Accuracy {
 /// Runs all cases but those of `check_invariance`; `loader` makes a fresh loader for steps of up to the given rows.
 ///
 /// # Errors
-/// Those of the backend: what is merely wrong is in the tally.
+/// Errors of the backend; a wrong result is no error but counted in the tally.
 pub fn check_all<L: Loader>(
     loader: impl Fn(usize) -> Result<L> + Copy,
     accuracy: Accuracy,
@@ -57,10 +57,10 @@ pub fn check_all<L: Loader>(
     check_types(loader, accuracy, |_| true, tally)
 }
 
-/// The same, with products of some of the tensor types alone.
+/// Runs the cases of `check_all`, with products of those tensor types alone that `types` accepts.
 ///
 /// # Errors
-/// As `check_all`.
+/// See `check_all`.
 pub(crate) fn check_types<L: Loader>(
     loader: impl Fn(usize) -> Result<L> + Copy,
     accuracy: Accuracy,
@@ -82,7 +82,7 @@ pub(crate) fn check_types<L: Loader>(
 /// Results have the same bits whatever was computed with them.
 ///
 /// # Errors
-/// As `check_all`.
+/// See `check_all`.
 pub fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L> + Copy, tally: &mut Tally<'_>) -> Result<()> {
     invariance::check(loader, tally)
 }
@@ -114,7 +114,7 @@ impl Random {
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
     }
-    /// Uniform in -1..1.
+    /// A number uniform in -1..1.
     pub(crate) fn value(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
@@ -143,7 +143,7 @@ pub(crate) fn matrix<L: Loader>(
     stack(loader, &[values], cols)
 }
 
-/// The same of several, stacked.
+/// Uploads several f32 matrices as one stack.
 pub(crate) fn stack<L: Loader>(
     loader: &mut L,
     parts: &[&[f32]],
@@ -176,13 +176,13 @@ pub(crate) fn within<B: Backend>(
     backend.step(&rows_batch((0..rows as u32).collect()), &mut ops)
 }
 
-/// One KV layer.
+/// A KV layer of this spec.
 pub(crate) fn kv_layer<L: Loader>(loader: &mut L, spec: KvLayerSpec) -> Result<<L::Backend as Backend>::KvLayer> {
     let layer = loader.alloc_kv_layers(&[spec])?.pop();
     layer.ok_or_else(|| crate::Error::internal("no KV layer where one was asked for"))
 }
 
-/// One sequence of these tokens, without a cache.
+/// A batch of one sequence of these tokens, without a cache.
 pub(crate) fn rows_batch(token_ids: Vec<u32>) -> Batch {
     let n = token_ids.len() as u32;
     let (positions, cu_seqlens_q, context_lens) = ((0..n).collect(), vec![0, n], vec![n]);
@@ -309,7 +309,7 @@ impl<L: Loader> AttentionRig<L> {
         self.step(scoring, pieces)
     }
 
-    /// One step, without what came before.
+    /// Runs one step, without storing the tokens that came before it.
     pub(crate) fn step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
         let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
@@ -324,15 +324,15 @@ impl<L: Loader> AttentionRig<L> {
         Ok(self.backend.to_host(&self.out, batch.num_tokens(), layout.q_cols())?.to_vec())
     }
 
-    /// One step with store and attention in one op.
+    /// Runs one step with store and attention in one op.
     pub(crate) fn rope_step(&mut self, scoring: Scoring, pieces: &[Piece]) -> Result<Vec<f32>> {
         let batch = &batch_of(pieces, self.spec.block_size, self.spec.kind);
         self.rope_attention(scoring, Some(batch))?;
         Ok(self.backend.to_host(&self.out, batch.num_tokens(), self.layout.q_cols())?.to_vec())
     }
 
-    /// Queues that step, or lets the device see those that it asks for, where there is no batch. How often its ops were
-    /// called.
+    /// Queues that step; without a batch, lets the device rehearse the steps that it asks for. Returns how often its
+    /// ops were called.
     pub(crate) fn rope_attention(&mut self, scoring: Scoring, batch: Option<&Batch>) -> Result<usize> {
         let Self { backend, layout, table, qkv, angles, out, kv, rotation, sinks, .. } = self;
         let (layout, mut calls) = (*layout, 0);

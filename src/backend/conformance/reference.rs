@@ -1,8 +1,8 @@
-//! What several cases compare with: norms and activations in f64.
+//! Norms and activations in f64, with which several cases compare.
 
 use crate::backend::{Activation, NormKind};
 
-/// What a norm makes of rows as long as its weights.
+/// A norm of rows, each as long as the weights.
 pub(super) struct HostNorm<'a> {
     pub(super) kind: NormKind,
     pub(super) weight: &'a [f32],
@@ -32,7 +32,7 @@ impl HostNorm<'_> {
     }
 }
 
-/// What an activation that needs no gate makes of a number.
+/// An activation without a gate, of one number.
 pub(super) fn plain(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::Silu => x / (1.0 + (-x).exp()),
@@ -47,7 +47,7 @@ pub(super) fn plain(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// What an activation makes of a gate and of what that lets pass.
+/// An activation of a gate and of `up`, the value that the gate lets pass.
 pub(super) fn gated(activation: Activation, gate: f64, up: f64) -> f64 {
     let up = if activation == Activation::ClampedSwiglu { up.clamp(-7.0, 7.0) + 1.0 } else { up };
     plain(activation, gate) * up

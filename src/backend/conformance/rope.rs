@@ -24,10 +24,10 @@ struct Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Norms {
     No,
-    /// Of each head, before RoPE or after it.
+    /// A norm of each head, before RoPE (`Heads`) or after it (`HeadsLast`).
     Heads,
     HeadsLast,
-    /// Of all heads of a row at once.
+    /// One norm over all heads of a row at once.
     Rows,
 }
 
@@ -56,7 +56,7 @@ const CASES: [Case; 14] = [
     Case { temperature: TEMPERATURE, ..case(RopeKind::Neox, [2, 1], [40, 0], Norms::Rows, 33) },
 ];
 
-/// Of q/k norm.
+/// Epsilon of the norms of q and k.
 const EPS: f32 = 1e-6;
 
 pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -123,7 +123,7 @@ impl HostNorms {
     }
 }
 
-/// What makes q and k of what was projected.
+/// A `Rotation` with its weights on the host.
 pub(crate) struct HostRotation {
     pub(super) rope: RopeSpec,
     pub(super) norms: Option<HostNorms>,
@@ -147,7 +147,7 @@ impl HostRotation {
         Ok(UploadedRotation { rope: loader.upload_rope(&self.rope)?, norms, temperature: self.temperature })
     }
 
-    /// To q and k of a row.
+    /// Rotates q and k of a row in place.
     pub(super) fn apply(&self, row: &mut [f64], layout: QkvLayout, position: usize) {
         let (q, rest) = row.split_at_mut(layout.q_cols());
         let k = &mut rest[..layout.kv_cols()];
@@ -171,10 +171,10 @@ impl HostRotation {
     }
 }
 
-/// The same on a device.
+/// A `HostRotation` uploaded to a device.
 pub(crate) struct UploadedRotation<B: Backend> {
     pub(super) rope: B::Rope,
-    /// Of q and of k, and whether they come after RoPE.
+    /// Weights of the norms of q and of k, and whether they come after RoPE.
     norms: Option<([B::Vector; 2], bool)>,
     temperature: Option<Temperature>,
 }

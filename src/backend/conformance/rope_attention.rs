@@ -14,7 +14,7 @@ const SEQS: &[(usize, usize)] = &[(0, 2), (1, 2), (15, 2), (31, 2), (127, 2), (1
 /// Devices may serve few sequences, and long ones, in other ways.
 const FEW: &[(usize, usize)] = &[(260, 2)];
 const LONG: &[(usize, usize)] = &[(1100, 2), (40, 2)];
-/// Of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
+/// Tolerance of an f16 cache: k is computed in f32 here, in f64 there, and may be rounded the other way.
 const ROUNDED: f64 = 2e-3;
 
 struct Rotated {

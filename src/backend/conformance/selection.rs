@@ -1,4 +1,4 @@
-//! What a step brings back of its logits: the largest, the best few, their log-sum-exp, or the row.
+//! Selection of a step's logits: the largest, the best few, their log-sum-exp, or the row.
 
 use super::tally::bits;
 use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
@@ -9,21 +9,21 @@ use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, S
 /// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
 
-/// How logits lie in a row; where the large ones are decides which way a kernel takes.
+/// Each function gives a row's logits by their index; a kernel's way depends on where the large ones are.
 const PATTERNS: [fn(&mut Random, usize) -> f32; 11] = [
     |random, _| 30.0 * random.value(),
     |_, i| i as f32 / 1000.0,
     |_, i| -(i as f32) / 1000.0,
     // Short ramps: the best of a thread's neighbours comes last, and its share holds several of the best.
     |_, i| (i % 8) as f32 - (i / 8 % 97) as f32 / 16.0,
-    // All alike: the ids decide.
+    // All logits are equal: the ids decide.
     |_, _| 1.5,
     |_, i| if i % 5 == 1 { f32::NEG_INFINITY } else { (i % 11) as f32 },
     |_, i| if i % 3 == 2 { f32::NAN } else { i as f32 },
     // More good ones in few places than can be held at once: the best of them at the start, or in the middle.
     |_, i| if i / 4 % 32 == 0 { -(i as f32) } else { -1e6 },
     |_, i| if i / 4 % 32 == 0 { -(i as f32 - 34_304.0).abs() } else { -1e6 },
-    // What decides is all at the start.
+    // The logits that decide are all at the start.
     |_, i| if i == 0 { f32::NAN } else { i as f32 },
     |_, i| if i < 100 { i as f32 } else { f32::NEG_INFINITY },
 ];
@@ -100,7 +100,7 @@ fn check_altered<B: Backend>(
             let mut ids: Vec<u32> = best.take(300).chain((0..cols as u32).step_by(1 + cols / 2500)).collect();
             ids.sort_unstable();
             ids.dedup();
-            // As a request's list may name them: beyond the vocabulary there is nothing to alter.
+            // A request's list may name an id beyond the vocabulary: there is nothing to alter.
             ids.push(cols as u32 + 3);
             let token = |(i, id): (usize, u32)| {
                 let bias = [0.0, 0.0, 3.7, -1.3, f32::NEG_INFINITY, 1e-3][i % 6] * random.value().abs();
@@ -191,7 +191,7 @@ impl<L: Loader> RowRig<L> {
         Ok(Self { backend, buffer, logits })
     }
 
-    /// As `bits`, after a comparison with what is right.
+    /// Returns `bits`, after it compared the largest logit with the right one.
     pub(super) fn run(&mut self, what: &str, tally: &mut Tally<'_>) -> Result<Vec<f32>> {
         self.backend.select(&self.buffer, self.logits.len(), &[Wanted::Argmax.into()])?;
         {

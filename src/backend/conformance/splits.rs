@@ -58,7 +58,7 @@ pub(crate) fn check<L: Loader>(
     Ok(())
 }
 
-/// One more result in the tally, of all repetitions.
+/// Adds one more result to the tally, of all repetitions.
 fn repeat(
     what: &str,
     first: &[f32],

@@ -1,4 +1,4 @@
-//! What cases found: how many there were, how near the worst result came to what is allowed, and which were wrong.
+//! The findings of cases: how many there were, how near the worst came to what is allowed, and which were wrong.
 
 use crate::{Error, Result};
 
@@ -8,7 +8,7 @@ pub enum Extent {
     Full,
     /// Every op and type, with each third of their shapes; what takes long is left out.
     Quick,
-    /// No case after one that was wrong.
+    /// No case runs after one that was wrong.
     #[cfg(test)]
     UntilWrong,
 }
@@ -27,7 +27,7 @@ pub struct Group {
     /// where nothing but the very bits would do.
     pub worst: f64,
     pub wrong: u64,
-    /// What was wrong with the first of them.
+    /// Descriptions of the first wrong results, at most `MOST_TEXTS`.
     pub texts: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ impl<'a> Tally<'a> {
         cases.iter().enumerate().step_by(if self.is_full() { 1 } else { 3 })
     }
 
-    /// What follows belongs to this group.
+    /// Begins a group: the results that follow belong to it.
     pub(super) fn group(&mut self, name: &str) {
         if self.groups.last().is_none_or(|group| group.name != name) {
             let name = name.to_owned();
@@ -139,7 +139,7 @@ impl<'a> Tally<'a> {
         self.compare(what, got, expected.iter().map(|&x| (x, relative * x.abs() + absolute)));
     }
 
-    /// The same bits, of what `bits` makes of them.
+    /// Compares numbers bit by bit, after `bits` has made all NaN alike.
     pub(super) fn same(&mut self, what: &str, got: &[f32], expected: &[f32]) {
         let differs = got.iter().zip(expected).position(|(&got, &expected)| bits(got) != bits(expected));
         let verdict = match differs {

@@ -1,4 +1,4 @@
-//! The activations of feed-forward layers, of gates and of rows without one; and what becomes of logits at the end.
+//! The activations of feed-forward layers, with and without a gate, and the scale and cap of the logits.
 
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, LANES, Simd, clamped_swiglu, gelu, silu, tanh};

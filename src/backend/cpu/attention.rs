@@ -3,10 +3,10 @@
 //! A *row* is one query head of one token; rows that share a kv head are computed together, so that a tile of K or V is
 //! read and widened to f32 once for up to [`MAX_ROWS`] of them. The next chunk is asked for meanwhile.
 //!
-//! What makes it batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in
-//! increasing order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over
-//! the head's elements, each output element one chain of FMAs over the row's own keys. How rows are tiled changes
-//! only what is computed next to each other, and masked keys take no part (not even times zero: they may be NaN).
+//! It is batch-invariant bit for bit: keys are taken in chunks of [`CHUNK_KEYS`] at absolute positions, in increasing
+//! order; a row's maximum and correction factor change once per chunk; each score is one chain of FMAs over the head's
+//! elements, each output element one chain of FMAs over the row's own keys. The tiling of rows decides only which rows
+//! are computed next to each other. Masked keys take no part (not even times zero: they may be NaN).
 #![allow(unsafe_code)] // Rows of the output are written from several threads.
 
 mod tile;
@@ -40,12 +40,12 @@ pub(super) struct Unit {
     tokens: Range<usize>,
 }
 
-/// One call: `qkv` and `out` of all tokens of the batch, and one layer's cache.
+/// Arguments of one call: `qkv` of all tokens of the batch, and one layer's cache.
 pub(super) struct Attention<'a, E> {
     pub(super) qkv: &'a [f32],
     pub(super) layout: QkvLayout,
     pub(super) scoring: Scoring,
-    /// Of each query head.
+    /// One sink of each query head, where the model has them: a score without a value.
     pub(super) sinks: Option<&'a [f32]>,
     pub(super) batch: &'a Batch,
     pub(super) group: usize,
@@ -178,7 +178,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     fn attend<S: Simd>(&self, s: S, rows: &mut Rows<'_>, scores: &mut Scores) {
         let len = rows.len;
         let mut maximum = [f32::NEG_INFINITY; LANES];
-        // Per lane, summed up at the end.
+        // Sums are per lane of the vector, and added up at the end.
         let mut sums = [s.splat(0.0); MAX_ROWS];
         for out in &mut rows.out[..len] {
             out.fill(0.0);
@@ -214,7 +214,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
 
         for (out, sum) in rows.out[..len].iter_mut().zip(sums) {
             let sum = s.sum(sum);
-            // Nothing to attend to: zeros, not 0 / 0.
+            // A row without a key to attend to gives zeros, not 0 / 0.
             let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
             for x in out.iter_mut() {
                 *x *= scale;
@@ -222,7 +222,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         }
     }
 
-    /// K and V of some tiles of the sequence, at most a chunk; of `num_tiles` that will be asked for.
+    /// K and V of some tiles of the sequence, at most a chunk; `num_tiles` tiles will be asked for in all.
     #[inline(always)]
     fn chunk(&self, tiles: Range<usize>, num_tiles: usize) -> Chunk<'a, E> {
         let Attention { batch, group, kv, .. } = *self.attention;

@@ -1,4 +1,4 @@
-//! The engine's half that serves on the CPU: what its steps compute with.
+//! The engine's half that serves on the CPU: the memory and threads that its steps use.
 
 use super::attention::Unit;
 use super::experts::{ExpertWork, Experts};

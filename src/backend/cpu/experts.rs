@@ -16,12 +16,12 @@ pub struct Experts {
     pub(super) router: PackedMatrix,
     /// Added to the weights that are compared, where the model has it.
     pub(super) choice_bias: Option<Storage<f32>>,
-    /// One stack of gate and up per expert, and one matrix.
+    /// Gate and up of each expert as one stack, and down as one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
 }
 
-/// What a step of up to `rows` rows needs beside its residuals. A row and one of its experts are a *pair*; pair
+/// Buffers of a step of up to `rows` rows, beside its residuals. A row and one of its experts are a *pair*; pair
 /// `used * row + rank` has the place `places[pair]` among the pairs in the order of their experts.
 #[derive(Debug)]
 pub struct ExpertWork {
@@ -29,7 +29,7 @@ pub struct ExpertWork {
     pub(super) rows: usize,
     /// `[rows][num]`
     pub(super) logits: Storage<f32>,
-    /// By place: the experts' inputs, then their outputs.
+    /// The experts' inputs, then their outputs, in the order of places.
     pub(super) values: Storage<f32>,
     pub(super) gate_up: Storage<f32>,
     pub(super) gated: Storage<f32>,
@@ -45,14 +45,14 @@ pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
 /// Which experts serve which rows.
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// Of each pair.
+    /// The expert of each pair, with its weight.
     choices: Vec<Choice>,
     places: Vec<usize>,
     /// The row at each place.
     rows: Vec<usize>,
-    /// Where each expert's places begin, and the end of the last.
+    /// First place of each expert, and the end of the last expert's places.
     starts: Vec<usize>,
-    /// By which the experts of a row are compared.
+    /// Values by which the experts of a row are compared.
     ranks: Vec<f32>,
 }
 
@@ -103,21 +103,21 @@ impl Routes {
         for expert in 0..spec.num {
             self.starts[expert + 1] += self.starts[expert];
         }
-        // Where each expert's places end, once all are given out: so the next one's begin there.
+        // `starts[expert + 1]` is the end of the expert's places now. Each pair that is given a place counts it down.
         for pair in (0..pairs).rev() {
             let end = &mut self.starts[self.choices[pair].expert + 1];
             *end -= 1;
             self.places[pair] = *end;
             self.rows[*end] = pair / spec.used;
         }
-        // What was counted down to the start of an expert stands one place too late.
+        // Counting down has left the start of each expert's places one entry too late.
         self.starts.copy_within(1.., 0);
         self.starts[spec.num] = pairs;
     }
 }
 
-/// The best `choices.len()` experts, best first (among equals the lower index), with their weights. `bias`: of the
-/// choice, or empty. `ranks` is scratch.
+/// Chooses the best `choices.len()` experts, best first (among equals the lower index), with their weights. `bias` is
+/// that of the choice, or empty; `ranks` is scratch.
 fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], choices: &mut [Choice]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let share = |expert: usize| match spec.gating {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(chosen(&[f32::NEG_INFINITY; 4], 4), [0, 1, 2, 3]);
     }
 
-    /// Whatever a row holds: its experts are there and distinct.
+    /// The experts of a row exist and are distinct, whatever the row holds.
     #[test]
     fn experts_of_rows_that_are_not_numbers_exist() {
         let mut experts = chosen(&[f32::NAN, 1.0, -f32::NAN, f32::INFINITY, f32::NAN], 5);

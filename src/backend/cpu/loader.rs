@@ -23,7 +23,7 @@ pub struct CpuLoader {
     isa: Isa,
     ledger: MemoryLedger,
     allocations: u64,
-    /// Most rows of a step, and most inputs of a matrix: what `linear` will be asked for.
+    /// Most rows of a step, and most inputs of a matrix: the size of `linear`'s scratch follows from them.
     max_rows: usize,
     max_inputs: usize,
     /// Which kernel serves which type, for `describe`.
@@ -31,7 +31,7 @@ pub struct CpuLoader {
     memory: HostMemory,
 }
 
-/// What memory is for; names the entry of the ledger.
+/// The use of an allocation: names the ledger's entry.
 #[derive(Debug, Clone, Copy)]
 enum Purpose {
     Weights,
@@ -44,7 +44,7 @@ impl CpuLoader {
     /// `max_rows` tokens, on the best instruction set of this CPU.
     ///
     /// # Errors
-    /// As [`ThreadPool::new`].
+    /// See [`ThreadPool::new`].
     pub fn new(num_threads: usize, max_rows: usize) -> Result<Self> {
         Ok(Self {
             pool: ThreadPool::new(num_threads)?,
@@ -58,13 +58,13 @@ impl CpuLoader {
         })
     }
 
-    /// The same on another instruction set. To be said before the first matrix, which is packed for it.
+    /// Chooses another instruction set. Call it before the first matrix is uploaded: matrices are packed for it.
     pub fn with_isa(mut self, isa: Isa) -> Self {
         self.isa = isa;
         self
     }
 
-    /// On a machine whose system's files lie under `root`.
+    /// Takes the machine's memory from the system's files under `root`.
     #[cfg(test)]
     pub fn with_system_root(mut self, root: &std::path::Path) -> Self {
         self.memory = HostMemory::under(root);
@@ -87,7 +87,7 @@ impl CpuLoader {
         Ok(self.memory.available()?.saturating_sub(self.ledger.kv_cache + self.ledger.scratch))
     }
 
-    /// What `finish` takes for matrices of up to `max_inputs`.
+    /// Bytes of the scratch that `finish` allocates for matrices of up to `max_inputs`.
     fn linear_scratch_bytes(&self, max_inputs: usize) -> u64 {
         LinearScratch::sizes(self.max_rows, max_inputs).iter().fold(0, |sum, &bytes| sum.saturating_add(bytes as u64))
     }

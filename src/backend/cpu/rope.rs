@@ -25,7 +25,7 @@ pub(super) fn angles(pool: &ThreadPool, spec: &RopeSpec, positions: &[u32], out:
     });
 }
 
-/// What `rope_and_store_kv` needs besides the rows.
+/// Arguments of `rope_and_store_kv` beside the rows.
 pub(super) struct RopeAndStore<'a> {
     pub(super) layout: QkvLayout,
     pub(super) rotation: Rotation<'a, CpuBackend>,

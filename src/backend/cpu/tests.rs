@@ -120,7 +120,7 @@ fn a_pool_larger_than_memory_is_out_of_memory() {
     assert!(matches!(loader(1).alloc_buffer(1 << 50, 2), Err(Error::OutOfMemory { .. })));
 }
 
-/// What the loader has promised but nobody has touched is not available twice.
+/// Memory that the loader has promised counts as taken, although nobody has touched it yet.
 #[test]
 fn untouched_memory_is_not_available() {
     let mut loader = loader(1);

@@ -47,7 +47,7 @@ fn heap_bytes(value: &Value) -> usize {
     }
 }
 
-/// What must hold of whatever was accepted.
+/// Checks what must hold of every header that is accepted.
 fn check_accepted(header: &Header, data: &[u8]) {
     let mut places: Vec<_> = header.tensors.iter().map(|t| (t.offset, t.offset + t.num_bytes)).collect();
     places.sort_unstable();
@@ -87,7 +87,7 @@ fn test_every_byte_at_its_extremes() {
     }
 }
 
-/// Where a number of eight bytes may lie, extremes of it.
+/// Numbers of eight bytes with many extreme ones: powers of two, and numbers near 0 from both sides.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), (0u32..64).prop_map(|bit| 1 << bit), (0u64..300).prop_map(|n| n.wrapping_sub(150))]
 }

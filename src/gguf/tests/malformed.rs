@@ -97,7 +97,7 @@ fn test_malformed_files() {
     }
 }
 
-/// What the scan of values adds to `open`.
+/// Values that are not finite are found by `validate_values`, which reads all of them, while `open` reads none.
 #[test]
 fn test_weights_that_are_not_finite() {
     let expected = [

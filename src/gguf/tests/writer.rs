@@ -9,7 +9,7 @@ pub(crate) struct Tensor {
     pub(crate) name: Vec<u8>,
     pub(crate) shape: Vec<u64>,
     pub(crate) type_id: u32,
-    /// Within the data section; `None` is the next free multiple of the alignment.
+    /// Offset within the data section; `None` is the next free multiple of the alignment.
     pub(crate) offset: Option<u64>,
     pub(crate) data: Vec<u8>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Writer {
     pub(crate) version: u32,
     pub(crate) num_tensors: Option<u64>,
     pub(crate) num_keys: Option<u64>,
-    /// Where the writer itself places tensors; `general.alignment` is a key like any other.
+    /// Alignment at which the writer itself places tensors; `general.alignment` is a key like any other.
     pub(crate) alignment: usize,
     /// Key, type and value as stored.
     pub(crate) keys: Vec<(Vec<u8>, Vec<u8>)>,

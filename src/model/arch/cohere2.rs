@@ -7,7 +7,7 @@ use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{LayerSpec, LogitsSpec, ModelSpec, NormSpec, Norms};
 
-/// Every so manieth layer attends to everything; no key says it.
+/// Period of full attention: every fourth layer attends to everything. No key says it.
 const PATTERN: usize = 4;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {

@@ -31,7 +31,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     Ok(model)
 }
 
-/// Factor on scores: 1 over the root of the head size, of the largest model over that of its hidden size per head.
+/// Factor on scores: 1 / sqrt(head size), in the largest model 1 / sqrt(hidden size / heads).
 pub(super) fn score_scale(model: &ModelSpec, qkv: QkvLayout, is_27b: bool) -> f32 {
     let size = if is_27b { model.hidden_size / qkv.num_heads } else { qkv.head_dim };
     1.0 / (size as f32).sqrt()

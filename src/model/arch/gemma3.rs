@@ -8,9 +8,9 @@ use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, LayerSpec, LogitsSpec, ModelSpec, Norms, QkNorm};
 
-/// Every so manieth layer attends to everything, where the file does not say.
+/// Period of full attention where the file does not say: every sixth layer attends to everything.
 const PATTERN: usize = 6;
-/// As for `gemma2`'s largest.
+/// Number of layers of the largest model, whose scores are scaled differently, as `gemma2`'s largest.
 const LAYERS_OF_27B: usize = 62;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {

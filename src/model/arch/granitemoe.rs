@@ -1,5 +1,5 @@
-//! `granitemoe`: Granite 3 with experts, and a shared one where the file says so; four factors: on the embeddings, on
-//! what each half of a layer adds, on the scores and under the logits.
+//! `granitemoe`: Granite 3 with experts, and a shared one where the file says so. It has four factors: on the
+//! embeddings, on the output of each half of a layer, on the scores and under the logits.
 
 use crate::Result;
 use crate::backend::{Activation, RopeKind, Scoring};
@@ -22,8 +22,9 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
 
 /// The model without its layers, its factors applied.
 ///
-/// A factor `r` on what is added, `x += r f(norm(x))`, is none for `y = x / r`: `y += f(norm(r y))`, and
-/// `norm(r y)` is `norm(y)` with its epsilon divided by `r²`. So the embeddings are divided by `r`, and `eps` by `r²`.
+/// A factor `r` on the output of each half layer, `x += r f(norm(x))`, needs no code of its own. With `y = x / r` it is
+/// `y += f(norm(r y))`, and `norm(r y)` is `norm(y)` with its epsilon divided by `r²`. So the embeddings are divided by
+/// `r`, and `eps` by `r²`.
 pub(super) fn scaled_model(keys: &Keys<'_>) -> Result<ModelSpec> {
     let factor = |key: &str| Ok::<_, crate::Error>(keys.opt_positive(key)?.unwrap_or(1.0));
     let residual = factor("residual_scale")?;

@@ -1,5 +1,5 @@
-//! The architectures: one file each, whose `spec` says what the model of a file is. To add one: its file, and its entry
-//! in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
+//! The architectures: one file each, whose `spec` makes a `ModelSpec` of the file's keys. To add one, add its file and
+//! its entry in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
 
 mod cohere2;
 mod ernie4_5;
@@ -65,8 +65,8 @@ const ALL: &[Architecture] = &[
 ];
 
 impl ModelSpec {
-    /// What the model of a file is. `max_model_len`: tokens of the longest sequence that will be served, where they are
-    /// fewer than the model allows; RoPE of some models depends on it.
+    /// Reads the model's spec from a file's keys. `max_model_len`: tokens of the longest sequence that will be served,
+    /// where they are fewer than the model allows; RoPE of some models depends on it.
     ///
     /// # Errors
     /// `Error::ModelFile` naming the key or tensor that is missing, contradictory or not supported.
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::testdata;
 
-    /// Those whose tests make them of another one's file (`tests/test_architectures.py`).
+    /// Architectures whose tests make their file from another architecture's (`tests/test_architectures.py`).
     const MADE_OF_ANOTHER: [&str; 2] = ["granitemoe", "qwen2vl"];
 
     #[test]

@@ -6,7 +6,7 @@ use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{LayerSpec, ModelSpec};
 
-/// No key says it.
+/// Period of layers without RoPE: every fourth. No key says it.
 const WITHOUT_ROPE: usize = 4;
 
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {

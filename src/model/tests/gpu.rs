@@ -17,7 +17,8 @@ fn load(device: &Opened, name: &str) -> Model<GpuBackend> {
     load_on(devices::loader(device, MAX_TOKENS), &format!("{name}.gguf"), KvCacheDtype::F16)
 }
 
-/// One prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 8 rows.
+/// Computes one prompt of each length in a step of its own, then token by token together: recorded steps of 1 to 8
+/// rows.
 fn decode_together(model: &mut Model<GpuBackend>, tokens: &[u32], lengths: &[usize]) -> Vec<Vec<f32>> {
     let prompts: Vec<_> = lengths.iter().map(|&length| (&tokens[..length], 0)).collect();
     model.step(&prompts).unwrap();
@@ -29,7 +30,8 @@ fn decode_together(model: &mut Model<GpuBackend>, tokens: &[u32], lengths: &[usi
         .collect()
 }
 
-/// `key`: of the expected logits; with what the cache holds.
+/// Compares a model's logits, of a prompt and of steps after it, with the array `key` of the golden file `name`; the
+/// cache holds `dtype`.
 fn check_model(
     device: &Opened,
     file: &TempFile,
@@ -125,8 +127,8 @@ fn experts_may_be_in_any_place() {
     }
 }
 
-/// A load, a prompt, and two steps of two rows, which are recorded: the last one's logits, and what the backend says of
-/// itself.
+/// Logits of the last step, and the backend's description of itself, after a load, a prompt and two recorded steps of
+/// two rows.
 fn exercise(device: &Opened) -> Result<(Vec<f32>, String)> {
     let mut model = try_load_on(devices::loader(device, MAX_TOKENS), "quant_models/Q4_0.gguf", KvCacheDtype::F16)?;
     let prompt: Vec<u32> = (5..25).collect();
@@ -136,9 +138,9 @@ fn exercise(device: &Opened) -> Result<(Vec<f32>, String)> {
     Ok((logits, model.backend.describe()))
 }
 
-/// G3, G10: whatever call of the driver fails, at the load or in a step: it is reported as what it is, or, where no
-/// more than a recording fails, said and done without; nothing stays allocated, and the device, where it is not lost,
-/// serves the next engine.
+/// G3, G10: any call of the driver may fail, at the load or in a step. The failure is reported as what it is, or, where
+/// only a recording fails, named and done without. Nothing stays allocated, and the device, unless it is lost, serves
+/// the next engine.
 #[test]
 fn failing_calls_leave_nothing_behind() {
     const OUT_OF_MEMORY: i32 = 2;
@@ -148,7 +150,7 @@ fn failing_calls_leave_nothing_behind() {
     let (expected, _) = exercise(&device).unwrap();
     assert_eq!(faults.live(), Live::default());
     for call in Call::ALL {
-        // Of many calls of a kind, the first ones and some of the others.
+        // Calls of some kinds are many: the first ones fail in turn, and some of the others.
         for nth in [0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144] {
             faults.fail(call, nth, OUT_OF_MEMORY);
             let result = exercise(&device).and_then(|found| device.0.check().map(|()| found));
@@ -157,7 +159,8 @@ fn failing_calls_leave_nothing_behind() {
                 break;
             }
             match result {
-                // What is given back is given back all the same, and then nothing has failed.
+                // A recording that fails is said. A `MakeCurrent` that fails while something is given back changes
+                // nothing: that is given back all the same.
                 Ok((logits, described)) => {
                     assert_eq!(logits, expected, "{call:?} {nth}");
                     let is_said = described.contains("recording a step failed");
@@ -186,7 +189,7 @@ fn the_budget_is_what_is_taken() {
     {
         let name = &format!("{name}.gguf");
         let loader = devices::loader(&device, MAX_TOKENS);
-        // What is left for recorded steps is the driver's.
+        // Memory that is left for recorded steps is the driver's to take.
         let free = device.0.free_memory().unwrap() - loader.graph_bytes();
         super::check_budget(loader, name, free, |ledger| {
             let MemoryLedger { weights, kv_cache, scratch, other } = ledger;
@@ -266,12 +269,12 @@ fn check_decode_calls(device: &Opened, faults: &devices::Faults, name: &str) {
     for ((call, before), after) in Call::ALL.into_iter().zip(before).zip(count()) {
         let expected = match call {
             Call::LaunchGraph => 10,
-            // Two rows.
+            // A step copies its two rows of logits, each on its own.
             Call::CopyToHost => 20,
-            // Of the pinned buffer's event, and of the stream for each row.
+            // A step records and awaits the pinned buffer's event, and awaits the stream for each of its two rows.
             Call::Record => 10,
             Call::Synchronize => 30,
-            // Before each of the others.
+            // One before each of the others.
             Call::MakeCurrent => 70,
             _ => 0,
         };
@@ -288,7 +291,7 @@ fn decode_sizes(model: &mut Model<GpuBackend>, sizes: &[usize]) -> Vec<Vec<f32>>
 
 const SIZES: [usize; 6] = [1, 2, 3, 5, 9, 13];
 
-/// What steps give without recordings.
+/// The logits of steps that are not recorded.
 fn decode_unrecorded((device, options): &Opened, name: &str) -> Vec<Vec<f32>> {
     let device = (device.clone(), GpuOptions { graphs: Some(false), ..options.clone() });
     decode_sizes(&mut load(&device, name), &SIZES)

@@ -43,7 +43,7 @@ fn changed(keys: &[(&str, Value)], pad: impl Fn(&str) -> (usize, usize)) -> Temp
     testdata::temp_file("layers.gguf", &writer.bytes())
 }
 
-/// The same model with the tensors of some names in F32.
+/// A model's file with the tensors that `is_wanted` accepts, by their names, in F32.
 pub(super) fn in_float(file: &TempFile, is_wanted: impl Fn(&str) -> bool) -> TempFile {
     let gguf = GgufFile::open(&file.0).unwrap();
     let mut writer = Writer::new();
@@ -131,7 +131,7 @@ fn arrays_that_are_not_of_the_layers_are_errors() {
         let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string();
         assert!(error.contains(key) && error.contains(problem), "{error}");
     }
-    // The same value for each is the one of all.
+    // An array of equal values says the same as one value for all layers.
     let same = changed(&[("llama.attention.head_count", per_layer([4, 4]))], |_| (0, 0));
     let spec = ModelSpec::from_gguf(&GgufFile::open(&same.0).unwrap(), None).unwrap();
     assert_eq!(spec.kv_groups.len(), 1);

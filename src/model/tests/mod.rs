@@ -117,8 +117,8 @@ impl<B: Backend> Model<B> {
     }
 }
 
-/// What is budgeted before a load is what the load takes, to the byte, beside a margin of 256 MiB. What it took is
-/// looked at while the model is there.
+/// Checks that a load takes what was budgeted before it, to the byte, beside a margin of 256 MiB. `look` is shown what
+/// it took while the model is there.
 fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl FnOnce(MemoryLedger)) {
     let file = testdata::file(name);
     let gguf = GgufFile::open(&file.0).unwrap();

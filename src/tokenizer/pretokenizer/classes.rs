@@ -48,7 +48,7 @@ const fn class(passes: &'static [(&'static str, Rule)]) -> Class {
     Class { passes, spelling: Spelling::ByteLevel, whole_words: WholeWords::None, bos: Bos::OnRequest }
 }
 
-/// Words that are tokens as a whole are that.
+/// A class in which a word that is a token as a whole becomes that token.
 const fn whole(class: Class) -> Class {
     Class { whole_words: WholeWords::All, ..class }
 }
@@ -79,7 +79,7 @@ const MINICPM5: Class =
 const QWEN2: Class = class(&[(QWEN2_PATTERN, LeaveLast)]);
 const QWEN35: Class = class(&[(llama3_family!(r"[\p{L}\p{M}]+", r"\p{N}", r"[^\s\p{L}\p{M}\p{N}]"), LeaveLast)]);
 const LAGUNA: Class = class(&[(r"\n+", Plain), (QWEN2_PATTERN, LeaveLast)]);
-/// Without contractions: in Turkish, suffixes follow an apostrophe.
+/// A pattern without contractions: in Turkish, suffixes follow an apostrophe.
 const UFAKZEKA: Class = class(&[(r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+", LeaveLast)]);
 /// Line ends stay apart from the signs before them.
 const SEED_CODER: Class = class(&[(
@@ -108,7 +108,7 @@ const YOUTU: Class = whole(class(&[
     ),
     (o200k_family!(suffix!(), r"\p{N}"), LeaveLast),
 ]));
-/// As the o200k family, with runs of Han characters apart.
+/// The o200k family's pattern, with runs of Han characters apart.
 const KIMI_K2: Class = class(&[(
     concat!(
         r"\p{Han}+",

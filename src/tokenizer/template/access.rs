@@ -6,7 +6,7 @@ use super::fault::{Fault, Res};
 use super::methods;
 use super::value::{Callable, Loop, Value};
 
-/// Characters of a name in the error of who uses what is not there: a template can make names of many megabytes.
+/// Most characters of a missing item's name that an error shows: a template can make names of many megabytes.
 const SHOWN: usize = 64;
 
 const DICT: &[&str] = &["copy", "get", "items", "keys", "values"];

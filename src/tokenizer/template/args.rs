@@ -1,4 +1,4 @@
-//! The arguments of a call, and what each of them must be.
+//! The arguments of a call, bound to their names and checked.
 
 use super::ast::Name;
 use super::fault::{Fault, Res};
@@ -14,7 +14,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// What a call writes out: few, because the source is short.
+    /// Arguments that the call writes out. They are not charged: they are few, because the source is short.
     pub(super) fn written(positional: Vec<Value>) -> Self {
         Self { positional, ..Self::default() }
     }
@@ -37,7 +37,7 @@ impl Args {
         Ok(())
     }
 
-    /// The same arguments for another call.
+    /// A copy of the arguments for another call, charged as these are.
     pub(super) fn copy(&self) -> Res<Self> {
         let charge = Charge::new(size_of_val(&*self.positional) + size_of_val(&*self.named))?;
         Ok(Self { positional: self.positional.clone(), named: self.named.clone(), charge })
@@ -68,7 +68,7 @@ impl Args {
     }
 }
 
-/// What an argument must be, or the default when it is left out or `None`.
+/// The argument as an integer, or `default` when it is left out or `None`.
 pub(super) fn int_or(argument: Option<&Value>, what: &str, default: i128) -> Res<i128> {
     match argument {
         None | Some(Value::None) => Ok(default),

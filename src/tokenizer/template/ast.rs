@@ -64,7 +64,7 @@ pub(super) struct Macro {
     /// Defaults stand at the end.
     pub parameters: Vec<(Name, Option<Expr>)>,
     pub body: Body,
-    /// Whether the body names `varargs`, `kwargs`, `caller`: only then may a call bring them.
+    /// Whether the body names `varargs`, `kwargs` or `caller`: only then may a call bring them.
     pub takes_varargs: bool,
     pub takes_kwargs: bool,
 }
@@ -93,7 +93,7 @@ pub(super) enum Expr {
     Not(Box<Expr>),
     Negative(Box<Expr>),
     Positive(Box<Expr>),
-    /// Of one level of precedence, from the left.
+    /// A chain of operators of one precedence, applied from the left: `a - b + c`.
     Arithmetic(Box<Expr>, Vec<(Operator, Expr)>),
     Concat(Vec<Expr>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),

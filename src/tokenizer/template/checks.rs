@@ -74,7 +74,7 @@ pub(super) fn check(name: &str, value: &Value, args: Args) -> Res<bool> {
     args.none(name)?;
     Ok(match name {
         "boolean" => matches!(value, Value::Bool(_)),
-        // What is undefined can be called in Jinja, which is an error then.
+        // Jinja counts an undefined value as callable; to call it is an error then.
         "callable" => matches!(value, Value::Callable(_) | Value::Loop(_) | Value::Undefined(_)),
         "defined" => !matches!(value, Value::Undefined(_)),
         "undefined" => matches!(value, Value::Undefined(_)),

@@ -1,11 +1,11 @@
-//! Whether a template goes through the parts of a message's `content`, or takes it as one string.
+//! Finds out whether a template goes through the parts of a message's `content`, or takes it as one string.
 
 use std::collections::{HashMap, HashSet};
 
 use super::ast::{Arguments, Body, Expr, Macro, Post, Statement, Target};
 
-/// Whether a loop of the template goes through `message.content`, under that name, a variable's, or a macro's
-/// parameter.
+/// Whether a loop of the template goes through `message.content`, under that name, under a variable's, or under a
+/// macro's parameter.
 pub(super) fn loops_over_content(body: &Body) -> bool {
     let mut search = Search::default();
     search.body(body);
@@ -13,7 +13,7 @@ pub(super) fn loops_over_content(body: &Body) -> bool {
     search.content_is_looped_over()
 }
 
-/// What an expression takes its value from, as far as it matters here.
+/// The origin of an expression's value, as far as this search needs it.
 #[derive(Clone, Copy)]
 enum Source<'a> {
     /// `x.content`, `x['content']`
@@ -22,12 +22,12 @@ enum Source<'a> {
     Other,
 }
 
-/// Goes through the template once, so that its time is that of the template's length, and then from name to name.
+/// Goes through the template once, in time proportional to its length, and then from name to name.
 #[derive(Default)]
 struct Search<'a> {
     /// Names that are given a message's content.
     content: Vec<&'a str>,
-    /// For each name, those that are given its value.
+    /// For each name, the names that are given its value.
     gives: HashMap<&'a str, Vec<&'a str>>,
     /// Names that loops go through.
     looped: HashSet<&'a str>,
@@ -138,7 +138,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What calls give to parameters; a macro may stand below its call, so all of them have to be known.
+    /// Notes the values that calls give to parameters. A macro may stand below its call, so all macros have to be
+    /// known.
     fn calls(&mut self) {
         for (name, arguments) in std::mem::take(&mut self.calls) {
             let Some(callee) = self.macros.get(name).copied() else { continue };
@@ -152,7 +153,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Filters and slices leave content what it is.
+/// The origin of an expression's value. Filters and slices do not change it: `message.content | trim` is content.
 fn source(expr: &Expr) -> Source<'_> {
     let (base, posts) = match expr {
         Expr::Name(name) => return Source::Name(name),

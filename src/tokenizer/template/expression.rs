@@ -203,7 +203,7 @@ impl Parser {
         Ok(found)
     }
 
-    /// What stands between commas, up to `close`.
+    /// Reads items with commas between them, up to `close`.
     fn items<T>(&mut self, close: &str, mut item: impl FnMut(&mut Self) -> Res<T>) -> Res<Vec<T>> {
         let mut items = Vec::new();
         while !self.skip_symbol(close) {
@@ -218,7 +218,7 @@ impl Parser {
         Ok(items)
     }
 
-    /// Attributes, items and calls.
+    /// Reads the attributes, items and calls behind a primary.
     fn subscripts(&mut self, posts: &mut Vec<Post>) -> Res<()> {
         loop {
             if self.skip_symbol(".") {

@@ -5,7 +5,7 @@ pub(super) type Res<T> = std::result::Result<T, Fault>;
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     message: String,
-    /// Of the template's source, from 1; `None` until a statement adds its own.
+    /// Line of the template's source, from 1; `None` until a statement adds its own.
     line: Option<u32>,
     /// The template called `raise_exception`: its message is shown as it is.
     raised: bool,

@@ -1,6 +1,6 @@
 //! Names of the filters of `|`.
 
-/// Those of strings.
+/// Filters of strings.
 pub(super) const STRINGS: &[&str] = &[
     "capitalize",
     "center",
@@ -19,13 +19,13 @@ pub(super) const STRINGS: &[&str] = &[
     "wordcount",
 ];
 
-/// Those of lists, and of what can be gone through like one.
+/// Filters of lists, and of other values that a loop can go through.
 pub(super) const SEQUENCES: &[&str] = &[
     "batch", "count", "dictsort", "first", "groupby", "join", "last", "length", "list", "max", "min", "reverse",
     "slice", "sort", "sum", "unique",
 ];
 
-/// Those of all other values, and of values of any kind.
+/// Filters of all other values, and of values of any kind.
 const OTHERS: &[&str] = &[
     "abs",
     "attr",

@@ -55,7 +55,7 @@ pub(super) fn call(name: &str, args: Args) -> Res<Value> {
     }
 }
 
-/// As Python's `dict(mapping, **named)`.
+/// Entries of Python's `dict(mapping, **named)`.
 fn entries(args: Args, what: &str) -> Res<Vec<(Value, Value)>> {
     let Args { positional, named, .. } = args;
     let mut entries = match positional.as_slice() {

@@ -28,7 +28,7 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: u32,
-    /// What was read last ended a line, which lets `lstrip_blocks` take the white space before a tag.
+    /// Whether the last thing read ended a line, so that `lstrip_blocks` may take the white space before a tag.
     line_starting: bool,
     out: Vec<(Token, u32)>,
 }

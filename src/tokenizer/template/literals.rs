@@ -67,7 +67,7 @@ pub(super) fn string(source: &str) -> Res<(Box<str>, usize)> {
     Ok((unescape(&source[1..end])?.into(), end + 1))
 }
 
-/// Python's escapes.
+/// Resolves Python's escapes.
 fn unescape(text: &str) -> Res<String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,4 @@
-//! What one rendering may use: steps, and bytes that are alive at once.
+//! The budget of one rendering: steps, and bytes that are alive at once.
 //!
 //! The counts are per thread, because each rendering runs on a thread of its own. Every string, list and mapping that a
 //! template makes is charged here BEFORE its memory is asked for, so a template that doubles a string ends in an error
@@ -16,7 +16,7 @@ const BYTES_PER_STEP: u64 = 1024;
 const LIVE_BYTES: usize = 256 << 20;
 
 thread_local! {
-    /// In bytes, so that many small copies count as much as a large one.
+    /// Work that is left, in bytes, so that many small copies count as much as a large one.
     static WORK_LEFT: Cell<u64> = const { Cell::new(0) };
     static BYTES_LEFT: Cell<usize> = const { Cell::new(0) };
 }
@@ -31,7 +31,7 @@ pub(super) fn spend(steps: usize) -> Res<()> {
     spend_work((steps as u64).saturating_mul(BYTES_PER_STEP))
 }
 
-/// For reading or copying `bytes` bytes.
+/// Spends the steps of reading or copying `bytes` bytes.
 pub(super) fn work(bytes: usize) -> Res<()> {
     spend_work(bytes as u64)
 }

@@ -54,9 +54,9 @@ pub(super) const STR: &[&str] = &[
     "zfill",
 ];
 
-/// What comparing the end of a string takes beside its bytes, in bytes that could be compared instead.
+/// Cost of comparing the end of a string, beside its bytes, in bytes that could be compared instead.
 const AFFIX_WORK: usize = 16;
-/// What a byte of a set of characters takes, in bytes that could be copied instead.
+/// Cost of each byte of a set of characters, in bytes that could be copied instead.
 const SET_WORK: usize = 16;
 
 /// Calls one of `STR`.
@@ -174,7 +174,7 @@ fn justify(text: &Text, name: &str, args: Args) -> Res<Value> {
     padded(text, width, &fill, name)
 }
 
-/// `name`: the method that says on which side.
+/// `name` is the method, which says on which side the padding goes.
 pub(super) fn padded(text: &Text, width: usize, fill: &Text, name: &str) -> Res<Value> {
     let missing = width.saturating_sub(text.as_str().chars().count());
     let left = match name {
@@ -365,7 +365,7 @@ pub(super) fn indent_unit(given: Option<&Value>, what: &str, default: usize) -> 
     unit.finish()
 }
 
-/// What ends a line for Python's `splitlines`.
+/// Whether Python's `splitlines` ends a line at the character.
 pub(super) fn is_line_end(c: char) -> bool {
     matches!(c, '\n' | '\r' | '\u{b}' | '\u{c}' | '\u{1c}'..='\u{1e}' | '\u{85}' | '\u{2028}' | '\u{2029}')
 }

@@ -1,10 +1,10 @@
 //! Chat templates: Jinja as Hugging Face transformers runs it, by an interpreter of our own.
 //!
-//! Why of our own: a prompt has to be split into the template's text, which may become control tokens, and what clients
-//! wrote, which must not, whatever the template does with it in between. That needs strings that carry their origin
-//! (see `text`) through every operation of the language, and a budget that is looked at before each of them allocates
-//! (see `meter`). Engines for general templates have neither. The language is a small one: `lexer`, `parser`, `run` and
-//! `eval` are it, the rest are Python's strings, lists and numbers.
+//! It is our own because a prompt has to be split into the template's text, which may become control tokens, and
+//! clients' text, which must not, whatever the template does with it in between. That needs strings that carry their
+//! origin (see `text`) through every operation of the language, and a budget that is looked at before each of them
+//! allocates (see `meter`). Engines for general templates have neither. The language is a small one: `lexer`, `parser`,
+//! `run` and `eval` are it, the rest are Python's strings, lists and numbers.
 
 mod access;
 mod args;
@@ -97,7 +97,7 @@ impl ChatTemplate {
     /// A template in place of a file's, with the BOS and EOS tokens that the file's would get.
     ///
     /// # Errors
-    /// Those of `new`.
+    /// Errors of `new`.
     pub fn for_tokenizer(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
         let spelled = |id: Option<u32>| id.map_or(Ok(""), |id| tokenizer.token_text(id));
         Self::new(source, spelled(tokenizer.bos_token_id())?, spelled(tokenizer.eos_token_id())?)
@@ -123,8 +123,8 @@ impl ChatTemplate {
     /// variables. Bounded in steps, memory and output.
     ///
     /// # Errors
-    /// `ChatTemplate` with the template's own message where it calls `raise_exception`, else with what went wrong;
-    /// those of `check`.
+    /// `ChatTemplate` with the template's own message where it calls `raise_exception`, else with what went wrong; the
+    /// errors of `check`.
     pub fn render(
         &self,
         messages: &serde_json::Value,

@@ -136,7 +136,7 @@ impl Parser {
         self.body(ends)
     }
 
-    /// The same with one end, whose tag is read as well.
+    /// Reads a block with one end, and that end's tag as well.
     fn closed_block(&mut self, end: &str) -> Res<Body> {
         let body = self.block(&[end])?;
         self.at += 1;
@@ -280,7 +280,7 @@ impl Parser {
         Ok(Macro { name, parameters, body, takes_varargs: names("varargs"), takes_kwargs: names("kwargs") })
     }
 
-    /// Up to the closing parenthesis.
+    /// The parameters of a macro, up to the closing parenthesis.
     fn parameters(&mut self) -> Res<Vec<(Name, Option<Expr>)>> {
         let mut parameters: Vec<(Name, Option<Expr>)> = Vec::new();
         while !self.skip_symbol(")") {
@@ -297,7 +297,7 @@ impl Parser {
         Ok(parameters)
     }
 
-    /// What is assigned to: a name, names with commas, or (`attributes`) an attribute of a namespace.
+    /// The target of an assignment: a name, names with commas, or (`attributes`) an attribute of a namespace.
     fn target(&mut self, attributes: bool) -> Res<Target> {
         let mut targets = Vec::new();
         let mut is_tuple = false;

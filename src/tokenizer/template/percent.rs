@@ -10,7 +10,7 @@ use super::value::Value;
 struct Conversion {
     left: bool,
     zeros: bool,
-    /// What stands before a number that is not negative.
+    /// Sign that stands before a number that is not negative: `+`, a space or nothing.
     positive: &'static str,
     width: usize,
     precision: Option<usize>,

@@ -14,7 +14,7 @@ use super::value::{Callable, List, Loop, Names, Scope, Value};
 const MAX_DEPTH: usize = 5_000;
 
 pub(super) struct Run {
-    /// From the outermost in.
+    /// The scopes, from the outermost in.
     scopes: Vec<Scope>,
     out: Builder,
     depth: usize,
@@ -75,7 +75,7 @@ impl Run {
         result
     }
 
-    /// What `run` writes, instead of writing it, and how it ended.
+    /// Runs `run` and returns the text that it would have written, and how it ended.
     fn captured(&mut self, run: impl FnOnce(&mut Self) -> Res<Flow>) -> Res<(Text, Flow)> {
         let outer = std::mem::take(&mut self.out);
         let result = run(self);
@@ -140,8 +140,8 @@ impl Run {
         Ok(Flow::On)
     }
 
-    /// `depth`: of a recursive loop, from 0. What the body breaks or continues is this loop, what the `else` does an
-    /// outer one.
+    /// Runs a loop. `depth` counts recursive loops, from 0. A `break` or `continue` in the body is this loop's; one in
+    /// the `else` is an outer loop's.
     fn run_loop(&mut self, definition: &Arc<For>, items: List, depth: usize) -> Res<Flow> {
         let items = match &definition.condition {
             None => items,

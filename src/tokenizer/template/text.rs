@@ -13,7 +13,7 @@ use super::meter::{self, Charge};
 
 /// Bytes of a string beside its text: counters, pointers and what the allocator adds.
 const OVERHEAD: usize = 96;
-/// What adding a piece takes beside its bytes, in bytes that could be copied instead.
+/// Cost of adding a piece, beside its bytes, in bytes that could be copied instead.
 const PIECE_WORK: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Text {
         builder.finish()
     }
 
-    /// What `part`, a slice of this text's `as_str`, covers.
+    /// The part of this text that `part`, a slice of its `as_str`, covers.
     pub(super) fn part(&self, part: &str) -> Res<Self> {
         let start = (part.as_ptr() as usize).saturating_sub(self.as_str().as_ptr() as usize);
         self.slice(start..start + part.len())
@@ -93,7 +93,7 @@ impl Text {
         self.pieces(0..self.0.text.len()).flat_map(|(text, origin)| text.chars().map(move |c| (c, origin)))
     }
 
-    /// Each character replaced by what `map` makes of it, which has the character's origin.
+    /// The text with each character replaced by the characters that `map` gives for it, which get its origin.
     pub(super) fn map<I: Iterator<Item = char>>(&self, mut map: impl FnMut(char) -> I) -> Res<Self> {
         let mut builder = Builder::new();
         for (c, origin) in self.chars() {
@@ -150,7 +150,7 @@ impl Builder {
         self.push(c.encode_utf8(&mut [0; 4]), origin)
     }
 
-    /// What the language makes up itself, rather than the template's author.
+    /// Adds text that the language makes up itself (digits, padding), rather than the template's author.
     pub(super) fn push_made(&mut self, text: &str) -> Res<()> {
         self.push(text, Origin::Client)
     }

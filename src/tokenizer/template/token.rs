@@ -1,4 +1,4 @@
-//! What a template's source is made of.
+//! Tokens of a template's source.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a chat template may take: memory and time are counted whatever operation takes them.
+//! Limits of a chat template: memory and time are counted whatever operation takes them.
 
 use std::time::{Duration, Instant};
 
@@ -26,7 +26,7 @@ fn render(source: &str, vars: Value) -> Result<String, String> {
 /// A string of 20 million bytes is `big`.
 const BIG: &str = "{% set s = 'a' * 1000 %}{% set big = s * 20000 %}";
 
-/// What a template keeps counts as memory, wherever it is kept: 30 times 20 or more megabytes are refused.
+/// Everything that a template keeps counts as memory, wherever it is kept: 30 times 20 or more megabytes are refused.
 #[test]
 fn everything_that_is_kept_counts_as_memory() {
     for (start, kept) in [
@@ -44,7 +44,7 @@ fn everything_that_is_kept_counts_as_memory() {
     }
 }
 
-/// What is not there keeps the beginning of its name alone, for the error of who uses it.
+/// A missing item keeps the beginning of its name alone, for the error of who uses it.
 #[test]
 fn a_missing_item_keeps_the_beginning_of_its_name() {
     let source = format!(

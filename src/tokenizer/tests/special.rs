@@ -83,7 +83,7 @@ fn a_tag_of_html_is_text_where_another_token_ends_the_turn() {
 
 #[test]
 fn the_pre_tokenizer_says_whether_a_prompt_begins_with_bos() {
-    // By default, where the file says yes, where it says no.
+    // BOS by default, where the file says yes, and where it says no.
     for (pre, expected) in [
         ("gpt-2", [false, true, false]),
         ("qwen2", [false, true, false]),

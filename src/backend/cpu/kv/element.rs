@@ -9,15 +9,15 @@ use half::f16;
 use crate::backend::cpu::simd::{LANES, Simd};
 use crate::backend::cpu::storage::Element;
 
-/// What K and V are stored as.
+/// An element type that K and V are stored in.
 pub(in super::super) trait KvElement: Element + Debug + Send + Sync {
-    /// The same bits, written from several threads.
+    /// An atomic of the same size and bits, which several threads may write.
     type Atomic: Sync + Debug;
 
     fn load<S: Simd>(s: S, x: &[Self; LANES]) -> S::V;
-    /// Up to 16 elements, zeros behind.
+    /// Loads up to 16 elements; the lanes behind them are zero.
     fn load_partial<S: Simd>(s: S, x: &[Self]) -> S::V;
-    /// To the nearest value that can be stored, ties to even.
+    /// Rounds to the nearest value that can be stored, ties to even.
     fn round<S: Simd>(s: S, v: S::V) -> [Self; LANES];
     fn store(self, at: &Self::Atomic);
     fn as_atomic(x: &mut [Self]) -> &[Self::Atomic];

@@ -7,7 +7,7 @@
 use super::lanes::Lanes;
 use crate::quant::GgmlType;
 
-/// Where the codes of four consecutive elements lie: in four consecutive bytes, at one shift.
+/// Place of the codes of four consecutive elements: four consecutive bytes, all shifted by the same number of bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Position {
     pub byte: usize,
@@ -22,7 +22,7 @@ pub(super) struct Scales<L: Lanes> {
 
 impl<L: Lanes> Scales<L> {
     /// # Safety
-    /// As for `Lanes`.
+    /// The conditions of `Lanes` hold.
     #[inline(always)]
     unsafe fn new(scale: L::Floats, min: L::Floats) -> Self {
         Self { scale: [scale; 2], min: [min; 2] }
@@ -37,13 +37,13 @@ pub(super) trait Format {
     const HIGH: u32 = 0;
     /// The file's codes are signed bytes: bit 7 is flipped on packing.
     const SIGNED: bool = false;
-    /// log2 of what codes are offset by.
+    /// log2 of the offset that is subtracted from the codes.
     const OFFSET: Option<u32> = None;
-    /// Whether blocks have a minimum.
+    /// Blocks have a minimum beside the scale.
     const MIN: bool = false;
     /// Scales per block of 32: 1 or 2.
     const SCALES: usize = 1;
-    /// What codes stand for, where they are indices.
+    /// The values that codes stand for, where codes are indices.
     const TABLE: Option<[u8; 16]> = None;
     const MAX_CODE: u8 = if Self::LOW == 8 { 255 } else { (1 << (Self::LOW + Self::HIGH)) - 1 };
     /// High bits of four elements are four adjacent bits of a byte, not one bit of four bytes.
@@ -58,7 +58,7 @@ pub(super) trait Format {
     /// Decodes the scales of block `b` from the side bytes of 16 rows: unit after unit, rows side by side.
     ///
     /// # Safety
-    /// As for `Lanes`; `side` points to the 16 rows' side bytes of one GGUF block.
+    /// The conditions of `Lanes` hold; `side` points to the 16 rows' side bytes of one GGUF block.
     unsafe fn scales<L: Lanes>(side: *const u8, b: usize) -> Scales<L>;
 }
 
@@ -180,7 +180,7 @@ impl Format for Mxfp4 {
 /// The 6-bit scales and minimums of Q4_K and Q5_K, packed in 12 bytes.
 ///
 /// # Safety
-/// As for `Format::scales`; the side bytes are d, dmin, 12 bytes.
+/// The conditions of `Format::scales` hold; the side bytes are d, dmin, 12 bytes.
 #[inline(always)]
 unsafe fn scales_k4<L: Lanes>(side: *const u8, b: usize) -> Scales<L> {
     // SAFETY: the caller's promise.
@@ -295,7 +295,7 @@ format!(Q2_K {
 /// bytes 8 to 11.
 ///
 /// # Safety
-/// As for `Format::scales`.
+/// The conditions of `Format::scales` hold.
 #[inline(always)]
 unsafe fn q3_scale<L: Lanes>(side: *const u8, j: usize) -> L::Floats {
     // SAFETY: the caller's promise; the side bytes are d and 12 bytes.

@@ -39,7 +39,7 @@ pub(super) trait Lanes: Copy {
     unsafe fn sub(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn max(a: Self::Ints, b: Self::Ints) -> Self::Ints;
     unsafe fn shl(a: Self::Ints, n: u32) -> Self::Ints;
-    /// Logical.
+    /// Shifts right by `n` bits, zeros coming in (logical shift).
     unsafe fn shr(a: Self::Ints, n: u32) -> Self::Ints;
     unsafe fn to_f32(a: Self::Ints) -> Self::Floats;
     unsafe fn as_f32(a: Self::Ints) -> Self::Floats;

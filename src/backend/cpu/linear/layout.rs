@@ -18,7 +18,7 @@ const GROUPS: usize = 8;
 /// Bytes of the largest GGUF block.
 pub(super) const MAX_BLOCK_BYTES: usize = 256;
 
-/// Where four elements' codes lie in a GGUF block and in a tile's block of 32.
+/// Places of four elements' codes in a GGUF block and in a tile's block of 32.
 #[derive(Debug, Clone)]
 struct Group {
     low: Position,
@@ -37,7 +37,7 @@ pub(super) struct Layout {
     high: usize,
     flip: u32,
     adjacent: bool,
-    /// Of one GGUF block.
+    /// The groups of one GGUF block.
     groups: Vec<Group>,
     side: &'static [(usize, usize, usize)],
 }

@@ -42,7 +42,7 @@ const CHUNKS_PER_THREAD: usize = 8;
 /// Bytes between two reports of progress: some milliseconds of work.
 const REPORT_BYTES: usize = 4 << 20;
 
-/// What becomes of what the output held.
+/// Whether a product replaces the value that the output held or is added to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Store {
     Assign,
@@ -58,16 +58,16 @@ pub struct PackedMatrix {
     num_tiles: usize,
     parts: Vec<Part>,
     memory: MmapMut,
-    /// Of the parts that have one, each padded to whole tiles.
+    /// Biases of the parts that have them, each part's padded to whole tiles.
     bias: Vec<f32>,
 }
 
-/// How a stack will lie in memory.
+/// Layout of a stack in memory, before that is taken.
 struct Plan {
     parts: Vec<Part>,
     cols: usize,
     bytes: usize,
-    /// Of all parts that have biases, padded to whole tiles.
+    /// Number of biases of all parts that have them, each part's padded to whole tiles.
     num_biases: usize,
 }
 
@@ -102,7 +102,7 @@ impl PackedMatrix {
     ///
     /// # Errors
     /// `OutOfMemory`; `Internal` when there is no part, the parts' `cols` differ, a view's bytes do not fit its shape,
-    /// or a type cannot be decoded; those of `progress`.
+    /// or a type cannot be decoded; the errors of `progress`.
     pub fn pack(isa: Isa, views: &[LinearPart<'_>], pool: &ThreadPool, progress: &mut Progress<'_>) -> Result<Self> {
         let Plan { parts, cols, bytes, num_biases } = Plan::new(isa, views)?;
         let mut bias = vec![0.0; num_biases];
@@ -132,7 +132,7 @@ impl PackedMatrix {
         Ok(Self { isa, rows, cols, num_tiles, parts, memory, bias })
     }
 
-    /// What `bytes` will be of the matrix that `pack` makes.
+    /// Bytes that the matrix will hold (`bytes`) once `pack` has made it.
     ///
     /// # Errors
     /// `Internal`, as for `pack`.
@@ -204,8 +204,8 @@ impl PackedMatrix {
         }
     }
 
-    /// One pass: the activations are prepared in `scratch`. Chunks are runs of tiles, and, where there are too few
-    /// tiles for the threads, of groups of rows too.
+    /// Multiplies the rows of one pass, whose activations are prepared in `scratch`. Chunks are runs of tiles, and,
+    /// where there are too few tiles for the threads, of groups of rows too.
     fn multiply_pass(&self, x: &[f32], out: &mut [f32], store: Store, scratch: &LinearScratch, pool: &ThreadPool) {
         let num_groups = x.len().div_ceil(GROUP * self.cols);
         let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
@@ -224,7 +224,7 @@ impl PackedMatrix {
         });
     }
 
-    /// One tile of the stack with some groups of rows.
+    /// Multiplies one tile of the stack with some groups of rows.
     fn multiply_tile(
         &self,
         mut tile: usize,

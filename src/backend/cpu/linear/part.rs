@@ -24,14 +24,14 @@ pub(super) struct Part {
     pub ggml_type: GgmlType,
     pub rows: usize,
     pub cols: usize,
-    /// Where the part's outputs begin in a row of the stack.
+    /// First of the part's outputs in a row of the stack.
     pub first_row: usize,
     pub storage: Storage,
     /// Bytes per tile of 16 rows, a multiple of 64.
     pub tile_bytes: usize,
-    /// Where the part's tiles begin in the stack's memory.
+    /// Byte at which the part's tiles begin in the stack's memory.
     pub offset: usize,
-    /// Where its biases begin in the stack's, padded to whole tiles.
+    /// Index at which the part's biases, padded to whole tiles, begin among the stack's.
     pub bias: Option<usize>,
 }
 

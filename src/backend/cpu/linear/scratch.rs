@@ -28,8 +28,8 @@ pub struct LinearScratch {
 }
 
 impl LinearScratch {
-    /// For matrices of up to `max_cols` inputs. Any number of rows can be multiplied, in passes of at most `max_rows`
-    /// (and 256).
+    /// Scratch for matrices of up to `max_cols` inputs. Any number of rows can be multiplied, in passes of at most
+    /// `max_rows` (and 256).
     ///
     /// # Errors
     /// `Error::OutOfMemory`.
@@ -60,12 +60,12 @@ impl LinearScratch {
         self.rows
     }
 
-    /// Where group `index` of quantised activations begins.
+    /// Pointer to the start of group `index` of quantised activations.
     pub(super) fn quantized_group(&self, index: usize, cols: usize) -> *const u8 {
         self.blocks[index * GROUP * (cols / BLOCK) * size_of::<Q8Block>()..].as_ptr()
     }
 
-    /// Where group `index` of f32 activations begins.
+    /// Pointer to the start of group `index` of f32 activations.
     pub(super) fn float_group(&self, index: usize, cols: usize) -> *const u8 {
         self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
     }

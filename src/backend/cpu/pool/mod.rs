@@ -58,7 +58,7 @@ struct Shared {
     stop: AtomicBool,
     /// Workers that are parked or about to be.
     sleepers: AtomicUsize,
-    /// Whether the caller is parked, or about to be, until `pending` is 0.
+    /// The caller is parked, or about to be, until `pending` is 0.
     caller_sleeps: AtomicBool,
     lock: Mutex<()>,
     work: Condvar,
@@ -103,8 +103,8 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// What stops the jobs of this pool: once it is due, chunks are left out, of this job and of those that follow. Who
-    /// sets it looks at it before using what the jobs wrote.
+    /// The signal that stops the jobs of this pool: once it is due, chunks are left out, of this job and of those that
+    /// follow. Whoever uses the results of a job has to look at it first.
     pub fn interrupt(&self) -> &Interrupt {
         &self.shared.interrupt
     }
@@ -186,7 +186,7 @@ impl Shared {
             let job = unsafe { &*job };
             // SAFETY: as above: the closure outlives the job.
             let run_chunk = unsafe { &*job.run_chunk };
-            // What is left out is claimed and reported all the same, so that the job ends in the usual way.
+            // A chunk that is left out is claimed and reported all the same, so that the job ends in the usual way.
             if !self.interrupt.is_due()
                 && let Err(payload) = catch_unwind(AssertUnwindSafe(|| run_chunk(chunk)))
             {

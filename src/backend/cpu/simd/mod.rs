@@ -43,7 +43,7 @@ impl Isa {
         Self::available().last().copied().unwrap_or(Self::SCALAR)
     }
 
-    /// All that this CPU has, slowest first.
+    /// All instruction sets that this CPU has, slowest first.
     pub fn available() -> Vec<Self> {
         #[allow(unused_mut)] // Other architectures have the one.
         let mut levels = vec![Self::SCALAR];
@@ -135,7 +135,7 @@ pub(crate) trait Simd: Copy {
     fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `if a < b { a } else { b }`.
     fn min(self, a: Self::V, b: Self::V) -> Self::V;
-    /// To the nearest whole number, ties to even.
+    /// Rounds to the nearest whole number, ties to even.
     fn round(self, v: Self::V) -> Self::V;
     /// `2^n` for whole `n` in `-126..=127`.
     fn pow2(self, n: Self::V) -> Self::V;
@@ -149,7 +149,7 @@ pub(crate) trait Simd: Copy {
     /// Largest lane, by [`Simd::max`] in the same order as [`Simd::sum`].
     fn maximum(self, v: Self::V) -> f32;
 
-    /// Up to 16 values, zeros behind.
+    /// Loads up to 16 values; the lanes behind them are zero.
     #[inline(always)]
     fn load_partial(self, x: &[f32]) -> Self::V {
         let mut lanes = [0.0; LANES];

@@ -51,7 +51,7 @@ fn apply(isa: Isa, function: Function, x: &[f32]) -> Vec<f32> {
     isa.run(Map { x, function })
 }
 
-/// From -100 to 100, finer near zero, with the special values.
+/// Numbers from -100 to 100, finer near zero, with the special values.
 fn inputs() -> Vec<f32> {
     let mut x: Vec<f32> = (-100_000..100_000).map(|i| i as f32 * 1e-3).collect();
     x.extend((0..40_000).map(|i| (i as f32 - 20_000.0) * 1e-7));

@@ -179,7 +179,7 @@ unsafe fn pow2x8(n: __m256) -> __m256 {
     }
 }
 
-/// All bits set in the lanes whose bit in `keep` is set.
+/// A vector with all bits set in the lanes whose bit in `keep` is set.
 ///
 /// # Safety
 /// The CPU must have AVX2.

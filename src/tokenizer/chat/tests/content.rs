@@ -63,7 +63,8 @@ fn continued(content: &str, source: &str) -> Result<Rendered> {
     render_text(&own(source), &conversation)
 }
 
-/// As transformers cuts the prompt; and text of the template that looks like the message is not taken for it.
+/// The prompt is cut where transformers cuts it, and text of the template that looks like the message is not taken for
+/// it.
 #[test]
 fn a_final_message_is_continued() {
     let plain = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";

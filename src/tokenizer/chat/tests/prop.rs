@@ -1,4 +1,4 @@
-//! The same for random conversations.
+//! Random conversations: a client's text never becomes a control token.
 
 use proptest::prelude::{prop, *};
 

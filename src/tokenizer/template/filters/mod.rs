@@ -70,7 +70,8 @@ fn map(run: &mut Run, value: &Value, mut args: Args) -> Res<Value> {
     Value::list(mapped)
 }
 
-/// `by_attribute`: the first argument names what of each item is tested. `wanted`: what the test shall say.
+/// Keeps the items whose test gives `wanted`. With `by_attribute`, the first argument names the attribute of the item
+/// that is tested in its place.
 fn select(value: &Value, mut args: Args, by_attribute: bool, wanted: bool) -> Res<Value> {
     let path = match by_attribute {
         true if args.positional.is_empty() => return Err(Fault::new("missing parameter for the attribute's name")),
@@ -174,7 +175,7 @@ fn to_float(value: &Value) -> Option<f64> {
     }
 }
 
-/// What filters call an attribute: names or places with dots between them, each looked up as an item.
+/// An attribute as filters name it: names or places with dots between them, each looked up as an item.
 struct Path(Vec<Value>);
 
 impl Path {

@@ -1,4 +1,4 @@
-//! Filters of strings; what is no string is written as one first, as in Jinja.
+//! Filters of strings; a value of another type is written as a string first, as in Jinja.
 
 use super::super::args::{Args, bool_or, count_or, int_or, optional_text, required, text as text_argument};
 use super::super::fault::{Fault, Res};
@@ -99,7 +99,7 @@ fn truncate(text: &Text, args: Args) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-/// As HTML, the way Jinja escapes.
+/// Escapes HTML the way Jinja does.
 fn escaped(text: &Text) -> Res<Value> {
     let mut out = Builder::new();
     for (c, origin) in text.chars() {
@@ -129,7 +129,7 @@ fn percent_encoded(text: &Text) -> Res<Value> {
     out.finish().map(Value::Str)
 }
 
-/// Joins what a list holds, written as strings.
+/// Joins the items of a list, written as strings.
 pub(super) fn join(separator: Option<&Value>, items: &[Value]) -> Res<Value> {
     let none = Value::Str(Text::new("", Origin::Template)?);
     let separator = text_argument(Some(&Value::Str(separator.unwrap_or(&none).to_text()?)), "join")?;

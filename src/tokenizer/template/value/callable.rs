@@ -1,4 +1,4 @@
-//! What a template can call.
+//! Values that a template can call.
 
 use std::cell::Cell;
 use std::sync::Arc;

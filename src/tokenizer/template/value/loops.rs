@@ -12,9 +12,9 @@ use crate::tokenizer::template::meter::Charge;
 pub(in super::super) struct Loop {
     pub definition: Arc<For>,
     pub items: List,
-    /// From 0.
+    /// Number of the item, from 0.
     pub index: Cell<usize>,
-    /// From 0; more in a recursive loop.
+    /// Depth of the loop, from 0; more in a recursive loop.
     pub depth: usize,
     changed: RefCell<Option<List>>,
     _charge: Charge,
@@ -49,7 +49,7 @@ impl Loop {
         }))
     }
 
-    /// One of the values, each in its turn.
+    /// Returns one of the values, each in its turn.
     pub(in super::super) fn cycle(&self, values: &[Value]) -> Res<Value> {
         let at = self.index.get().checked_rem(values.len());
         at.map(|at| values[at].clone()).ok_or_else(|| Fault::new("loop.cycle: no items to cycle through"))

@@ -1,5 +1,5 @@
-//! Values of a running template: Python's, as far as chat templates see them. What they hold holds values again
-//! (namespaces, loops, macros with the variables that these see), so all of that is in this folder.
+//! Values of a running template: Python's, as far as chat templates see them. Lists, namespaces, loops and macros hold
+//! values again, so all of them are in this folder.
 
 mod callable;
 mod loops;
@@ -22,14 +22,14 @@ const MAX_DEPTH: usize = 500;
 /// Bytes of a list or mapping beside its items.
 const OVERHEAD: usize = 96;
 
-/// Roles that may become part of a control token although the client names them: there are templates that write
-/// `'<|' + message.role + '|>'`, and that a client chooses among these words is what the role is for.
+/// Roles that may become part of a control token although the client names them. There are templates that write
+/// `'<|' + message.role + '|>'`, and a role is for the client to choose among these words.
 const ROLES: [&str; 9] =
     ["system", "developer", "user", "assistant", "model", "tool", "function", "ipython", "observation"];
 
 #[derive(Debug, Clone)]
 pub(super) enum Value {
-    /// With what is not defined, for the error of who uses it.
+    /// An undefined value, with the name that is not defined, for the error of who uses it.
     Undefined(Text),
     None,
     Bool(bool),
@@ -53,13 +53,13 @@ pub(super) struct List(Rc<ListItems>);
 #[derive(Debug)]
 struct ListItems {
     items: Vec<Value>,
-    /// Of a tuple whose items are attributes as well.
+    /// Names of a tuple's first items, where they are attributes as well.
     names: &'static [&'static str],
     depth: usize,
     _charge: Charge,
 }
 
-/// In order of insertion. Looked up one by one: those of chats are short, and the meter counts longer ones.
+/// Entries in order of insertion. Looked up one by one: chats have short ones, and the meter counts longer ones.
 #[derive(Debug, Clone)]
 pub(super) struct Dict(Rc<DictItems>);
 
@@ -75,7 +75,7 @@ impl List {
         Self::named(items, &[])
     }
 
-    /// With names for the first items.
+    /// A tuple whose first items have names.
     pub(super) fn named(items: Vec<Value>, names: &'static [&'static str]) -> Res<Self> {
         let depth = depth_above(items.iter())?;
         let charge = Charge::new(OVERHEAD + items.len() * size_of::<Value>())?;
@@ -185,7 +185,7 @@ impl Value {
         Dict::new(entries).map(Self::Dict)
     }
 
-    /// What a client sent: all of its strings, keys as well, are marked as the client's.
+    /// Converts a client's JSON: all of its strings, keys as well, are marked as the client's.
     pub(super) fn from_client(json: &serde_json::Value) -> Res<Self> {
         Ok(match json {
             serde_json::Value::Null => Self::None,
@@ -204,7 +204,7 @@ impl Value {
         })
     }
 
-    /// The same for a list of messages, whose well-known roles count as the template's own words.
+    /// Converts a client's list of messages, whose well-known roles count as the template's own words.
     pub(super) fn from_messages(json: &serde_json::Value) -> Res<Self> {
         let Self::List(messages) = Self::from_client(json)? else { return Self::from_client(json) };
         let message = |message: &Self| match message {
@@ -222,7 +222,7 @@ impl Value {
         Self::list(messages.items().iter().map(message).collect::<Res<Vec<_>>>()?)
     }
 
-    /// As Python's errors name the type.
+    /// The type's name in Python's errors.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Undefined(_) => "undefined value",
@@ -310,7 +310,7 @@ impl Value {
         })
     }
 
-    /// What a loop over the value goes through.
+    /// The items that a loop over the value goes through.
     pub(super) fn iterate(&self) -> Res<List> {
         match self {
             Self::List(list) | Self::Tuple(list) => Ok(list.clone()),

@@ -17,7 +17,7 @@ struct Entries {
 }
 
 impl Names {
-    /// None yet, and charged all the same: a template may make any number of namespaces.
+    /// An empty list of names, charged all the same: a template may make any number of namespaces.
     pub(in super::super) fn new() -> Res<Self> {
         let charge = Charge::new(OVERHEAD)?;
         Ok(Self(RefCell::new(Entries { entries: Vec::new(), charge })))
@@ -42,7 +42,7 @@ impl Names {
                 None
             }
         };
-        // What was there is dropped when nothing is borrowed any more: it may hold these names.
+        // The old value is dropped when nothing is borrowed any more: it may hold these names.
         drop(borrowed);
         drop(replaced);
         Ok(())

@@ -58,7 +58,7 @@ impl Avx2 {
     }
 }
 
-/// The same intrinsic on both halves.
+/// Applies an intrinsic to both halves.
 macro_rules! both {
     ($op:ident, $a:expr) => {
         Pair($op($a.0), $op($a.1))

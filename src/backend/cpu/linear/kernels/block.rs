@@ -12,7 +12,7 @@ use super::TileArgs;
 /// The 8 groups of four codes of 16 rows, as bytes; see `layout::Layout` for the planes.
 ///
 /// # Safety
-/// As for `Lanes`; `p` points to the planes of one block.
+/// The conditions of `Lanes` hold; `p` points to the planes of one block.
 #[inline(always)]
 unsafe fn codes<L: Lanes, F: Format>(p: *const u8) -> [L::Bytes; 8] {
     // SAFETY: the caller's promise; a block has `LOW + HIGH` lines of 64 bytes.
@@ -39,7 +39,7 @@ unsafe fn codes<L: Lanes, F: Format>(p: *const u8) -> [L::Bytes; 8] {
 /// `Σ code · x - offset · Σ x` over the groups `w`.
 ///
 /// # Safety
-/// As for `Lanes::dot`.
+/// The conditions of `Lanes::dot` hold.
 #[inline(always)]
 unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -> L::Floats {
     // SAFETY: the caller's promise.
@@ -57,7 +57,7 @@ unsafe fn dot<L: Lanes, F: Format>(w: &[L::Bytes], x: *const i8, neg_sum: i32) -
 pub(super) const AHEAD: usize = 4096;
 
 /// # Safety
-/// As for `Lanes`.
+/// The conditions of `Lanes` hold.
 #[inline(always)]
 unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
     unroll!(line in 0..bytes.div_ceil(64), {
@@ -69,7 +69,7 @@ unsafe fn prefetch<L: Lanes>(p: *const u8, bytes: usize) {
 /// `R` rows of the group, from row `first`, times one tile.
 ///
 /// # Safety
-/// As for `Lanes`; `args` as documented there, with `Q8Block`s as activations.
+/// The conditions of `Lanes` hold; `args` is as documented there, with `Q8Block`s as activations.
 #[inline(always)]
 unsafe fn rows<L: Lanes, F: Format, const R: usize>(args: &TileArgs, first: usize) {
     // SAFETY: the pointers advance over exactly the tile's blocks and the group's activations.
@@ -124,10 +124,10 @@ pub(in super::super) const fn side_bytes(side: &[(usize, usize, usize)]) -> usiz
     bytes
 }
 
-/// All rows of a group of `G`.
+/// Multiplies all rows of a group of `G`.
 ///
 /// # Safety
-/// As for `rows`.
+/// The conditions of `rows` hold.
 #[inline(always)]
 pub(super) unsafe fn group<L: Lanes, F: Format, const G: usize>(args: &TileArgs) {
     // SAFETY: the caller's promise.

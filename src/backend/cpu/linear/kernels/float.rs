@@ -10,7 +10,7 @@ use crate::quant::GgmlType;
 pub(in super::super) trait Element {
     const BYTES: usize;
     /// # Safety
-    /// As for `Lanes`; reads 16 elements.
+    /// The conditions of `Lanes` hold; 16 elements are read.
     unsafe fn load<L: Lanes>(p: *const u8) -> L::Floats;
 }
 
@@ -42,7 +42,7 @@ pub(in super::super) fn element_bytes(ggml_type: GgmlType) -> Option<usize> {
 }
 
 /// # Safety
-/// As for `Lanes`; `args` as documented there, with f32 activations.
+/// The conditions of `Lanes` hold; `args` is as documented there, with f32 activations.
 #[inline(always)]
 unsafe fn rows<L: Lanes, E: Element, const R: usize>(args: &TileArgs, first: usize) {
     // SAFETY: the pointers advance over exactly the tile's columns and the group's activations.
@@ -64,10 +64,10 @@ unsafe fn rows<L: Lanes, E: Element, const R: usize>(args: &TileArgs, first: usi
     }
 }
 
-/// All rows of a group of `G`.
+/// Multiplies all rows of a group of `G`.
 ///
 /// # Safety
-/// As for `rows`.
+/// The conditions of `rows` hold.
 #[inline(always)]
 pub(super) unsafe fn group<L: Lanes, E: Element, const G: usize>(args: &TileArgs) {
     // SAFETY: the caller's promise.

@@ -50,7 +50,7 @@ impl TileArgs {
     /// do not follow more than a few at a time.
     ///
     /// # Safety
-    /// As for `Lanes`.
+    /// The conditions of `Lanes` hold.
     #[inline(always)]
     unsafe fn prefetch_out<L: Lanes, const R: usize>(&self, first: usize) {
         for r in first..first + R {
@@ -62,7 +62,7 @@ impl TileArgs {
     /// Writes the accumulators of rows `first..first + R`.
     ///
     /// # Safety
-    /// As for `Lanes`; `out` is valid for the rows and lanes to be written.
+    /// The conditions of `Lanes` hold; `out` is valid for the rows and lanes to be written.
     #[inline(always)]
     unsafe fn store<L: Lanes, const R: usize>(&self, acc: &[L::Floats; R], first: usize) {
         for (r, &acc) in acc.iter().enumerate() {

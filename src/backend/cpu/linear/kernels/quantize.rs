@@ -8,17 +8,18 @@ const TINY: f32 = 1e-30;
 /// Adding 1.5 * 2^23 rounds an f32 of magnitude below 2^22 to the nearest even integer, left in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// One block of 32. A block with a value that is not finite gets the scale NaN, so that its products are NaN and not
-/// noise.
+/// Quantises one block of 32. A block with a value that is not finite gets the scale NaN, so that its products are NaN
+/// and not noise.
 ///
 /// # Safety
-/// As for `Lanes`.
+/// The conditions of `Lanes` hold.
 #[inline(always)]
 unsafe fn block<L: Lanes>(x: &[f32; BLOCK], out: &mut Q8Block) {
     // SAFETY: 32 values are read, 32 bytes written.
     unsafe {
         let (low, high) = (L::load_f32(x.as_ptr().cast()), L::load_f32(x[16..].as_ptr().cast()));
-        // As integers, magnitudes order as floats do, with infinity and every NaN above all finite values.
+        // The bits of magnitudes, read as integers, order as the floats do, with infinity and every NaN above all
+        // finite values.
         let magnitude = |v| L::and(L::as_i32(v), L::splat_i32(i32::MAX));
         let amax = f32::from_bits(L::reduce_max(L::max(magnitude(low), magnitude(high))) as u32);
         if amax <= TINY || !amax.is_finite() {
@@ -43,10 +44,10 @@ unsafe fn block<L: Lanes>(x: &[f32; BLOCK], out: &mut Q8Block) {
     }
 }
 
-/// One row into every `stride`-th block of `out`.
+/// Quantises one row into every `stride`-th block of `out`.
 ///
 /// # Safety
-/// As for `Lanes`.
+/// The conditions of `Lanes` hold.
 #[inline(always)]
 pub(super) unsafe fn row<L: Lanes>(x: &[f32], out: &mut [Q8Block], stride: usize) {
     for (x, out) in x.as_chunks::<BLOCK>().0.iter().zip(out.iter_mut().step_by(stride)) {

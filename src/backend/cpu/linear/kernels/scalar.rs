@@ -1,4 +1,5 @@
-//! Sixteen lanes as plain arrays: the oracle of the others, and what other architectures get (LLVM vectorises it).
+//! Sixteen lanes as plain arrays: the oracle of the others, and the kernels of other architectures (LLVM vectorises
+//! it).
 
 use half::{bf16, f16};
 

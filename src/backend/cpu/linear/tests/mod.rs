@@ -36,7 +36,7 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0
     }
-    /// In -1..1.
+    /// A number in -1..1.
     pub(super) fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
     }
