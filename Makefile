@@ -6,17 +6,17 @@ T ?= 600
 PROMPT ?= What is the capital of France, and what is it known for?
 export PROMPT
 
-# For which AMD GPUs the wheel carries kernels; by default all.
+# AMD GPUs for which the wheel carries kernels; by default all.
 HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
 
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
-# For which AMD GPUs the installed wheel carries kernels.
+# Says for which AMD GPUs the installed wheel carries kernels.
 SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
 
-# What the wheel is built from.
+# Files that the wheel is built from.
 SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not -name '*.so' 2>/dev/null) \
            $(wildcard Cargo.toml Cargo.lock build.rs pyproject.toml rust-toolchain.toml README.md)
 PY_DIRS := $(wildcard python tests benches examples scripts)
@@ -149,7 +149,7 @@ $(VENV)/maturin.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	@$(PIP) install "$$(grep '^maturin==' requirements-dev.txt)"
 	@touch $@
 
-# What was built for other targets, or with other compilers or none, is built again.
+# Kernels that were built for other targets, or with other compilers or none, are built again.
 $(VENV)/targets.stamp: $(VENV)/venv.stamp FORCE
 	@now="targets: $(HIP_TARGETS); $$(scripts/gpu_tools.sh --found)"; \
 	[ "$$(cat $@ 2>/dev/null)" = "$$now" ] || echo "$$now" >$@

@@ -30,7 +30,7 @@ const EXACT_TARGETS: [&str; 12] = [
     "gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1101", "gfx1102", "gfx1151", "gfx1200",
     "gfx1201",
 ];
-/// What the tests execute.
+/// Targets whose kernels the tests execute.
 const DEBUG_TARGETS: [&str; 8] = ["gfx908", "gfx90a", "gfx942", "gfx950", "gfx1030", "gfx1100", "gfx1151", "gfx1201"];
 
 fn main() {

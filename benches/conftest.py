@@ -1,4 +1,4 @@
-"""What the benches run on: SmolLM2 from the package index, and a tiny model whose forward pass costs almost nothing."""
+"""Models of the benches: SmolLM2 from the package index, and a tiny model whose forward pass costs almost nothing."""
 
 import importlib.util
 import lzma
@@ -21,7 +21,7 @@ def model_path() -> Path:
 
 @pytest.fixture(scope="session")
 def llm(model_path: Path) -> Iterator[LLM]:
-    """Without the prefix cache, so that every round computes its whole prompt."""
+    """The prefix cache is off, so that every round computes its whole prompt."""
     with LLM(model_path, enable_prefix_caching=False, seed=0) as engine:
         yield engine
 

@@ -65,7 +65,7 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let step = batch(seqs, context, new);
         let mut whole = batch(seqs, context, context);
         whole.token_ids = whole.positions.clone();
-        // One sequence at a time, since the buffers hold one.
+        // Sequences run one at a time, since the buffers hold one.
         for seq in 0..seqs {
             let tokens = whole.tokens_of(seq);
             let mut one = batch(1, context, context);
@@ -117,7 +117,7 @@ fn rms_norm(c: &mut Criterion) {
     group.finish();
 }
 
-/// What it costs to hand a job to the team: nothing is computed.
+/// Measures the hand-over of a job to the team: nothing is computed.
 fn dispatch(c: &mut Criterion) {
     let pool = ThreadPool::new(THREADS).unwrap();
     c.bench_function("pool dispatch", |b| b.iter(|| pool.run(2 * THREADS, &|_| ())));

@@ -1,6 +1,5 @@
-//! What the engine itself costs per step: everything but the forward pass (scheduler, KV cache, sampler, stop
-//! conditions, delivery), over an executor that does nothing. The time of an iteration is that of one step of all
-//! sequences.
+//! Measures the engine itself per step: everything but the forward pass (scheduler, KV cache, sampler, stop conditions,
+//! delivery), over an executor that does nothing. The time of an iteration is that of one step of all sequences.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::time::{Duration, Instant};

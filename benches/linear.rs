@@ -38,7 +38,7 @@ const TYPES: [GgmlType; 16] = [
 ];
 /// (outputs, inputs) of SmolLM2-135M, then of a llama of 1B.
 const SHAPES: [(usize, usize); 4] = [(1536, 576), (576, 1536), (2048, 2048), (2048, 8192)];
-/// Bytes that do not stay in a cache.
+/// Bytes of weights that are streamed: too many to stay in a cache.
 const STREAMED: usize = 128 << 20;
 
 /// Bytes that are no type's NaN, infinity or subnormal scale: as halves of f16 they stay below 4.

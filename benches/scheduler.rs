@@ -1,5 +1,5 @@
-//! One step of scheduler and KV cache (schedule + commit), without a device: all sequences decode, at 512 to 1024
-//! tokens of context each.
+//! Measures one step of scheduler and KV cache (schedule + commit), without a device: all sequences decode, at 512 to
+//! 1024 tokens of context each.
 
 use std::hint::black_box;
 use std::slice::from_ref;

@@ -1,4 +1,4 @@
-"""What the Python surface costs: text to tokens and back, one step of 64 sequences, a look at the statistics."""
+"""Measures the Python surface: text to tokens and back, one step of 64 sequences, a look at the statistics."""
 
 from pathlib import Path
 

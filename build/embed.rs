@@ -1,4 +1,4 @@
-//! What is put into the library: the sources, and per target one compressed run of its code objects.
+//! Embeds into the library the kernels' sources, and per target one compressed run of its code objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

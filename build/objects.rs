@@ -11,7 +11,7 @@ use crate::clang::Clang;
 use crate::embed::Sources;
 use crate::plan::Unit;
 
-/// What no build used for so long is deleted.
+/// Objects that no build has used for this long are deleted.
 const KEPT: Duration = Duration::from_secs(3 * 24 * 3600);
 
 pub(crate) struct Object {
@@ -60,7 +60,7 @@ fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<(), String> + S
     std::thread::scope(|scope| {
         let worker = || {
             while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // What is not begun yet is left.
+                // After an error, items that are not begun yet are left.
                 work(item).inspect_err(|_| next.store(items.len(), Ordering::Relaxed))?;
             }
             Ok(())

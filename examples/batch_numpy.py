@@ -41,7 +41,7 @@ def main(model: str) -> None:
         for index in np.argsort(-margin):
             print(f"{margin[index]:+6.2f}  {REVIEWS[index]}")
 
-        # Of a whole prompt, every position's logits at once: the model's own ranking of each token of the text.
+        # The logits of every position of a prompt come at once: here they rank each token of a text as the model would.
         ids = np.array(questions[0])
         logits = llm.prompt_logits(ids)
         ranks = 1 + (logits[:-1] > np.take_along_axis(logits[:-1], ids[1:, None], axis=1)).sum(axis=1)

@@ -66,7 +66,7 @@ async def unless_gone(request: Request, first: asyncio.Future[RequestOutput]) ->
         await asyncio.wait({first, gone}, return_when=asyncio.FIRST_COMPLETED)
         return first.result() if first.done() else None
     finally:
-        # Of the two, what still waits. Cancelled, `anext` closes its generator, and that aborts the request.
+        # One of the two may still wait. Cancelling `anext` closes its generator, and that aborts the request.
         first.cancel()
         gone.cancel()
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# In place of rustc for the crates of this workspace (RUSTC_WORKSPACE_WRAPPER): the engine and what checks it are
+# Runs in place of rustc for the crates of this workspace (RUSTC_WORKSPACE_WRAPPER): the engine and what checks it are
 # compiled with the coverage pass that libFuzzer reads. Libraries are not, so all its attention goes to our code.
 rustc=$1
 shift

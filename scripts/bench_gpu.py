@@ -55,7 +55,7 @@ figures = {name: statistics.median(one[name] for one in rounds) for name in sett
 print(json.dumps(figures | {"rows fetched": llm.stats().logits_rows_fetched}))
 llm.close()
 """
-# What is served, by the name of its column: the first is what the others are compared with.
+# Sampling settings to serve with, by their column's name: the others are compared with the first.
 SETTINGS: dict[str, dict[str, object]] = {
     "greedy": {"temperature": 0.0},
     "repetition": {"temperature": 0.0, "repetition_penalty": 1.1},
@@ -108,7 +108,7 @@ def served(path: Path, shape: str, sequences: int, rounds: int) -> dict[str, flo
 
 
 def print_served(args: argparse.Namespace) -> None:
-    """One row for each model and number of sequences: output tokens per second, and the share of the first column."""
+    """Prints a row for each model and number of sequences: output tokens per second, and the first column's share."""
     print(f"| model, requests at once | {' | '.join(SETTINGS)} | rows fetched |\n|---|{'---:|' * (len(SETTINGS) + 1)}")
     for name in args.rows.split(","):
         path = model_file(args.models, name)

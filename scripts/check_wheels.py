@@ -23,7 +23,7 @@ SOURCE_FOLDERS = {"src", "kernels", "build", "benches", "python"}
 
 
 def wheel_faults(path: Path) -> list[str]:
-    """What is wrong with a wheel."""
+    """Lists the faults of a wheel."""
     named = WHEEL.fullmatch(path.name)
     if named is None:
         return [f"the name is not of the form {WHEEL.pattern}"]
@@ -42,7 +42,7 @@ def wheel_faults(path: Path) -> list[str]:
 
 
 def library_faults(library: bytes, machine: str) -> list[str]:
-    """What is wrong with the extension module of a wheel for a machine."""
+    """Lists the faults of the extension module of a wheel for a machine."""
     faults = []
     (found,) = struct.unpack_from("<H", library, 18)
     if not library.startswith(b"\x7fELF") or found != MACHINES[machine]:
@@ -55,7 +55,7 @@ def library_faults(library: bytes, machine: str) -> list[str]:
 
 
 def source_faults(path: Path) -> list[str]:
-    """What is wrong with a source distribution."""
+    """Lists the faults of a source distribution."""
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     faults = [f"without {name}" for name in sorted(IN_SOURCE - names)]

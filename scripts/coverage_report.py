@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from rust_source import SRC, is_test_file  # noqa: E402
 
 LEAST = 95.0
-# Where the tests of a file begin, if it has some of its own: they stand at its end.
+# The head of a file's own tests, if it has some: they stand at its end.
 INLINE_TESTS = re.compile(r"^#\[cfg\(test\)\]\nmod \w+ \{", re.MULTILINE)
 
 Place = tuple[int, int, int, int]
@@ -31,7 +31,7 @@ def first_test_line(text: str) -> int:
 
 
 def lines_of(report: Iterable[str]) -> dict[str, dict[int, int]]:
-    """How often each line of each file was executed, by the file's path."""
+    """Counts how often each line of each file was executed, by the file's path."""
     files: dict[str, dict[int, int]] = {}
     lines: dict[int, int] = {}
     for entry in report:
@@ -45,7 +45,7 @@ def lines_of(report: Iterable[str]) -> dict[str, dict[int, int]]:
 
 
 def regions_of(report: str) -> dict[str, dict[Place, int]]:
-    """How often each region of each file was executed: of a generic function, in all its instances together."""
+    """Counts how often each region of each file was executed, a generic function in all its instances together."""
     files: dict[str, dict[Place, int]] = {}
     for function in json.loads(report)["data"][0]["functions"]:
         for line, column, last, end, count, file, _, kind in function["regions"]:

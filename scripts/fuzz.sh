@@ -31,7 +31,8 @@ if [ "$total" = --keep ]; then
     for target in "${targets[@]}"; do
         mkdir -p "$work/corpus/$target" "$work/kept/$target"
         rm -f "$work/kept/$target"/*
-        # By edges alone, and short: how often each was passed, and inputs of any length, would keep ten times as much.
+        # Inputs are kept by edges alone, and short: counts of how often each edge was passed, and inputs of any length,
+        # would keep ten times as much.
         length=1024
         [ "$target" != gguf ] || length=2784 # a model of one layer
         "$programs/$target" -merge=1 -set_cover_merge=1 -use_counters=0 "${limits[@]}" -max_len="$length" \

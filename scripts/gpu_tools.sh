@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# What compiles and executes AMD kernels without an AMD GPU: clang (AMDGPU back end), lld and llvm-objdump, version 22
-# or newer. Installs them from apt when root; otherwise says what is missing. Exits 0 when they are there.
+# Finds the tools that compile and execute AMD kernels without an AMD GPU: clang (AMDGPU back end), lld and
+# llvm-objdump, version 22 or newer. Installs them from apt when root; otherwise says what is missing. Exits 0 when they
+# are there.
 #
-# What is there is written to target/kernels/compilers. When that changes, cargo builds anew: what was built without a
-# compiler carries no code for AMD GPUs, and cargo sees no difference. With --found it does this alone, and prints it.
+# The tools found are written to target/kernels/compilers. When that changes, cargo builds anew: what was built without
+# a compiler carries no code for AMD GPUs, and cargo sees no difference. With --found it does this alone, and prints it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,5 +54,5 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
 fi
 record
 echo "SKIPPED: AMD kernels are neither compiled nor executed; install clang-$version lld-$version llvm-$version" >&2
-# In CI nothing may be missing.
+# CI fails if anything is missing.
 [ "${CI:-}" != true ]

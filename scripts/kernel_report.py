@@ -62,7 +62,7 @@ class Kernel:
         raise SystemExit(f"no register file is known for {self.target}")
 
     def faults(self) -> list[str]:
-        """What the build must not ship."""
+        """Lists the faults with which a build must not ship the kernel."""
         found = []
         # Scalar registers are kept in lanes of a vector register, which costs no memory, unless there is scratch too.
         spilled = self.vgpr_spills or (self.sgpr_spills and self.scratch)
@@ -129,7 +129,7 @@ def table(rows: list[Kernel]) -> str:
 
 
 def worst(kernels: list[Kernel]) -> list[Kernel]:
-    """Of each kernel the target on which it is worst: spills first, then the fewest waves."""
+    """Picks for each kernel the target on which it is worst: spills first, then the fewest waves."""
 
     def badness(k: Kernel) -> tuple[int, int, int, int]:
         return k.vgpr_spills, k.sgpr_spills, -k.waves, k.lds

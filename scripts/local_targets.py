@@ -22,7 +22,7 @@ def target(version: int) -> str:
 
 
 def local_targets(topology: Path) -> list[str]:
-    """Without CPUs, whose version is 0."""
+    """Targets of the GPUs that the kernel lists; CPUs, whose version is 0, are left out."""
     found = set()
     for properties in topology.glob("*/properties"):
         version = re.search(r"^gfx_target_version (\d+)$", properties.read_text(), re.MULTILINE)
@@ -32,7 +32,7 @@ def local_targets(topology: Path) -> list[str]:
 
 
 def built_targets() -> list[str]:
-    """Those that build.rs takes."""
+    """Targets that build.rs takes."""
     table = re.search(r"const EXACT_TARGETS:.*?\];", (ROOT / "build.rs").read_text(), re.DOTALL)
     return re.findall(r'"(gfx\w+)"', table[0]) if table is not None else []
 

@@ -102,7 +102,7 @@ BLOCKS: dict[Type, tuple[int | float | bytes, ...]] = {
     # An exponent of two, biased by 127: 2^-7, with elements of about 3.
     Type.MXFP4: (b"\x78", 16),
 }
-# Where rows do not divide into super-blocks, as llama.cpp falls back.
+# Types that llama.cpp falls back to for rows that do not divide into super-blocks.
 FALLBACK = {
     Type.Q2_K: Type.Q4_0,
     Type.Q3_K: Type.Q4_0,

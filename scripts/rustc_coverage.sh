@@ -1,6 +1,6 @@
 #!/bin/sh
-# In place of rustc for the crates of this workspace (RUSTC_WORKSPACE_WRAPPER): counts what is executed of them. The
-# libraries stay those of every other build.
+# Runs in place of rustc for the crates of this workspace (RUSTC_WORKSPACE_WRAPPER): counts what is executed of them.
+# The libraries stay those of every other build.
 rustc=$1
 shift
 case " $* " in

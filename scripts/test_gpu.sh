@@ -72,7 +72,7 @@ if grep -q '^device gpu: not usable' <<<"$device"; then
     exit 0
 fi
 export ROCMFORGE_DEVICE=gpu
-# With a platform that is named, Rust tests do not take the stand-in's devices for want of a GPU.
+# If a platform is named, Rust tests do not take the stand-in's devices for want of a GPU.
 case $device in
 *'(sm_'*) export ROCMFORGE_GPU_PLATFORM=nvidia ;;
 *) export ROCMFORGE_GPU_PLATFORM=amd ;;
@@ -126,7 +126,7 @@ checker=''
 for candidate in compute-sanitizer "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer"; do
     checker=$(command -v "$candidate") && break
 done
-# In some containers it may not attach to any program; this one only opens the driver.
+# The memory checker may be forbidden to attach to programs in some containers; this one only opens the driver.
 opens_driver='import ctypes; assert ctypes.CDLL("libcuda.so.1").cuInit(0) == 0'
 if [ "$ROCMFORGE_GPU_PLATFORM" != nvidia ]; then
     summary+=('SKIPPED  memory checker: AMD has none of this kind; make test runs the same code in a simulator that checks')

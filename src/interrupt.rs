@@ -8,8 +8,8 @@ use crate::{Error, Result};
 
 const NEVER: u64 = u64::MAX;
 
-/// When a computation on other threads is to stop. Clones are the same one. A look at it is one relaxed load while
-/// nobody wants anything, and a reading of the clock while a time is set.
+/// A shared wish to stop a computation that runs on other threads. All clones are the same wish. A look at it is one
+/// relaxed load while nobody wants anything, and a reading of the clock while a time is set.
 #[derive(Debug, Clone)]
 pub struct Interrupt {
     shared: Arc<Shared>,
@@ -29,12 +29,12 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// Another computation begins, which nobody wants to stop yet.
+    /// Withdraws the wish: another computation begins, which nobody wants to stop yet.
     pub fn clear(&self) {
         self.shared.stop_at.store(NEVER, Ordering::Relaxed);
     }
 
-    /// The computation is to stop at `when`, or earlier if that was said before.
+    /// Asks the computation to stop at `when`, or earlier if that was said before.
     pub fn stop_at(&self, when: Instant) {
         let micros = when.saturating_duration_since(self.shared.origin).as_micros();
         self.shared.stop_at.fetch_min(u64::try_from(micros).unwrap_or(NEVER), Ordering::Relaxed);

@@ -15,7 +15,7 @@ from rust_source import ROOT, product_files
 
 PICTURE = ROOT / "docs" / "architecture.svg"
 
-# For all rooms; their arrows would hide the others.
+# Modules that all rooms use; their arrows would hide the others.
 EVERYWHERE = {"batch", "config", "error", "interrupt", "lib", "selection", "sync"}
 INNER = {("backend", "cpu"), ("backend", "gpu"), ("backend", "conformance")}
 
@@ -35,7 +35,7 @@ def rooms(imports: Mapping[Path, set[Path]]) -> dict[str, set[str]]:
         room = room_of(path)
         if room not in EVERYWHERE:
             others = {room_of(target) for target in used} - EVERYWHERE - {room}
-            # That a module opens what is within it goes without saying.
+            # A module opens what is within it: such arrows go without saying.
             graph.setdefault(room, set()).update(other for other in others if not other.startswith(f"{room}/"))
     return graph
 
@@ -50,7 +50,7 @@ def without_detours(graph: Mapping[str, set[str]]) -> dict[str, set[str]]:
 
 
 def floors(graph: Mapping[str, set[str]]) -> dict[str, int]:
-    """How far below the top each room stands: right below all that import it."""
+    """Counts how far below the top each room stands: right below all that import it."""
 
     def depth(room: str) -> int:
         return 1 + max((depth(other) for other, used in graph.items() if room in used), default=-1)

@@ -16,7 +16,7 @@ import pytest
 from tiny_models import rewritten
 
 DATA = Path(__file__).parent / "data"
-# What a request that has ended may take to leave the engine: one step, on a machine that does other things too.
+# Time limit for a request that has ended to leave the engine: one step, on a machine that does other things too.
 SETTLE_SECONDS = 20.0
 # `make test-gpu` runs the same tests on a GPU.
 ON_GPU = os.environ.get("ROCMFORGE_DEVICE") == "gpu"
@@ -44,7 +44,7 @@ def golden_json():
 
 
 def golden_bound(logits):
-    """How far float weights may miss golden logits. The matrix units of a GPU take attention's queries as f16."""
+    """Largest error of logits from float weights. The matrix units of a GPU take attention's queries as f16."""
     return 3e-2 if ON_GPU else 1e-3 * np.abs(logits).max()
 
 

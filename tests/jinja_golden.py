@@ -1,4 +1,4 @@
-"""What Jinja makes of the templates in jinja_cases.py and jinja_more_cases.py, kept for tests that have no Python.
+"""Keeps what Jinja makes of the templates in jinja_cases.py and jinja_more_cases.py, for tests that have no Python.
 
 `python tests/jinja_golden.py` writes tests/data/templates/jinja.json.xz: pairs of a template and its text, which is
 null where Jinja raises an error.

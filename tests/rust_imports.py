@@ -1,4 +1,4 @@
-"""Who imports whom among the Rust sources: paths resolved through the crate's modules and their re-exports.
+"""Finds who imports whom among Rust sources: paths resolved through the crate's modules and their re-exports.
 
 Code is what `rust_source.code_only` returns. A module is the tuple of its names below the crate's root, and a path is
 the list of its segments.

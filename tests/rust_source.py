@@ -10,7 +10,7 @@ SRC = ROOT / "src"
 
 
 def tracked_files() -> list[Path]:
-    """What a clone holds."""
+    """Files that a clone holds."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)
     return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from architecture_map import PICTURE, floors, picture, without_detours
+from comment_blocks import clauses_without_sentence, has_comments
 from rust_imports import circles, crate_imports, file_imports
 from rust_source import (
     ROOT,
@@ -173,7 +174,7 @@ def test_no_circle_of_imports() -> None:
             },
             [["a/x", "a/y", "a/z"]],
         ),
-        # What a room re-exports is its definer's, by whatever name.
+        # An item that a room re-exports is its definer's, by whatever name.
         (
             {
                 "a/mod.rs": "mod x; mod y; pub use x::X; pub(crate) use self::y::{Y as Why, g};",
@@ -198,7 +199,7 @@ def test_no_circle_of_imports() -> None:
         # A parent and its child are one subject.
         ({"a.rs": "mod x; use x::X;", "a/x.rs": "use super::A;"}, []),
         ({"a/mod.rs": "mod x; use x::X;", "a/x.rs": "use super::{A, y};", "a/y.rs": "use super::A;"}, []),
-        # One way only; visibility is no use; other crates and local names are none either.
+        # Imports go one way only; visibility is no use; other crates and local names are none either.
         (
             {
                 "a.rs": "",
@@ -380,6 +381,37 @@ def test_no_comment_is_too_wide() -> None:
     assert {name: numbers for name, numbers in found.items() if numbers} == {}
     assert wide_comments("//\n  // " + "x" * MAX_COLUMNS) == [2]
     assert wide_comments("f();  // " + "x" * MAX_COLUMNS) == []
+
+
+def test_comments_are_sentences() -> None:
+    """A comment that begins with "What", "Of", "As", "Those" or "The same" is a clause, not a sentence."""
+    data = (ROOT / "tests" / "data", ROOT / "fuzz" / "corpus")
+    files = [path for path in tracked_files() if has_comments(path) and not any(map(path.is_relative_to, data))]
+    assert len(files) > 300
+    found = {path.relative_to(ROOT).as_posix(): clauses_without_sentence(path, path.read_text()) for path in files}
+    assert {name: clauses for name, clauses in found.items() if clauses} == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.rs", "/// Of the batch.\nx: u8,\n    //! What all share.\n// As above,\n// for rows.", [1, 3, 4]),
+        (
+            "a.rs",
+            "/// Rows of a tile.\n/// Of each the first.\n///\n/// What is more.\nlet x = 1; // As it is.",
+            [],
+        ),
+        ("a.rs", "// What is a tile? Rows of a batch.\n\n// What a tile is. Is it rows?", [3]),
+        ("a.rs", '// Aspects, often, whatever, those.\nlet x = "Of it";', []),
+        ("kernels/a.hip", "// The same\n// for rows.\n//! Those.\nint x;", [1, 3]),
+        ("a.py", '"""What it is."""\n\n# Of it.\nclass C:\n    x: int\n    """As given."""\n', [1, 3, 6]),
+        ("a.py", 'def f():\n    """Returns it.\n\n    What it is.\n    """\n    return """\nOf it."""\n', []),
+        ("a.sh", "#!/bin/sh\n# What it does.\n#\n# More.\nx=1\n", [2]),
+        ("Makefile", "x:  # Of it\n# The same.\n", [2]),
+    ],
+)
+def test_clause_is_found(name: str, text: str, expected: list[int]) -> None:
+    assert [number for number, _ in clauses_without_sentence(Path(name), text)] == expected
 
 
 # Spelled in two pieces, so that this file does not find itself.

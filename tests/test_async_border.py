@@ -57,7 +57,7 @@ async def test_a_name_is_free_once_its_request_is_left(engine, leave, assert_not
 
 
 async def test_a_record_outlives_the_reuse_of_its_name(engine, assert_nothing_left):
-    """Until the next request of that name has finished, it is that of the one before."""
+    """A record is that of the last finished request of its name, until the next one has finished."""
     await collect(engine, [3] * 5, SHORT, request_id="again")
     outputs = engine.generate([6] * 30, SLOW, request_id="again")
     await anext(outputs)
@@ -162,7 +162,7 @@ async def test_loading_does_not_hold_up_the_loop(model, assert_nothing_left):
 
 
 def num_threads():
-    """Of this process, those of the engine included."""
+    """Counts the threads of this process, those of the engine included."""
     return len(list(Path("/proc/self/task").iterdir()))
 
 

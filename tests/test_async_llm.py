@@ -59,7 +59,7 @@ async def test_several_sequences(engine, assert_nothing_left):
 
 
 async def test_consumer_that_lags_gets_merged_outputs(engine):
-    """Its outputs do not pile up: what came meanwhile is one output, complete."""
+    """Outputs do not pile up: what came meanwhile is one output, complete."""
     outputs = []
     async for output in engine.generate([3, 4], LONG.replace(output_kind="delta")):
         outputs.append(output.outputs[0])

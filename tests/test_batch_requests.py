@@ -125,7 +125,7 @@ def test_prompts_as_vllm_names_them(llm):
 
 
 def test_lower_priority_value_runs_earlier(long_model, assert_nothing_left):
-    """In one batch: the queue is served by priority, then in the order given."""
+    """The queue of one batch is served by priority, then in the order given."""
     with LLM(long_model, max_num_seqs=1, num_threads=1, kv_cache_memory=1 << 27) as llm:
         # Runs until the others wait behind it; a more urgent one that came before its first step would pass it.
         holder = llm._engine.inbox()

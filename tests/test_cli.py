@@ -32,7 +32,7 @@ def run(*arguments, **kwargs):
 
 
 def process(*arguments, **kwargs):
-    """As a program, with pipes for output."""
+    """Runs the program, with pipes for output."""
     command = [sys.executable, "-m", "rocmforge", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
 
@@ -142,7 +142,7 @@ def test_prompts_are_utf8_in_every_locale(model, locale):
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_are_no_traceback(model, closed):
-    # Nothing to read is an empty prompt, which this model's begin token makes a valid one.
+    # An empty input is an empty prompt, which this model's begin token makes a valid one.
     prompt = "" if "<&-" in closed else "ab"
     command = f"{sys.executable} -m rocmforge generate {prompt} -m {model} -n 2 {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
@@ -150,7 +150,7 @@ def test_closed_standard_streams_are_no_traceback(model, closed):
 
 
 def test_generate_takes_the_text_in_one_piece_or_what_is_new(model, monkeypatch):
-    """With --json one output; without, none that repeats what was printed."""
+    """The command prints one output with --json; without it, no output repeats what was printed."""
     stream, texts = LLM.stream, []
 
     def counting(*arguments):
@@ -380,7 +380,7 @@ def test_doctor_without_a_gpu_says_that_the_cpu_serves():
 
 
 def doctor_on_the_stand_in(*options):
-    """Of a wheel on a device whose driver is sim/hipsim, without a compiler."""
+    """Runs `doctor` on a device whose driver is sim/hipsim, without a compiler."""
     library = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
     if not library.exists():
         pytest.skip("the stand-in HIP runtime is not built: cargo build -p hipsim")
@@ -392,7 +392,7 @@ def doctor_on_the_stand_in(*options):
 
 
 def test_doctor_lists_the_kernels_of_a_gpu():
-    """Per tensor type and op the kernel, and how it was compiled; the Rust tests say that it is true."""
+    """It names, per tensor type and op, the kernel and how it was compiled; the Rust tests say that it is true."""
     report = json.loads(doctor_on_the_stand_in("--json"))
     assert report["takes"] == "gpu"
     gpu = report["devices"][1]

@@ -15,7 +15,7 @@ LIMIT = 120.0
 
 
 def process(*arguments, **kwargs):
-    """As a program, with pipes."""
+    """Runs the program, with pipes."""
     command = [sys.executable, "-m", "rocmforge", "chat", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, **kwargs)
 
@@ -106,7 +106,7 @@ class Terminal:
         os.write(self.screen, text.encode())
 
     def read_until(self, text):
-        """What was shown up to `text`."""
+        """Returns all that was shown up to `text`."""
         deadline = time.monotonic() + LIMIT
         while text.encode() not in self.unread:
             assert time.monotonic() < deadline, self.unread.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""What ends under its requests: an event loop, an inbox, the engine."""
+"""Tests of things that end under their requests: an event loop, an inbox, the engine."""
 
 import asyncio
 import threading

@@ -22,7 +22,7 @@ def write(folder: Path, name: str, text: str) -> str:
 
 
 def lcov(counts: dict[str, dict[int, int]]) -> str:
-    """As llvm-cov writes it: a record of lines for each file, the functions left out."""
+    """Writes a report as llvm-cov does: a record of lines for each file, the functions left out."""
     lines = []
     for name, of_lines in counts.items():
         lines += [f"SF:{name}", *(f"DA:{line},{count}" for line, count in of_lines.items()), "end_of_record"]

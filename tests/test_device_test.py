@@ -27,7 +27,7 @@ ON_CPU = {"kernels", "sequences", "bandwidth", "speed"}
 
 
 def doctor(*arguments, **settings):
-    """As a program: what it printed and its exit code."""
+    """Runs the program `doctor`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ROCMFORGE_", "HIPSIM_"))}
     command = [sys.executable, "-m", "rocmforge", "doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment | settings)
@@ -85,7 +85,7 @@ def test_private_names_are_taken_out(monkeypatch):
 
 
 def test_compute_units_are_the_kernel_drivers(tmp_path):
-    """As in the kernel's documentation of KFD: a processor has no SIMDs, a gfx90a has 4 in each of its 104 units."""
+    """The kernel's documentation of KFD says so: a processor has no SIMDs, a gfx90a has 4 in each of its 104 units."""
     nodes = {"0": "simd_count 0\nsimd_per_cu 0\ngfx_target_version 0\n", "1": "cpu_cores_count 0\nsimd_count 416\n"}
     nodes["1"] += "simd_per_cu 4\ngfx_target_version 90010\n"
     nodes["2"] = "simd_count 64\nsimd_per_cu 2\ngfx_target_version 110501\nlocation_id 49408 x\n"
@@ -99,7 +99,7 @@ def test_compute_units_are_the_kernel_drivers(tmp_path):
     assert machine.amd_nodes(tmp_path / "none") == []
 
 
-# What a part's process may do instead of leaving its result in the folder that it is told.
+# Ways in which a part's process may end without leaving its result in the folder that it is told.
 DEATHS = {
     "killed by SIGABRT": "os.kill(os.getpid(), signal.SIGABRT)",
     "killed by SIGSEGV": "os.kill(os.getpid(), signal.SIGSEGV)",
@@ -110,7 +110,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("how", DEATHS)
 def test_death_of_a_part_is_its_verdict(how):
-    """With what it was doing, and the last that was printed: what a driver says before it aborts."""
+    """The verdict says what the part was doing, and what it printed last: what a driver says before it aborts."""
     code = f"""
 import os, signal, sys, time
 open(os.path.join(sys.argv[1], "watch"), "w").write("first case\\nsecond case\\n")
@@ -173,7 +173,7 @@ def test_recorded_steps_that_are_off_by_default_are_no_failure():
     (_, part) = examine("gpu", quick=True, only=["graphs"], run=run)["parts"]
     assert part["verdict"] == "left out"
     assert part["summary"] == f"{faulty}; recorded all the same: 3 of 48 runs differ"
-    # What died, or whose steps failed, has compared nothing.
+    # A part that died, or whose steps failed, has compared nothing.
     for summary, figures in {
         "its process was killed by SIGABRT, during: steps op by op": {"exit_code": -6, "during": "steps op by op"},
         "its process did not end in its time and was ended": {"exit_code": -9, "during": None},
@@ -214,7 +214,7 @@ def test_faults_of_the_stand_in_driver(tmp_path):
     assert all("signal 11" in item["problem"] for item in tried)
 
 
-# As AMD's runtime does when a kernel uses memory that it may not.
+# Dies the way AMD's runtime does when a kernel uses memory that it may not.
 ABORTS = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -290,7 +290,7 @@ def test_names_that_are_no_device(arguments):
     "shape", [made_up.Shape(2, 256, 512, 4, 2, 64, 768), made_up.Shape(3, 512, 256, 8, 8, 32, 256)]
 )
 def test_made_up_models_are_sound(shape, tmp_path):
-    """As another implementation reads them: shapes, types, and weights that keep the size of products."""
+    """Another implementation reads them alike: shapes, types, and weights that keep the size of products."""
     path = made_up.write(shape, tmp_path / "model.gguf")
     reader = gguf.GGUFReader(path)
     assert reader.fields["llama.block_count"].contents() == shape.layers

@@ -1,4 +1,4 @@
-"""Which GPU is used, and where its driver is looked for: on the stand-in driver, in processes of their own."""
+"""Tests of which GPU is used, and where its driver is looked for: on the stand-in driver, in processes of their own."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def test_an_index_out_of_range_lists_the_devices(model) -> None:
 
 
 def test_the_library_may_be_an_argument(model) -> None:
-    """And goes before the variable."""
+    """The argument goes before the variable."""
     code = (
         "import sys, rocmforge\n"
         "try:\n    rocmforge.LLM(sys.argv[1], device='gpu:2', gpu_library=sys.argv[2], gpu_platform='amd')\n"
@@ -118,7 +118,7 @@ def test_doctor_shows_the_device_that_is_named() -> None:
 
 
 def test_doctor_of_the_cpu_opens_no_driver() -> None:
-    """One that ends its process could not be passed by otherwise."""
+    """A driver that ends its process can thus be passed by."""
     report = doctor("--device", "cpu", ROCMFORGE_GPU_LIBRARY=str(STAND_IN))
     assert (report["gpus"], report["gpu_drivers"], report["takes"]) == ([], [], "cpu")
     assert report["devices"][1] == {"name": "gpu", "detail": "not looked for: the CPU is asked for"}
@@ -126,7 +126,7 @@ def test_doctor_of_the_cpu_opens_no_driver() -> None:
 
 
 def test_the_part_of_devices_tests_the_one_that_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And leaves the environment of its process as it was."""
+    """It leaves the environment of its process as it was."""
     for name, value in (TWO | {"HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "gpu:1"}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("ROCMFORGE_GPU_LIBRARY", str(STAND_IN))
@@ -182,7 +182,7 @@ def test_an_error_names_what_was_tried(tmp_path: Path, model) -> None:
 
 
 def ask_helper(job: object) -> subprocess.CompletedProcess[bytes]:
-    """Of an interpreter as the engine starts it, for work that may crash."""
+    """Asks a helper for work that may crash: an interpreter as the engine starts it."""
     code = (
         "import importlib.util, sys\n"
         "spec = importlib.util.spec_from_file_location('rocmforge._rocmforge', sys.argv[1])\n"
@@ -206,6 +206,6 @@ def test_the_interpreter_does_what_may_crash() -> None:
     assert int.from_bytes(answer[:8], "little") == len(answer) - 9
     assert b"no --offload-arch among the options" in answer
     assert answer.endswith(b"-")
-    # As hipRTC ends its process on a GPU that it does not know.
+    # The helper dies, since hipRTC ends its process on a GPU that it does not know.
     assert ask_helper(job | {"options": ["--offload-arch=gfx9999"]}).returncode == -signal.SIGABRT
     assert b"a job of kind" in ask_helper({"marker": "MARK", "kind": "nonsense"}).stdout

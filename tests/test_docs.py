@@ -86,7 +86,8 @@ KEYWORD = re.compile(r"`([a-z]\w+)=[^`]*`")
 
 
 def missing_files(text: str, files: set[str]) -> list[str]:
-    """What a document names as a file or folder of the project, and is none, by path or by name alone."""
+    """Finds names that a document gives for files or folders of the project, by path or by name alone, and that are
+    none."""
     folders = {f"{parent}/" for file in files for parent in Path(file).parents}
     names = {Path(file).name for file in files} | {f"{Path(folder).name}/" for folder in folders}
     return sorted({name for name in FILE_NAME.findall(text) if name not in files | folders | names})
@@ -120,7 +121,7 @@ def test_no_line_is_named_by_its_number(document: Path) -> None:
 
 
 def bodies(owner: str, sources: str) -> str:
-    """What stands between the braces of a type's traits, enums and `impl` blocks; rustfmt closes them in column 0."""
+    """Returns the text in the braces of a type's traits, enums and `impl` blocks; rustfmt closes them in column 0."""
     head = rf"^(?:pub(?:\([^)]*\))? )?(?:unsafe )?(?:impl|trait|enum)\b[^;{{}}]*\b{owner}\b[^;{{}}]*\{{"
     return "\n".join(re.findall(head + r"\n(.*?)^\}", sources, re.MULTILINE | re.DOTALL))
 

@@ -9,17 +9,17 @@ import rocmforge
 from rust_source import ROOT
 
 USAGE = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
-# Of the project's own tests.
+# Variables of the project's own tests.
 IN_TESTS_ALONE = {"ROCMFORGE_TEST_HELPER", "ROCMFORGE_TEST_WITHOUT_BARRIER"}
 
 
 def variables(text: str) -> set[str]:
-    """Names in quotes: those that a program reads."""
+    """Names in quotes, which are the variables that a program reads."""
     return set(re.findall(r'"(ROCMFORGE_[A-Z_]+)"', text))
 
 
 def product_variables() -> set[str]:
-    """Those that the library, its Python half or its build script read."""
+    """Variables that the library, its Python half or its build script read."""
     files = [*(ROOT / "src").rglob("*.rs"), *(ROOT / "build").rglob("*.rs"), ROOT / "build.rs"]
     files += (ROOT / "python").rglob("*.py")
     return set().union(*(variables(path.read_text(encoding="utf-8")) for path in files)) - IN_TESTS_ALONE

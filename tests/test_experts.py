@@ -81,7 +81,7 @@ def test_expert_key_that_contradicts_is_an_error(key, value, named, qwen3moe, tm
     ],
 )
 def test_what_is_not_computed_is_refused(key, value, qwen3moe, tmp_path):
-    """Nothing that would change the results is ignored."""
+    """No setting that would change the results is ignored."""
     assert_refused(rewritten(qwen3moe, tmp_path / "more.gguf", extra={f"qwen3moe.{key}": value}), key)
 
 
@@ -93,7 +93,7 @@ def test_keys_that_ask_for_nothing_change_nothing(qwen3moe, tmp_path):
 
 @pytest.mark.parametrize("kind", ["gate_inp", "gate_exps", "up_exps", "down_exps"])
 def test_missing_tensor_is_named(kind, qwen3moe, tmp_path):
-    """In every layer."""
+    """The last layer counts like every other."""
     name = f"blk.{LAYERS - 1}.ffn_{kind}.weight"
     assert_refused(rewritten(qwen3moe, tmp_path / "less.gguf", drop=[name]), name)
 

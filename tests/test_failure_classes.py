@@ -12,7 +12,7 @@ EXPECTED = {f"{letter}{number}" for letter, count in COUNTS.items() for number i
 
 
 def problems(text: str) -> list[str]:
-    """What is wrong with a map: ids missing, twice or unknown; rows without title or proof."""
+    """Lists the faults of a map: ids missing, twice or unknown; rows without title or proof."""
     found: list[str] = []
     seen: set[str] = set()
     for identifier, title, tests, construction in (match.groups() for match in ROW.finditer(text)):

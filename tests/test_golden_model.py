@@ -46,7 +46,7 @@ def test_greedy_continuations_equal_llamacpp(llm, golden, assert_nothing_left):
         for i, (ours, theirs) in enumerate(zip(got, prompt["greedy_ids"], strict=True)):
             if ours != theirs:
                 gap = prompt["gap"][i]
-                # Who rounds less than llama.cpp does may part from it where the exact model nearly ties.
+                # An engine that rounds less than llama.cpp does may part from it where the exact model nearly ties.
                 if got[:i] == prompt["float_greedy_ids"][:i]:
                     gap = min(gap, prompt["float_gap"][i])
                 assert gap < GAP, f"{prompt['name']}: token {i} is {ours}, not {theirs}"
@@ -78,7 +78,7 @@ def test_mean_negative_log_likelihood_of_a_text(llm, golden):
     assert abs(nll - float(text["mean_nll_float"])) < 0.01
 
 
-# Of gpt_oss, whose experts are quantised, tokens close to each other may change places.
+# Tokens of gpt_oss that are close to each other may change places, since its experts are quantised.
 @pytest.mark.parametrize("name", [name for name in ARCHITECTURES if name != "gpt_oss"])
 def test_greedy_continuations_of_the_architectures(name, tiny_model, golden_npz, assert_nothing_left):
     """M1, M3, M12: decoding step by step, against transformers; float32 cache, so only a tie may part the two."""

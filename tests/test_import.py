@@ -105,7 +105,7 @@ def test_the_code_of_each_target_is_there_once():
 
 
 def test_the_wheel_carries_the_kernels_without_the_header_for_tests():
-    """By a line of each: the sources lie in the module as they are."""
+    """A line of each is looked for: the sources lie in the module as they are."""
     module = Path(_rocmforge.__file__).read_bytes()
     kernels = ROOT / "kernels"
     for file, carried in ((kernels / "gpu.h", True), (kernels / "host" / "gpu_cpu.h", False)):

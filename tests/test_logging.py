@@ -1,4 +1,4 @@
-"""What the engine warns of reaches people, through Python's `logging`."""
+"""Tests of the engine's warnings, which reach people through Python's `logging`."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ MISSING = "tokenizer.ggml.pre is missing"
 
 @pytest.fixture(scope="module")
 def doubtful(tmp_path_factory):
-    """Its text may be split wrongly: the file does not say how."""
+    """A model whose text may be split wrongly: the file does not say how."""
     return str(bpe_model(tmp_path_factory.mktemp("doubtful") / "model.gguf"))
 
 
@@ -140,7 +140,7 @@ def test_a_handler_that_fails_harms_nobody(doubtful):
 
 
 def test_a_program_that_ends_at_once_loses_nothing(doubtful):
-    """And the engine's threads may have something to say while the interpreter ends."""
+    """The engine's threads may have something to say, too, while the interpreter ends."""
     code = (
         "import logging, threading, rocmforge\n"
         "logging.basicConfig(format='%(message)s')\n"

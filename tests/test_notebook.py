@@ -1,4 +1,4 @@
-"""What a notebook shows of an engine and of its outputs."""
+"""Tests of the view that a notebook has of an engine and of its outputs."""
 
 from html.parser import HTMLParser
 
@@ -55,7 +55,7 @@ def test_an_engine_shows_what_it_is_and_does(tiny_model, assert_nothing_left):
 
 
 def test_outputs_are_texts_and_no_markup(llm, assert_nothing_left):
-    """What a model or a client writes is shown as it is and can do nothing in the page."""
+    """Text of a model or a client is shown as it is and can do nothing in the page."""
     prompt = "<script>alert(1)</script> & <b>"
     (output,) = llm.generate(prompt, PARAMS, progress=False)
     shown = Cells(output._repr_html_())

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 
 class Terminal(io.StringIO):
-    """What stderr is to somebody who watches."""
+    """The stderr of somebody who watches it."""
 
     def isatty(self):
         return True
@@ -38,7 +38,7 @@ def test_notes_change_while_the_count_stands(monkeypatch):
 
 
 def test_bars_of_the_program_keep_their_monitor(monkeypatch):
-    """And ours start no thread of it."""
+    """Our own bars start no thread of it."""
     terminal = watched(monkeypatch)
     interval, threads = tqdm.monitor_interval, set(threading.enumerate())
     assert interval > 0

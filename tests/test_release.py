@@ -1,4 +1,4 @@
-"""What a release is made with: its parts are checked before they are published, and the workflow runs what is there."""
+"""Tests of how a release is made: parts are checked before they are published, and the workflow runs what is there."""
 
 import re
 import struct
@@ -18,7 +18,7 @@ MACHINES = {"x86_64": 62, "aarch64": 183}
 
 
 def library(machine: int, *versions: str) -> bytes:
-    """As much of an ELF file as tells its machine, and the names of glibc's versions as its string table has them."""
+    """The part of an ELF file that tells its machine, and the versions of glibc as its string table has them."""
     names = b"".join(b"\0" + version.encode() for version in versions)
     return b"\x7fELF" + bytes(14) + struct.pack("<H", machine) + names + b"\0"
 

@@ -18,7 +18,7 @@ write_sound = made_up.write
 
 
 def damaged(path: Path) -> Path:
-    """The same model with a last norm of no numbers: every logit is none, and each request fails by itself."""
+    """A copy whose last norm holds no numbers: every logit is none, and each request fails by itself."""
     (norm,) = (tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == "output_norm.weight")
     data = bytearray(path.read_bytes())
     start = int(norm.data_offset)
@@ -66,7 +66,7 @@ def test_parts_of_a_device_whose_steps_fail_do_not_pass(part, monkeypatch, tmp_p
     monkeypatch.setattr(made_up, "write", lambda shape, path: damaged(write_sound(shape, path)))
     with pytest.raises(RocmForgeError) as caught:
         part(Job("cpu", False, True, tmp_path, lambda _: None, {}))
-    # As the engine says it of a single request.
+    # The engine says the same of a single request.
     monkeypatch.undo()
     with LLM(next(tmp_path.glob("*.gguf")), device="cpu", max_model_len=64, max_num_seqs=1) as llm:
         (output,) = llm.generate([5], SamplingParams(max_tokens=1), progress=False)

@@ -1,4 +1,4 @@
-"""How requests are sampled that do not say so: as the file recommends, and on the command line never in a loop."""
+"""Tests of sampling without settings: requests take the file's advice, and on the command line none ends in a loop."""
 
 import json
 import re
@@ -12,9 +12,9 @@ from rocmforge.cli.sampling import DEFAULTS
 from tiny_models import rewritten, tiny_model
 from typer.main import get_command
 
-# As llama.cpp's converter writes Qwen's `generation_config.json`.
+# Keys that llama.cpp's converter writes for Qwen's `generation_config.json`.
 QWEN = {"temp": 0.6, "top_p": 0.95, "top_k": 20}
-# Of 256 tokens each; the words are what people ask first.
+# Questions that people ask first; each answer has 256 tokens.
 QUESTIONS = [
     "What is the capital of France?",
     "Hello",
@@ -57,7 +57,7 @@ def test_a_file_without_advice_has_the_defaults_of_sampling_params(tiny_model):
 
 
 def test_the_command_line_takes_the_files_advice_whole(recommending):
-    """What its makers left out is not mixed with the command's own defaults."""
+    """Settings that its makers left out are not mixed with the command's own defaults."""
     sampling = generated("ab", "-m", recommending, "-n", 2)["sampling"]
     assert {name: sampling[name] for name in ("temperature", "top_p", "top_k")} == {
         "temperature": 0.6,
@@ -70,7 +70,7 @@ def test_the_command_line_takes_the_files_advice_whole(recommending):
 
 
 def test_help_says_what_unset_options_come_to(tmp_path):
-    """Of a file that recommends nothing, and of one that recommends something else."""
+    """The help is compared for a file that recommends nothing, and for one that recommends something else."""
     bare = tiny_model("qwen3", tmp_path)
     other = rewritten(bare, tmp_path / "other.gguf", extra={"general.sampling.top_k": 20})
     of_bare, of_other = (generated("ab", "-m", model, "-n", 1)["sampling"] for model in (bare, other))
@@ -102,7 +102,7 @@ def repeated(ids, length=6):
 
 
 def test_the_first_natural_questions_do_not_end_in_a_loop(smollm2_path, assert_nothing_left):
-    """With the command's own defaults; taking the likeliest token always repeats half of what it says here."""
+    """The command's own defaults prevent it; taking the likeliest token always repeats half of what it says here."""
     with LLM(smollm2_path, max_num_seqs=4, max_model_len=256) as llm:
         assert llm.recommended_sampling() == {}
         messages = [[{"role": "user", "content": question}] for question in QUESTIONS]

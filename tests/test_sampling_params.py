@@ -162,7 +162,7 @@ def test_values_that_stand_for_none():
 
 
 class Numbered(Enum):
-    """As another engine has it."""
+    """An enum of the kinds as another engine has it."""
 
     CUMULATIVE = 0
     DELTA = 1

@@ -40,7 +40,7 @@ def run_script(name: str, *arguments: Path, ci: bool = False) -> subprocess.Comp
     ],
 )
 def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: list[int], targets: str) -> None:
-    """As AMD's driver lists them: a node per processor, CPUs with version 0."""
+    """AMD's driver lists them: a node per processor, CPUs with version 0."""
     for number, version in enumerate(versions):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "properties").write_text(f"cpu_cores_count 0\ngfx_target_version {version}\n")
@@ -54,7 +54,7 @@ def test_the_demo_builds_for_the_gpus_that_are_there(tmp_path: Path, versions: l
 
 
 def write_tree(folder: Path) -> Path:
-    """What `make` needs for the stamp of the targets; gives the stamp."""
+    """Writes what `make` needs for the stamp of the targets; returns the stamp."""
     for name in ("Makefile", "build.rs", "scripts/gpu_tools.sh"):
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
@@ -154,7 +154,7 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     assert "make bench" in done.stderr
 
 
-# What llvm-readelf-22 --notes prints, shortened.
+# A shortened print of llvm-readelf-22 --notes.
 NOTES = """Displaying notes found in: .note
     AMDGPU Metadata:
         ---
@@ -200,7 +200,7 @@ def test_kernel_report_fails_on_spills_and_shared_memory(name: str, lds: int, sp
     assert len(kernels[0].faults()) == faults
 
 
-# What the script calls.
+# Programs that the script calls.
 TOOLS = (
     "bash",
     "sh",
@@ -288,7 +288,7 @@ def test_gpu_part_that_does_not_run_is_a_failure(
 
 @pytest.mark.parametrize("node", ["kfd", "dxg", "nvidiactl", None])
 def test_a_gpu_that_the_system_has_must_be_usable(tmp_path: Path, node: str | None) -> None:
-    """Also under WSL, where AMD's GPUs are behind Windows' device file."""
+    """It must be so under WSL, too, where AMD's GPUs are behind Windows' device file."""
     (tmp_path / "dev").mkdir()
     if node is not None:
         (tmp_path / "dev" / node).touch()

@@ -91,7 +91,7 @@ def test_client_that_leaves_before_its_first_token(server):
 
 
 def test_server_without_a_model_says_so():
-    """In one line, without a traceback."""
+    """It says so in one line, without a traceback."""
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "--port", "0", "fastapi_app:app"]
     environment = {name: value for name, value in os.environ.items() if name != "ROCMFORGE_MODEL"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -124,7 +124,7 @@ def test_disconnect_frees_blocks(server):
 )
 def test_bad_requests_are_400(server, body):
     """S22, A8: with the engine's own message."""
-    # As ASCII: JSON may spell what UTF-8 cannot hold.
+    # The body is sent as ASCII: JSON may spell what UTF-8 cannot hold.
     response = server.post("/generate", content=json.dumps(body), headers={"content-type": "application/json"})
     assert response.status_code == 400
     assert "expected" in response.text

@@ -38,7 +38,7 @@ def test_by_default_each_output_holds_all_so_far(llm, assert_nothing_left):
 
 
 def test_leaving_the_loop_ends_its_requests(llm, assert_nothing_left):
-    """Those that run, and those that wait for a place."""
+    """Running requests end, and those that wait for a place."""
     before = llm.stats().num_finished
     for _ in llm.stream(MANY, LONG):
         break
@@ -95,7 +95,7 @@ def test_more_prompts_than_the_queue_takes(tiny_model, assert_nothing_left):
 
 
 def test_one_of_several_that_cannot_be_served_is_named(llm, assert_nothing_left):
-    """And none of them runs."""
+    """No other prompt of the call runs."""
     prompts = llm.stats().prompt_tokens
     with pytest.raises(InvalidRequestError, match=r"prompt 1: .*token id"):
         next(llm.stream(["ab", [1, 2, 10**6]]))

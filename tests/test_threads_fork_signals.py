@@ -22,7 +22,7 @@ def model(tiny_model):
 def python(code, *arguments, **kwargs):
     """Starts a process; `code` has everything imported."""
     prelude = "import asyncio, os, signal, sys, threading, time\nfrom rocmforge import *\n"
-    # What runs the tests in the background has SIGINT ignored, and processes inherit that.
+    # A shell that runs the tests in the background has SIGINT ignored, and processes inherit that.
     prelude += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     return subprocess.Popen(
         [sys.executable, "-c", prelude + code, *arguments],

@@ -139,7 +139,7 @@ CONTROL = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_end|><|im_start|
 @given(parts=st.lists(st.sampled_from([*CONTROL, "a", " ", "\ufdd0", "<|", "|>", "\n"]), max_size=8))
 @settings(deadline=None)
 def test_users_cannot_write_control_tokens(smollm2, parts):
-    """What a message spells stays text, and the template's own control tokens are as many as ever."""
+    """Text that a message spells stays text, and the template's own control tokens are as many as ever."""
     content = "".join(parts)
     prompt = smollm2.encode_chat([{"role": "user", "content": f"x{content}x"}])
     plain = smollm2.encode_chat([{"role": "user", "content": "xx"}]).token_ids
@@ -151,7 +151,7 @@ def test_users_cannot_write_control_tokens(smollm2, parts):
 
 
 def test_a_tokenizer_can_be_pickled(tiny_model, tmp_path, monkeypatch, llama):
-    """By its file, wherever the process stands that reads it; that of a loaded model too."""
+    """A tokenizer is pickled by its file, wherever the process stands that reads it; that of a loaded model too."""
     path = tiny_model("arch/llama_tied")
     monkeypatch.chdir(path.parent)
     pickled = [pickle.dumps(Tokenizer(path.name))]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct TempFile(PathBuf);
 
 impl TempFile {
-    /// In memory where the system has such a folder: a disk would take longer than what is tested.
+    /// Writes the file to memory if the system has such a folder: a disk would take longer than what is tested.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let shared = PathBuf::from("/dev/shm");

@@ -1,4 +1,4 @@
-//! What must hold whatever a user, a client or a file sends. Each module has one function, `check`, that takes any
+//! Promises that hold whatever a user, a client or a file sends. Each module has one function, `check`, that takes any
 //! bytes and panics where the engine breaks a promise: libFuzzer calls it with bytes that it makes up (`targets/`), and
 //! a test calls it with those kept in `corpus/` (`tests/replay.rs`).
 

@@ -62,7 +62,7 @@ pub fn check(bytes: &[u8]) {
         if pre.is_some() {
             assert_eq!(decoded, input.text);
         } else if !(has_user_defined && input.add_space) {
-            // Behind a token that is found as it stands comes another space, and the marker itself reads as a space.
+            // A token that is found as it stands is followed by another space, and the marker itself reads as a space.
             assert_eq!(decoded.replace('▁', " "), input.text.replace('▁', " "));
         }
     }
@@ -82,7 +82,8 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Of a text of which the middle is trusted, control tokens lie there alone; of one of which nothing is, nowhere.
+/// Asserts that control tokens come from trusted parts of a text alone: with the middle trusted they lie there only,
+/// and with nothing trusted there are none.
 fn only_trusted_text_is_special(tokenizer: &Tokenizer, text: &str, spells_exactly: bool) {
     let trusting = |trusted: &[Range<usize>]| {
         allowed(tokenizer.encode_trusting(text, trusted)).unwrap_or_else(|| panic!("cannot spell {text:?}"))
@@ -120,7 +121,7 @@ impl Vocabulary {
             types.push(kind);
             scores.push(f32::from(score));
         };
-        // Without the marker for a space there is no SentencePiece vocabulary.
+        // A SentencePiece vocabulary needs the marker for a space.
         for (text, kind) in [("▁", NORMAL), ("<unknown>", UNKNOWN)] {
             add(text, kind, -1);
         }
@@ -135,7 +136,7 @@ impl Vocabulary {
         }
         let mut merges = Vec::new();
         for &(left, right) in &input.merges {
-            // From the last tokens: the bytes would hide those that are of interest.
+            // Merges join some of the last tokens: bytes would hide the interesting ones.
             let pick = |place: u8| texts[texts.len() - 1 - place as usize % texts.len().min(64 + 192)].clone();
             let (left, right) = (pick(left), pick(right));
             let joined = format!("{left}{right}");

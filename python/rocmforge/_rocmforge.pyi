@@ -54,7 +54,7 @@ __all__ = [
 
 @final
 class SamplingParams:
-    """How a request is sampled and when it ends. Immutable; checked when made.
+    """Settings of how a request is sampled and when it ends. Immutable; checked when made.
 
     Args:
         n: Sequences to generate; they share the prompt's computation. Those that find no place among `max_num_seqs`
@@ -150,7 +150,7 @@ class SamplingParams:
     @property
     def output_kind(self) -> str: ...
     def replace(self, **changes: Any) -> SamplingParams:
-        """The same parameters with some of them changed."""
+        """Returns a copy with some parameters changed."""
 
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
@@ -243,10 +243,9 @@ class Engine:
     def inbox(
         self, event_loop: asyncio.AbstractEventLoop | None = None, callback: Callable[[], object] | None = None
     ) -> Inbox:
-        """Where outputs arrive.
+        """Returns a queue on which outputs arrive, without arguments for one blocking call.
 
-        Without arguments for one blocking call; with an event loop and what it shall call there when requests have
-        news.
+        With an event loop, `callback` is called there when requests have news.
         """
 
     def prepare(self, prompt: str | TokenIds, params: SamplingParams) -> list[int]:
@@ -282,11 +281,11 @@ class Accepted:
 
 @final
 class RequestUpdate:
-    """What is new of a request since the last one."""
+    """News of a request since the last update."""
 
     @property
     def completions(self) -> list[CompletionUpdate]:
-        """One for each sequence with news."""
+        """One update for each sequence with news."""
 
     @property
     def finished(self) -> bool: ...
@@ -299,7 +298,7 @@ class RequestUpdate:
 
 @final
 class CompletionUpdate:
-    """What is new of one of a request's sequences."""
+    """News of one of a request's sequences."""
 
     @property
     def index(self) -> int: ...
@@ -315,7 +314,7 @@ class CompletionUpdate:
 
     @property
     def logprobs(self) -> list[list[TokenLogprob]] | None:
-        """Per new token; `None` where none are wanted."""
+        """One list per new token; `None` if log-probabilities are not wanted."""
 
     @property
     def cumulative_logprob(self) -> float | None: ...
@@ -380,10 +379,10 @@ class Inbox:
         """Ids of requests with news."""
 
     def wait(self, timeout: float) -> list[int]:
-        """As `ready`, after waiting for news for at most `timeout` seconds."""
+        """Returns what `ready` does, after waiting for news for at most `timeout` seconds."""
 
     def take(self, key: int, *, raise_errors: bool = True) -> RequestUpdate | None:
-        """What is new for a request.
+        """Takes the news of a request.
 
         Raises:
             RocmForgeError: The request ended with an error: that one. Without `raise_errors` only `EngineDeadError`;
@@ -427,7 +426,7 @@ def chosen_device(device: str) -> str:
     """
 
 def doctor(device: str = "auto", progress: Callable[[int, int], None] | None = None) -> DoctorReport:
-    """What this machine offers.
+    """Reports the devices and kernels of this machine.
 
     Loads every kernel onto the GPU that `device` names, if there is one, and compiles those without code.
 

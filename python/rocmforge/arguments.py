@@ -8,7 +8,7 @@ from rocmforge.errors import InvalidRequestError
 
 T = TypeVar("T")
 
-# Of vLLM, llama-cpp-python and transformers.
+# Names that vLLM, llama-cpp-python and transformers use for our arguments.
 MEANT = {
     "ctx_size": "max_model_len",
     "max_seq_len": "max_model_len",
@@ -54,7 +54,7 @@ def check_names(caller: str, given: Iterable[str], signature: Signature) -> None
     unknown = [name for name in given if name not in known]
     if not unknown:
         return
-    # Only for the message.
+    # The import is needed for the message alone.
     import difflib  # noqa: PLC0415
 
     for name in unknown:

@@ -154,7 +154,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         return sum(map(self._engine.abort, names)) > 0
 
     def close(self) -> None:
-        """As `LLM.close`; generators that still wait end with their last output."""
+        """Closes the engine as `LLM.close` does; generators that still wait end with their last output."""
         super().close()
         with self._lock:
             bridges = list(self._bridges.values())
@@ -258,7 +258,7 @@ class _Bridge:
                 news.set()
 
     def wake_all(self) -> None:
-        """For the end of the engine, after its last deliveries."""
+        """Wakes all that wait when the engine has ended, after its last deliveries."""
         self.ended = True
         # A closed loop has nobody left to wake.
         with contextlib.suppress(RuntimeError):

@@ -13,24 +13,24 @@ from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, Request
 from rocmforge.progress import bar
 from rocmforge.prompts import Prompt
 
-# Between two looks at the progress, and at whether a full queue has room again.
+# Time between two looks at the progress, and at whether a full queue has room again.
 POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One of the prompts of a call, and what is wanted of it."""
+    """One of the prompts of a call, with all that is wanted of it."""
 
     index: int
     prompt: Prompt
     text: str | None
-    """Of the prompt, where that is known."""
+    """The prompt's text, where that is known."""
     params: SamplingParams
     priority: int
     cache_salt: str | None
 
     def prepare(self, engine: Engine, *, alone: bool) -> list[int]:
-        """Its token ids; an error says which of several prompts it is about."""
+        """Returns the prompt's token ids; an error says which of several prompts it is about."""
         try:
             return engine.prepare(self.prompt, self.params)
         except (InvalidRequestError, TypeError) as error:
@@ -39,7 +39,7 @@ class Wanted:
             raise type(error)(f"prompt {self.index}: {error}") from error
 
     def submit(self, inbox: Inbox, prompt_token_ids: list[int], *, final_only: bool) -> Request:
-        """Hands it to the engine."""
+        """Hands the request to the engine."""
         accepted = inbox.submit(
             prompt_token_ids,
             self.params,
@@ -50,7 +50,7 @@ class Wanted:
         return Request(accepted, self.text, self.params, self.index)
 
     def aborted(self, prompt_token_ids: list[int]) -> RequestOutput:
-        """What it comes to if the engine is closed before it runs."""
+        """The output of a request whose engine is closed before it runs."""
         logprobs: list[Any] | None = None if self.params.logprobs is None else []
         outputs = [CompletionOutput(i, "", [], "abort", None, logprobs, None) for i in range(self.params.n)]
         metrics = RequestMetrics(time.time(), None, None, None, 0, 0)

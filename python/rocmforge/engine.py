@@ -1,4 +1,4 @@
-"""What `LLM` and `AsyncLLM` have in common: one loaded model and the questions that can be put to it."""
+"""Base of `LLM` and `AsyncLLM`: one loaded model and the questions that can be put to it."""
 
 import functools
 import os
@@ -74,7 +74,7 @@ class LoadedModel:
             "kv_cache_memory", options.get("kv_cache_memory"), "kv_cache_memory_bytes", theirs
         )
         with load_bar(enabled=options.pop("progress", True), on_load=on_load) as report:
-            # What is left of the options are settings.
+            # The options that are left are settings of the engine.
             settings = cast("EngineSettings", options)
             self._engine = Engine(model, progress=report, **settings)
         config = self._engine.config()
@@ -83,11 +83,11 @@ class LoadedModel:
         self._max_model_len = config["max_model_len"]
         self._kv_cache_dtype = config["kv_cache_dtype"]
         self._prepare()
-        # Also runs when the interpreter exits: the engine's threads end before it does.
+        # This also runs when the interpreter exits: the engine's threads end before it does.
         self._close_at_exit = weakref.finalize(self, self._engine.close)
 
     def _prepare(self) -> None:
-        """For what a subclass adds to a loaded model."""
+        """Hook for what a subclass adds to a loaded model."""
 
     @property
     def model(self) -> Path:
@@ -147,11 +147,11 @@ class LoadedModel:
         return self.tokenizer.apply_chat_template(messages, **options)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What requests without parameters get: the file's recommendation, where it has one."""
+        """Returns the parameters of requests that bring none: the file's recommendation, where it has one."""
         return SamplingParams(**self.recommended_sampling())
 
     def recommended_sampling(self) -> dict[str, Any]:
-        """What the file recommends (`general.sampling.*`), by the names of `SamplingParams`; mostly nothing."""
+        """Returns the file's advice (`general.sampling.*`), by the names of `SamplingParams`; mostly there is none."""
         return self._engine.sampling_defaults()
 
     def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
@@ -163,7 +163,7 @@ class LoadedModel:
         return self._engine.stats()
 
     def record(self, request_id: str) -> RequestRecord | None:
-        """How the last request of that id that has finished ended, also while another one of that id runs.
+        """Tells how the last finished request of that id ended, also while another one of that id runs.
 
         `None` where none has finished, and `retention` seconds after it did.
         """
@@ -174,7 +174,7 @@ class LoadedModel:
         return self._engine.memory()
 
     def block_map(self) -> NDArray[np.void]:
-        """One record per block of the KV cache, of dtype `rocmforge.stats.BLOCK_DTYPE`."""
+        """Returns one record per block of the KV cache, of dtype `rocmforge.stats.BLOCK_DTYPE`."""
         columns = self._engine.block_map()
         blocks = np.empty(len(columns["state"]), dtype=BLOCK_DTYPE)
         for name, column in columns.items():
@@ -186,7 +186,7 @@ class LoadedModel:
         return self._engine.config()
 
     def describe(self) -> str:
-        """Which device is used, and which kernel serves which tensors."""
+        """Says which device is used, and which kernel serves which tensors."""
         return self._engine.describe()
 
     def close(self) -> None:

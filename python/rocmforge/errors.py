@@ -1,4 +1,4 @@
-"""What the engine raises. Each class is also the built-in exception that fits it best.
+"""Exceptions of the engine. Each class is also the built-in exception that fits it best.
 
 A missing file raises `FileNotFoundError`, a value of a wrong type `TypeError`.
 """
@@ -33,4 +33,4 @@ class EngineDeadError(RocmForgeError, RuntimeError):
 
 
 class QueueFullError(RocmForgeError, RuntimeError):
-    """As many requests wait as `max_queue_size` allows; try again later."""
+    """The queue is full: `max_queue_size` requests wait; try again later."""

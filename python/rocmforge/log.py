@@ -1,4 +1,4 @@
-"""What the engine has to say goes to `logging.getLogger("rocmforge")`, warnings and errors to stderr by default."""
+"""Messages of the engine go to `logging.getLogger("rocmforge")`, warnings and errors to stderr by default."""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""What objects look like as the result of a notebook's cell."""
+"""HTML that a notebook shows for an object that is the result of a cell."""
 
 import html
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What comes back for a request."""
+"""Results of a request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,14 +16,14 @@ from rocmforge.notebook import table
 
 
 class RequestOutputKind(StrEnum):
-    """What each output of a stream holds; the texts themselves do as well."""
+    """The contents of each output of a stream; the texts themselves are taken as well."""
 
     CUMULATIVE = "cumulative"
-    """All so far."""
+    """All tokens and text so far."""
     DELTA = "delta"
-    """What is new."""
+    """Tokens and text that are new since the last output."""
     FINAL_ONLY = "final_only"
-    """One output, at the end."""
+    """Everything in one output, at the end."""
 
 
 class Logprob(NamedTuple):
@@ -52,10 +52,10 @@ class RequestMetrics:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One generated sequence; for `output_kind="delta"`, what is new of it."""
+    """One generated sequence; with `output_kind="delta"`, its news."""
 
     index: int
-    """Which of the `n` sequences."""
+    """The number of the sequence among the `n` of its request, from 0."""
     text: str
     token_ids: list[int]
     finish_reason: str | None
@@ -63,10 +63,10 @@ class CompletionOutput:
     stop_reason: int | str | None
     """The stop token or stop string that ended it; `None` for the model's own end token."""
     logprobs: list[dict[int, Logprob]] | None
-    """Per token: the chosen token first, then the most likely ones."""
+    """One entry per token: the chosen token first, then the most likely ones."""
     cumulative_logprob: float | None
     error: str | None = None
-    """What went wrong, with finish reason `error`."""
+    """The error of a sequence with finish reason `error`."""
 
     def finished(self) -> bool:
         """Whether it has ended."""
@@ -87,10 +87,10 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     prompt_logprobs: list[dict[int, Logprob] | None] | None
-    """Per prompt token; nothing precedes the first, whose entry is `None`."""
+    """One entry per prompt token; nothing precedes the first, whose entry is `None`."""
     metrics: RequestMetrics
     index: int = 0
-    """Which of the prompts of one call, counted from 0."""
+    """The number of the prompt among those of one call, from 0."""
 
     @property
     def num_cached_tokens(self) -> int:
@@ -125,7 +125,7 @@ class Request:
             self._so_far = [_nothing_yet(index, params) for index in range(params.n)]
 
     def output(self, update: RequestUpdate) -> RequestOutput:
-        """Wraps what the engine delivered."""
+        """Makes the output of what the engine delivered."""
         prompt_logprobs = update.prompt_logprobs
         if prompt_logprobs is not None:
             self.prompt_logprobs = [None if position is None else _named(position) for position in prompt_logprobs]
@@ -147,7 +147,7 @@ class Request:
 
 
 def _state(one: CompletionOutput) -> str:
-    """Its length, and how it ended."""
+    """Describes the sequence's length, and how it ended."""
     end = one.finish_reason or "unfinished"
     reason = "" if one.stop_reason is None else f" ({one.stop_reason!r})"
     return f"{len(one.token_ids)} tokens, {end}{reason}" + (f": {one.error}" if one.error else "")

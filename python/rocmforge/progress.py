@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 Report: TypeAlias = Callable[[int, int], None]
 """Called with what is done and with the whole."""
 
-# What takes less shows no bar: it would only flicker.
+# Work that takes less shows no bar: it would only flicker.
 DELAY_SECONDS = 0.5
 
 
@@ -65,13 +65,13 @@ def load_bar(*, enabled: bool = True, on_load: Report | None = None) -> Iterator
 
 
 def _new(description: str, unit: str, total: int) -> Any:
-    # Only who waits that long needs it.
+    # The import is needed by those alone who wait that long.
     from tqdm.auto import tqdm  # noqa: PLC0415
 
     class Bar(tqdm):  # type: ignore[misc]
-        """Without the thread that would look after bars that are not updated: it would outlive them.
+        """A bar without the thread that looks after bars that are not updated: it would outlive them.
 
-        A class of its own, since the program's other bars keep theirs.
+        It is a class of its own, since the program's other bars keep theirs.
         """
 
         monitor_interval = 0

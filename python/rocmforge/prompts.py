@@ -34,7 +34,7 @@ ContentFormat: TypeAlias = Literal["auto", "string", "openai"]
 
 
 class ChatOptions(TypedDict, total=False):
-    """How a conversation becomes a prompt: keyword arguments of everything that takes messages."""
+    """Options for making a prompt of a conversation: keyword arguments of everything that takes messages."""
 
     add_generation_prompt: bool
     """Whether the prompt begins the assistant's turn; by default it does."""
@@ -53,7 +53,7 @@ class ChatOptions(TypedDict, total=False):
 
 
 def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[Prompt]:
-    """One prompt (text or token ids) or a sequence of them, as a list; an array has a prompt per row."""
+    """Lists one prompt (text or token ids) or a sequence of them; an array has a prompt per row."""
     if isinstance(prompts, str | Mapping):
         return [plain_prompt(prompts)]
     if isinstance(prompts, np.ndarray):
@@ -64,7 +64,7 @@ def prompt_list(prompts: AnyPrompt | Sequence[AnyPrompt]) -> list[Prompt]:
     start = list(itertools.islice(iterator, 1))
     if not start:
         raise InvalidRequestError("prompts: got an empty list, expected at least one prompt or token id")
-    # What follows the first of an iterable's token ids is read by the engine, which knows when there are too many.
+    # The engine reads the rest of an iterable of token ids: it knows when there are too many.
     items: Any = prompts if isinstance(prompts, Sequence) else itertools.chain(start, iterator)
     return [items] if isinstance(start[0], Integral) else [plain_prompt(item) for item in items]
 
@@ -85,7 +85,7 @@ def plain_prompt(prompt: AnyPrompt) -> Prompt:
 
 
 def priority_list(priority: int | Sequence[int], count: int) -> list[int]:
-    """One priority for all of `count` prompts, or one for each."""
+    """Lists a priority for each of `count` prompts; a single one is for all of them."""
     if isinstance(priority, str | bytes) or not isinstance(priority, Integral | Iterable):
         raise TypeError(f"priority: got {type(priority)}, expected an integer, or one for each prompt")
     items: list[Any] = [priority] * count if isinstance(priority, Integral) else list(priority)
@@ -100,7 +100,7 @@ def priority_list(priority: int | Sequence[int], count: int) -> list[int]:
 
 
 def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
-    """One `SamplingParams` for all of `count` prompts, or one for each."""
+    """Lists a `SamplingParams` for each of `count` prompts; a single one is for all of them."""
     if isinstance(params, SamplingParams):
         return [params] * count
     if isinstance(params, str | Mapping) or not isinstance(params, Iterable):
@@ -112,7 +112,7 @@ def params_list(params: SamplingParams | Sequence[SamplingParams], count: int) -
 
 
 def conversation_list(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
-    """One conversation (a list of messages) or a sequence of them, as a list."""
+    """Lists one conversation (a list of messages) or a sequence of them."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise TypeError(f"messages: got {type(messages)}, expected a list of messages, or a list of such lists")
     items: list[Any] = list(messages)

@@ -1,4 +1,4 @@
-"""What the engine says of files, devices and kernels: typed dictionaries, which the command line prints as JSON."""
+"""Reports on files, devices and kernels: typed dictionaries, which the command line prints as JSON."""
 
 from typing import Any, NotRequired, TypedDict
 
@@ -8,22 +8,22 @@ class TensorReport(TypedDict):
 
     name: str
     shape: list[int]
-    """The fastest dimension first."""
+    """Sizes of the dimensions, the fastest one first."""
     type: str
     bytes: int
 
 
 class FileReport(TypedDict):
-    """What a file holds."""
+    """The contents of a file."""
 
     version: int
-    """Of the format."""
+    """Version of the format."""
     metadata: dict[str, Any]
     tensors: list[TensorReport]
 
 
 class ProblemReport(TypedDict):
-    """What is wrong with a file."""
+    """A fault of a file."""
 
     error: str
     """The name of the exception's class."""
@@ -62,7 +62,7 @@ class GpuReport(TypedDict):
 
 
 class GpuKernelReport(TypedDict):
-    """What serves an op on weights of a type, or on activations, on the GPU."""
+    """The GPU's kernels for an op on weights of a type, or on activations."""
 
     tensor_type: str | None
     stored_as: str | None
@@ -71,10 +71,10 @@ class GpuKernelReport(TypedDict):
     unit: str
     matrix_unit: str | None
     code: str | None
-    """How the code came about."""
+    """The way in which the code came about."""
     compile_seconds: float | None
     problem: str | None
-    """Why it cannot be used."""
+    """The reason for which it cannot be used."""
 
 
 class DeviceReport(TypedDict):
@@ -90,7 +90,7 @@ class DeviceReport(TypedDict):
 
 
 class CpuKernelReport(TypedDict):
-    """What serves an op on weights of a type, or on activations, on the CPU."""
+    """The CPU's kernel for an op on weights of a type, or on activations."""
 
     tensor_type: str
     op: str
@@ -98,15 +98,15 @@ class CpuKernelReport(TypedDict):
 
 
 class DoctorReport(TypedDict):
-    """What a machine offers."""
+    """The devices and kernels of a machine."""
 
     architecture: str
     embedded_targets: list[str]
     num_cpus: int
     device: str
-    """As it was asked for."""
+    """The device's name as the user gave it."""
     takes: str
-    """What that comes to; `none` where it is an error."""
+    """The device that the name stands for here; `none` where it is an error."""
     gpu_drivers: list[DriverReport]
     gpus: list[GpuReport]
     devices: list[DeviceReport]
@@ -121,7 +121,7 @@ class CaseGroup(TypedDict):
     name: str
     cases: int
     numbers: int
-    """That were compared."""
+    """Numbers that were compared."""
     worst: float
     """The largest error as a share of the tolerance; infinite for what is no number."""
     wrong: int
@@ -130,7 +130,7 @@ class CaseGroup(TypedDict):
 
 
 class TriedShape(TypedDict):
-    """What the vendor's matrix library made of a shape."""
+    """The trial of a shape with the vendor's matrix library."""
 
     shape: str
     products: int
@@ -141,7 +141,7 @@ class LibraryReport(TypedDict):
     """The vendor's matrix library."""
 
     not_used: str | None
-    """Why it is not."""
+    """The reason for which it is not used."""
     file: str | None
     tried: list[TriedShape]
 
@@ -156,7 +156,7 @@ class BandwidthReport(TypedDict):
     on_device: float
     """A copy; bytes read and written both count."""
     read: float
-    """By a kernel that does nothing else."""
+    """Reads by a kernel that does nothing else."""
 
 
 class LaunchReport(TypedDict):
@@ -164,10 +164,10 @@ class LaunchReport(TypedDict):
 
     launches: int
     eager: float
-    """From one launch to the next."""
+    """Time from one launch to the next."""
     call: float
-    """Of that, the host's."""
+    """The host's share of it: the call itself."""
     graph_node: float
-    """What one more kernel adds to a recorded graph."""
+    """Time that one more kernel adds to a recorded graph."""
     graph: float
-    """Launching a graph of one kernel."""
+    """Time of launching a graph of one kernel."""

@@ -13,7 +13,7 @@ from rocmforge.progress import Report
 
 
 class EngineSettings(TypedDict, total=False):
-    """What the engine takes."""
+    """Settings of the engine, all optional."""
 
     device: str
     num_threads: int | None
@@ -43,7 +43,7 @@ class EngineSettings(TypedDict, total=False):
 
 
 class LoadOptions(EngineSettings, total=False):
-    """What a model is loaded with: the engine's settings, and those of the load itself."""
+    """Settings that a model is loaded with: the engine's, and those of the load itself."""
 
     kv_cache_memory_bytes: int | None
     progress: bool

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from rocmforge.outputs import RequestMetrics
 
 BLOCK_DTYPE = np.dtype([("state", "u1"), ("owners", "u4"), ("hashed", "?"), ("idle_seconds", "f8")])
-"""One record of a block map. `state`: 0 free, 1 cached (no owner, but content that a prefix may hit), 2 owned."""
+"""Dtype of a block map. `state`: 0 free, 1 cached (no owner, but content that a prefix may hit), 2 owned."""
 
 
 class BlockColumns(TypedDict):
@@ -22,17 +22,17 @@ class BlockColumns(TypedDict):
 
 
 class ResolvedConfig(TypedDict):
-    """What `config` gives: the arguments as they were resolved for a model and a machine."""
+    """The result of `config`: the arguments as they were resolved for a model and a machine."""
 
     num_threads: int
     context_length: int
-    """What the model was made for: the most that `max_model_len` can be."""
+    """The length that the model was made for: the most that `max_model_len` can be."""
     max_model_len: int
     max_num_seqs: int
     max_num_batched_tokens: int
     block_size: int
     num_blocks: int
-    """Of the KV cache."""
+    """Blocks of the KV cache."""
     kv_cache_dtype: str
     enable_prefix_caching: bool
     max_queue_size: int
@@ -45,14 +45,14 @@ class ResolvedConfig(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many durations were at most so long, as Prometheus counts them (but not added up)."""
+    """Counts of durations by their length, in the buckets of a Prometheus histogram (but not added up)."""
 
     bounds: tuple[float, ...]
     """Seconds, ascending."""
     counts: tuple[int, ...]
-    """One per bound: above the one before it, up to this one. One more at the end, for what is above all."""
+    """Durations per bound: above the bound before it, up to this one. One more count is for those above all bounds."""
     sum: float
-    """Of all durations, in seconds."""
+    """Sum of all durations, in seconds."""
 
     @property
     def total(self) -> int:
@@ -69,7 +69,7 @@ class Stats:
     num_running: int
     num_preemptions: int
     num_finished: dict[str, int]
-    """By finish reason: `stop`, `length`, `abort`, `timeout`, `error`."""
+    """Counts by finish reason: `stop`, `length`, `abort`, `timeout`, `error`."""
     blocks_total: int
     blocks_free: int
     blocks_cached: int
@@ -80,11 +80,11 @@ class Stats:
     """Prompt tokens found there."""
     prefix_cache_evictions: int
     block_lifetime: Histogram
-    """Of evicted blocks: from when they were taken to their eviction."""
+    """Time of evicted blocks from when they were taken to their eviction."""
     block_idle_before_evict: Histogram
-    """Of evicted blocks: from their last use to their eviction."""
+    """Time of evicted blocks from their last use to their eviction."""
     block_reuse_gap: Histogram
-    """Of blocks that a prefix hit: from their last use to this one."""
+    """Time of blocks that a prefix hit, from their last use to the hit."""
     prompt_tokens: int
     generated_tokens: int
     engine_steps: int
@@ -98,15 +98,15 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """How a request ended."""
+    """The end of a request."""
 
     request_id: str
     finish_reason: str
-    """Of the sequence that ended last: `stop`, `length`, `abort`, `timeout` or `error`."""
+    """Finish reason of the sequence that ended last: `stop`, `length`, `abort`, `timeout` or `error`."""
     error: str | None
     num_prompt_tokens: int
     num_generated_tokens: int
-    """Of all its sequences."""
+    """Tokens of all its sequences."""
     metrics: RequestMetrics
 
 
@@ -121,5 +121,5 @@ class MemoryUsage:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """The sum of all purposes."""
         return self.weights + self.kv_cache + self.scratch + self.other

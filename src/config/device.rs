@@ -15,7 +15,7 @@ impl EngineArgs {
     pub fn choose_device(&mut self, what: &'static str, name: &str) -> Result<()> {
         let (kind, index) = match name.split_once(':') {
             None => (name, None),
-            // Only digits: `parse` would take a sign too.
+            // Only digits are allowed: `parse` would take a sign too.
             Some((kind, digits)) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 (kind, Some(digits.parse().map_err(|_| Error::invalid(what, name, EXPECTED))?))
             }

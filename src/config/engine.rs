@@ -9,14 +9,14 @@ use super::{GpuOptions, SamplingDefaults};
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
-/// More threads than any machine has.
+/// A limit on threads that no machine reaches.
 const MAX_THREADS: usize = 4096;
-/// Sequences of a batch at most.
+/// The most sequences of a batch.
 const MAX_SEQS: usize = 1 << 16;
-/// Tokens of a block at most.
+/// The most tokens of a block.
 const MAX_BLOCK_SIZE: usize = 1024;
 
-/// Where the model runs. `Auto` takes a GPU when there is one that works, else the CPU, and says which.
+/// The device that the model runs on. `Auto` takes a GPU when there is one that works, else the CPU, and says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceKind {
     #[default]
@@ -59,7 +59,7 @@ impl KvCacheDtype {
     }
 }
 
-/// What the user asked for; `None` means "decide from the model and the machine".
+/// Settings of the user; `None` means "decide from the model and the machine".
 #[derive(Debug, Clone)]
 pub struct EngineArgs {
     pub model: PathBuf,
@@ -68,9 +68,9 @@ pub struct EngineArgs {
     /// Instruction set of the CPU kernels, by `Isa`'s name; `None` takes the best that the machine has. It serves to
     /// find out whether a kernel is to blame. `ROCMFORGE_CPU_ISA`.
     pub cpu_isa: Option<String>,
-    /// What `gpu.batch_invariant` becomes; `None`: as `ROCMFORGE_BATCH_INVARIANT` says, else as it is there.
+    /// Overrides `gpu.batch_invariant`. If `None`, `ROCMFORGE_BATCH_INVARIANT` does so, if it is set.
     pub batch_invariant: Option<bool>,
-    /// What `gpu.self_test` becomes; `None`: as `ROCMFORGE_SELF_TEST` says, else as it is there.
+    /// Overrides `gpu.self_test`. If `None`, `ROCMFORGE_SELF_TEST` does so, if it is set.
     pub self_test: Option<bool>,
     pub gpu: GpuOptions,
     pub max_model_len: Option<usize>,
@@ -84,12 +84,12 @@ pub struct EngineArgs {
     pub max_queue_size: usize,
     /// Prompts that a step may leave half-way.
     pub max_num_partial_prefills: usize,
-    /// How many of those may be long.
+    /// Long prompts that a step may leave half-way; they count among `max_num_partial_prefills`.
     pub max_long_partial_prefills: usize,
     /// A prompt is long while more tokens than this are to be computed of it. `None`: 4 % of the longest sequence, and
     /// no more than a step computes.
     pub long_prefill_token_threshold: Option<usize>,
-    /// How long the record of a finished request is kept.
+    /// The time for which the record of a finished request is kept.
     pub retention: Duration,
     /// Seed of requests that bring none; `None` draws one from the system.
     pub seed: Option<u64>,
@@ -122,7 +122,7 @@ impl EngineArgs {
     }
 }
 
-/// One KV group of a model: what its layers attend to, and how many blocks its pool has.
+/// One KV group of a model: the tokens that its layers attend to, and the number of blocks in its pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupConfig {
     pub kind: GroupKind,
@@ -133,7 +133,7 @@ pub struct GroupConfig {
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineConfig {
     pub num_threads: usize,
-    /// What the model was made for: the most that `max_model_len` can be.
+    /// The length that the model was made for: the most that `max_model_len` can be.
     pub context_length: usize,
     pub max_model_len: usize,
     pub max_num_seqs: usize,
@@ -151,7 +151,7 @@ pub struct EngineConfig {
     pub long_prefill_token_threshold: usize,
     pub retention: Duration,
     pub seed: Option<u64>,
-    /// What the model's file recommends.
+    /// Sampling settings that the model's file recommends.
     pub sampling_defaults: SamplingDefaults,
 }
 

@@ -1,4 +1,4 @@
-//! Where the GPU backend finds its device, its libraries and its cache of compiled kernels.
+//! Settings of the GPU backend: its device, its libraries and its cache of compiled kernels.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
 pub enum Platform {
     /// libamdhip64.
     Amd,
-    /// The same calls on the CUDA driver, libcuda.
+    /// The CUDA driver, libcuda, on which the calls of HIP are carried out.
     Nvidia,
 }
 
@@ -51,24 +51,24 @@ pub struct GpuOptions {
     pub python_path: Vec<PathBuf>,
     /// A CUDA toolkit, for NVRTC. `CUDA_HOME` or `CUDA_PATH`.
     pub cuda_home: Option<PathBuf>,
-    /// Which of the platform's devices, as its driver counts them; `None`: the first that is not part of a processor,
+    /// Number of the device, as the platform's driver counts. `None` takes the first that is not part of a processor,
     /// else the first. `device="gpu:1"` or `ROCMFORGE_DEVICE=gpu:1`.
     pub device_index: Option<u32>,
     /// Results do not depend, to the last bit, on what a row was computed with. Slower.
     pub batch_invariant: bool,
     /// Whether one slice of each type's weights is multiplied and compared before anything is served.
     pub self_test: bool,
-    /// Whether decode steps are recorded and repeated; `None`: unless the driver is known to repeat them wrongly.
-    /// `ROCMFORGE_GRAPHS`.
+    /// Whether decode steps are recorded and repeated. `None`: they are, unless the driver is known to repeat them
+    /// wrongly. `ROCMFORGE_GRAPHS`.
     pub graphs: Option<bool>,
-    /// Whether the vendor's matrix library serves long prompts where it is installed; `None`: on the GPUs on which it
-    /// is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
+    /// Whether the vendor's matrix library serves long prompts if it is installed. `None`: it does on the GPUs on which
+    /// it is trusted so far. `ROCMFORGE_VENDOR_BLAS`.
     pub vendor_blas: Option<bool>,
-    /// A program with its arguments that ends in `backend::gpu::helper::main`: what may crash is done in it. `None`:
-    /// the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork of this
-    /// process. Only the Python bindings set it.
+    /// A program with its arguments that ends in `backend::gpu::helper::main`; work that may crash is done in it.
+    /// `None`: the matrix library is not used on AMD, where it has to be tried before, and code is compiled in a fork
+    /// of this process. Only the Python bindings set it.
     pub helper: Option<Vec<OsString>>,
-    /// Whether this process of the tests is such a program. `ROCMFORGE_TEST_HELPER`, in tests alone.
+    /// Whether this process of the tests is such a helper. `ROCMFORGE_TEST_HELPER`, in tests alone.
     #[cfg(test)]
     pub is_helper: bool,
     /// Whether kernels that were compiled into this library are left out, so that every kernel is compiled at run time.

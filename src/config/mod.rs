@@ -1,4 +1,4 @@
-//! What the user said (`EngineArgs`, `SamplingParams`) and what it resolves to (`EngineConfig`).
+//! Settings: those of the user (`EngineArgs`, `SamplingParams`) and the configuration that they give (`EngineConfig`).
 //! The only module that reads environment variables (prefix `ROCMFORGE_`).
 
 pub mod defaults;

@@ -1,4 +1,5 @@
-//! How one request is sampled and when it ends; names and defaults as in vLLM, but for `max_tokens` (16 there).
+//! Settings of how one request is sampled and when it ends; names and defaults as in vLLM, but for `max_tokens` (16
+//! there).
 
 use super::names::{by_name, listed};
 use crate::{Error, Result};
@@ -11,7 +12,7 @@ const MAX_STOP_BYTES: usize = 4096;
 /// Stop tokens and biases of one request at most.
 pub const MAX_TOKEN_LIST: usize = 4096;
 
-/// What a delivery of a streaming request carries.
+/// The contents of a delivery of a streaming request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputKind {
     /// All tokens and text so far.
@@ -19,7 +20,7 @@ pub enum OutputKind {
     Cumulative,
     /// Only what is new since the last delivery.
     Delta,
-    /// One delivery, at the end.
+    /// Everything in one delivery, at the end.
     FinalOnly,
 }
 
@@ -53,7 +54,7 @@ pub struct SamplingParams {
     pub min_tokens: usize,
     pub temperature: f32,
     pub top_p: f32,
-    /// 0 = all tokens.
+    /// The number of most likely tokens to keep; 0 keeps all.
     pub top_k: usize,
     pub min_p: f32,
     pub repetition_penalty: f32,
@@ -158,7 +159,7 @@ impl SamplingParams {
     }
 }
 
-/// What a model's makers recommend; `None` where they say nothing.
+/// Settings that a model's makers recommend; `None` where they say nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct SamplingDefaults {
     pub temperature: Option<f32>,
@@ -176,7 +177,7 @@ pub(super) fn within(what: &'static str, got: usize, least: usize, most: usize) 
     Err(Error::invalid(what, got, expected))
 }
 
-/// Not-a-number and the infinities are out of every range.
+/// Refuses a value outside its range; not-a-number and the infinities are outside every range.
 fn check(what: &'static str, got: f32, expected: &str, holds: impl Fn(f32) -> bool) -> Result<()> {
     if got.is_finite() && holds(got) { Ok(()) } else { Err(Error::invalid(what, got, expected)) }
 }

@@ -33,7 +33,7 @@ pub(super) struct Core {
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     pub(super) requests: HashMap<RequestId, Request>,
     pub(super) deadlines: BTreeSet<(u64, RequestId)>,
-    /// What the next flush gives to the output thread.
+    /// Outputs that the next flush sends to the output thread.
     pub(super) outbox: Vec<Delivery>,
     pub(super) outputs: Outbox,
     pub(super) counters: Stats,
@@ -45,7 +45,7 @@ pub(super) struct Core {
 /// A step that the executor computes: `Core::launch` makes it, `Core::collect` waits for it.
 pub(super) struct Launched(Step);
 
-/// What was read of a step's logits.
+/// The tokens picked from a step's logits.
 struct Sampled {
     picks: Vec<Pick>,
     /// Requests that end with this step whatever was sampled: all they wanted is there, or reading failed.
@@ -88,7 +88,7 @@ impl Core {
         !self.requests.is_empty()
     }
 
-    /// One step: schedule, compute, sample, commit, output. Takes the step that runs and returns the one that runs
+    /// Runs one step: schedule, compute, sample, commit, output. Takes the step that runs and returns the one that runs
     /// then. Where the device computes on its own, that is the next step, scheduled while the first one ran: while it
     /// runs, outputs are delivered and commands taken. Elsewhere nothing runs between two calls.
     ///
@@ -120,7 +120,7 @@ impl Core {
         self.launch(next)
     }
 
-    /// A step to begin with, where none runs.
+    /// Launches a first step, where none runs.
     fn launch_first(&mut self, now: u64) -> Result<Option<Launched>> {
         let step = self.scheduler.schedule(now)?;
         if step.seqs.is_empty() {
@@ -196,7 +196,7 @@ impl Core {
     fn commit(&mut self, Launched(step): &Launched, sampled: Sampled) -> Result<()> {
         let now = self.shared.clock.now();
         let Sampled { mut picks, ends } = sampled;
-        // Before the commit, so that what a request with broken logits computed never becomes a cached prefix.
+        // Requests end before the commit, so that K and V of a request with broken logits never become a cached prefix.
         for (id, result) in ends {
             match result {
                 Ok(()) => self.complete_prompt_logits(id, now),
@@ -204,7 +204,7 @@ impl Core {
             }
         }
         picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
-        // One token each: nothing drafts any.
+        // Each sequence gets one token, since nothing drafts any.
         let sampled = picks.iter().filter(|pick| pick.fork_of.is_none());
         let accepted =
             sampled.map(|pick| (pick.seq, Accepted { tokens: std::slice::from_ref(&pick.token), drafts: &[] }));
@@ -272,7 +272,7 @@ impl Core {
     }
 }
 
-/// What the step's sequences need of their rows of logits.
+/// Lists, for each row of logits, what its sequence needs of it: by default the most likely token alone.
 fn want_logits<'a>(requests: &'a HashMap<RequestId, Request>, step: &Step, vocab_size: usize) -> Vec<Wish<'a>> {
     let mut wishes = vec![Wanted::Argmax.into(); step.batch.logits_indices.len()];
     for scheduled in &step.seqs {

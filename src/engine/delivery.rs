@@ -12,8 +12,8 @@ use super::shared::{Command, Shared};
 
 pub(super) type Delivery = (SharedSink, SequenceOutput);
 
-/// Between the engine thread and the output thread. While a sink holds up the output thread (one that calls Python
-/// waits for the interpreter), what comes is merged here: an entry per sequence, not one per token.
+/// A mailbox between the engine thread and the output thread. While a sink holds up the output thread (one that calls
+/// Python waits for the interpreter), outputs are merged here: an entry per sequence, not one per token.
 #[derive(Default)]
 struct Mailbox {
     state: Mutex<State>,
@@ -32,7 +32,7 @@ struct State {
 /// Everything new for one sink.
 struct Parcel {
     sink: SharedSink,
-    /// What came for a sequence in several steps is one output, as old as its last part.
+    /// Parts that came for one sequence in several steps are joined to one output, as old as the last part.
     outputs: HashMap<(RequestId, usize), (u64, SequenceOutput)>,
 }
 
@@ -49,7 +49,7 @@ impl Parcel {
         }
     }
 
-    /// In the order in which their last parts came, so that the last output of a request has its latest metrics.
+    /// Outputs in the order in which their last parts came, so that a request's last output has its latest metrics.
     fn in_order(self) -> (SharedSink, Vec<SequenceOutput>) {
         let mut outputs: Vec<_> = self.outputs.into_values().collect();
         outputs.sort_unstable_by_key(|&(time, _)| time);
@@ -57,10 +57,10 @@ impl Parcel {
     }
 }
 
-/// The engine thread's end; the output thread ends once it is dropped and all is delivered.
+/// The engine thread's end of the mailbox; the output thread ends once it is dropped and all is delivered.
 pub(super) struct Outbox(Arc<Mailbox>);
 
-/// The output thread's end.
+/// The output thread's end of the mailbox.
 pub(super) struct Outputs(Arc<Mailbox>);
 
 pub(super) fn mailbox() -> (Outbox, Outputs) {

@@ -1,4 +1,4 @@
-//! What the engine loop needs from a model on a device: a few virtual calls per step.
+//! The interface through which the engine loop runs a model on a device: a few virtual calls per step.
 
 use crate::Result;
 use crate::backend::MemoryLedger;
@@ -7,8 +7,8 @@ use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
 
 pub trait Executor: Send {
-    /// What stops a step that is under way: it then ends in `Error::Interrupted`, and may be launched again. `None`
-    /// where steps are too short for that, as on a GPU.
+    /// Returns the switch that stops a step under way. A stopped step ends in `Error::Interrupted` and may be launched
+    /// again. `None` where steps are too short to be worth stopping, as on a GPU.
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }

@@ -40,16 +40,17 @@ pub struct NewRequest {
     pub name: Option<String>,
     pub prompt: Prompt,
     pub params: SamplingParams,
-    /// Lower runs earlier.
+    /// Requests with lower values run earlier.
     pub priority: i32,
-    /// Its deadline, from now: as exact as a step, or where steps can be stopped (`Executor::interrupt`) as 100 ms.
+    /// Time from now to the request's deadline. It is kept to within one step, or to within 100 ms where steps can be
+    /// stopped (`Executor::interrupt`).
     pub timeout: Option<Duration>,
-    /// What it computes is shared, through the prefix cache, only with requests of the same salt.
+    /// The prefix cache shares what the request computes only with requests of the same salt.
     pub cache_salt: Option<String>,
     pub sink: SharedSink,
 }
 
-/// What an accepted request looks like to the caller.
+/// The caller's view of an accepted request.
 #[derive(Debug, Clone)]
 pub struct AcceptedRequest {
     pub id: RequestId,
@@ -203,7 +204,7 @@ impl Engine {
         Ok(AcceptedRequest { id, name: name.to_string(), prompt_token_ids: prompt })
     }
 
-    /// What `add_request` does before it queues: the prompt as token ids, which can be served with these parameters.
+    /// Checks a request as `add_request` does before it queues it; returns the prompt as token ids.
     ///
     /// # Errors
     /// `InvalidRequest`, `Forked`.
@@ -251,7 +252,7 @@ impl Engine {
         self.inner.shared.abort(|active| active.get(name).copied())
     }
 
-    /// The same by id; does nothing for a request that has ended.
+    /// Aborts the request of this id; does nothing for one that has ended.
     ///
     /// # Errors
     /// `EngineDead`, `Forked`.
@@ -260,15 +261,15 @@ impl Engine {
         self.inner.shared.abort(|_| Some(id)).map(drop)
     }
 
-    /// How a finished request ended, while its record is kept.
+    /// Tells how a finished request ended, while its record is kept.
     pub fn record(&self, name: &str) -> Option<RequestRecord> {
         self.check_process().ok()?;
         let now = self.inner.shared.clock.now();
         self.inner.shared.with_registry(|registry| registry.records.get(name, now))
     }
 
-    /// As of the last step, or of the one that runs; an accepted request waits or runs until it has ended. All zero in
-    /// a forked process.
+    /// Counters and gauges as of the last step, or of the one that runs; an accepted request counts as waiting or
+    /// running until it has ended. All zero in a forked process.
     pub fn stats(&self) -> Stats {
         if self.check_process().is_err() {
             return Stats::default();
@@ -284,7 +285,7 @@ impl Engine {
         self.check_process().map_or_else(|_| MemoryLedger::default(), |()| *self.inner.shared.memory.read())
     }
 
-    /// Empty in a forked process.
+    /// Describes each block of the KV cache; empty in a forked process.
     pub fn block_map(&self) -> Vec<BlockInfo> {
         let shared = &self.inner.shared;
         let read = |()| shared.kv_cache.read().block_map(shared.clock.now());
@@ -303,7 +304,7 @@ impl Engine {
     /// answer is an error where a step failed (`StepFailed`).
     ///
     /// # Errors
-    /// Those of `add_request`.
+    /// The errors of `add_request`.
     pub fn start_prompt_logits(&self, token_ids: Vec<u32>) -> Result<PendingLogits> {
         self.check_process()?;
         let shared = &self.inner.shared;
@@ -322,7 +323,7 @@ impl Engine {
         self.ask(Command::CheckIntegrity)?
     }
 
-    /// Which device and which kernel serves what.
+    /// Describes the device and says which kernel serves which tensors.
     pub fn describe(&self) -> &str {
         &self.inner.description
     }
@@ -334,8 +335,8 @@ impl Engine {
         }
     }
 
-    /// As `close`, but waits for `timeout` at most, for callers that have something else to look at meanwhile; `false`
-    /// when the threads have not ended yet, which they will by themselves.
+    /// Closes the engine as `close` does, but waits for `timeout` at most, for callers that have something else to look
+    /// at meanwhile. Returns `false` when the threads have not ended yet; they will end by themselves.
     pub fn close_within(&self, timeout: Duration) -> bool {
         self.check_process().is_err() || self.inner.close_by(Some(Instant::now() + timeout))
     }
@@ -409,7 +410,7 @@ impl Inner {
         self.close_by(None);
     }
 
-    /// Whether the threads have ended, for which it waits until then.
+    /// Waits until the threads have ended, until `deadline` at most; returns whether they have.
     fn close_by(&self, deadline: Option<Instant>) -> bool {
         self.shared.close(Error::EngineDead { reason: "it was closed".into() });
         // A sink that closes its engine runs on one of these threads, which cannot wait for itself.
@@ -436,7 +437,7 @@ impl Drop for Inner {
         if same_process(self.owner, std::process::id()).is_ok() {
             return self.close();
         }
-        // In a forked child the threads do not exist, and locks that they held stay locked: touch nothing of theirs.
+        // The threads do not exist in a forked child, and locks that they held stay locked: touch nothing of theirs.
         std::mem::forget(Arc::clone(&self.shared));
         std::mem::forget(std::mem::take(self.threads.get_mut()));
     }

@@ -1,4 +1,4 @@
-//! What requests and their sequences are known by.
+//! Identifiers of requests and of their sequences.
 
 use crate::scheduler::SeqId;
 

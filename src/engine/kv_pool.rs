@@ -1,4 +1,5 @@
-//! How large the KV pool is, and how it is divided among the model's KV groups: so that the longest total context fits.
+//! Decides how large the KV pool is and how it is divided among the model's KV groups, so that the longest total
+//! context fits.
 
 use crate::batch::GroupKind;
 use crate::config::{EngineArgs, GroupConfig};
@@ -13,7 +14,7 @@ pub(super) struct Pool {
     pub(super) max_model_len: usize,
 }
 
-/// What the arguments say of the KV pool.
+/// The size of the KV pool that the engine's arguments ask for.
 #[derive(Debug)]
 pub(super) struct PoolWish {
     groups: Vec<Group>,
@@ -31,7 +32,7 @@ pub(super) struct PoolWish {
 #[derive(Debug)]
 struct Group {
     kind: GroupKind,
-    /// Of one block, in all layers.
+    /// Bytes of one block in all layers of the group.
     block_bytes: u64,
 }
 
@@ -84,8 +85,9 @@ impl PoolWish {
         self.groups.iter().map(of_group).fold(0, u64::saturating_add)
     }
 
-    /// What may go to things that only make steps faster: half of what a pool leaves whose size the user named (some
-    /// of the rest is the driver's, for their code), else a quarter of what the least pool leaves.
+    /// Bytes that may go to things that only make steps faster. If the user named the pool's size, that is half of what
+    /// the pool leaves (some of the rest is needed by the driver, for the code of these things); else a quarter of what
+    /// the smallest pool leaves.
     pub(super) fn spare(&self, available: u64) -> u64 {
         match self.memory {
             Some(bytes) => available.saturating_sub(bytes) / 2,
@@ -136,7 +138,7 @@ impl PoolWish {
         };
         // The default is a part of what is available; the least that serves may take more than that part.
         let bytes = bytes.max(self.least_bytes());
-        // Where the windows of all sequences do not fit beside the longest one, those of fewer do.
+        // If the windows of all sequences do not fit beside the longest context, take as many sequences as do.
         let seqs = largest(1, self.max_num_seqs, |seqs| self.bytes(self.needed, seqs) <= bytes);
         let blocks = largest(self.needed.min(most), most, |blocks| self.bytes(blocks, seqs) <= bytes);
         let config = |group: &Group| GroupConfig {

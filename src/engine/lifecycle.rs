@@ -1,5 +1,5 @@
-//! How requests come into the engine, go on with each token, and end. Every end goes through `end_request` or
-//! `accept`, and from there through `retire`.
+//! Functions that take requests into the engine, carry them on with each token, and end them. Every end goes through
+//! `end_request` or `accept`, and from there through `retire`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From engine arguments to a model on a device: what fits is decided here, before anything is served.
+//! Loads a model: from engine arguments to tensors on a device. What fits is decided here, before anything is served.
 
 use std::sync::Arc;
 
@@ -26,13 +26,13 @@ pub struct LoadedModel {
 /// Opens, checks and loads the model.
 ///
 /// # Errors
-/// Those of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
+/// The errors of the file (`ModelFile`, `FileNotFound`), of the arguments (`InvalidRequest`), of the device, and
 /// `OutOfMemory` naming the setting that helps. `Interrupted` when `progress` returned `false`.
 pub(super) fn load_model(args: &EngineArgs, progress: &mut dyn FnMut(LoadProgress) -> bool) -> Result<LoadedModel> {
     load_on(args, || backend::open(args), progress)
 }
 
-/// On the device that `open` gives; a file that cannot be loaded is refused before.
+/// Loads onto the device that `open` gives, which is opened only once the file is known to be loadable.
 pub(super) fn load_on(
     args: &EngineArgs,
     open: impl FnOnce() -> Result<OpenDevice>,
@@ -61,7 +61,7 @@ pub(super) fn load_on(
     Ok(LoadedModel { executor, config, tokenizer, chat_template })
 }
 
-/// What was read from the file, and what was asked for.
+/// A model's file as it was read, and the arguments that it is loaded with.
 struct Model<'a> {
     args: &'a EngineArgs,
     gguf: &'a GgufFile,
@@ -100,8 +100,8 @@ fn load_onto<L: Loader>(
     loader.check_block_size(args.block_size)?;
     let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
-    // What does not fit is refused before any of it is read: the system would rather kill a process than refuse it
-    // memory.
+    // A model that does not fit is refused before any of it is read: the system would rather kill a process than refuse
+    // it memory.
     let room = room_for_pool(loader.room_beside(tensors.uploads())?, scratch)?;
     wish.check(room)?;
     let total = gguf.tensor_bytes();
@@ -159,7 +159,7 @@ fn resolve_threshold(args: &EngineArgs, max_model_len: usize, max_num_batched_to
     args.long_prefill_token_threshold.unwrap_or(default)
 }
 
-/// What activations leave of `room` for the KV pool.
+/// Bytes of `room` that are left for the KV pool once activations have theirs.
 fn room_for_pool(room: u64, activations: u64) -> Result<u64> {
     room.checked_sub(activations).ok_or_else(|| Error::OutOfMemory {
         what: "a step of max_num_batched_tokens tokens, beside the weights,".to_owned(),

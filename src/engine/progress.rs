@@ -1,4 +1,4 @@
-//! How far a load, or another long reading of a model file, has come.
+//! Progress of a load, or of another long reading of a model file.
 
 /// Bytes done and in all (of weights; a report of kernels counts units of compilation).
 #[derive(Debug, Clone, Copy)]

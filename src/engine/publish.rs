@@ -1,4 +1,4 @@
-//! What the engine thread shows to the other threads.
+//! The state that the engine thread shows to the other threads.
 
 use super::core::Core;
 
@@ -9,7 +9,8 @@ impl Core {
         self.outputs.send(&mut self.outbox);
     }
 
-    /// Also before a step is computed, which may take long: what it holds is shown while it runs.
+    /// Shows the counters to other threads. It runs before a step is computed as well as after, since a step may take
+    /// long and its requests are to be seen as running meanwhile.
     pub(super) fn publish(&mut self) {
         self.counters.num_waiting = self.scheduler.num_waiting();
         self.counters.num_running = self.scheduler.num_running();

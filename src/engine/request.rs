@@ -49,7 +49,7 @@ pub(super) struct Generation {
     pub params: Arc<SamplingParams>,
     pub sink: SharedSink,
     pub sequences: Vec<Sequence>,
-    /// Taken by the first delivery.
+    /// Log-probabilities of the prompt, until the first delivery takes them.
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
 }
 
@@ -64,7 +64,7 @@ fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<
     })
 }
 
-/// One token: from what came back of its row, or from the row itself where that is not enough.
+/// Picks one token: from what the device selected of the row, or from the row itself where that is not enough.
 fn pick(
     selection: &mut Selection<'_>,
     row: usize,

@@ -1,12 +1,13 @@
-//! How a file's makers want it sampled: the keys `general.sampling.*`, which llama.cpp's converter writes.
+//! The sampling settings that a model's makers recommend: keys `general.sampling.*`, which llama.cpp's converter
+//! writes.
 
 use crate::config::SamplingDefaults;
 use crate::gguf::{Metadata, Value};
 
 const PREFIX: &str = "general.sampling.";
 
-/// What the file recommends. A value that cannot be used is left out with a warning: nobody asked for it, so it is no
-/// reason to refuse the model.
+/// Returns the settings that the file recommends. A value that cannot be used is left out with a warning: nobody asked
+/// for it, so it is no reason to refuse the model.
 pub(crate) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
     let file = Recommended { metadata };
     // Nothing is penalised when the penalty looks back over no token.
@@ -15,10 +16,10 @@ pub(crate) fn sampling_defaults(metadata: &Metadata) -> SamplingDefaults {
         file.number(sampler_that_we_lack, |value| value == 0.0, "0, which turns off a sampler that is not there");
     }
     SamplingDefaults {
-        // At or below 0, llama.cpp takes the most likely token.
+        // A value of 0 or less makes llama.cpp take the most likely token.
         temperature: file.number("temp", f32::is_finite, "a finite number").map(|value| value.max(0.0)),
         top_p: file.number("top_p", |value| value > 0.0 && value <= 1.0, "more than 0 and at most 1"),
-        // At or below 0, llama.cpp keeps all tokens.
+        // A value of 0 or less makes llama.cpp keep all tokens.
         top_k: file.integer("top_k").map(|value| usize::try_from(value).unwrap_or(0)),
         min_p: file.number("min_p", |value| (0.0..=1.0).contains(&value), "0 to 1"),
         repetition_penalty: file

@@ -9,7 +9,7 @@ use crate::config::SamplingParams;
 use crate::sampler::{SequenceSampler, TokenLogprobs};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
-/// What ends the sequences of a request.
+/// The conditions under which sequences of a request end.
 #[derive(Debug, Clone)]
 pub(super) struct EndRules {
     /// The model's end tokens, sorted; empty when they are to be ignored.
@@ -29,7 +29,7 @@ pub(super) struct Sequence {
     ended: bool,
 }
 
-/// What a token did to its sequence.
+/// The effect of a token on its sequence: new text, and the end if it is the last token.
 #[derive(Debug)]
 pub(super) struct Pushed {
     pub text: String,
@@ -58,7 +58,7 @@ impl Sequence {
         self.ended
     }
 
-    /// Holds blocks, or waits for some.
+    /// Whether it holds blocks, or waits for some.
     pub(super) fn in_scheduler(&self) -> bool {
         self.scheduled && !self.ended
     }
@@ -130,7 +130,7 @@ impl Sequence {
     }
 }
 
-/// Tokens to text, up to a stop string.
+/// Turns tokens to text, up to a stop string.
 #[derive(Debug)]
 pub(super) struct TextStream {
     decoder: StreamDecoder,
@@ -149,8 +149,8 @@ impl TextStream {
         Ok(if scan { self.stops.push(piece, include) } else { Ok(piece) })
     }
 
-    /// What was held back, and U+FFFD for a character that stays unfinished: text like any other, which may hold a stop
-    /// string.
+    /// Returns the text that was held back, with U+FFFD for a character that stays unfinished. It is text like any
+    /// other and may hold a stop string.
     fn finish(&mut self, scan: bool, include: bool) -> (String, Option<String>) {
         let rest = self.decoder.finish();
         match if scan { self.stops.push(rest, include) } else { Ok(rest) } {

@@ -1,4 +1,4 @@
-//! What the engine thread, the output thread and the handles share.
+//! State that the engine thread, the output thread and the handles share.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::kv_cache::KvCache;
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
-/// What the engine thread is asked to do.
+/// A request from another thread to the engine thread.
 pub(super) enum Command {
     Add(Box<Admission>),
     Abort(RequestId),
@@ -45,7 +45,7 @@ pub(super) struct Admission {
     pub kind: RequestKind,
 }
 
-/// What a request is to give.
+/// The kind of result that a request wants.
 pub(super) enum RequestKind {
     Tokens { params: Arc<SamplingParams>, seed: u64, sink: SharedSink },
     PromptLogits { reply: Sender<Result<Vec<f32>>> },
@@ -70,14 +70,14 @@ impl Clock {
     }
 }
 
-/// Names in use, and those that were.
+/// Names of requests: those in use, and those of finished requests whose records are kept.
 pub(super) struct Registry {
-    /// Why nothing is accepted any more.
+    /// The reason for which nothing is accepted any more.
     pub closed: Option<Error>,
     /// Requests that have neither ended nor been told to, by name. A name is free again from the call that aborts its
     /// request, although the request itself may be part of a step that has not ended.
     active: HashMap<Arc<str>, RequestId>,
-    /// The same, the other way round: what is aborted or retired is known by its id.
+    /// The inverse of `active`, since a request that is aborted or retired is known by its id.
     names: HashMap<RequestId, Arc<str>>,
     pub records: Records,
     last_id: u64,
@@ -246,7 +246,8 @@ impl Shared {
         self.unseen.fetch_sub(taken, Ordering::AcqRel);
     }
 
-    /// What the engine thread has shown last, and the requests that it has yet to take.
+    /// Returns the counters that the engine thread published last, with requests that it has yet to take counted as
+    /// waiting.
     pub(super) fn read_stats(&self) -> Stats {
         let shown = self.stats.read();
         let num_waiting = shown.num_waiting + self.unseen.load(Ordering::Acquire);

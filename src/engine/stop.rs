@@ -6,7 +6,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 struct Pattern {
     text: String,
-    /// For each prefix length - 1: the length of the longest proper prefix that is also a suffix of it.
+    /// `failure[i]` is the length of the longest proper prefix of the first `i + 1` bytes that is also their suffix
+    /// (the failure function of Knuth, Morris and Pratt).
     failure: Vec<usize>,
 }
 
@@ -15,7 +16,7 @@ struct Pattern {
 pub(super) struct StopStrings(Arc<[Pattern]>);
 
 impl StopStrings {
-    /// None of them empty (`SamplingParams::validate`).
+    /// No string may be empty (`SamplingParams::validate` refuses such).
     pub(super) fn new(stops: &[String]) -> Self {
         Self(stops.iter().map(|stop| Pattern { text: stop.clone(), failure: failure(stop.as_bytes()) }).collect())
     }
@@ -38,7 +39,7 @@ fn failure(pattern: &[u8]) -> Vec<usize> {
 #[derive(Debug)]
 pub(super) struct StopMatcher {
     stops: StopStrings,
-    /// How much of each stop string the text so far ends in.
+    /// For each stop string, the length of its longest prefix with which the text so far ends.
     matched: Vec<usize>,
     /// End of the text that is not given out yet: the longest of `matched`.
     held: String,

@@ -11,7 +11,7 @@ use super::shared::Command;
 use crate::backend::MemoryLedger;
 use crate::{Error, Result};
 
-/// What a command means for the loop.
+/// Tells the loop how to continue after a command.
 #[derive(PartialEq, Eq)]
 enum Then {
     GoOn,
@@ -32,7 +32,7 @@ pub(super) fn run(mut core: Core, commands: &Receiver<Command>) {
         tracing::error!("{error}");
     }
     shut_down(&mut core, commands, cause);
-    // After an internal failure the scheduler's last blocks come back only now.
+    // The scheduler's last blocks come back only now, after an internal failure.
     let shared = Arc::clone(&core.shared);
     drop(core);
     shared.stats.write().kv_cache = shared.kv_cache.read().stats();

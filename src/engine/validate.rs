@@ -1,4 +1,4 @@
-//! What is checked of a request on its caller's thread, before it takes a place in the queue.
+//! Checks of a request on its caller's thread, before it takes a place in the queue.
 
 use crate::config::{EngineConfig, SamplingParams};
 use crate::scheduler::SchedulerConfig;
@@ -7,7 +7,7 @@ use crate::{Error, Result};
 /// Bytes of a request's name, and of its salt.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// What the checks compare with.
+/// The limits that requests are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits<'a> {
     pub config: &'a EngineConfig,

@@ -1,14 +1,14 @@
-//! For whom a step is stopped half-way, on a device whose steps can be.
+//! Decides for whose sake a step is stopped half-way, on a device whose steps can be stopped.
 //!
 //! A step stops at once when the engine closes, and when each of its requests was aborted or is past its deadline:
 //! nobody wants its results. Where others have a part in it, it stops for the sake of some once it has run for
 //! `LEAST_RUN`. What a stopped step computed is not used; its other requests compute it again, to the same bits.
 //!
-//! So that requests without end that are cancelled keep nobody from getting on, an account is kept of the time that was
-//! thrown away so while others waited: a step that is computed to its end pays back its own time, and from
-//! `MOST_WASTED` on no step stops for the sake of some. Less is wasted then than is computed, but for that much and a
-//! step, and an end waits for a step only after others have waited for as long. A rule by turns, every second step
-//! being computed, would make the end that follows another wait, however little was wasted.
+//! An account bounds the time that is thrown away so while others waited, since a stream of cancelled requests could
+//! keep them from ever getting on. A step that is computed to its end pays back its own time, and once `MOST_WASTED` is
+//! reached no step stops for the sake of some. So less time is wasted than computed, but for that much and a step, and
+//! an end waits for a step only after others have waited for as long. A rule by turns, every second step being
+//! computed, would make the end that follows another wait, however little was wasted.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const LEAST_RUN: Duration = Duration::from_millis(100);
 /// longer for the sake of those that went than they would for another long prompt or two.
 const MOST_WASTED: Duration = Duration::from_secs(5);
 
-/// What the handles, on any thread, and the engine thread know of the step under way.
+/// State of the step under way, which the handles (on any thread) and the engine thread share.
 pub(super) struct Watch {
     /// `None`: nothing can be stopped, and nothing is noted.
     interrupt: Option<Interrupt>,
@@ -44,11 +44,11 @@ struct State {
 
 struct Running {
     started: Instant,
-    /// Its requests, each with its deadline.
+    /// The requests of the step, each with its deadline.
     requests: Vec<(RequestId, Option<Instant>)>,
 }
 
-/// How a step came to its end.
+/// The ways in which a step ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StepEnd {
     Computed,
@@ -61,7 +61,7 @@ impl Watch {
         Self { interrupt, state: Mutex::default() }
     }
 
-    /// A step begins, with these requests and their deadlines.
+    /// Notes that a step begins, with these requests and their deadlines.
     pub(super) fn begin(&self, requests: impl Iterator<Item = (RequestId, Option<Instant>)>) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
@@ -70,14 +70,15 @@ impl Watch {
         state.tell(interrupt);
     }
 
-    /// The step is over.
+    /// Notes that the step is over.
     pub(super) fn end(&self, how: StepEnd) {
         if self.interrupt.is_some() {
             self.state.lock().end(how, Instant::now());
         }
     }
 
-    /// To be said before the engine thread is told, so that no step begins without knowing.
+    /// Stops the step for a request, as far as it may. Must be called before the engine thread is told, so that no step
+    /// begins without knowing of the abort.
     pub(super) fn abort(&self, id: RequestId) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
@@ -85,14 +86,14 @@ impl Watch {
         state.tell(interrupt);
     }
 
-    /// The engine thread has ended the request, or never will.
+    /// Forgets an aborted request that the engine thread has ended, or never will.
     pub(super) fn forget(&self, id: RequestId) {
         if self.interrupt.is_some() {
             self.state.lock().aborted.remove(&id);
         }
     }
 
-    /// The engine closes: this step stops, and any that still begins.
+    /// Stops this step and any that still begins, since the engine closes.
     pub(super) fn close(&self) {
         let Some(interrupt) = &self.interrupt else { return };
         let mut state = self.state.lock();
@@ -108,7 +109,7 @@ impl State {
         }
     }
 
-    /// When the step is to stop, as far as is known.
+    /// The time at which the step is to stop, as far as is known.
     fn stop_at(&self) -> Option<Instant> {
         let step = self.step.as_ref()?;
         if self.closed {
@@ -121,7 +122,7 @@ impl State {
         last.into_iter().chain(first).min()
     }
 
-    /// From when on a request of the step has no use for it.
+    /// The time from which a request of the step has no use for its results.
     fn end_of(&self, &(id, deadline): &(RequestId, Option<Instant>), step: &Running) -> Option<Instant> {
         if self.aborted.contains(&id) { Some(step.started) } else { deadline }
     }
@@ -158,7 +159,7 @@ mod tests {
         (watch, interrupt)
     }
 
-    /// So much was wasted that steps are computed as long as anybody wants them.
+    /// A watch after so much waste that steps are computed as long as anybody wants them.
     fn spent(requests: &[(u64, Option<Instant>)]) -> (Watch, Interrupt) {
         let (watch, interrupt) = watch(requests);
         watch.state.lock().wasted = MOST_WASTED;
@@ -310,7 +311,7 @@ mod tests {
         }
     }
 
-    /// What nobody wanted any more was not wasted, nor was what failed.
+    /// Time is not wasted if nobody wanted the results any more, or if the step failed.
     #[test]
     fn only_what_others_wanted_is_wasted() {
         for (aborted, how, is_waste) in

@@ -7,9 +7,9 @@ use super::BlockId;
 /// Block ids, one list per group; entry `i` holds positions `i * block_size ..`.
 pub(super) type Tables = Vec<Vec<BlockId>>;
 
-/// What a sequence owns of the cache. However it goes away (finished, cancelled, failed, unwound by a panic), its
-/// blocks go back: dropping it puts them on a channel that the cache empties before its next change. It takes no
-/// lock, so it may be dropped anywhere, also while the cache is locked.
+/// Blocks of the cache that a sequence owns. However the sequence goes away (finished, cancelled, failed, unwound by a
+/// panic), its blocks go back: dropping this puts them on a channel that the cache empties before its next change. It
+/// takes no lock, so it may be dropped anywhere, also while the cache is locked.
 #[derive(Debug)]
 pub struct SeqBlocks {
     pub(super) tables: Tables,
@@ -37,7 +37,7 @@ impl SeqBlocks {
         self.tables.iter().all(Vec::is_empty)
     }
 
-    /// Leaves it empty.
+    /// Takes the tables out and leaves it empty.
     pub(super) fn take(&mut self) -> Tables {
         self.num_named = 0;
         self.tables.iter_mut().map(std::mem::take).collect()

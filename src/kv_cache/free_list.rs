@@ -35,7 +35,7 @@ impl FreeList {
         self.next[id.index()] != OUT
     }
 
-    /// The block to be taken first of all.
+    /// Adds the block as the first to be taken.
     pub(super) fn push_front(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = self.head;
@@ -48,7 +48,7 @@ impl FreeList {
         self.len += 1;
     }
 
-    /// The block to be taken last of all.
+    /// Adds the block as the last to be taken.
     pub(super) fn push_back(&mut self, id: BlockId) {
         debug_assert!(!self.contains(id), "{id:?} is in the free list already");
         self.next[id.index()] = END;
@@ -87,7 +87,7 @@ impl FreeList {
         self.len -= 1;
     }
 
-    /// From the first to be taken to the last. Ends after `num_blocks` steps even if the links were broken.
+    /// Blocks in the order in which they will be taken. Ends after `num_blocks` steps even if the links were broken.
     pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> + '_ {
         let first = (self.head != END).then_some(BlockId(self.head));
         std::iter::successors(first, |id| {

@@ -1,4 +1,4 @@
-//! One group of layers: its pool, and which blocks of a sequence its attention still reads.
+//! One group of layers: its pool, and the blocks of a sequence that its attention still reads.
 
 use super::pool::Pool;
 use super::{BlockHash, BlockId};
@@ -45,12 +45,12 @@ impl Group {
         if fits_for_ever { usize::MAX } else { num_blocks * block_size }
     }
 
-    /// How many leading `hashes` this group's pool holds without a gap.
+    /// The number of leading `hashes` that this group's pool holds without a gap.
     pub(super) fn contiguous_hits(&self, hashes: &[BlockHash]) -> usize {
         hashes.iter().take_while(|hash| self.pool.index.get(hash).is_some()).count()
     }
 
-    /// For each prefix length in blocks (`0..=hashes.len()`): whether a sequence can go on from there, that is,
+    /// Tells for each prefix length in blocks (`0..=hashes.len()`) whether a sequence can go on from there, that is,
     /// whether all blocks that its next token reads are held.
     pub(super) fn usable_prefixes(&self, hashes: &[BlockHash], block_size: usize) -> Vec<bool> {
         let mut usable = vec![true];

@@ -7,10 +7,10 @@ use super::Tokens;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(pub(super) [u8; 32]);
 
-/// Parent of first blocks of sequences without a salt, and with one.
+/// Prefixes hashed into the parent of first blocks (the root) of sequences without a salt, and with one.
 const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";
 const SALTED: &[u8] = b"rocmforge kv root: salted:";
-/// Before the root without an adapter and the adapter's number, for sequences with one.
+/// Prefix of the root of sequences with an adapter, followed by the root without it and the adapter's number.
 const ADAPTED: &[u8] = b"rocmforge kv root: adapted:";
 
 /// The names of a sequence's full blocks, extended as tokens come.

@@ -1,4 +1,4 @@
-//! What must hold after every operation.
+//! Checks of the invariants that hold after every operation.
 
 use super::block_table::SeqBlocks;
 use super::groups::Group;

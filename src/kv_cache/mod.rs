@@ -236,7 +236,7 @@ impl KvCache {
         stats
     }
 
-    /// One entry per block, group after group; `now` in microseconds of the caller's clock.
+    /// Describes each block, group after group; `now` is in microseconds of the caller's clock.
     pub fn block_map(&self, now: u64) -> Vec<BlockInfo> {
         self.groups.iter().flat_map(|group| group.pool.info(now)).collect()
     }

@@ -16,7 +16,7 @@ pub struct PrefixHit {
     pub(super) tables: Tables,
 }
 
-/// What one allocation takes.
+/// The blocks that one allocation takes.
 #[derive(Debug)]
 #[must_use = "a plan takes nothing until it is committed"]
 pub struct AllocPlan {
@@ -38,7 +38,7 @@ struct GroupNeed {
     append: usize,
 }
 
-/// What a sequence is about to do.
+/// The blocks that a sequence needs next.
 #[derive(Debug, Clone, Default)]
 pub struct Demand<'a> {
     /// Positions that the next step writes.
@@ -100,8 +100,8 @@ impl KvCache {
         (first..end).take_while(is_shared).count() * block_size
     }
 
-    /// What `seq` (empty, if it begins with a `hit`) must be given for `demand`; `None` when there are not enough
-    /// blocks.
+    /// Plans the blocks to give to `seq` for `demand`; `seq` is empty if it begins with a `hit`. `None` when there are
+    /// not enough blocks.
     pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand<'_>) -> Option<AllocPlan> {
         let block_size = self.config.block_size;
         let mut needs = Vec::new();

@@ -67,7 +67,7 @@ impl Pool {
         Some(id)
     }
 
-    /// One more owner for a block whose content was hit, owned or not.
+    /// Adds an owner to a block whose content was hit, owned or not.
     pub(super) fn touch(&mut self, id: BlockId, now: u64) -> Result<()> {
         self.add_owner(id)?;
         let block = &mut self.blocks[id.index()];
@@ -77,7 +77,7 @@ impl Pool {
         Ok(())
     }
 
-    /// One more owner: the block leaves the free list if it had none.
+    /// Adds an owner; the block leaves the free list if it had none.
     pub(super) fn add_owner(&mut self, id: BlockId) -> Result<()> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;
@@ -90,8 +90,8 @@ impl Pool {
         Ok(())
     }
 
-    /// One owner less. Without owners a block with content goes to the tail of the free list (least recently used
-    /// first out), an empty one to the head, so that it never pushes content out.
+    /// Takes an owner away. A block without owners goes to the tail of the free list if it has content (least recently
+    /// used first out), else to the head, so that it never pushes content out.
     pub(super) fn release(&mut self, id: BlockId, now: u64) -> Result<()> {
         let num_blocks = self.blocks.len();
         let block = self.blocks.get_mut(id.index()).ok_or_else(|| unknown(id, num_blocks))?;

@@ -1,5 +1,5 @@
-//! From the name of a content to the blocks that hold it. Two sequences that computed the same prefix at the same
-//! time hold equal blocks; tables are append-only, so both stay, and either serves a hit.
+//! Maps the name of a content to the blocks that hold it. Two sequences that computed the same prefix at the same time
+//! hold equal blocks; tables are append-only, so both stay, and either serves a hit.
 
 use std::collections::{BTreeSet, HashMap};
 

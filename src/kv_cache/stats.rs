@@ -14,18 +14,18 @@ pub struct KvCacheStats {
     pub prefix_cache_hits: u64,
     /// Cached blocks whose content was given up for a new owner.
     pub evictions: u64,
-    /// Over the blocks of all groups.
+    /// Times that blocks of all groups stay.
     pub residency: Residency,
 }
 
-/// How long blocks with content stay, in microseconds of the caller's clock.
+/// Times that blocks with content stay, in microseconds of the caller's clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Residency {
-    /// From a block's allocation to its eviction.
+    /// Times from a block's allocation to its eviction.
     pub lifetime: Histogram,
-    /// From its last use to its eviction.
+    /// Times from a block's last use to its eviction.
     pub idle_before_evict: Histogram,
-    /// Between its uses by one sequence and the next.
+    /// Times between a block's uses by one sequence and the next.
     pub reuse_gap: Histogram,
 }
 
@@ -40,7 +40,7 @@ impl Residency {
 /// Counts of durations by upper bound (inclusive, `Histogram::BOUNDS`), and the rest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Histogram {
-    /// One more than there are bounds: the last counts what is above all of them.
+    /// Durations per interval between bounds; the last entry counts those above all bounds.
     pub counts: [u64; 9],
     /// Sum of all durations.
     pub sum: u64,
@@ -65,7 +65,7 @@ impl Histogram {
     }
 }
 
-/// What a block is, for the block map.
+/// The state of a block in the block map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockState {
@@ -84,6 +84,6 @@ pub struct BlockInfo {
     pub owners: u32,
     /// Whether its content can be found by a prefix.
     pub hashed: bool,
-    /// Since it was last used; 0 while it is owned.
+    /// Microseconds since it was last used; 0 while it is owned.
     pub idle_micros: u64,
 }

@@ -11,12 +11,12 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// A prompt alone.
+    /// The tokens of a prompt, with none generated.
     pub(crate) fn new(prompt: Arc<[u32]>) -> Self {
         Self { prompt, generated: Vec::new() }
     }
 
-    /// The same prompt, followed by `token` alone.
+    /// A copy with this prompt, followed by `token` alone.
     pub(crate) fn with_first(&self, token: u32) -> Self {
         Self { prompt: Arc::clone(&self.prompt), generated: vec![token] }
     }

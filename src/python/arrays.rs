@@ -44,7 +44,7 @@ macro_rules! limits {
 }
 limits!(usize, u64, u32, i32);
 
-/// As `integer`, with `None` kept.
+/// Returns what `integer` does, with `None` kept.
 pub(super) fn optional_integer<'py, T>(what: &'static str, value: Option<&Bound<'py, PyAny>>) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py, Error = PyErr> + Limits,
@@ -59,18 +59,18 @@ pub(super) fn text(what: &'static str, value: &Bound<'_, PyString>) -> Result<St
     Ok(text.to_owned())
 }
 
-/// A text, of any object.
+/// Reads a text from any object.
 pub(super) fn name_of(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<String> {
     let name = value.cast::<PyString>().map_err(|_| wrong_type(what, value, "a text"))?;
     Ok(text(what, name)?)
 }
 
-/// True or false.
+/// Reads True or False.
 pub(super) fn switch(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.extract::<bool>().map_err(|_| wrong_type(what, value, "True or False"))
 }
 
-/// Seconds, as a duration.
+/// Converts seconds to a duration.
 pub(super) fn seconds(what: &'static str, value: f64) -> Result<std::time::Duration> {
     std::time::Duration::try_from_secs_f64(value)
         .map_err(|_| Error::invalid(what, value, "a finite number of seconds, not negative"))
@@ -91,11 +91,11 @@ pub(super) fn token_ids(what: &'static str, value: &Bound<'_, PyAny>) -> PyResul
     token_ids_up_to(what, value, usize::MAX, "")
 }
 
-/// Between two looks at signals while an iterable is read.
+/// Token ids between two looks at signals while an iterable is read.
 const IDS_PER_LOOK: usize = 1 << 14;
 
-/// The same, but of an iterable that does not say how long it is, and may have no end, `limit` + 1 are read; `setting`
-/// names what sets the limit.
+/// Reads token ids as `token_ids` does, but reads `limit` + 1 at most of an iterable that does not say how long it is
+/// and may have no end; `setting` names what sets the limit.
 pub(super) fn token_ids_up_to(
     what: &'static str,
     value: &Bound<'_, PyAny>,
@@ -146,7 +146,7 @@ fn narrowed(what: &'static str, ids: impl Iterator<Item = i64>) -> Result<Vec<u3
     ids.map(narrow).collect()
 }
 
-/// `[rows, columns]`, without a copy.
+/// Makes an array `[rows, columns]` of the values, without a copy.
 pub(super) fn matrix(py: Python<'_>, values: Vec<f32>, rows: usize) -> PyResult<Bound<'_, PyArray2<f32>>> {
     let columns = values.len().checked_div(rows).unwrap_or(0);
     PyArray1::from_vec(py, values).reshape([rows, columns])

@@ -20,9 +20,9 @@ pub(super) struct DoctorReport<'py> {
     architecture: &'static str,
     embedded_targets: Vec<&'static str>,
     num_cpus: usize,
-    /// As it was asked for.
+    /// The device's name as the user gave it.
     device: String,
-    /// What that comes to: `cpu`, `gpu` or `none`.
+    /// The device that the name stands for here: `cpu`, `gpu` or `none`.
     takes: &'static str,
     gpu_drivers: Vec<DriverReport>,
     gpus: Vec<GpuReport>,
@@ -64,7 +64,7 @@ enum DeviceReport {
     },
 }
 
-/// What serves an op on weights of a type, or on activations, on the GPU.
+/// The GPU's kernels for an op on weights of a type, or on activations.
 #[derive(IntoPyObject)]
 struct GpuKernelReport {
     tensor_type: Option<&'static str>,
@@ -78,7 +78,7 @@ struct GpuKernelReport {
     problem: Option<String>,
 }
 
-/// What serves an op on weights of a type, or on activations, on the CPU.
+/// The CPU's kernel for an op on weights of a type, or on activations.
 #[derive(IntoPyObject)]
 struct CpuKernelReport {
     tensor_type: &'static str,
@@ -101,8 +101,7 @@ pub(super) fn chosen_device(py: Python<'_>, device: &str) -> PyResult<String> {
     Ok(args.choose_device_of_env()?.unwrap_or_else(|| device.to_owned()))
 }
 
-/// What this machine offers, with the GPU that `device` names. With the CPU no driver is opened.
-/// `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
+/// Reports the devices and kernels of this machine, with the GPU that `device` names. With the CPU no driver is opened.
 #[pyfunction]
 #[pyo3(signature = (device="auto", progress=None))]
 pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {
@@ -133,7 +132,7 @@ pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyA
     })
 }
 
-/// What `look_for_gpus` finds: drivers with their devices, and the GPU that is used, or why none is.
+/// The result of `look_for_gpus`: drivers with their devices, and the GPU that is used, or why none is.
 type Found = (Vec<Survey>, Result<Gpu, String>);
 
 fn look_for_gpus(args: &EngineArgs, report: &mut dyn FnMut(LoadProgress) -> bool) -> crate::Result<Found> {

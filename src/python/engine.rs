@@ -40,14 +40,14 @@ impl PyEngine {
         prepare(py)?;
         let args = args_with(py, model.clone(), settings)?;
         let engine = with_progress(py, progress, |report| Engine::load(args, report));
-        // What there is to say of the model is heard before it is used, or before it is known to be unusable.
+        // Messages about the model are logged before it is used, or before its error is raised.
         flush(py);
         let engine = engine?;
         Ok(Self { handle: Handle::new(engine), model: absolute(model) })
     }
 
-    /// Without arguments for one blocking call; with an event loop and what it shall call there when requests have
-    /// news.
+    /// Makes an inbox, without arguments for one blocking call. With an event loop, `callback` is called there when
+    /// requests have news.
     #[pyo3(signature = (event_loop=None, callback=None))]
     fn inbox(&self, event_loop: Option<Py<PyAny>>, callback: Option<Py<PyAny>>) -> PyResult<PyInbox> {
         self.handle.engine()?;
@@ -88,7 +88,7 @@ impl PyEngine {
         Ok(ConfigFields::from(self.handle.engine()?.config()))
     }
 
-    /// What the file recommends, by the names of `SamplingParams`.
+    /// The settings that the file recommends, by the names of `SamplingParams`.
     fn sampling_defaults<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let defaults = self.handle.engine()?.config().sampling_defaults;
         let dict = PyDict::new(py);
@@ -163,7 +163,7 @@ impl PyEngine {
         Ok(self.handle.engine()?.describe().to_owned())
     }
 
-    /// In a forked child there is nothing to close. After Ctrl-C the threads end unobserved.
+    /// Closes the engine; in a forked child there is nothing to close. After Ctrl-C the threads end unobserved.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.handle.note_close();
         match self.handle.engine() {
@@ -184,14 +184,14 @@ impl PyEngine {
         self.handle.was_closed()
     }
 
-    /// In a forked child it is: there it can never serve.
+    /// Whether the engine is closed; it is in a forked child, where it can never serve.
     #[getter]
     fn is_closed(&self) -> bool {
         self.handle.engine().map_or(true, Engine::is_closed)
     }
 }
 
-/// Between two looks at signals and calls of a Python progress callback.
+/// Time between two looks at signals and calls of a Python progress callback.
 const REPORT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs `work` detached from the interpreter; its progress goes to `callback(done, total)`. Ctrl-C, or an exception of

@@ -41,7 +41,7 @@ impl From<Error> for PyErr {
     }
 }
 
-/// What to do about a model that is not there; most who meet this gave a name in place of a path.
+/// Advice on a model that is not there; most who meet this gave a name in place of a path.
 fn missing(path: &Path) -> &'static str {
     let text = path.to_string_lossy();
     let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));

@@ -1,4 +1,4 @@
-//! What every Python object of an engine shares: the engine, the process it belongs to, and the rules for blocking.
+//! Parts that all Python objects of an engine share: the engine, the process it belongs to, and the rules for blocking.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::engine::Engine;
 use crate::{Error, Result};
 
-/// How often a blocked call looks for signals (Ctrl-C).
+/// Time between two looks for signals (Ctrl-C) of a blocked call.
 pub(super) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct Handle {

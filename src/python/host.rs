@@ -1,4 +1,4 @@
-//! What the engine has to know of the interpreter that it runs in.
+//! Facts about the interpreter that the engine runs in.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -43,8 +43,8 @@ pub(super) fn run_helper() {
     crate::backend::gpu::helper::main()
 }
 
-/// Where packages are installed. Other folders of the path, the current one for instance, may hold anybody's files: no
-/// library is taken from there.
+/// Folders in which packages are installed. Other folders of the path, the current one for instance, may hold anybody's
+/// files: no library is taken from there.
 fn package_folders(py: Python<'_>) -> PyResult<Vec<PathBuf>> {
     let path: Bound<'_, PyAny> = py.import("sys")?.getattr("path")?;
     // Entries that are no text are nobody's packages: Python itself passes over them.

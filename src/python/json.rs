@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use crate::Error;
 
-/// Through the standard library's `json`, whose errors (an object that JSON has no form for, a cycle) name the cause.
+/// Converts a value through the standard library's `json`, whose errors (an object that JSON has no form for, a cycle)
+/// name the cause.
 pub(super) fn to_json(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<Value> {
     let text: String = value.py().import("json")?.call_method1("dumps", (value,))?.extract()?;
     let parsed = value.py().detach(|| serde_json::from_str(&text));

@@ -47,7 +47,7 @@ static STATE: RwLock<State> = RwLock::new(State::Idle);
 static LOST: AtomicU64 = AtomicU64::new(0);
 static PREPARED: AtomicBool = AtomicBool::new(false);
 
-/// From now on events go to `logging`; what is under way when the interpreter ends is waited for.
+/// Sends events to `logging` from now on. When the interpreter ends it waits for events under way.
 pub(super) fn install(py: Python<'_>) -> PyResult<()> {
     let close = wrap_pyfunction!(close_log, py)?;
     py.import("atexit")?.call_method1("register", (close,))?;
@@ -56,7 +56,7 @@ pub(super) fn install(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Never waits for the interpreter.
+/// Hands an event on; never waits for the interpreter.
 fn emit(event: &Event<'_>) {
     let metadata = event.metadata();
     let level = match *metadata.level() {

@@ -24,15 +24,15 @@ impl LoopWaker {
             .unwrap_or(false)
     }
 
-    /// The same without a call: a loop that was stopped takes one and may be closed before it runs, so a wake-up under
-    /// way proves nothing.
+    /// Whether the loop can still be woken. It is asked without a call: a loop that was stopped takes a call and may be
+    /// closed before it runs, so a wake-up under way proves nothing.
     fn is_alive(&self) -> bool {
         let closed = |py: Python<'_>| self.event_loop.call_method0(py, "is_closed")?.is_truthy(py);
         Python::try_attach(|py| closed(py).is_ok_and(|closed| !closed)).unwrap_or(false)
     }
 }
 
-/// What a delivery asks for once it is merged.
+/// The step to take once a delivery is merged.
 enum Next {
     /// The consumer is gone.
     End,
@@ -50,7 +50,7 @@ struct State {
     closed: bool,
 }
 
-/// One per blocking call, or one per engine and event loop.
+/// A queue of news for Python: one per blocking call, or one per engine and event loop.
 pub(super) struct MergedOutputs {
     state: Mutex<State>,
     news: Condvar,
@@ -76,7 +76,7 @@ impl MergedOutputs {
         std::mem::take(&mut state.ready)
     }
 
-    /// As `ready`, after waiting for news for at most `timeout`.
+    /// Returns what `ready` does, after waiting for news for at most `timeout`.
     pub(super) fn wait(&self, timeout: Duration) -> Vec<RequestId> {
         let mut state = self.state.lock();
         if state.ready.is_empty() {
@@ -85,7 +85,7 @@ impl MergedOutputs {
         std::mem::take(&mut state.ready)
     }
 
-    /// What is new for a request; its entry goes with its last news.
+    /// Takes the news of a request; its entry goes with its last news.
     pub(super) fn take(&self, id: RequestId) -> Option<Update> {
         let mut state = self.state.lock();
         let update = state.requests.get_mut(&id)?.take()?;

@@ -6,19 +6,19 @@ use crate::engine::{RequestMetrics, SequenceOutput, TokenLogprobs};
 /// One of the `n` sequences of a request.
 #[derive(Default)]
 struct Sequence {
-    /// What came since the last `take`.
+    /// News since the last `take`.
     news: Option<SequenceOutput>,
     ended: bool,
 }
 
-/// What has come for a request and has not been taken. Each token is handed over, and converted, once: who wants all so
-/// far puts the pieces together.
+/// News of a request that have not been taken. Each token is handed over, and converted, once: a caller that wants all
+/// tokens so far puts the pieces together.
 pub(super) struct Progress {
     /// Everything is kept for one delivery at the end.
     final_only: bool,
     sequences: Vec<Sequence>,
     num_unfinished: usize,
-    /// Its consumer was told, and has not taken yet.
+    /// The consumer was told, and has not taken yet.
     announced: bool,
     wants_logprobs: bool,
     metrics: RequestMetrics,
@@ -79,9 +79,9 @@ impl Progress {
     }
 }
 
-/// What a consumer takes at once; `update.rs` converts it to Python.
+/// The news that a consumer takes at once; `update.rs` converts it to Python.
 pub(super) struct Update {
-    /// Of the sequences with news.
+    /// One output for each sequence with news.
     pub(super) sequences: Vec<SequenceOutput>,
     pub(super) finished: bool,
     pub(super) wants_logprobs: bool,

@@ -7,7 +7,7 @@ use super::arrays::{integer, optional_integer, real, text, token_ids_up_to, wron
 use crate::Result;
 use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams};
 
-/// How a request is sampled and when it ends. Immutable; checked when made.
+/// Settings of how a request is sampled and when it ends. Immutable; checked when made.
 ///
 /// Args:
 ///     n: Sequences to generate; they share the prompt's computation.
@@ -50,7 +50,7 @@ impl Count<'_> {
         }
     }
 
-    /// As `get`, with `none` for `None`.
+    /// Returns what `get` does, with `none` for `None`.
     fn get_or(&self, what: &'static str, none: usize) -> PyResult<usize> {
         match self {
             Self::Other(value) if value.is_none() => Ok(none),
@@ -58,7 +58,7 @@ impl Count<'_> {
         }
     }
 
-    /// As `get`, with `value` for -1, which stands for it elsewhere.
+    /// Returns what `get` does, with `value` for -1, which stands for it elsewhere.
     fn get_with_minus_one(&self, what: &'static str, value: usize) -> PyResult<usize> {
         match self {
             Self::Other(other) if is_minus_one(other) => Ok(value),
@@ -93,7 +93,7 @@ const UNBOUNDED: usize = usize::MAX;
 /// Of the constructor, in its order: `repr`, pickling and `replace` go through them.
 const FIELDS: [&str; 20] = SamplingParams::FIELDS;
 
-/// What the signature below says in words, which a test compares with it.
+/// Defaults of the signature below. A test compares its text, which repeats them in words, with these values.
 const DEFAULT: SamplingParams = SamplingParams::DEFAULT;
 
 #[pymethods]
@@ -244,7 +244,7 @@ impl PySamplingParams {
         self.0.output_kind.name()
     }
 
-    /// The same parameters with some of them changed.
+    /// Returns a copy with some parameters changed.
     #[pyo3(signature = (**changes))]
     fn replace<'py>(slf: &Bound<'py, Self>, changes: Option<&Bound<'py, PyDict>>) -> PyResult<Bound<'py, PyAny>> {
         let fields = PyDict::new(slf.py());

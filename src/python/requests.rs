@@ -24,9 +24,9 @@ pub(super) struct PyInbox {
 /// A request that the engine has taken.
 #[pyclass(frozen, get_all, name = "Accepted", module = "rocmforge._rocmforge")]
 pub(super) struct PyAccepted {
-    /// By which the inbox knows it.
+    /// The number by which the inbox knows the request.
     key: u64,
-    /// Its name: the one given, or one that the engine made up.
+    /// The request's name: the one given, or one that the engine made up.
     request_id: String,
     prompt_token_ids: Vec<u32>,
 }
@@ -100,7 +100,7 @@ impl PyInbox {
         self.outputs.ready().into_iter().map(|id| id.0).collect()
     }
 
-    /// As `ready`, after waiting for at most `timeout` seconds.
+    /// Returns what `ready` does, after waiting for at most `timeout` seconds.
     ///
     /// # Errors
     /// `EngineDeadError` when requests wait here and the engine has ended: nothing will come any more.
@@ -117,11 +117,11 @@ impl PyInbox {
         Ok(ready.into_iter().map(|id| id.0).collect())
     }
 
-    /// What is new; `None` when nothing is.
+    /// Takes the news of a request; `None` when there are none.
     ///
     /// # Errors
-    /// That of a request which ended with one; without `raise_errors` only when the engine is dead, and any other error
-    /// is told of the sequences that it ended.
+    /// The error of a request that ended with one. Without `raise_errors` only `EngineDeadError`; any other error is
+    /// told of the sequences that it ended.
     #[pyo3(signature = (key, *, raise_errors=true))]
     fn take(&self, py: Python<'_>, key: u64, raise_errors: bool) -> PyResult<Option<PyRequestUpdate>> {
         let Some(update) = self.outputs.take(RequestId(key)) else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! What an engine knows of itself and of finished requests, as instances of the public dataclasses of
+//! Statistics of an engine and records of finished requests, as instances of the public dataclasses of
 //! `rocmforge.stats` and `rocmforge.outputs`. A struct here names the fields of one of them, and the class refuses
 //! names that it does not have.
 
@@ -208,7 +208,7 @@ impl From<&EngineConfig> for ConfigFields {
             max_num_seqs: config.max_num_seqs,
             max_num_batched_tokens: config.max_num_batched_tokens,
             block_size: config.block_size,
-            // Over all groups, as in the statistics.
+            // Blocks of all groups together, as in the statistics.
             num_blocks: config.kv_groups.iter().map(|group| group.num_blocks).sum(),
             kv_cache_dtype: config.kv_cache_dtype.name(),
             enable_prefix_caching: config.enable_prefix_caching,

@@ -42,7 +42,7 @@ impl PyTokenizer {
         Ok(Self { tokenizer, template, model: absolute(path) })
     }
 
-    /// `chat_template` replaces the file's.
+    /// Returns the template: the file's, unless `chat_template` replaces it.
     fn template(&self, chat_template: Option<String>) -> Result<Arc<ChatTemplate>> {
         let Some(source) = chat_template else { return self.template.clone() };
         Ok(Arc::new(ChatTemplate::for_tokenizer(&source, &self.tokenizer)?))
@@ -266,7 +266,7 @@ impl PyTokenizer {
         Ok(self.tokenizer.is_special(integer("token_id", token_id)?))
     }
 
-    /// By its file: who unpickles it reads the file again.
+    /// Pickles the tokenizer by its file: whoever unpickles it reads the file again.
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> (Bound<'py, PyType>, (PathBuf,)) {
         (slf.get_type(), (slf.get().model.clone(),))
     }

@@ -1,4 +1,4 @@
-//! What is new of a request, as Python sees it.
+//! News of a request, as Python sees them.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
@@ -8,7 +8,7 @@ use crate::Error;
 use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
 use crate::tokenizer::Tokenizer;
 
-/// What is new of a request since the last one.
+/// News of a request since the last update.
 #[pyclass(frozen, get_all, name = "RequestUpdate", module = "rocmforge._rocmforge")]
 pub(super) struct PyRequestUpdate {
     /// A `CompletionUpdate` for each sequence with news.
@@ -20,7 +20,7 @@ pub(super) struct PyRequestUpdate {
     metrics: Py<PyUpdateMetrics>,
 }
 
-/// What is new of one of a request's sequences.
+/// News of one of a request's sequences.
 #[pyclass(frozen, get_all, name = "CompletionUpdate", module = "rocmforge._rocmforge")]
 pub(super) struct PyCompletionUpdate {
     index: usize,
@@ -72,7 +72,8 @@ impl From<&RequestMetrics> for PyUpdateMetrics {
 
 impl Update {
     /// # Errors
-    /// That of the request, when it ended with one: always with `raise_errors`, else only where the engine is dead.
+    /// The error of the request, when it ended with one: always with `raise_errors`, else only where the engine is
+    /// dead.
     pub(super) fn into_python(
         self,
         py: Python<'_>,
@@ -120,7 +121,7 @@ fn completion(
     })
 }
 
-/// As Python's public classes name it.
+/// The finish reason's name in Python's public classes.
 pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     match reason {
         FinishReason::Stop => "stop",
@@ -131,7 +132,7 @@ pub(super) fn reason_name(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Per position its `TokenLogprob`s, or `None` where there are none (the first prompt token).
+/// Lists the `TokenLogprob`s of each position, with `None` where there are none (the first prompt token).
 fn positions(
     py: Python<'_>,
     positions: impl Iterator<Item = Option<TokenLogprobs>>,

@@ -28,7 +28,7 @@ const SUM_ERROR: f64 = 1e-9;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picked {
     pub token: u32,
-    /// Where the settings ask for them.
+    /// Log-probabilities, if the settings ask for them.
     pub logprobs: Option<TokenLogprobs>,
 }
 
@@ -42,7 +42,7 @@ struct Best<'a> {
 }
 
 impl SequenceSampler {
-    /// What the next token needs of its row of logits.
+    /// The part of its row of logits that the next token needs.
     pub fn wish(&self, vocab_size: usize) -> Wish<'_> {
         let wanted = self.wanted(vocab_size);
         Wish { wanted, alteration: self.alteration(vocab_size).filter(|_| wanted != Wanted::Row) }
@@ -72,7 +72,7 @@ impl Sampler {
     /// row before its alteration (`Selection::unaltered`); `None` when only the whole row can tell.
     ///
     /// # Errors
-    /// As `pick_from_row`.
+    /// The errors of `pick_from_row`.
     pub fn pick(
         &mut self,
         selected: Selected<'_>,

@@ -1,4 +1,5 @@
-//! Where the sum of the weights, best token first, reaches a given mass, without sorting all tokens.
+//! Finds the cut: the token at which the sum of the weights, best token first, reaches a given mass, without sorting
+//! all tokens.
 //!
 //! The weights are summed up by bucket, an interval of logits. Only the bucket in which the running sum reaches the
 //! mass can hold the cut, so its tokens alone are divided into finer buckets, until they are few enough to be sorted.
@@ -10,9 +11,10 @@ use super::math::{row_min, sum};
 use super::select::{key, key_logit};
 use crate::selection::MAX_TOP;
 
-/// Tokens that are sorted at once. Thus what candidates decide is summed up in the same order as from a row.
+/// Tokens that are sorted at once. A device brings back at most so many candidates, so that a cut among candidates sums
+/// up in the same order as one among a row's tokens.
 const FEW: usize = MAX_TOP;
-/// As many as a byte can tell apart.
+/// The number of values of a byte, which holds a token's bucket.
 const BUCKETS: usize = 256;
 /// Sums of each bucket, taken in turn: an addition need not wait for the one before, even if all tokens share a bucket.
 const LANES: usize = 8;
@@ -86,7 +88,7 @@ impl CutScratch {
         self.cut(mass)
     }
 
-    /// As `cut_row`, of the tokens named by `keys`.
+    /// Does the same as `cut_row` for the tokens named by `keys`.
     pub(super) fn cut_keys(&mut self, keys: &[u64], weights: &[f32], share: f64) -> Option<u64> {
         self.tokens.clear();
         let tokens = keys.iter().copied().zip(weights.iter().copied());

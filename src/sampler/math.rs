@@ -54,7 +54,7 @@ pub(super) fn exp_weights(row: &[f32], max: f32, temperature: f32, out: &mut Vec
         out.extend(row.iter().map(|&x| f32::from(u8::from(x == max))));
         return;
     }
-    // One division, not one per token. Finite, since the difference may be 0.
+    // Divide once, not once per token. The quotient is kept finite, since the difference may be 0.
     let per_logit = (1.0 / temperature).min(f32::MAX);
     out.extend(row.iter().map(|&x| exp_nonpositive((x - max) * per_logit)));
 }

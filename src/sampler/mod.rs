@@ -94,7 +94,7 @@ impl Sampler {
         token
     }
 
-    /// The row's largest value.
+    /// Checks a row; returns its largest value.
     fn check(&self, row: &[f32]) -> Result<f32> {
         if row.len() != self.vocab_size {
             return Err(failed(format!("{} logits where the vocabulary has {}", row.len(), self.vocab_size)));
@@ -116,7 +116,7 @@ impl Sampler {
         self.choose(logits, sequence)
     }
 
-    /// From the tokens in play to one of them. `logits` are the row's, read only while `all` tokens are in play.
+    /// Chooses one of the tokens in play. `logits` are the row's, read only while `all` tokens are in play.
     fn choose(&mut self, logits: &[f32], sequence: &SequenceSampler) -> Result<u32> {
         let params = sequence.params();
         if params.min_p > 0.0 {

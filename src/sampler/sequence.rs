@@ -1,4 +1,4 @@
-//! What one sequence brings to its sampling: settings, the tokens whose logits change, and its random stream.
+//! The sampling state of one sequence: settings, the tokens whose logits change, and its random stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct SequenceSampler {
 #[derive(Debug, Clone, Default)]
 struct AlteredTokens {
     list: Vec<AlteredToken>,
-    /// Where each is in the list.
+    /// The index of each token in the list.
     places: HashMap<u32, usize>,
 }
 
@@ -111,7 +111,7 @@ impl SequenceSampler {
         self.penalises() || !self.params.logit_bias.is_empty() || self.generated < self.params.min_tokens
     }
 
-    /// What changes a row of `vocab_size` logits; `None` where nothing does.
+    /// The change that a row of `vocab_size` logits needs; `None` where it needs none.
     pub(super) fn alteration(&self, vocab_size: usize) -> Option<Alteration<'_>> {
         let p = &self.params;
         // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many

@@ -1,5 +1,5 @@
-//! What the scheduler takes in: functions of its limits alone. Whoever adds a sequence asks them first, the engine on
-//! the thread of a request's caller, before the request has a place in the queue.
+//! Checks of what the scheduler may take in: functions of its limits alone. Whoever adds a sequence calls them first;
+//! the engine does so on the thread of a request's caller, before the request has a place in the queue.
 
 use super::SchedulerConfig;
 use crate::kv_cache::KvCache;

@@ -1,11 +1,11 @@
-//! What becomes of a step: completed before it runs, committed after it, or given up.
+//! Ends of a step: it is completed before it runs, committed after it, or given up.
 
 use super::sequence::State;
 use super::{Scheduler, SeqId, Step};
 use crate::kv_cache::{KvCache, SeqBlocks};
 use crate::{Error, Result};
 
-/// What a step brought to a sequence that it samples.
+/// The tokens that a step gave to one of the sequences that it samples.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted<'a> {
     /// The sequence's new tokens: those drafts that the step found to be right, then the one that it sampled after
@@ -151,7 +151,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The step is no longer in flight.
+    /// Takes the newest step out of the steps in flight.
     fn take_newest(&mut self, step: &Step) -> Result<()> {
         if self.in_flight.back().is_none_or(|newest| newest.id != step.id) {
             return Err(Error::internal(format!("step {} is not the newest step in flight", step.id)));

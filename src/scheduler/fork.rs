@@ -50,7 +50,7 @@ impl Scheduler {
             created_at: now,
             last_access: now,
             access_count: 0,
-            // Those before were the parent's.
+            // Earlier preemptions were the parent's.
             num_preemptions: 0,
             ..*seq
         };

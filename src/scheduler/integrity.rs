@@ -1,4 +1,4 @@
-//! What must hold between two calls.
+//! Checks of the invariants that hold between two calls.
 
 use super::Scheduler;
 use super::sequence::{Sequence, State};

@@ -1,5 +1,5 @@
-//! Which tokens run in the next step; integers only. Time is a `u64` of microseconds that the caller supplies, so
-//! that millions of steps run under a virtual clock.
+//! Decides which tokens run in the next step, with integers only. Time is a `u64` of microseconds that the caller
+//! supplies, so that millions of steps run under a virtual clock.
 //!
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
 //! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `step` builds the batch,
@@ -35,7 +35,7 @@ use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
-/// One sequence (a request with `n > 1` has several), unique over the life of an engine.
+/// Identifies one sequence (a request with `n > 1` has several); unique over the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
 
@@ -54,7 +54,7 @@ pub struct SchedulerConfig {
     pub max_queue_size: usize,
     /// Prompts that a step may leave half-way, those whose logits are wanted not counted.
     pub max_num_partial_prefills: usize,
-    /// How many of those may be long.
+    /// Long prompts that a step may leave half-way; they count among `max_num_partial_prefills`.
     pub max_long_partial_prefills: usize,
     /// A prompt is long while more tokens than this are to be computed of it.
     pub long_prefill_token_threshold: usize,
@@ -67,7 +67,7 @@ pub struct NewSequence {
     pub prompt: Arc<[u32]>,
     /// Tokens that it may generate; the model's length bounds it as well.
     pub max_tokens: usize,
-    /// Lower runs earlier.
+    /// Sequences with lower values run earlier.
     pub priority: i32,
     /// Logits of every prompt position are wanted (`prompt_logprobs`); such a sequence takes no prefix-cache hits.
     pub all_logits: bool,
@@ -86,7 +86,7 @@ pub struct Scheduler {
     kv_cache: Arc<RwLock<KvCache>>,
     sequences: Slab<Sequence>,
     slots: HashMap<SeqId, usize>,
-    /// In serving order.
+    /// Keys and slots of the running sequences, in the order in which they are served.
     running: Vec<(Key, usize)>,
     waiting: BTreeMap<Key, usize>,
     in_flight: VecDeque<InFlight>,
@@ -246,7 +246,7 @@ impl Scheduler {
 }
 
 impl Drop for Scheduler {
-    /// Also after a panic: whoever still reads the cache sees that nothing is owned.
+    /// Returns all blocks to the cache, also after a panic: whoever still reads the cache sees that nothing is owned.
     fn drop(&mut self) {
         self.sequences.clear();
         self.in_flight.clear();

@@ -1,9 +1,8 @@
-//! Who runs in the next step, and with how many tokens.
+//! Picks the sequences that run in the next step, and their numbers of tokens.
 //!
-//! First every sequence that has one token to compute (decodes), then prompts (`prompts`), and where something is left
-//! then, drafts. A sequence for which no
-//! block is left makes the last one in the order give up its blocks (possibly itself); so the first in the order always
-//! gets on, and everything ends.
+//! First comes every sequence that has one token to compute (a decode), then prompts (`prompts`), and drafts if room is
+//! left then. A sequence for which no block is left makes the last one in the order give up its blocks (possibly
+//! itself); so the first in the order always gets on, and everything ends.
 
 use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
@@ -15,7 +14,7 @@ use crate::kv_cache::{Demand, KvCache, KvCacheConfig, PrefixHit};
 /// which most is cached is a short one, but a look costs as much as the prompt is long.
 const MAX_LOOKS: usize = 16;
 
-/// What was picked so far.
+/// The sequences picked so far, and what is left for more.
 #[derive(Debug)]
 pub(super) struct Picks {
     pub(super) entries: Vec<Pick>,
@@ -43,7 +42,7 @@ pub(super) struct Pick {
     pub(super) num_tokens: usize,
 }
 
-/// What came of the wish to run a sequence on.
+/// The result of trying to run a sequence on.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Grown {
     Scheduled,
@@ -62,7 +61,9 @@ impl Picks {
     pub(super) fn spend(&mut self, seq: &Sequence, num_tokens: usize) {
         self.budget -= num_tokens;
         if seq.wants_prompt_logits() {
-            // One row is every sequence's own, for a decode of such a one it may not come out of the prompts' share.
+            // Each sequence has one row of its own. A decode that wants prompt logits may be left without a row of the
+            // Each sequence has a row of its own, so a decode that wants prompt logits may find none left in the
+            // prompts' share.
             self.prompt_logits = self.prompt_logits.saturating_sub(num_tokens);
         }
     }
@@ -85,7 +86,8 @@ impl Scheduler {
         };
         self.pick_decodes(kv, &mut picks, now)?;
         if !self.in_flight.is_empty() {
-            // Nothing is preempted ahead: what prompts under way may still need is not for newcomers.
+            // A step scheduled ahead preempts nothing: newcomers may not take blocks that prompts under way may still
+            // need.
             let under_way = self.most_blocks(kv.config(), 2);
             picks.keep_free.iter_mut().zip(under_way).for_each(|(kept, needed)| *kept = needed.max(*kept));
         }

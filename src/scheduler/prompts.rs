@@ -1,4 +1,4 @@
-//! Which prompts get on in a step, and who is let in.
+//! Decides which prompts get on in a step, and which waiting sequences are let in.
 //!
 //! Prompts under way and those that wait stand in one order: by priority, then arrival. Each in turn gets what is left
 //! of the step's tokens, with these exceptions:
@@ -37,7 +37,7 @@ impl Refusal {
     }
 }
 
-/// What came of the wish to let a waiting sequence in.
+/// The result of trying to let a waiting sequence in.
 #[derive(Debug, PartialEq, Eq)]
 enum Admission {
     Started,
@@ -88,7 +88,7 @@ impl Scheduler {
         self.waiting.range((from, Bound::Unbounded)).next().map(|(key, slot)| (*key, *slot))
     }
 
-    /// How many of a prompt's `pending` tokens go into this step; 0 where it has to wait.
+    /// The number of a prompt's `pending` tokens that go into this step; 0 if it has to wait.
     fn share(
         &mut self,
         key: Key,
@@ -198,7 +198,8 @@ impl Scheduler {
         let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free };
         let seq = &mut self.sequences[slot];
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {
-            // With a step in flight more is kept free than an admission needs otherwise.
+            // A failure counts only with no step in flight: otherwise more blocks are kept free than an admission
+            // needs.
             if self.in_flight.is_empty() {
                 self.refused = Some(attempt);
             }
@@ -216,7 +217,7 @@ impl Scheduler {
         picks.computing.iter().map(|slot| &self.sequences[*slot]).any(|other| {
             let computing = other.num_computed..other.num_scheduled;
             let shared = kv.tokens_shared_soon(&seq.chain, seq.tokens.len(), &other.chain, computing);
-            // With the same prefix it would begin where the other did.
+            // If both share a prefix, this sequence would begin where the other one did.
             let alone = seq.tokens.len().saturating_sub(other.num_computed).min(picks.budget);
             shared > 0 && shared >= alone.div_ceil(2)
         })

@@ -1,4 +1,4 @@
-//! One sequence as the scheduler keeps it.
+//! The scheduler's record of one sequence.
 
 use super::{NewSequence, SeqId};
 use crate::batch::SeqExtras;
@@ -7,7 +7,7 @@ use crate::kv_cache::{HashChain, SeqBlocks, Tokens};
 /// Order in which sequences are served; the last is the first to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
-    /// Lower is served earlier.
+    /// Sequences with lower values are served earlier.
     pub(super) priority: i32,
     /// Number of the request, in the order of arrival; its forks share it.
     pub(super) arrival: u64,
@@ -17,7 +17,7 @@ pub(super) struct Key {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
-    /// Without blocks, in the waiting queue.
+    /// It has no blocks and stands in the waiting queue.
     Waiting,
     Running,
 }
@@ -45,7 +45,7 @@ pub(super) struct Sequence {
     pub(super) chain: HashChain,
     /// Tokens whose K and V exist: steps that were committed.
     pub(super) num_computed: usize,
-    /// The same, with the steps in flight and the drafts that these compute.
+    /// `num_computed` with the tokens of the steps in flight and the drafts that these compute.
     pub(super) num_scheduled: usize,
     /// Steps that hold it and were not committed yet.
     pub(super) in_flight: usize,
@@ -118,7 +118,7 @@ impl Sequence {
     pub(super) fn schedule_up_to(&mut self, end: usize) -> usize {
         let len = self.tokens.len() + self.num_expected;
         self.in_flight += 1;
-        // Those that found no room are given up.
+        // Drafts for which there was no room are given up.
         self.drafts.truncate(end.saturating_sub(len));
         // A sequence that is to be forked waits for its first token, and the last token of all is never computed.
         let forks_here = self.will_fork && len == self.tokens.prompt_len();
@@ -157,7 +157,7 @@ impl Sequence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SeqInfo {
     pub created_at: u64,
-    /// When it was last part of a step.
+    /// The time at which it was last part of a step, in microseconds.
     pub last_access: u64,
     /// Steps that it was part of.
     pub access_count: u64,
@@ -166,6 +166,6 @@ pub struct SeqInfo {
     pub num_preemptions: usize,
     pub num_tokens: usize,
     pub num_computed_tokens: usize,
-    /// When its first token was scheduled; `None` while it has never run.
+    /// The time at which its first token was scheduled, in microseconds; `None` while it has never run.
     pub scheduled_at: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! From what was picked to the flat arrays of a step.
+//! Builds the flat arrays of a step from the sequences that were picked.
 
 use super::pick::Picks;
 use super::sequence::Sequence;
@@ -6,22 +6,23 @@ use super::{Scheduler, SeqId};
 use crate::batch::{Batch, BlockCopy, GroupTables, SeqExtras};
 use crate::kv_cache::KvCacheConfig;
 
-/// One step: what to compute and whose it is. Holds ids only, so that an old copy cannot bring old state back.
+/// One step: the batch to compute, and the sequences it belongs to. It holds ids only, so that an old copy cannot bring
+/// old state back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Step {
     /// Unique and increasing; 0 for a step without work.
     pub id: u64,
     pub batch: Batch,
-    /// In the order of the batch's sequences.
+    /// The sequences, in the order of the batch.
     pub seqs: Vec<ScheduledSeq>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScheduledSeq {
     pub id: SeqId,
-    /// Tokens of it in this step.
+    /// Its tokens in this step.
     pub num_tokens: usize,
-    /// Position of the first of them.
+    /// The position of the first of these tokens.
     pub start: usize,
     /// Rows of the step's logits that belong to it: those of its last `logits.len()` tokens in this step (none for
     /// a prefill chunk that is not the last, all for a prompt with `all_logits` unless a preemption repeats some).
@@ -33,7 +34,7 @@ pub struct ScheduledSeq {
 }
 
 impl ScheduledSeq {
-    /// How many of its last tokens in this step are drafts.
+    /// The number of its tokens in this step that are drafts; they are the last ones.
     pub(super) fn num_drafts(&self) -> usize {
         self.samples.len().saturating_sub(1)
     }
@@ -89,7 +90,7 @@ impl Scheduler {
     }
 }
 
-/// With room for so many tokens and sequences.
+/// An empty batch with room for `num_tokens` tokens and `num_seqs` sequences.
 fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>, kv: &KvCacheConfig) -> Batch {
     let mut cu_seqlens_q = Vec::with_capacity(num_seqs + 1);
     cu_seqlens_q.push(0);
@@ -127,7 +128,7 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, b
     batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
     batch.context_lens.push(end as u32);
     if !batch.extras.is_empty() || seq.extras != SeqExtras::default() {
-        // Those before it needed nothing.
+        // Sequences before this one needed nothing.
         batch.extras.resize(batch.context_lens.len() - 1, SeqExtras::default());
         batch.extras.push(seq.extras.clone());
     }

@@ -1,11 +1,11 @@
-"""How fast this machine reads its memory, measured: what decoding one sequence can at best come near to."""
+"""Measures how fast this machine reads its memory: an upper bound for decoding one sequence."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-# Beyond the caches of all but the largest servers.
+# More bytes than the caches of all but the largest servers hold.
 BYTES = 512 << 20
 REPETITIONS = 5
 

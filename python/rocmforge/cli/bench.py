@@ -40,7 +40,7 @@ CONTEXT = 32
 
 
 class Format(StrEnum):
-    """How the rows are printed."""
+    """The forms in which rows are printed."""
 
     TABLE = "table"
     MD = "md"
@@ -124,7 +124,7 @@ def bench(
         )
         num_threads = llm.config()["num_threads"]
         on_cpu = llm.describe().startswith("CPU")
-    # After the engine, whose threads wait for work for a moment, has ended.
+    # The engine has ended by now: its threads wait for work for a moment, which would disturb the measurement.
     if on_cpu and "tg" in results and summary.bytes_per_token is not None:
         report.bandwidth = read_bandwidth(num_threads)
         report.bandwidth_share = results["tg"].median * summary.bytes_per_token / report.bandwidth
@@ -147,7 +147,7 @@ class Speeds:
 
 @dataclass(slots=True)
 class Report:
-    """What was measured, and on what: enough to compare with, or to put into an issue."""
+    """The results with all that they were measured on: enough to compare with, or to put into an issue."""
 
     machine: str
     engine: str
@@ -155,11 +155,11 @@ class Report:
     bandwidth: float | None
     """Bytes of memory per second that the CPU reads, measured here; `None` on a GPU."""
     bandwidth_share: float | None
-    """Of that, what decoding one sequence took: the weights' bytes times its tokens per second."""
+    """The share of it that decoding one sequence took: the weights' bytes times its tokens per second."""
     results: dict[str, Speeds]
 
     def lines(self) -> list[str]:
-        """What stands above the table."""
+        """The lines above the table."""
         lines = [f"machine: {self.machine}", f"engine: {self.engine}", f"model: {self.model}"]
         if self.bandwidth is not None and self.bandwidth_share is not None:
             lines.append(

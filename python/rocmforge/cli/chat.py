@@ -96,7 +96,7 @@ def chat(
 
 
 class Conversation:
-    """What was said, and how to go on."""
+    """The messages so far, and how to go on."""
 
     def __init__(self, llm: LLM, params: SamplingParams, start: list[dict[str, str]], template: str | None) -> None:
         self.llm = llm
@@ -107,7 +107,7 @@ class Conversation:
         self.last: RequestOutput | None = None
 
     def run(self, reader: LineReader) -> bool:
-        """Until the input ends; whether a turn was refused."""
+        """Serves turns until the input ends; returns whether a turn was refused."""
         refused = interrupted = False
         while True:
             try:
@@ -121,14 +121,14 @@ class Conversation:
                 elif line.strip():
                     refused |= not self._turn(line)
             except KeyboardInterrupt:
-                # One that came a moment after an answer must not cost the conversation.
+                # A Ctrl-C that came a moment after an answer must not cost the conversation.
                 if interrupted:
                     raise
                 interrupted = True
                 typer.echo("\n(Ctrl-C once more, Ctrl-D or /bye leaves)", err=True)
 
     def _command(self, command: str) -> bool:
-        """Whether to go on."""
+        """Carries out a command; returns whether to go on."""
         match command:
             case "/bye" | "/exit" | "/quit":
                 return False

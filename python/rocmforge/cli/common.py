@@ -1,4 +1,4 @@
-"""What the commands share: the model, errors, and output that suits its reader."""
+"""Parts that the commands share: the model, errors, and output that suits its reader."""
 
 import codecs
 import functools
@@ -73,7 +73,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(1) from None
         except OSError as error:
-            # Without the number of the error, which says nothing to a person.
+            # The number of the error is left out: it says nothing to a person.
             fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
         except RocmForgeError as error:
             fail(str(error))
@@ -104,7 +104,7 @@ def _show_warnings() -> None:
 
 
 class _Warnings(logging.Handler):
-    """Writes to what stderr is at the time."""
+    """Writes to the stream that is stderr at the time."""
 
     def emit(self, record: logging.LogRecord) -> None:
         typer.echo(f"{record.levelname.lower()}: {record.getMessage()}", err=True)
@@ -132,7 +132,7 @@ def model_path(model: Path | None) -> Path:
 
 
 def print_json(value: object) -> None:
-    """One line, so that line-wise tools can read it. JSON has no infinities: they become texts, as `"NaN"` does."""
+    """Prints one line, for line-wise tools. JSON has no infinities: they become texts, as `"NaN"` does."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     ascii_only = codecs.lookup(encoding).name != "utf-8"
     try:
@@ -157,7 +157,7 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]
         for row in rows:
             typer.echo("\t".join(map(str, row)))
         return
-    # Only a terminal needs rich.
+    # The import is for terminals: nothing else needs rich.
     from rich.console import Console  # noqa: PLC0415
     from rich.markup import escape  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -171,7 +171,7 @@ def print_table(title: str, headers: Sequence[str], rows: Sequence[Sequence[Any]
 
 
 def completed(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    """What `LLM.generate` gives, where a request that failed has spoilt the whole.
+    """Returns the outputs of `LLM.generate`, unless a request failed: that spoils the whole.
 
     Raises:
         RocmForgeError: A request ended with an error: what `generate` tells its caller of that request alone.
@@ -208,7 +208,7 @@ def print_speed(num_tokens: int, seconds: float, note: str = "") -> None:
 
 
 def template_text(file: Path | None) -> str | None:
-    """The chat template in a file."""
+    """Reads the chat template in a file."""
     if file is None:
         return None
     try:

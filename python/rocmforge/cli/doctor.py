@@ -71,7 +71,7 @@ def doctor(
 
 
 def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> None:
-    # Only this needs them.
+    # The import is for this command alone.
     from rocmforge.cli.device_test.parts import PARTS  # noqa: PLC0415
     from rocmforge.cli.device_test.report import examine, text_of  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def _test(device: str, *, quick: bool, only: list[str], json_output: bool) -> No
 
 
 def _print_gpu(device: DeviceReport) -> None:
-    """Whose tuning, a row per tensor type with its kernel for each op, then a row per op of two types or of none."""
+    """Prints the tuning, a row per tensor type with its kernel for each op, then one per op of two types or of none."""
     typer.echo(f"tuned as: {device['tuned_as']}")
     rows = device["kernels"]
     problems = {row["problem"] for row in rows}
@@ -124,7 +124,7 @@ def _kernel(row: GpuKernelReport) -> str:
 
 
 def _code(rows: Iterable[GpuKernelReport]) -> str:
-    """How the code of rows came about; the units are named where it did so in several ways."""
+    """Tells how the code of rows came about; the units are named where it did so in several ways."""
     units: dict[str, dict[str, None]] = {}
     for row in rows:
         how = row["code"] or f"NOT USABLE: {row['problem']}"

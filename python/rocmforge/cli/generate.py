@@ -122,12 +122,12 @@ def _prompt(argument: str | None, option: str | None) -> str:
         return utf8(prompt, "prompt")
     if sys.stdin.isatty():
         raise typer.BadParameter("give a prompt, or pipe one in", param_hint="PROMPT")
-    # Without the line break that `echo` and editors put at the end: it would change the completion.
+    # Strip the line break that `echo` and editors put at the end: it would change the completion.
     return utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n")
 
 
 def as_dict(output: RequestOutput, params: SamplingParams) -> dict[str, Any]:
-    """One finished request for `--json`; with its `sampling`, the same command gives the same text again."""
+    """Returns a finished request for `--json`; with its `sampling`, the same command gives the same text again."""
     completion = output.outputs[0]
     names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     return {

@@ -62,7 +62,7 @@ class LineReader:
         file = history_file()
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # What was said is nobody else's business.
+            # Nobody else may read the history: it holds what was said.
             file.touch(mode=0o600)
             act(file)
         except OSError as error:
@@ -70,7 +70,7 @@ class LineReader:
 
 
 def history_file() -> Path:
-    """By the XDG base directory specification, which has relative paths ignored."""
+    """The history's place by the XDG base directory specification, which has relative paths ignored."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     state = state if state.is_absolute() else Path.home() / ".local" / "state"
     return state / "rocmforge" / "chat_history"

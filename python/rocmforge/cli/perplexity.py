@@ -39,7 +39,7 @@ def perplexity(
     except UnicodeDecodeError as error:
         fail(f"{file}: not a text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}; convert the file")
     path = model_path(model)
-    # One more than a window, for the one token that a request generates.
+    # Add one to the window for the one token that a request generates.
     length = None if context is None else context + 1
     llm = LLM(path, device=device, num_threads=threads, max_model_len=length, enable_prefix_caching=False)
     with llm:
@@ -63,6 +63,6 @@ def perplexity(
 
 
 def _prompt_logprobs(output: RequestOutput) -> list[float]:
-    """Of every prompt token but the first."""
+    """Log-probabilities of all prompt tokens but the first."""
     entries = zip(output.prompt_token_ids, output.prompt_logprobs or [], strict=True)
     return [entry[token_id].logprob for token_id, entry in entries if entry is not None]

@@ -1,4 +1,4 @@
-"""How the commands sample where the user does not say."""
+"""Sampling settings of the commands where the user gives none."""
 
 import secrets
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import typer
 
 from rocmforge import LLM, SamplingParams
 
-# For files that recommend nothing. On SmolLM2-135M, over everyday questions, these repeat next to nothing, where the
-# most likely token always, or a low temperature without a penalty, ends half of the answers in a loop.
+# Settings for files that recommend nothing. On SmolLM2-135M, over everyday questions, these repeat next to nothing,
+# where the most likely token always, or a low temperature without a penalty, ends half of the answers in a loop.
 DEFAULTS = {"temperature": 0.7, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1}
 
 
 def _unset(name: str) -> str:
-    """What `Sampling.resolve` takes where the user does not say."""
+    """Describes the value that `Sampling.resolve` takes where the user gives none."""
     neutral = getattr(SamplingParams(), name)
     if name in DEFAULTS:
         return f"Unset: {DEFAULTS[name]} if the file recommends nothing, else the file's or {neutral:g}."
@@ -57,7 +57,7 @@ SeedOption = Annotated[int | None, typer.Option(help="The same seed gives the sa
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the user asked for; `None` for what the model or `DEFAULTS` decide."""
+    """Settings that the user gave; `None` where the model or `DEFAULTS` decide."""
 
     temperature: float | None
     top_p: float | None
@@ -67,13 +67,13 @@ class Sampling:
     seed: int | None
 
     def given(self) -> dict[str, Any]:
-        """What the user asked for, checked: a wrong value is found before a model is loaded."""
+        """Returns the settings that the user gave, checked: a wrong value is found before a model is loaded."""
         given = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
         SamplingParams(**given)
         return given
 
     def resolve(self, llm: LLM) -> dict[str, Any]:
-        """What is sampled with. A temperature of 0 switches off all that was not asked for.
+        """Returns the settings to sample with. A temperature of 0 switches off all that was not asked for.
 
         The file's recommendation stands for itself: what its makers left out is not mixed with `DEFAULTS`.
         """

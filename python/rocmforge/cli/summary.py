@@ -14,14 +14,14 @@ from rocmforge.reports import DoctorReport, FileReport
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """What a person asks of a file first."""
+    """The facts that a person asks of a file first."""
 
     name: str
     architecture: str
     parameters: int
     tensor_bytes: int
     bytes_by_type: dict[str, int]
-    """Most bytes first."""
+    """Bytes by tensor type, the type with most bytes first."""
     layers: int | None
     context_length: int | None
     embedding_length: int | None
@@ -30,12 +30,12 @@ class ModelSummary:
     """Weights that a decode step reads for a single sequence; `None` where that depends on its token (experts)."""
 
     def line(self) -> str:
-        """In one line."""
+        """The summary in one line."""
         kind = next(iter(self.bytes_by_type), "no tensors")
         return f"{self.name}, {short(self.parameters)} parameters, {kind}, {size(self.tensor_bytes)}"
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a table; what the file does not say is left out."""
+        """The summary as a table, without what the file does not say."""
         total = max(self.tensor_bytes, 1)
         types = ", ".join(f"{kind} {100 * part / total:.0f} %" for kind, part in self.bytes_by_type.items())
         rows = [
@@ -53,7 +53,7 @@ class ModelSummary:
 
 
 def summarise(file: Path, report: FileReport) -> ModelSummary:
-    """From what `inspect_gguf` gives."""
+    """Summarises the report of `inspect_gguf`."""
     metadata, tensors = report["metadata"], report["tensors"]
     architecture = str(metadata.get("general.architecture", "unknown"))
     by_type: dict[str, int] = {}
@@ -61,7 +61,7 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
         by_type[tensor["type"]] = by_type.get(tensor["type"], 0) + tensor["bytes"]
     total = sum(by_type.values())
     sizes = {tensor["name"]: tensor["bytes"] for tensor in tensors}
-    # Of a table of embeddings a step reads a row, unless it is the output's matrix as well.
+    # A step reads one row of the table of embeddings, unless the table is the output's matrix as well.
     rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     tokens = metadata.get("tokenizer.ggml.tokens")
@@ -86,7 +86,7 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
 
 
 def model_summary(file: Path) -> ModelSummary:
-    """Of a file."""
+    """Summarises a file."""
     return summarise(file, inspect_gguf(file))
 
 
@@ -119,7 +119,7 @@ def _first(file: Path, pattern: str) -> str | None:
 
 
 def short(number: int) -> str:
-    """134.5M for 134515008."""
+    """Writes a number in short: 134.5M for 134515008."""
     for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= unit:
             return f"{number / unit:.1f}{name}"
@@ -127,5 +127,5 @@ def short(number: int) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """97.8 MB, 4.37 GB."""
+    """Writes a number of bytes in short: 97.8 MB, 4.37 GB."""
     return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""What `rocmforge --version` prints."""
+"""The text that `rocmforge --version` prints."""
 
 from rocmforge._rocmforge import __version__, embedded_targets
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use amdsim::{CodeObject, Coherence, Launch, Memory, Order};
 
-/// One allocation of zeros at address 0: all pointers of the kernels are 0.
+/// A memory that is one allocation of zeros at address 0: all pointers of the kernels are 0.
 struct Zeros(Vec<u8>);
 
 impl Memory for Zeros {

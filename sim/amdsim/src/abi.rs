@@ -6,7 +6,7 @@ use crate::target::Target;
 use crate::wave::{GROUP, Wave, sgpr};
 use crate::{CodeObject, Fault, Launch};
 
-/// What all waves of a launch start with.
+/// The state that all waves of a launch start with.
 pub(crate) struct Start<'a> {
     launch: &'a Launch<'a>,
     target: &'a Target,

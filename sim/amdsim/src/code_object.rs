@@ -21,7 +21,7 @@ struct Program {
     kernels: Vec<Kernel>,
     image: Vec<u8>,
     lines: Vec<Line>,
-    /// Of the instruction at each word of the image.
+    /// Index of the instruction at each word of the image, or `NO_INSTRUCTION`.
     indices: Vec<u32>,
     steps: Vec<OnceLock<Decoded<Step>>>,
 }
@@ -68,7 +68,8 @@ impl CodeObject {
         if let Some(program) = loaded().as_ref().and_then(|programs| programs.get(file)) {
             return Ok(Self(Arc::clone(program)));
         }
-        // Without the lock: other files may be loaded meanwhile. The first of two equal ones stays.
+        // The lock is not held while a file is loaded, so that others may be meanwhile. The first of two equal ones
+        // stays.
         let program = Arc::new(Program::load(file)?);
         let mut programs = loaded();
         let program = programs.get_or_insert_default().entry(file.to_vec()).or_insert(program);

@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use crate::Memory;
 use crate::error::OutOfBounds;
 
-/// What workgroups see of each other.
+/// Rules of when workgroups see each other's stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Coherence {
-    /// Every store at once.
+    /// Every store is seen at once.
     #[default]
     Full,
-    /// What was released and acquired for the agent, and nothing else before the launch ends. Slow.
+    /// Stores are seen once they were released and acquired for the agent, and otherwise when the launch ends. Slow.
     Weak,
 }
 
@@ -49,7 +49,7 @@ impl Word {
     }
 }
 
-/// By address / 4.
+/// Words by their address / 4.
 type Words = HashMap<u64, Word>;
 
 /// Bytes of a line of the scalar cache.
@@ -60,7 +60,7 @@ const LINE: u64 = 64;
 /// graphs.
 #[derive(Debug, Default)]
 pub struct ScalarCache {
-    /// By address / LINE; with the time in this launch of which the content is.
+    /// Lines by their address / LINE; each with the time in this launch at which its content was current.
     lines: HashMap<u64, (u64, [u8; LINE as usize])>,
 }
 
@@ -79,13 +79,14 @@ pub(crate) enum Cache {
     Both,
 }
 
-/// What is a wave's own. A new one is that of a launch that begins: nothing of other workgroups has arrived.
+/// The part of the caches that belongs to a wave. A new one is that of a launch that begins: nothing of other
+/// workgroups has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct WaveCache {
     queue: Words,
-    /// When the near and the far cache were invalidated.
+    /// Times at which the near and the far cache were invalidated.
     invalidated: [u64; 2],
-    /// When the scalar cache was.
+    /// The time at which the scalar cache was invalidated.
     scalar: u64,
 }
 
@@ -95,12 +96,12 @@ impl WaveCache {
     }
 }
 
-/// What is a workgroup's own.
+/// The part of the caches that belongs to a workgroup.
 #[derive(Debug, Default)]
 struct GroupCache {
     /// Stores that were waited for, not written back.
     written: Words,
-    /// When a word was last changed in memory by this workgroup.
+    /// The time at which a word was last changed in memory by this workgroup.
     seen: HashMap<u64, u64>,
 }
 
@@ -109,7 +110,7 @@ struct GroupCache {
 pub(crate) struct Caches {
     /// Changes of memory so far.
     time: u64,
-    /// What a word was before it was changed, and when that was.
+    /// Earlier contents of words, each with the time at which it was replaced.
     history: HashMap<u64, Vec<(u64, [u8; 4])>>,
     /// Stores that workgroups which have ended did not publish: memory gets them when the launch ends.
     late: Words,
@@ -120,7 +121,7 @@ pub(crate) struct Caches {
 }
 
 impl Caches {
-    /// For so many workgroups at a time, with what the launch before has left.
+    /// Caches for `groups` workgroups at a time, with what the launch before has left in the scalar cache.
     pub(crate) fn new(groups: usize, scalar: ScalarCache) -> Self {
         let groups = (0..groups).map(|_| GroupCache::default()).collect();
         Self { time: 0, history: HashMap::new(), late: Words::new(), groups, group: 0, scalar }

@@ -1,4 +1,4 @@
-//! What a workgroup shares while it runs: memory, LDS, the clock.
+//! State that a workgroup shares while it runs: memory, LDS, the clock.
 
 use crate::coherence::Caches;
 use crate::error::{Access, Fault, OutOfBounds, Space};
@@ -18,7 +18,7 @@ pub(crate) struct Context<'a> {
     pub lds: Vec<u8>,
     /// Instructions executed so far: the only clock there is.
     pub clock: u64,
-    /// Where workgroups do not see each other's stores at once.
+    /// Caches, unless workgroups see each other's stores at once.
     pub caches: Option<Caches>,
 }
 
@@ -34,7 +34,7 @@ impl Context<'_> {
         }
     }
 
-    /// The same of those that can be stored to.
+    /// The bytes around a global address that can be stored to, and the address of the first.
     pub(crate) fn writable(&mut self, address: u64) -> Option<(u64, &mut [u8])> {
         if RESERVED_ADDRESSES.contains(&address) { None } else { self.memory.around(address) }
     }

@@ -1,8 +1,8 @@
-//! What can go wrong: a code object that cannot be loaded, a launch that cannot go on.
+//! Errors: a code object that cannot be loaded, a launch that cannot go on.
 
 use std::fmt;
 
-/// Why a code object was not accepted.
+/// The reason for which a code object was not accepted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -22,7 +22,7 @@ pub enum LoadError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutOfBounds;
 
-/// Why a wave stopped.
+/// The reason for which a wave stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {

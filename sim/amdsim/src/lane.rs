@@ -2,7 +2,7 @@
 
 use crate::float::{f16_to_f32, f32_to_f16};
 
-/// How a type's negation, absolute value and constants are to be taken.
+/// The kind of a type decides on its negation, absolute value and constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Unsigned,
@@ -109,7 +109,7 @@ macro_rules! float_lane {
             fn magnitude(self) -> Self {
                 self.abs()
             }
-            // Not f32::clamp: NaN becomes 0.
+            // `f32::clamp` would keep NaN, which becomes 0 here.
             #[inline(always)]
             fn saturate(self) -> Self {
                 self.max(0.0).min(1.0)

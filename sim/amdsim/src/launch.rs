@@ -33,7 +33,7 @@ pub enum Order {
     Down,
 }
 
-/// What a launch did.
+/// Counts of a launch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Instructions executed, each counted once for a wave.
@@ -48,7 +48,7 @@ pub fn run(object: &CodeObject, launch: &Launch<'_>, memory: &mut dyn Memory) ->
     run_after(object, launch, memory, &mut ScalarCache::default())
 }
 
-/// The same for a launch ahead of which nothing invalidates the scalar cache, where caches are not coherent.
+/// Runs a launch without an invalidation of the scalar cache ahead of it, where caches are not coherent.
 pub fn run_after(
     object: &CodeObject,
     launch: &Launch<'_>,
@@ -81,7 +81,7 @@ pub fn run_after(
     let waves = || (0..start.waves).map(|_| Wave::new(lanes)).collect();
     let mut free: Vec<_> =
         (0..places).map(|place| Workgroup { place, waves: waves(), lds: vec![0; lds], id: [0; 3] }).collect();
-    // From the one that began first.
+    // Workgroups that run, oldest first.
     let mut resident: Vec<Workgroup> = Vec::new();
     loop {
         let next = if free.is_empty() { None } else { waiting.next() };

@@ -38,6 +38,6 @@ pub trait Memory {
     fn around(&mut self, address: u64) -> Option<(u64, &mut [u8])>;
 }
 
-/// Where a kernel sees its code object, its arguments, and the apertures of LDS and scratch. Allocations of the caller
-/// must lie outside.
+/// Addresses at which a kernel sees its code object, its arguments, and the apertures of LDS and scratch. Allocations
+/// of the caller must lie outside.
 pub const RESERVED_ADDRESSES: std::ops::Range<u64> = 0x6a00_0000_0000..0x6b00_0000_0000;

@@ -5,7 +5,7 @@ use crate::lane::Lane;
 use crate::syntax::{Constant, Register};
 use crate::wave::{GROUP, Wave, sgpr};
 
-/// Where an operand's bits are.
+/// The place of an operand's bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Place {
     Vgpr(u16),
@@ -22,7 +22,7 @@ pub(crate) struct Source {
     pub place: Place,
     pub negate: bool,
     pub magnitude: bool,
-    /// For 16-bit types: the upper half.
+    /// Whether a 16-bit type lies in the register's upper half.
     pub high: bool,
 }
 
@@ -190,7 +190,7 @@ pub(crate) fn constant_bits<T: Lane>(constant: Constant) -> Option<u64> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Dest {
     pub register: u16,
-    /// What a 16-bit result does to its register.
+    /// The way in which a 16-bit result is written to its register.
     pub half: HalfWrite,
     pub clamp: bool,
     /// The factor of `mul:2` and the like.

@@ -141,7 +141,7 @@ pub(crate) enum Constant {
 
 impl Constant {
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        // How a literal is printed that could have been an inline constant.
+        // A literal that could have been an inline constant is printed as `lit(...)`.
         let text = text.strip_prefix("lit(").and_then(|text| text.strip_suffix(')')).unwrap_or(text);
         if let Some(hex) = text.strip_prefix("0x") {
             return u64::from_str_radix(hex, 16).ok().map(Self::Literal);

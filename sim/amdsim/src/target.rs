@@ -1,4 +1,4 @@
-//! What differs between targets.
+//! Differences between targets.
 
 use crate::LoadError;
 

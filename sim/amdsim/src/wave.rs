@@ -59,7 +59,7 @@ pub(crate) struct Wave {
     /// Scratch memory: one segment of `scratch_size` bytes a lane.
     pub scratch: Vec<u8>,
     pub scratch_size: usize,
-    /// Where workgroups do not see each other's stores at once.
+    /// The wave's part of the caches, used unless workgroups see each other's stores at once.
     pub cache: WaveCache,
 }
 

@@ -1,5 +1,5 @@
-//! Where workgroups do not see each other's stores at once: the protocol of the engine's kernels works with all of its
-//! fences, and without any one of them does not. And where nothing invalidates the scalar cache between kernels:
+//! Tests of caches. If workgroups do not see each other's stores at once, the protocol of the engine's kernels works
+//! with all of its fences, and fails without any one of them. If nothing invalidates the scalar cache between kernels,
 //! numbers that change are read past it.
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ fn arrive(object: &CodeObject, kernel: &str, coherence: Coherence, order: Order)
     (memory.download(out), memory.download(counters))
 }
 
-/// What each thread's sum must be: that of the thread after it by `step`, in rings of `ring` threads.
+/// The sum that each thread must get: that of the thread after it by `step`, in rings of `ring` threads.
 fn expected(step: usize, ring: usize) -> Results {
     let share = |block: usize, thread: usize| 1000 * block + 7 * thread + 1;
     let other = |thread: usize| thread / ring * ring + (thread + step) % ring;
@@ -74,7 +74,7 @@ fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
                         is_broken,
                         "{kernel} on {target}, {order:?}, without fence {fence}"
                     );
-                    // Nothing shows it where all stores are seen at once.
+                    // The missing fence does not show if all stores are seen at once.
                     assert_eq!(arrive(&object, kernel, Coherence::Full, order), expected);
                 }
             }
@@ -82,7 +82,7 @@ fn without_any_one_of_its_fences_an_arrival_publishes_nothing() {
     }
 }
 
-/// What a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the
+/// Values that a step finds on its way: rows that it was told to gather, and the links' sums by plain loads and by the
 /// engine's.
 #[derive(Debug, PartialEq)]
 struct Found {
@@ -105,7 +105,8 @@ fn repeat_steps(object: &CodeObject, steps: &[[u32; ROWS]]) -> Vec<Found> {
     let mut scalar = ScalarCache::default();
     let x: Vec<f32> = (0..ROWS * COLS).map(|i| i as f32).collect();
     let (x, out) = (memory.upload(&x), memory.zeros::<f32>(ROWS * COLS));
-    // How many pairs of words there are, in a line for each block; the indices, and a word to fill up the last pair.
+    // Each block has a line with its number of pairs of words; then come the indices, and a word to fill up the last
+    // pair.
     let mut words = [[2, 0]; COPY_BLOCKS].map(|count| [&count[..], &[0; LINE - 2]].concat()).concat();
     words.resize(words.len() + 4, 0);
     let (host, device) = (memory.upload(&words), memory.zeros::<u32>(4));

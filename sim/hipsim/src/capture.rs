@@ -46,7 +46,7 @@ impl Stream {
         }
     }
 
-    /// The same, if it is this thread that captures.
+    /// Refuses as `refuse_in_capture` does, if it is this thread that captures.
     pub(crate) fn refuse_to_capturer(&mut self, thread: ThreadId) -> Result<()> {
         if self.capture.as_ref().is_some_and(|capture| capture.thread == thread) {
             return self.refuse_in_capture();

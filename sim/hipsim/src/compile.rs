@@ -27,7 +27,7 @@ pub(crate) enum CompileError {
 
 /// Compilers for AMD targets, best first; `HIPSIM_CLANG` names another.
 const CLANGS: [&str; 4] = ["clang-22", "clang-23", "clang-24", "clang"];
-/// For the CPU; `HIPSIM_CXX` names another.
+/// The compiler for the CPU; `HIPSIM_CXX` names another.
 const CXX: &str = "c++";
 /// The half of the portability layer that is the CPU's: a GPU's compiler is never given it, so this one brings it.
 const CPU_HEADER: (&str, &str) = ("host/gpu_cpu.h", include_str!("../../../kernels/host/gpu_cpu.h"));
@@ -43,7 +43,7 @@ impl Program {
         let Some(arch) = arch else { return self.refuse("no --offload-arch among the options") };
         let arch = arch.split(':').next().unwrap_or(arch);
         if !Target::compiles(arch) {
-            // As the real one does. A program has to compile in a child process.
+            // The real hipRTC aborts, too. A program has to compile in a child process.
             say(format_args!("hiprtc: unknown target {arch}: aborting, as hipRTC does"));
             std::process::abort();
         }
@@ -118,7 +118,7 @@ fn cpu_arguments<'a>(target: &Target, options: impl Iterator<Item = &'a str>) ->
     // inaccessible page below a fiber's stack.
     let object = ["-shared", "-fPIC", "-fvisibility=hidden", "-fstack-clash-protection"];
     let wave = format!("-DWARP={}", target.wave_size);
-    // Of the options for a GPU's compiler only these mean the same here.
+    // Only these options for a GPU's compiler mean the same here.
     let kept = options.filter(|option| ["-D", "-U", "-I"].iter().any(|prefix| option.starts_with(prefix)));
     let own = language.into_iter().chain(object).chain(fused_products()).map(str::to_owned).chain([wave]);
     own.chain(kept.map(str::to_owned)).collect()

@@ -37,14 +37,14 @@ pub(crate) struct State {
     pub streams: Streams,
     pub events: HashMap<u64, Event>,
     pub modules: HashMap<u64, Arc<Module>>,
-    /// What each module was loaded from.
+    /// The code object that each module was loaded from.
     pub images: HashMap<u64, Image>,
     pub functions: HashMap<u64, Function>,
     pub graphs: HashMap<u64, Arc<[Operation]>>,
     pub executables: HashMap<u64, Arc<[Operation]>>,
     /// The first failure; from then on every call answers with it, as on a device that was lost.
     pub fault: Option<(Status, String)>,
-    /// What the last kernel has left there, where caches are not coherent.
+    /// Content that the last kernel has left in the scalar cache, where caches are not coherent.
     pub scalar_cache: ScalarCache,
     /// The first operation of a graph comes too late for the others, as some drivers' copies ahead of a graph did.
     pub late_graphs: bool,
@@ -127,7 +127,7 @@ impl Device {
         }
     }
 
-    /// The same, for a call that may not be made by a thread that captures.
+    /// Returns the state as `working` does, for a call that may not be made by a thread that captures.
     pub(crate) fn working_uncaptured(&self) -> Result<MutexGuard<'_, State>> {
         let mut state = self.working()?;
         state.refuse_to_capturer()?;

@@ -16,11 +16,11 @@ use crate::queue::{HostAddress, Launch, Mark, Operation, Progress};
 use crate::runtime::host_memory;
 use crate::status::{Result, Status};
 
-/// What happens to the scalar cache ahead of a kernel.
+/// The handling of the scalar cache ahead of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Invalidated {
     ByLaunch,
-    /// In a graph.
+    /// A kernel in a graph finds what was left in it.
     Never,
 }
 

@@ -16,7 +16,7 @@ const PAGE: usize = 4096;
 
 /// A range that is guarded, where the handler can read it without a lock.
 struct Place {
-    /// Of its pages, or `FREE`, or `FREED`: the guard is there, but not its memory.
+    /// Protection of the range's pages, or `FREE`, or `FREED`: the guard is there, but not its memory.
     protection: AtomicI32,
     start: AtomicUsize,
     end: AtomicUsize,
@@ -25,7 +25,7 @@ struct Place {
     code: AtomicUsize,
 }
 
-/// Of pages that nothing guards.
+/// Protection of pages that nothing guards.
 const OPEN: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const FREE: i32 = -1;
 const FREED: i32 = -2;
@@ -55,19 +55,19 @@ impl Place {
     }
 }
 
-/// What a queued operation does with the host's memory.
+/// The use that a queued operation makes of the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Reads,
     Writes,
 }
 
-/// Until it is dropped, an access of the host that conflicts with the operation is noted.
+/// Notes an access of the host that conflicts with the operation, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard(usize);
 
 impl Guard {
-    /// For a range in whole allocations of page-locked memory.
+    /// Guards a range that lies in whole allocations of page-locked memory.
     pub(crate) fn new(start: usize, bytes: usize, copy: Use) -> Option<Self> {
         crate::cpu::install_handlers();
         let _changing = CHANGING.lock();
@@ -142,7 +142,7 @@ fn protect(pages: std::ops::Range<usize>) {
     }
 }
 
-/// For the handler of SIGSEGV: whether the address lies on a guarded page, which is usable afterwards. `by_host` is
+/// Tells the handler of SIGSEGV whether the address lies on a guarded page, which is usable afterwards. `by_host` is
 /// false for a kernel of the CPU, which may read page-locked memory as a GPU may.
 pub(crate) fn release_page(address: usize, code: usize, by_host: bool) -> bool {
     let mut found = false;

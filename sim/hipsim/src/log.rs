@@ -1,4 +1,4 @@
-//! What the stand-in says on stderr: faults always, launches when asked to.
+//! Messages of the stand-in on stderr: faults always, launches when asked to.
 
 use std::fmt;
 

@@ -14,7 +14,7 @@ pub(crate) enum Module {
     Cpu(CpuModule),
 }
 
-/// What a launch has to know of a kernel.
+/// The facts about a kernel that a launch needs.
 #[derive(Debug, Clone)]
 pub(crate) struct KernelInfo {
     pub max_threads: u32,

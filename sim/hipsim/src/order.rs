@@ -1,7 +1,7 @@
-//! What has to happen before what: the memory that operations use, and whether two of them are in an order.
+//! The order of operations: the memory that they use, and whether one of two must happen before the other.
 //!
-//! Streams run as late as they may, so what has run is what somebody has waited for, and what waits is in no order to
-//! anything but its own stream, and the streams that wait for an event behind it.
+//! Streams run as late as they may: an operation that has run is one that somebody has waited for. One that waits is in
+//! no order to anything but its own stream, and the streams that wait for an event behind it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -109,7 +109,7 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
             add(*from, *bytes, false);
         }
         Operation::Fill { to, bytes, .. } => add(*to, *bytes, true),
-        // What a kernel does with its pointers is not known: it is taken to write where they point.
+        // A kernel may do anything with its pointers: it is taken to write where they point.
         Operation::Launch(launch) => {
             pointers(launch).filter(|pointer| memory.contains(*pointer, 1)).for_each(|pointer| add(pointer, 1, true));
         }
@@ -125,7 +125,7 @@ fn collect(operation: &Operation, memory: &Memory, accesses: &mut Vec<Access>) {
     }
 }
 
-/// What may be the addresses among a kernel's arguments.
+/// Words of a kernel's arguments that may be addresses.
 fn pointers(launch: &Launch) -> impl Iterator<Item = u64> {
     let bytes = launch.arguments.iter().flat_map(|word| word.to_le_bytes()).take(launch.argument_bytes);
     let bytes: Vec<u8> = bytes.collect();

@@ -88,7 +88,7 @@ impl Product {
             for (row, weights) in weights.iter().enumerate() {
                 let mut sum: f64 = weights.iter().zip(&x).map(|(w, x)| w * x).sum();
                 let at = &mut d[size * (self.d.stride * col + row)..][..size];
-                // With a factor of zero, what is there is not read: it may be no number.
+                // A factor of zero means that the old content is not read: it may be no number.
                 if self.beta != 0.0 {
                     sum += f64::from(self.beta) * self.d.element.read(at);
                 }

@@ -34,9 +34,9 @@ pub(crate) enum Operation {
         bytes: usize,
     },
     Launch(Launch),
-    /// Of the matrix library.
+    /// A product of the matrix library.
     Product(Product),
-    /// Only marks a place, for events.
+    /// A mark of a place, for events.
     Record,
     Wait(Mark),
     Graph(Arc<[Operation]>),
@@ -45,13 +45,13 @@ pub(crate) enum Operation {
 /// A kernel launch with its arguments as they were when it was enqueued.
 #[derive(Debug, Clone)]
 pub(crate) struct Launch {
-    /// By number, so that a module that was unloaded before its launch ran is noticed.
+    /// The function's number, so that a module that was unloaded before its launch ran is noticed.
     pub function: u64,
     pub name: Arc<str>,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    /// In units of 16 bytes for the alignment.
+    /// Arguments in units of 16 bytes, for the alignment.
     pub arguments: Arc<[u128]>,
     pub argument_bytes: usize,
 }
@@ -68,7 +68,7 @@ pub(crate) struct Stream {
     pub waiting: VecDeque<Queued>,
     /// Operations taken out of `waiting`, ever.
     pub done: u64,
-    /// What of other streams comes before the next operation.
+    /// Operations of other streams that come before the next operation.
     pub known: Known,
     pub capture: Option<Capture>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Stream {
 pub(crate) struct Event {
     /// The latest record.
     pub mark: Option<Mark>,
-    /// What the stream knew of others there.
+    /// Operations of other streams that the stream knew to come before its record.
     pub known: Known,
     /// Whether a query after that record has been answered with "not ready".
     pub queried: bool,
@@ -95,7 +95,7 @@ pub(crate) struct Streams {
 pub(crate) enum Progress {
     Done,
     Waiting,
-    /// Its stream was destroyed before.
+    /// Its stream was destroyed before it ran.
     Lost,
 }
 
@@ -126,7 +126,7 @@ impl Streams {
 }
 
 impl Stream {
-    /// What waits, with its positions.
+    /// Operations that wait, with their positions.
     pub(crate) fn positions(&self) -> impl Iterator<Item = (u64, &Queued)> {
         (self.done..).zip(&self.waiting)
     }

@@ -1,4 +1,4 @@
-//! What the process has: its devices, pinned memory, and the current device of each thread.
+//! State of the process: its devices, pinned memory, and the current device of each thread.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -21,7 +21,7 @@ pub(crate) struct Settings {
 pub(crate) struct DeviceSettings {
     pub target: &'static Target,
     pub order: Order,
-    /// Of simulated code.
+    /// The coherence of simulated code.
     pub coherence: Coherence,
 }
 
@@ -64,8 +64,8 @@ impl Settings {
     }
 }
 
-/// One entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and `:weak`
-/// where workgroups shall not see each other's stores before AMD's memory model says so.
+/// Parses one entry of the list: a target, `:up` or `:down` after it where its order differs from the default, and
+/// `:weak` where workgroups shall not see each other's stores before AMD's memory model says so.
 fn device(entry: &str, default: Order) -> Result<DeviceSettings, String> {
     let problem = || format!("device {entry:?}: one of {}, with :up, :down, :weak, is expected", Target::names());
     let mut parts = entry.split(':');

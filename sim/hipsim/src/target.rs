@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct Target {
     pub name: &'static str,
-    /// What the driver appends to the name in `gcnArchName`.
+    /// The text that the driver appends to the name in `gcnArchName`.
     pub features: &'static str,
     pub wave_size: u32,
     pub multiprocessors: u32,

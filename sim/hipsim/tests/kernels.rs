@@ -131,7 +131,7 @@ fn arguments_can_be_one_buffer() {
     }
 }
 
-/// What a kernel fails with, as the device says; the failure stays.
+/// Returns the device's text on the failure of a kernel; the failure stays.
 fn failure(gpu: &Gpu, name: &CStr, args: &ScaleArgs) -> String {
     let (_, function) = gpu.kernel(name, &[]);
     let stream = gpu.stream();
@@ -158,7 +158,8 @@ fn a_wrong_kernel_is_a_launch_failure_and_not_the_end() {
     assert!(text.contains("memory access out of bounds"), "{text}");
     let text = failure(&gpu, c"divide", &ScaleArgs { rows: 0, ..args });
     assert!(text.contains("division by zero"), "{text}");
-    // Where an allocation fills its last page, the next one is inaccessible; else what nobody may write is looked at.
+    // If an allocation fills its last page, the next one is inaccessible; else the bytes behind it are checked for
+    // changes.
     let full = gpu.malloc(4096);
     let text = failure(&gpu, c"overrun", &ScaleArgs { out: full + 4000, cols: 2, ..args });
     assert!(text.contains(&format!("memory access out of bounds at {:#x}", full + 4096)), "{text}");

@@ -1,5 +1,5 @@
-//! What has to happen before what: a program that does not wait ends in a fault, which names both that were in no
-//! order.
+//! Tests of the order of operations: a program that does not wait ends in a fault, which names both operations that
+//! were in no order.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::undocumented_unsafe_blocks)]
 
 mod common;
@@ -40,7 +40,7 @@ fn the_host_writes_what_a_queued_copy_reads() {
     expect(&gpu, &[&address, "the host used", "order-", "call 1, ThreadId", "copy of 4 bytes from the host's"]);
 }
 
-/// By itself, and in a graph.
+/// The kernel runs by itself, and in a graph.
 #[test]
 fn the_host_writes_what_a_queued_kernel_reads() {
     let gpu = Gpu::new(DEVICES, 8);
@@ -70,7 +70,7 @@ fn the_host_writes_what_a_queued_kernel_reads() {
     let (mut graph, mut executable) = (null_mut(), null_mut());
     ok(unsafe { hipStreamEndCapture(stream, &mut graph) });
     ok(unsafe { hipGraphInstantiate(&mut executable, graph, null_mut(), null_mut(), 0) });
-    // Nothing of it has run yet.
+    // The graph has not begun to run.
     source.fill(0);
     ok(hipGraphLaunch(executable, stream));
     ok(hipStreamSynchronize(stream));
@@ -115,7 +115,7 @@ fn two_streams_without_an_event_between_them() {
     let gpu = Gpu::new(DEVICES, 3);
     let (first, second, a) = (gpu.stream(), gpu.stream(), gpu.malloc(64));
     ok(unsafe { hipMemsetD8Async(a, 1, 32, first) });
-    // Beside it, and of another kind: no conflict.
+    // A fill of the bytes beside them makes no conflict.
     ok(unsafe { hipMemsetD8Async(a + 32, 1, 32, second) });
     assert_eq!(unsafe { hipMemcpyDtoDAsync(a + 48, a + 31, 1, second) }, Status::ILLEGAL_STATE);
     let address = format!("two streams use {:#x}", a + 31);
@@ -128,7 +128,7 @@ fn an_event_orders_what_came_before_it_for_who_waits() {
     let streams = [gpu.stream(), gpu.stream(), gpu.stream()];
     let events = [gpu.event(), gpu.event()];
     let a = gpu.malloc(4);
-    // From the first over the second to the third.
+    // The streams run from the first over the second to the third.
     for (at, stream) in streams.into_iter().enumerate() {
         if at > 0 {
             ok(hipStreamWaitEvent(stream, events[at - 1], 0));
@@ -138,12 +138,12 @@ fn an_event_orders_what_came_before_it_for_who_waits() {
             ok(hipEventRecord(events[at], stream));
         }
     }
-    // What somebody has waited for is in order to all that comes later.
+    // An operation that somebody has waited for is in order to all that comes later.
     assert_eq!(gpu.read::<u8>(a, 4, streams[2]), [2; 4]);
     ok(unsafe { hipMemsetD8Async(a, 5, 4, streams[0]) });
     ok(hipStreamSynchronize(streams[0]));
     assert_eq!(gpu.read::<u8>(a, 4, streams[1]), [5; 4]);
-    // Behind the event: in no order.
+    // An operation behind the event is in no order to the stream that waits for the event.
     ok(hipEventRecord(events[0], streams[0]));
     ok(unsafe { hipMemsetD8Async(a, 6, 4, streams[0]) });
     ok(hipStreamWaitEvent(streams[1], events[0], 0));

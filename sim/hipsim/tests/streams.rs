@@ -18,7 +18,7 @@ fn a_copy_happens_when_the_stream_is_synchronized() {
     let gpu = Gpu::new(DEVICES, 0);
     let stream = gpu.stream();
     let a = gpu.malloc(4);
-    // Not page-locked: what happens to it before it is copied stays unseen.
+    // Memory that is not page-locked is not watched: changes before it is copied stay unseen.
     let (mut source, mut target) = (*b"soon", [0; 4]);
     ok(gpu.upload(a, &source, stream));
     ok(gpu.download(&mut target, a, stream));

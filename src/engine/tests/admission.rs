@@ -1,4 +1,4 @@
-//! From acceptance to the first step: what is shown of a request, and what it shares with others.
+//! Tests from acceptance to the first step: what is shown of a request, and what it shares with others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

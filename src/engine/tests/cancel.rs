@@ -26,7 +26,7 @@ fn test_concurrent_cancel_during_forward_pass() {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(abort)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // One of them did it, and with that the name means nothing any more.
+        // Exactly one call aborted the request; after it, the name means nothing any more.
         assert_eq!(cancelled.iter().filter(|&&done| done).count(), 1);
         rig.script.open_gate();
         assert_eq!(victim.wait()[&0].reason, Some(FinishReason::Abort));
@@ -144,7 +144,7 @@ fn an_aborted_requests_name_is_free_at_once() {
     rig.script.wait_at_gate();
     assert!(rig.engine.abort("mine").unwrap());
     let second = submit(&rig.engine, named(2, 40)).unwrap();
-    // Its own step, and one of the second.
+    // Let pass one step of its own and one of the second request.
     rig.script.let_one_pass();
     rig.script.let_one_pass();
     assert_eq!(first.wait()[&0].reason, Some(FinishReason::Abort));

@@ -1,4 +1,4 @@
-//! What reaches a consumer that is late.
+//! Tests of the outputs that reach a consumer which is late.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const PROMPT: [u32; 5] = [9, 8, 7, 6, 5];
 
 /// Holds up the output thread once, until told otherwise.
 struct Slow {
-    /// One message as it is called, then waits for one.
+    /// Gets a message when the sink is called; the sink then waits for one from `go_on`.
     arrived: Sender<()>,
     go_on: Receiver<()>,
     outputs: Sender<Vec<SequenceOutput>>,
@@ -23,7 +23,7 @@ struct Slow {
 
 impl OutputSink for Slow {
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
-        // Both ends are gone after the first time.
+        // The test drops both ends after the first call, which turns this off.
         if self.arrived.send(()).is_ok() {
             let _ = self.go_on.recv();
         }
@@ -79,7 +79,7 @@ fn the_last_output_has_the_latest_metrics() {
 /// Knows its requests by their ids.
 struct Expecting {
     expected: Mutex<BTreeSet<RequestId>>,
-    /// Of each output whether its request was expected, and whether it was the last of it.
+    /// Two answers for each output: was its request expected, and was it the request's last output?
     outputs: Sender<(bool, bool)>,
 }
 

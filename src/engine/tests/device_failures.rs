@@ -40,7 +40,7 @@ const MAX_SEQS: usize = 8;
 struct Rig {
     target: &'static str,
     file: TempFile,
-    /// What a load does beyond what it must.
+    /// An optional part of a load that is turned on.
     extra: Extra,
 }
 
@@ -52,7 +52,7 @@ enum Extra {
     SelfTest,
 }
 
-/// One device, opened anew, and an engine's arguments for it.
+/// A device that was opened anew, and an engine's arguments for it.
 struct Round {
     device: Device,
     faults: Faults,
@@ -75,7 +75,7 @@ impl Rig {
             max_model_len: Some(48),
             max_num_seqs: MAX_SEQS,
             max_num_batched_tokens: Some(40),
-            // So few that cached prefixes are evicted.
+            // The blocks are so few that cached prefixes are evicted.
             kv_cache_memory: Some(10 * tiny::BLOCK_BYTES),
             seed: Some(3),
             ..EngineArgs::new(&self.file.0)
@@ -98,7 +98,7 @@ impl Round {
         Served { engine, closed, is_here, go }
     }
 
-    /// Nothing of an engine is left on the device, nor of its page-locked memory.
+    /// Asserts that nothing of an engine is left on the device or in its page-locked memory.
     fn assert_nothing_left(&self, round: &str) {
         assert_eq!(self.faults.live(), Live::default(), "{round}");
         assert_eq!(self.device.allocated_bytes(), 0, "{round}");
@@ -196,7 +196,8 @@ fn drafts(count: usize) -> Vec<Draft> {
         .collect()
 }
 
-/// How many requests ended in an error; the others have the tokens that are expected, and those the first of them.
+/// Counts requests that ended in an error. Asserts that all others have exactly the expected tokens, and that the
+/// failed ones have a prefix of theirs.
 fn check_ends(ends: &[Finished], expected: &[Finished], is_right: impl Fn(&Error) -> bool, round: &str) -> usize {
     let mut failed = 0;
     for (request, (ended, expected)) in ends.iter().zip(expected).enumerate() {
@@ -231,7 +232,7 @@ fn every_call_of_a_load_fails_once() {
             assert!(nth > 100, "{nth} calls");
             return;
         };
-        // What fails when something is given back is told by the next use of the device.
+        // A failure to give something back is reported by the next use of the device.
         let error = loaded.and_then(|_| round.device.check()).expect_err("no failure is swallowed");
         let is_told = matches!(&error, Error::Device { problem, .. } if problem.contains("failed on purpose"));
         assert!(is_told, "call {nth}, {call:?}: {error}");
@@ -239,8 +240,8 @@ fn every_call_of_a_load_fails_once() {
     }
 }
 
-/// Where a call fails while a load records steps, the load goes on without recordings and says so, and nothing of
-/// them is left.
+/// If a call fails while a load records steps, the load goes on without recordings and says so, and nothing of them is
+/// left.
 #[test]
 fn calls_of_recordings_fail() {
     let rig = Rig::new("cpu-wave32:up@recordings", Extra::Recordings);
@@ -302,7 +303,7 @@ fn every_allocation_fails_once() {
 struct Serving {
     rig: Rig,
     count: usize,
-    /// What comes of the requests where no call fails.
+    /// The results of the requests where no call fails.
     expected: Vec<Finished>,
 }
 

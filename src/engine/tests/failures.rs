@@ -1,4 +1,4 @@
-//! When the engine itself is hit.
+//! Tests of failures that hit the engine itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

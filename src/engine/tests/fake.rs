@@ -38,14 +38,14 @@ struct Gate {
     permits: u64,
 }
 
-/// What a test and its executor share.
+/// State that a test shares with its executor.
 #[derive(Default)]
 pub(super) struct Script {
     /// Computes as a CPU does, not on its own as a GPU does.
     pub synchronous: AtomicBool,
     gate: Mutex<Gate>,
     moved: Condvar,
-    /// By number of the step, from 0.
+    /// Faults by the number of their step, from 0.
     faults: Mutex<HashMap<u64, Fault>>,
     /// Every step whose number divides by this fails; 0 = none.
     pub fail_every: AtomicU64,
@@ -56,7 +56,7 @@ pub(super) struct Script {
     pub selects: AtomicBool,
     /// Whole rows that were wanted.
     pub rows_wanted: AtomicU64,
-    /// What happens when a row is fetched.
+    /// The fault that happens when a row is fetched.
     pub fetch_fault: Mutex<Option<Fault>>,
     pub interrupt: Interrupt,
 }
@@ -66,7 +66,7 @@ impl Script {
         self.faults.lock().insert(step, fault);
     }
 
-    /// From now on steps wait before they compute.
+    /// Makes steps wait from now on before they compute.
     pub(super) fn close_gate(&self) {
         let mut gate = self.gate.lock();
         gate.closed = true;
@@ -124,7 +124,7 @@ pub(super) struct Fake {
     values: Vec<f32>,
 }
 
-/// What was wanted of a row, kept beyond the launch as a device keeps it.
+/// A `Wish` that owns its parts: it outlives the launch, as on a device.
 #[derive(Clone)]
 struct OwnWish {
     wanted: Wanted,
@@ -278,7 +278,7 @@ struct FakeRow<'a> {
     row: &'a [f32],
     wanted: Wanted,
     altered: Best,
-    /// Before its alteration, where that was asked for.
+    /// The best token before the row was altered, if that was asked for.
     unaltered: Option<Best>,
 }
 
@@ -377,7 +377,7 @@ pub(super) fn hashed(vocab_size: usize) -> Rule {
     })
 }
 
-/// After the prompt come these tokens, then the first of them for ever.
+/// A rule that gives these tokens after the prompt, then the first of them for ever.
 pub(super) fn listed(vocab_size: usize, prompt_len: usize, tokens: Vec<u32>) -> Rule {
     Arc::new(move |content| {
         let next = content.len().checked_sub(prompt_len).map_or(0, |i| tokens.get(i).copied().unwrap_or(tokens[0]));

@@ -1,4 +1,4 @@
-//! What is refused, and what any thread may ask.
+//! Tests of requests that are refused, and of questions that any thread may ask.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn a_full_queue_refuses() {
         assert!(matches!(refused, Error::QueueFull { waiting: 3, limit: 3 }), "{refused}");
     }
     assert!(matches!(prompt_logits(&rig.engine, vec![1]), Err(Error::QueueFull { .. })));
-    // One that is cancelled while it waits makes room.
+    // Cancelling a request that waits makes room for another.
     rig.engine.abort_id(clients[0].accepted.id).unwrap();
     rig.script.open_gate();
     clients.remove(0).wait();
@@ -138,7 +138,7 @@ fn numbers_that_contradict_each_other() {
     }
 }
 
-/// What the handle says of the engine.
+/// The handle tells the engine's state, also while a step runs.
 #[test]
 fn what_the_handle_tells() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What a load leaves room for.
+//! Tests of the memory that a load leaves for other things.
 
 use super::tiny;
 use crate::Error;

@@ -1,4 +1,4 @@
-//! Over an executor that brings back what was wanted of each row of logits, and no more.
+//! Tests with an executor that brings back exactly what was wanted of each row of logits, and no more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;

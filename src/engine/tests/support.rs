@@ -44,7 +44,7 @@ pub(super) fn config() -> EngineConfig {
     }
 }
 
-/// One full-attention group with so many blocks.
+/// One full-attention group with `num_blocks` blocks.
 pub(super) fn blocks(num_blocks: usize) -> Vec<GroupConfig> {
     vec![GroupConfig { kind: GroupKind::Full, num_blocks }]
 }
@@ -169,12 +169,12 @@ pub(super) fn prompt_logits(engine: &Engine, token_ids: Vec<u32>) -> Result<Vec<
     engine.start_prompt_logits(token_ids)?.answer().recv().unwrap()
 }
 
-/// Nothing of any request is left: no sequence, no owned block, no device memory more than at the start.
+/// Asserts that nothing of any request is left: no sequence, no owned block, no more device memory than at the start.
 pub(super) fn assert_nothing_left(engine: &Engine) {
     assert_nothing_left_of(engine, 7);
 }
 
-/// The same of an executor that has made `allocations` on its device.
+/// Asserts the same as `assert_nothing_left`, for an executor that has made `allocations` on its device.
 pub(super) fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     match engine.check_integrity() {
         Ok(()) | Err(Error::EngineDead { .. }) => {}
@@ -192,7 +192,7 @@ pub(super) fn greedy(max_tokens: usize) -> SamplingParams {
     SamplingParams { temperature: 0.0, max_tokens, ..Default::default() }
 }
 
-/// What a request gives by itself, without an engine: the rule and the sampler, token by token.
+/// Generates a request's tokens without an engine, with the rule and the sampler alone, token by token.
 pub(super) fn alone(rule: &Rule, prompt: &[u32], params: &SamplingParams, index: u32, seed: u64) -> Vec<u32> {
     let params = Arc::new(params.clone());
     let masked = params.stop_token_ids.clone().into();

@@ -82,7 +82,7 @@ fn stop_strings_across_tokens() {
     }
 }
 
-/// Nothing ends before `min_tokens`, and text from before does not count later.
+/// No sequence ends before `min_tokens`, and text from before does not count later.
 #[test]
 fn min_tokens_comes_first() {
     let tokens = || vec![letter('a'), letter('b'), letter('a'), letter('b'), letter('c')];
@@ -91,7 +91,7 @@ fn min_tokens_comes_first() {
     assert_eq!((done.text.as_str(), done.tokens.len()), ("ab", 4));
     let params = SamplingParams { stop_token_ids: vec![letter('b')], min_tokens: 3, ..greedy(20) };
     let done = say(&[], tokens(), params);
-    // While the stop token may not come the next best does, which is token 0.
+    // While the stop token may not come, the next best comes instead, which is token 0.
     assert_eq!(done.tokens, [letter('a'), 0, letter('a'), letter('b')]);
 }
 

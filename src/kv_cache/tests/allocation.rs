@@ -30,7 +30,7 @@ fn test_prefill_not_enough_free_blocks_with_computed_blocks() {
     assert!(Seq::start(&mut kv, &long).is_none());
     assert_eq!((kv.block_map(5), kv.stats()), (map, stats));
     kv.check_owners([&holder.blocks].into_iter()).unwrap();
-    // One block less to ask for, and it goes.
+    // A demand of one block less fits.
     let fits = Seq::start(&mut kv, &long[..20]).unwrap();
     assert_eq!((fits.num_hit, &fits.table()[..3]), (12, &cached[..]));
 }
@@ -105,7 +105,7 @@ fn test_block_id_recycling() {
     let first = Seq::start(&mut kv, &text(1, 10)).unwrap();
     let mut used = first.table();
     first.end(&mut kv);
-    // Never computed, so without content: the same blocks are taken again before any fresh one.
+    // The blocks were never computed, so they have no content and are taken again before any fresh one.
     let second = Seq::start(&mut kv, &text(2, 10)).unwrap();
     let mut again = second.table();
     used.sort_unstable();

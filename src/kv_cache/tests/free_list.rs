@@ -34,7 +34,7 @@ fn test_free_kv_cache_block_queue_operations() {
     assert_eq!(ids(&list), [4, 2, 0]);
 }
 
-/// What is put at the head is taken last-in first-out, what is put at the tail first-in first-out.
+/// Blocks put at the head are taken last-in first-out, blocks put at the tail first-in first-out.
 #[test]
 fn test_free_kv_cache_block_queue_append_and_prepend() {
     let mut list = FreeList::full(4);

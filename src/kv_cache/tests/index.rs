@@ -36,7 +36,7 @@ fn test_generate_block_hash_extra_keys_cache_salt() {
             }
         }
     }
-    // So it does on the adapter, whatever the salt.
+    // The name depends on the adapter, too, whatever the salt.
     for salt in [None, Some(""), Some("a")] {
         for adapter in [0, 1, u32::MAX] {
             let mut chain = HashChain::new([1; 32], salt, Some(adapter));

@@ -8,7 +8,7 @@ fn test_prefill() {
     let first = Seq::run(&mut kv, &prompt);
     assert_eq!((first.num_hit, first.table()), (0, vec![0, 1, 2, 3]));
 
-    // The same begin: the full blocks are shared, the rest is its own.
+    // A second prompt begins with the same tokens: their full blocks are shared, the rest is its own.
     let other: Vec<u32> = prompt[..12].iter().copied().chain(text(2, 4)).collect();
     let second = Seq::run(&mut kv, &other);
     assert_eq!((second.num_hit, second.table()), (12, vec![0, 1, 2, 4]));
@@ -59,7 +59,7 @@ fn uncommitted_blocks_are_not_found() {
     assert_eq!(twin.num_hit, 0);
     writing.compute(&mut kv);
     assert_eq!(Seq::start(&mut kv, &text(1, 8)).unwrap().num_hit, 4);
-    // Both computed the same content: both blocks stay, and either may go without the other being forgotten.
+    // Both sequences computed the same content: both blocks stay, and either may go without the other being forgotten.
     twin.compute(&mut kv);
     writing.end(&mut kv);
     twin.end(&mut kv);

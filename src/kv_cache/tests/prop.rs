@@ -32,7 +32,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Of any kinds, each with a pool of its own size.
+/// Groups of any kinds, each with a pool of its own size.
 fn groups() -> impl Strategy<Value = Vec<GroupConfig>> {
     let kind = prop_oneof![Just(GroupKind::Full), (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
     let group = (kind, 1usize..14).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
@@ -48,7 +48,7 @@ struct Held {
 }
 
 impl Held {
-    /// What its block `i` must hold: everything up to its end, since K and V depend on all of it.
+    /// The content that its block `i` must hold: everything up to the block's end, since K and V depend on all of it.
     fn content(&self, i: usize, block_size: usize) -> Content {
         let end = ((i + 1) * block_size).min(self.seq.tokens.len());
         std::iter::once(u32::from(self.salted)).chain(self.seq.tokens[..end].iter().copied()).collect()
@@ -68,7 +68,7 @@ impl Memory {
         }
     }
 
-    /// What the last block of a sequence holds beyond its tokens does not count.
+    /// Forgets what the last block of a sequence holds beyond its tokens.
     fn cut(&mut self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
         let last = (held.seq.tokens.len() - 1) / block_size;
         for (g, table) in held.seq.blocks.tables.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What was written for drafts that were then rejected goes back.
+//! Tests that blocks written for drafts go back when the drafts are rejected.
 
 use super::*;
 use crate::Error;
@@ -15,7 +15,7 @@ fn rejected_blocks_go_back_without_a_name() {
     assert_eq!((seq.blocks.table(0).len(), seq.blocks.table(1).len()), (2, 2));
     assert_eq!(counts(&kv), (10, 0, 4));
     kv.check_owners([&seq.blocks].into_iter()).unwrap();
-    // What was accepted can be hit, what was rejected cannot.
+    // Accepted tokens can be hit, rejected ones cannot.
     let drafted: Vec<u32> = text(1, 6).into_iter().chain(60..68).collect();
     seq.end(&mut kv);
     let again = Seq::start(&mut kv, &drafted).unwrap();

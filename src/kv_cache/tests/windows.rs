@@ -25,7 +25,7 @@ fn blocks_outside_the_window_go_back() {
     assert_eq!(counts(&kv).2, 0);
 }
 
-/// What slid out of the window stays cached behind the blocks that were never filled.
+/// Blocks that slid out of the window stay cached, behind the blocks that were never filled.
 #[test]
 fn test_swa_free_split_keeps_cached_tail_ahead_of_scratch() {
     let mut kv = cache_of(&[sliding(4, 6)], 4);
@@ -38,7 +38,7 @@ fn test_swa_free_split_keeps_cached_tail_ahead_of_scratch() {
     assert_eq!(order, [3, 4, 5, 0, 1, 2]);
 }
 
-/// Only the blocks that the next token reads need be there.
+/// A hit needs only the blocks that the next token reads.
 #[test]
 fn sliding_hit_needs_only_the_window() {
     let mut kv = cache_of(&[sliding(5, 6)], 4);
@@ -52,7 +52,7 @@ fn sliding_hit_needs_only_the_window() {
     drop(filler);
 }
 
-/// With several groups a hit must serve all of them.
+/// If there are several groups, a hit must serve all of them.
 #[test]
 fn hit_is_common_to_all_groups() {
     let mut kv = cache_of(&[full(32), sliding(4, 32), sliding(9, 32)], 4);

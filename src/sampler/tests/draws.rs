@@ -50,7 +50,7 @@ fn draws_follow_the_distribution() {
     }
 }
 
-/// The same check must fail for a distribution that is off by 3 % of temperature, or it would prove nothing.
+/// This check must fail for a distribution that is off by 3 % of temperature, or it would prove nothing.
 #[test]
 fn the_chi_square_check_can_fail() {
     let row = logits(300, 11);

@@ -63,8 +63,8 @@ impl Reference<'_> {
     }
 }
 
-/// Which token the inverse transform gives for `u`, most likely token first, and how far `u` is from where that
-/// changes.
+/// The token that the inverse transform gives for `u`, most likely token first, and the distance from `u` to the next
+/// value at which the token changes.
 pub(super) fn inverse(distribution: &[f64], u: f64) -> (u32, f64) {
     let mut order: Vec<usize> = (0..distribution.len()).filter(|&token| distribution[token] > 0.0).collect();
     order.sort_by(|&a, &b| distribution[b].total_cmp(&distribution[a]).then(a.cmp(&b)));

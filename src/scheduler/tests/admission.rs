@@ -1,4 +1,4 @@
-//! What is refused, what `add` takes, and who is let in.
+//! Tests of what is refused, what `add` takes, and who is let in.
 
 use super::harness::{Harness, full, kv_config, limits, sequence, shares};
 use crate::Error;
@@ -33,7 +33,7 @@ fn impossible_requests_are_refused() {
     assert!(refusal.contains("got 64") && refusal.contains("32 tokens"), "{refusal}");
 }
 
-/// Who adds without asking has made a mistake, which `add` names before anything is queued.
+/// A caller that adds without checking first has made a mistake, which `add` names before anything is queued.
 #[test]
 fn what_was_not_checked_is_an_internal_error() {
     let mut h = Harness::new(8, SchedulerConfig { max_queue_size: 1, ..limits() });
@@ -53,7 +53,7 @@ fn what_was_not_checked_is_an_internal_error() {
     assert_eq!(h.scheduler.num_waiting(), 1);
 }
 
-/// What to do about a prompt that is too long depends on whether the model was made for more.
+/// The advice for a prompt that is too long depends on whether the model was made for longer ones.
 #[test]
 fn a_refusal_says_what_helps() {
     let kv = KvCache::new(kv_config(vec![full(64)])).unwrap();
@@ -138,7 +138,7 @@ fn queue_is_bounded() {
     h.add(sequence(2, 4)).unwrap();
     let error = h.add(sequence(3, 4)).unwrap_err();
     assert!(matches!(error, Error::QueueFull { waiting: 2, limit: 2 }), "{error}");
-    // Those that run do not count, and neither do those that end while they wait.
+    // Running sequences do not count, and neither do those that end while they wait.
     h.step();
     for id in 3..5 {
         h.add(NewSequence { max_tokens: 1, ..sequence(id, 28) }).unwrap();

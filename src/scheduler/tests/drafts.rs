@@ -4,7 +4,7 @@ use super::harness::{Harness, full, limits, sequence, shares, sliding};
 use crate::batch::SeqExtras;
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
 
-/// With sequence 1, whose first token, 50, came with these drafts.
+/// A harness with sequence 1, whose first token (50) came with these drafts.
 fn drafted(num_blocks: usize, limits: SchedulerConfig, prompt_len: usize, drafts: &[u32]) -> Harness {
     let mut h = Harness::new(num_blocks, limits);
     h.add(sequence(1, prompt_len)).unwrap();
@@ -56,7 +56,7 @@ fn rejected_drafts_hold_no_blocks() {
         // The window of the next token begins at `computed - 4`.
         let in_window = computed.div_ceil(4) - (computed - 4) / 4;
         assert_eq!(h.blocks_owned(), computed.div_ceil(4) + in_window, "{num_right} are right");
-        // What was rejected is found by nobody.
+        // No prefix-cache hit finds a rejected draft.
         assert!(h.finish(1));
         let prompt = sequence(1, 4).prompt.iter().copied().chain([50]).chain(drafts).chain([1]).collect();
         h.add(NewSequence { prompt, ..sequence(2, 1) }).unwrap();
@@ -80,7 +80,7 @@ fn drafts_take_what_nobody_else_does() {
     let step = h.schedule();
     assert_eq!((shares(&step), step.seqs[0].samples.clone()), (vec![(1, 3)], 0..3));
     h.accept(&step, &[(1, &[7, 8, 9], &[1, 2])]).unwrap();
-    // Those of a prompt go first.
+    // Rows for the logits of a prompt come before rows for drafts.
     h.add(NewSequence { all_logits: true, ..sequence(2, 5) }).unwrap();
     assert_eq!(shares(&h.step()), [(1, 1), (2, 2)]);
     // Blocks: nobody is preempted for a draft.
@@ -113,7 +113,8 @@ fn drafts_end_with_the_sequence() {
     assert!(h.accept(&step, &[(1, &[10], &[])]).is_err(), "beyond max_tokens");
 }
 
-/// Which token drafts follow, and how many are right, is known only when no step holds their sequence; others go on.
+/// The token that drafts follow, and how many drafts are right, are known only when no step holds their sequence.
+/// Others go on meanwhile.
 #[test]
 fn a_sequence_with_drafts_waits_for_its_steps() {
     let mut h = Harness::new(32, limits());
@@ -132,12 +133,12 @@ fn a_sequence_with_drafts_waits_for_its_steps() {
     let drafts = h.schedule();
     assert_eq!(shares(&drafts), [(1, 3), (2, 1)]);
     h.give(&next, &[(SeqId(2), 62)]).unwrap();
-    // Its drafts are in order already, the other's token comes.
+    // The drafts of sequence 1 are already in place; the token of sequence 2 comes with `complete`.
     let drafts = h.scheduler.complete(drafts, h.now).unwrap();
     assert_eq!(drafts.batch.token_ids, [51, 9, 10, 62]);
     assert_eq!(shares(&h.schedule()), [(2, 1)]);
     h.accept(&drafts, &[(1, &[9, 55], &[]), (2, &[63], &[])]).unwrap();
-    // Without drafts it is scheduled ahead again.
+    // A sequence without drafts is scheduled ahead again.
     let (now, ahead) = (h.schedule(), h.schedule());
     assert_eq!((shares(&now), shares(&ahead)), (vec![(1, 1), (2, 1)], vec![(1, 1), (2, 1)]));
 }
@@ -205,7 +206,7 @@ fn drafts_after_a_fork() {
     assert_eq!((counts(&h, 1), counts(&h, 2)), ((9, 8), (12, 11)));
 }
 
-/// What a sequence needs beside its tokens stands beside it in each batch, and a fork needs the same.
+/// Each batch lists a sequence's extras beside it, and a fork has those of its parent.
 #[test]
 fn extras_stay_with_their_sequence() {
     let mut h = Harness::new(32, limits());
@@ -223,7 +224,7 @@ fn extras_stay_with_their_sequence() {
     h.finish(1);
     assert_eq!(h.step().batch.extras, [extras(2), extras(2), extras(3)]);
     (2..=4).for_each(|id| assert!(h.finish(id)));
-    // Where none needs anything nothing stands; else something stands beside each.
+    // If no sequence has extras the list is empty; otherwise it has an entry for each sequence.
     h.add(sequence(5, 3)).unwrap();
     assert_eq!(h.step().batch.extras, []);
     h.add(NewSequence { extras: extras(3), ..sequence(6, 3) }).unwrap();

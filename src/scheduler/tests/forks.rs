@@ -54,7 +54,7 @@ fn forks_start_as_places_come_free() {
     h.add(NewSequence { will_fork: true, ..sequence(2, 6) }).unwrap();
     h.add(sequence(3, 2)).unwrap();
     assert_eq!(shares(&h.step()), [(1, 2), (2, 6), (3, 2)]);
-    // Of 5 children 1 finds a place; the others wait before those that arrived later.
+    // One of 5 children finds a place; the others wait ahead of sequences that arrived later.
     h.add(sequence(4, 2)).unwrap();
     (20..25).for_each(|child| h.scheduler.fork(SeqId(2), SeqId(child), child as u32, h.now).unwrap());
     assert_eq!((h.scheduler.num_running(), h.scheduler.num_waiting()), (4, 5));

@@ -83,7 +83,7 @@ fn preemption_for_the_group_that_is_full() {
     }
 }
 
-/// Nothing is scheduled ahead that any group might have no block for.
+/// A step scheduled ahead never includes tokens for which any group might have no block.
 #[test]
 fn a_step_ahead_needs_blocks_of_every_group() {
     for (num_blocks, is_ahead) in [(3, false), (4, true)] {

@@ -57,7 +57,7 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
 }
 
 impl Harness {
-    /// With one full-attention group.
+    /// A harness whose cache has one full-attention group.
     pub(crate) fn new(num_blocks: usize, limits: SchedulerConfig) -> Self {
         Self::with_groups(vec![full(num_blocks)], limits)
     }

@@ -1,4 +1,4 @@
-//! From arrival to end: tokens, batches, stale steps, the end in every state.
+//! Tests of a sequence's life from arrival to end: tokens, batches, stale steps, the end in every state.
 
 use super::harness::{Harness, limits, sequence, shares, token_of};
 use crate::Error;
@@ -97,12 +97,12 @@ fn token_out_of_place_is_an_error() {
     assert!(matches!(error, Error::Internal { .. }));
     assert_eq!(h.scheduler.info(SeqId(1)).unwrap().num_tokens, 20);
     h.step();
-    // Beyond max_tokens.
+    // A token beyond max_tokens is an error.
     assert_eq!(h.scheduler.info(SeqId(2)).unwrap().num_tokens, 3);
     let step = h.schedule();
     assert!(h.give(&step, &[(SeqId(2), 9)]).is_err());
     assert_eq!(h.scheduler.info(SeqId(2)).unwrap().num_tokens, 3);
-    // An unknown id has ended: nothing.
+    // An unknown id has ended and gets nothing.
     assert!(h.finish(2));
     let step = h.schedule();
     h.give(&step, &[(SeqId(1), 8), (SeqId(2), 9)]).unwrap();

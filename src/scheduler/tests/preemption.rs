@@ -1,4 +1,4 @@
-//! What happens when no block is left.
+//! Tests of preemption, when no block is left.
 
 use super::harness::{Harness, limits, sequence, shares};
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId};
@@ -37,7 +37,7 @@ fn test_preempt_during_execution() {
     let step = h.schedule();
     let again = &step.seqs[1];
     assert_eq!((again.id, h.scheduler.num_waiting()), (SeqId(3), 1), "the newcomer waits behind it");
-    // Its first block is still cached; what it had generated is input now.
+    // The first block is still cached; the tokens that the sequence had generated are input now.
     assert_eq!((again.start, again.num_tokens, again.logits.len(), again.samples.len()), (4, 5, 1, 1));
     assert_eq!(step.batch.token_ids[step.batch.tokens_of(1)], [3004, 503, 503, 503, 503]);
     assert_eq!(h.scheduler.info(SeqId(3)).unwrap().num_cached_tokens, 0, "its own tokens are no cache hits of a user");
@@ -91,7 +91,7 @@ fn sequence_in_flight_is_not_preempted() {
     h.step();
     let step = h.schedule();
     assert_eq!(shares(&step), [(1, 1), (2, 1)]);
-    // Both are in flight and wait for their token: there is nothing to schedule and nobody to preempt.
+    // Both sequences are in flight and wait for their token: there is nothing to schedule and nobody to preempt.
     assert!(h.schedule().seqs.is_empty());
     assert_eq!(h.scheduler.num_preemptions(), 0);
     h.commit(&step);
@@ -125,7 +125,8 @@ fn prompt_logits_over_a_preemption() {
     assert_eq!(rows, 24);
 }
 
-/// Such a prompt takes no hits, which would leave out logits; but it leaves content for others.
+/// A prompt whose logits are all wanted takes no prefix-cache hits, which would leave out logits; but others can hit
+/// its blocks.
 #[test]
 fn all_logits_takes_no_hits() {
     let mut h = Harness::new(16, limits());

@@ -78,7 +78,8 @@ fn config() -> impl Strategy<Value = SimConfig> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 1_000 } else { 20_000 }, ..ProptestConfig::default() })]
 
-    /// After every operation the invariants hold; at the end all have what they would have alone, and nothing is left.
+    /// The invariants hold after every operation; at the end each request has the tokens that it would have alone, and
+    /// nothing is left.
     #[test]
     fn scheduler_serves_everyone(config in config(), ops in vec(op(), 1..80)) {
         let mut sim = Sim::new(config);

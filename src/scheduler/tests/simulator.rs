@@ -73,7 +73,7 @@ fn random_extras(random: &mut Random) -> SeqExtras {
     }
 }
 
-/// What happened in all worlds.
+/// Events counted in all worlds.
 #[derive(Debug, Default)]
 struct Counts {
     steps: u64,

@@ -19,7 +19,7 @@ fn cached(h: &Harness, ids: &[u64]) -> Vec<usize> {
 }
 
 /// A22: equal prompts that come together are computed once; the others begin a step later with what the first computed.
-/// Those behind them do not wait.
+/// Sequences behind them do not wait.
 #[test]
 fn equal_prompts_are_computed_once() {
     let mut h = roomy();

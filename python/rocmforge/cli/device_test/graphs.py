@@ -9,7 +9,7 @@ from rocmforge.cli.common import completed
 from rocmforge.cli.device_test import made_up
 from rocmforge.cli.device_test.outcome import LEFT_OUT, NOT_RECORDED, Job, Outcome
 
-# So deep that a step has as many kernels as that of an 8B model: drivers have failed with long graphs alone.
+# The depth gives a step as many kernels as that of an 8B model has: drivers have failed with long graphs alone.
 DEEP = made_up.Shape(layers=32, hidden=256, ffn=512, heads=4, kv_heads=2, head_dim=64, vocab=2048)
 QUICK_DEEP = made_up.Shape(layers=4, hidden=256, ffn=256, heads=4, kv_heads=2, head_dim=64, vocab=512)
 STEPS = 64
@@ -23,7 +23,7 @@ PROMPTS = (100, 700)
 QUICK_PROMPTS = (20,)
 
 Answers: TypeAlias = list[tuple[list[int], list[float]]]
-"""Of each sequence the tokens and their log-probabilities."""
+"""One entry per sequence: its tokens and their log-probabilities."""
 
 
 def graphs(job: Job) -> Outcome:

@@ -12,7 +12,7 @@ from rocmforge import _rocmforge
 from rocmforge.cli.device_test.outcome import FAILED, OK, Job, Outcome
 from rocmforge.cli.summary import gpu_lines, machine_line
 
-# Where the kernel says which driver it has; either may be missing.
+# Files in which the kernel says which driver it has; either may be missing.
 DRIVER_FILES = (Path("/sys/module/amdgpu/version"), Path("/proc/driver/nvidia/version"))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALIGNMENT = 32
-# Of GGUF: kinds of values, and types of tensors.
+# Codes of GGUF: kinds of values, and types of tensors.
 U32, F32, TEXT = 4, 6, 8
 TYPE_F32, TYPE_Q4_K, TYPE_Q6_K = 0, 12, 14
 BLOCK_ELEMENTS = 256
@@ -100,7 +100,7 @@ def write(shape: Shape, path: Path, seed: int = 0) -> Path:
 
 
 def num_bytes(shape: Shape) -> int:
-    """Of all tensors."""
+    """Bytes of all tensors."""
     return sum(_padded(_num_bytes(rows, cols, kind)) for _, rows, cols, kind in shape.tensors())
 
 

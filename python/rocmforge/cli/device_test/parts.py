@@ -9,15 +9,15 @@ from rocmforge.cli.device_test.outcome import Job, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One matter."""
+    """A part of the test, for one matter."""
 
     title: str
     run: Callable[[Job], Outcome]
-    """In a process of its own."""
+    """Runs the part; called in a process of its own."""
     without_gpu: str | None
-    """Why it is left out where there is no GPU; `None` for a part that runs on a CPU, too."""
+    """The reason for which it is left out where there is no GPU; `None` for a part that runs on a CPU, too."""
     seconds: float
-    """After which it is ended: some ten times what it takes where every kernel has to be compiled first."""
+    """The time limit: some ten times what the part takes where every kernel has to be compiled first."""
 
 
 PARTS = {

@@ -17,7 +17,7 @@ from rocmforge.cli.device_test.outcome import FAILED, Outcome
 
 POLL_SECONDS = 0.05
 END_SECONDS = 10.0
-# Of what the process printed: the end, where drivers say what they died of.
+# Limits on the quoted end of what the process printed, where drivers say what they died of.
 SHOWN_LINES = 12
 SHOWN_CHARACTERS = 300
 # Finds modules where this process does: what is tested is the package that tests.
@@ -93,7 +93,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends the process, and those that it has started."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        # One that hangs in its driver may outlive that.
+        # A process that hangs in its driver may outlive that.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_SECONDS)
     if process.stdin is not None:

@@ -57,7 +57,7 @@ def examine(
         if name == "graphs":
             _judge_graphs(outcome, figures)
         if name == "devices" and on_gpu:
-            # One whose process died says nothing of the GPU: the other parts find out for themselves.
+            # If its process died, that says nothing of the GPU: the other parts find out for themselves.
             usable = outcome.figures.get("usable", True)
             if not usable and device == "auto":
                 outcome.verdict, on_gpu, usable = LEFT_OUT, False, True
@@ -84,7 +84,7 @@ def examine(
 
 
 def _judge_graphs(outcome: Outcome, figures: dict[str, dict[str, Any]]) -> None:
-    """Where steps are not recorded by default, it is news and no failure that recorded ones differ.
+    """If steps are not recorded by default, it is news and no failure that recorded ones differ.
 
     A part that died, or whose steps failed, has compared nothing, and stays a failure.
     """

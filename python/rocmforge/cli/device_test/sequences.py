@@ -28,14 +28,14 @@ class _Request:
     prompt: list[int]
     max_tokens: int
     cancel_after: int | None
-    """Tokens after which whoever asked leaves."""
+    """Tokens after which the request is cancelled."""
 
     def params(self) -> SamplingParams:
         return SamplingParams(max_tokens=self.max_tokens, temperature=0.0, ignore_eos=True)
 
 
 def _requests(count: int, vocab: int) -> list[_Request]:
-    """Of many lengths; a part of them begin alike."""
+    """Requests of many lengths; a part of them begin alike."""
     rng = random.Random(1)  # noqa: S311 - the same each time
     prefixes = [[rng.randrange(vocab) for _ in range(n)] for n in (0, 0, 16, 48, 80)]
     requests = []
@@ -95,7 +95,7 @@ async def _together(
         max_model_len=MAX_MODEL_LEN,
         max_num_seqs=12,
         max_num_batched_tokens=64,
-        # On a GPU, too, what a request gives does then not depend on what it is computed with.
+        # With this a request's results do not depend on what it is computed with, on a GPU, too.
         batch_invariant=True,
         kv_cache_memory=(QUICK_POOL_BLOCKS if job.quick else POOL_BLOCKS) * block_bytes,
     )

@@ -16,14 +16,14 @@ from rocmforge.cli.summary import model_summary, short, size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Beyond the caches of any GPU.
+# More bytes than the caches of any GPU hold.
 DEVICE_BYTES = 2 << 30
 HOST_BYTES = 256 << 20
 QUICK_BYTES = 1 << 20
 LAUNCHES = 20_000
 QUICK_LAUNCHES = 600
 
-# As Llama 3.2 1B; for a CPU, as SmolLM2 135M; and one for a quick look.
+# Shapes of Llama 3.2 1B; for a CPU, of SmolLM2 135M; and one for a quick look.
 GPU_MODEL = made_up.Shape(
     layers=16, hidden=2048, ffn=8192, heads=32, kv_heads=8, head_dim=64, vocab=128_256, context=8192
 )
@@ -35,7 +35,7 @@ STEPS = 64
 QUICK_STEPS = 8
 REPETITIONS = 3
 TOGETHER = 8
-# Beside the model there shall be room for what others write.
+# Bytes of disk that are left for others beside the model.
 SPARE_DISK = 1 << 30
 
 
@@ -60,7 +60,7 @@ def bandwidth(job: Job) -> Outcome:
 
 
 def launches(job: Job) -> Outcome:
-    """From one launch to the next, and what a node of a graph takes."""
+    """Measures the time from one launch to the next, and of a graph's node."""
     found = _rocmforge.device_launches(job.device, count=QUICK_LAUNCHES if job.quick else LAUNCHES)
     summary = (
         f"{1e6 * found['eager']:.2f} us from launch to launch ({1e6 * found['call']:.2f} us in the call), "
@@ -70,7 +70,7 @@ def launches(job: Job) -> Outcome:
 
 
 def speed(job: Job) -> Outcome:
-    """Prompt and decoding of a made-up model."""
+    """Measures the prompt and the decoding of a made-up model."""
     shape = QUICK_MODEL if job.quick else GPU_MODEL if job.on_gpu else CPU_MODEL
     needed = made_up.num_bytes(shape) + SPARE_DISK
     free = shutil.disk_usage(job.folder).free

@@ -92,7 +92,7 @@ fn function64(verb: &str) -> Option<Function> {
     })
 }
 
-/// Those that do the same to 32 and to 64 bits.
+/// Functions that do the same to 32 and to 64 bits.
 fn common(verb: &str) -> Option<Function> {
     Some(match verb {
         "umax" => |old, data, _| old.max(data),
@@ -124,7 +124,7 @@ fn packed(name: &str) -> Option<Function> {
     })
 }
 
-/// Where the operands of an atomic are.
+/// Registers of an atomic's operands.
 struct Registers {
     returned: Option<u16>,
     data: u16,

@@ -21,7 +21,7 @@ pub(super) fn reaches_agent(d: &Decoder<'_>, is_load: bool) -> bool {
 /// Instructions that move data between a workgroup and what all share; `None` for every other one.
 pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     let (name, text) = (d.text.mnemonic.as_str(), d.line.text.as_str());
-    // Those without operands have their scope in the place of one.
+    // Instructions without operands have their scope in the place of one.
     let agent = match d.target.generation {
         9 => d.target.has_scopes() && text.contains("sc1"),
         _ => text.contains("SCOPE_DEV") || text.contains("SCOPE_SYS"),

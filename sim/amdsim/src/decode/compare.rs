@@ -42,7 +42,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// Where the mask goes, and where the sources begin.
+/// The place to which the mask goes, and the operand at which the sources begin.
 #[derive(Clone, Copy)]
 struct Outputs {
     mask: Option<u16>,
@@ -127,7 +127,7 @@ fn compare<T: Lane>(
     }))
 }
 
-/// One bit a lane.
+/// Packs one bit per lane.
 pub(super) fn pack(bits: &[u32; GROUP]) -> u64 {
     bits.iter().enumerate().fold(0, |mask, (lane, bit)| mask | u64::from(*bit) << lane)
 }

@@ -65,7 +65,7 @@ fn saturate_signed(value: i32) -> u16 {
     value.clamp(-0x8000, 0x7fff) as u16
 }
 
-/// One 8-bit float, the lowest byte; other bytes are chosen by SDWA or by `byte_sel`.
+/// Decodes a conversion of one 8-bit float, the lowest byte; other bytes are chosen by SDWA or by `byte_sel`.
 fn eight_bits(d: &Decoder<'_>, mantissa_bits: u32) -> Decoded<Step> {
     let format = Fp8 { mantissa_bits, fnuz: d.target.has_fnuz() };
     let shift = match d.text.modifier("byte_sel") {

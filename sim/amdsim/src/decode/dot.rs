@@ -29,13 +29,13 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// On the `iu` forms `neg_lo` says which operand is signed.
+/// Tells which operands are signed: on the `iu` forms `neg_lo` says so.
 pub(super) fn signs(d: &Decoder<'_>) -> [bool; 2] {
     let signed = d.text.bits("neg_lo").unwrap_or_default();
     [0, 1].map(|index| signed.get(index).copied().unwrap_or(false))
 }
 
-/// Only the plain order of elements, which `op_sel` could change.
+/// Refuses an `op_sel` that changes the plain order of elements.
 fn check_selection(d: &Decoder<'_>) -> Decoded<()> {
     let plain = |name: &str, value: bool| d.text.bits(name).is_none_or(|bits| bits.iter().all(|bit| *bit == value));
     if plain("op_sel", false) && plain("op_sel_hi", true) { Ok(()) } else { Err("op_sel on a dot product".to_owned()) }

@@ -33,7 +33,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Step> {
     }))
 }
 
-/// Where the lanes' addresses come from.
+/// The operands that make the lanes' addresses.
 pub(super) struct Address {
     base: Base,
     offset: i64,

@@ -69,7 +69,8 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     step.map(Some)
 }
 
-/// One rounding: 53 bits hold the product, and every sum near a point where a half's rounding changes.
+/// A fused product and sum, rounded once: 53 bits hold the product, and every sum near a point where a half's rounding
+/// changes.
 pub(super) fn fma(a: Half, b: Half, c: Half) -> Half {
     Half(f64_to_f16(a.f64() * b.f64() + c.f64()))
 }

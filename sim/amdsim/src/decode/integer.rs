@@ -11,7 +11,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
         "mov_b64" => d.unary(|a: u64| a),
         "not_b32" => d.unary(|a: u32| !a),
         "bfrev_b32" => d.unary(u32::reverse_bits),
-        // With `clamp`, integers saturate.
+        // Integers saturate if there is a `clamp`.
         "add_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(u32::saturating_add),
         "sub_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(u32::saturating_sub),
         "subrev_u32" if d.operand_count() == 3 && d.text.has("clamp") => d.binary(|a: u32, b: u32| b.saturating_sub(a)),

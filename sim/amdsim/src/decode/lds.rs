@@ -162,7 +162,7 @@ fn swizzle_source(pattern: &str, lane: usize) -> Option<usize> {
         ("REVERSE", [size]) => Some(lane ^ (size - 1)),
         ("BROADCAST", [size, index]) => Some(lane & !(size - 1) | index),
         ("QUAD_PERM", [_, _, _, _]) => Some(lane & !3 | numbers[lane & 3]),
-        // From the highest bit: 0, 1, keep (p) or invert (i).
+        // The letters stand for bits, from the highest: 0, 1, keep (p) or invert (i).
         ("BITMASK_PERM", _) => {
             let letters = arguments.trim().trim_matches('"').bytes();
             let bit = |result: usize, (at, letter): (usize, u8)| {

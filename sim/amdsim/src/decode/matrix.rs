@@ -39,7 +39,7 @@ pub(super) fn decode(d: &Decoder<'_>) -> Decoded<Option<Step>> {
     }))
 }
 
-/// One operand, by K.
+/// One operand, indexed by K, then by its row (A) or column (B).
 type Matrix<const SIDE: usize, const DEPTH: usize> = [[f64; SIDE]; DEPTH];
 
 fn execute<const SIDE: usize, const DEPTH: usize>(
@@ -132,7 +132,7 @@ enum Accumulator {
     Constant(Source),
 }
 
-/// How the elements of A and B are spread over the lanes.
+/// The ways in which the elements of A and B are spread over the lanes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Layout {
     /// A lane holds a whole row; lanes 16 to 31 hold copies.

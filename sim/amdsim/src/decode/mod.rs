@@ -1,4 +1,4 @@
-//! From an instruction's text to the closure that executes it.
+//! Translates an instruction's text to the closure that executes it.
 //!
 //! Each submodule knows one class of instructions. All work on text is done here, once; what is executed holds register
 //! numbers and constants only.
@@ -35,11 +35,11 @@ use crate::syntax::{Register, Text};
 use crate::target::Target;
 use crate::wave::Wave;
 
-/// What to do after an instruction.
+/// The step to take after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// To the instruction at this address of the code object.
+    /// Go on with the instruction at this address of the code object.
     Jump(u64),
     Barrier,
     /// Let the other waves of the workgroup run.
@@ -50,7 +50,7 @@ pub(crate) enum Flow {
 /// A decoded instruction.
 pub(crate) type Step = Box<dyn Fn(&mut Wave, &mut Context<'_>) -> Result<Flow, Box<Fault>> + Send + Sync>;
 
-/// Why an instruction cannot be decoded.
+/// The result of decoding; its error says why an instruction cannot be decoded.
 pub(crate) type Decoded<T> = Result<T, String>;
 
 /// Wraps what changes nothing but the wave.
@@ -143,7 +143,7 @@ impl<'a> Decoder<'a> {
         Err("unknown instruction".to_owned())
     }
 
-    /// Nothing in the text may be left that no decoder has looked at.
+    /// Checks that no part of the text is left that no decoder has looked at.
     fn finish(&self, step: Step) -> Decoded<Step> {
         // Hints about caches, of which `cache` takes those that another workgroup could see.
         for hint in ["glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope"] {

@@ -67,7 +67,7 @@ fn half_pair<T: Lane>(d: &Decoder<'_>, selection: &Selection, index: usize) -> D
     let mut source = Source::parse::<T>(text)?;
     let (low, high) = (at(&selection.low, index), at(&selection.high, index));
     match Constant::parse(text) {
-        // Only the low half of the operand holds such a constant.
+        // Such a constant is in the low half of the operand only.
         Some(Constant::Float(value)) if value != 0.0 && (low || high) => {
             return Err(format!("the upper half of the packed constant {text}"));
         }
@@ -165,7 +165,7 @@ fn floats(d: &Decoder<'_>, f: impl Fn([f32; 3]) -> f32 + Copy + Send + Sync + 's
     };
     Ok(step(move |wave: &mut Wave| {
         for group in 0..wave.groups() {
-            // Both are read before either is written: they may share registers.
+            // Read both before either is written: they may share registers.
             let (low, high) = (low.map(|s| s.group::<f32>(wave, group)), high.map(|s| s.group::<f32>(wave, group)));
             dest.put(wave, group, apply(&low));
             second.put(wave, group, apply(&high));

@@ -119,12 +119,12 @@ fn state(d: &Decoder<'_>, name: &str) -> Decoded<Option<Step>> {
                 Ok(Flow::Next)
             })
         }
-        // Where the wave runs: nowhere in particular.
+        // The wave's place on the chip is nowhere in particular: it reads as 0.
         "getreg_b32" if register.contains("HW_ID") || register.contains("XCC_ID") => {
             let dest = d.sgpr(0)?;
             step(move |wave| wave.set_sgpr(dest, 0))
         }
-        // Of the mode, only the handling of subnormals (bits 4 to 7) may change: they are always kept here.
+        // The mode may change in its handling of subnormals only (bits 4 to 7): they are always kept here.
         "setreg_b32" | "setreg_imm32_b32" => match register {
             // Each wave has a scratch memory of its own, wherever it is said to be.
             _ if register.contains("SCHED_MODE") || register.contains("FLAT_SCR") => step(|_| {}),
@@ -208,7 +208,7 @@ fn write(wave: &mut Wave, dest: u16, data: &[u8]) {
     }
 }
 
-/// Through a buffer descriptor: what lies beyond its end reads as 0.
+/// Decodes a load through a buffer descriptor: what lies beyond its end reads as 0.
 fn buffer_load(d: &Decoder<'_>, form: &str) -> Decoded<Step> {
     let bytes = 4 * words(form)?;
     let (dest, descriptor, offset) = (d.sgpr(0)?, d.sgpr(1)?, Offset::decode(d)?);

@@ -1,6 +1,6 @@
 //! SDWA (GFX9, GFX10): sources and destination are bytes or halves of registers.
 //!
-//! As with DPP, the instruction itself is decoded with temporary registers, and a shell moves the parts.
+//! The instruction itself is decoded with temporary registers, as for DPP, and a shell moves the parts.
 
 use super::dpp::Shell;
 use super::{Decoded, Decoder};

@@ -1,4 +1,4 @@
-//! What loads and stores of all memories have in common.
+//! The parts that loads and stores of all memories have in common.
 
 use super::{Decoded, Decoder};
 use crate::context::{Context, copy_from, copy_to};
@@ -342,7 +342,8 @@ fn store_sized<const BYTES: usize>(
     Ok(())
 }
 
-/// As `gather`, the other way.
+/// Writes the lanes of `active` whose place lies in `memory`, which begins at `start`, up to the first for which that
+/// is not so. Returns the lanes that are left.
 fn scatter<const BYTES: usize>(
     memory: &mut [u8],
     start: u64,
@@ -363,7 +364,7 @@ fn scatter<const BYTES: usize>(
     rest
 }
 
-/// What a lane stores.
+/// The bytes that a lane stores.
 #[inline(always)]
 fn piece<const BYTES: usize>(wave: &Wave, form: Form, first: u16, lane: usize) -> [u8; BYTES] {
     let mut piece = [0; BYTES];

@@ -1,4 +1,4 @@
-//! What the tests share: the compiler, a memory with gaps, arguments, random numbers.
+//! Parts that the tests share: the compiler, a memory with gaps, arguments, random numbers.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use amdsim::{CodeObject, Coherence, Launch, Memory, Order, ScalarCache, Stats, Trap};
 
-/// One of each kind; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
+/// Targets of all kinds; `AMDSIM_TARGETS=gfx906,gfx11-generic` tries others.
 const TARGETS: &str = "gfx90a,gfx942,gfx1030,gfx1100,gfx1201";
 
 /// The targets that a test is for.
@@ -140,7 +140,7 @@ impl Case<'_> {
         self.run_after(coherence, memory, &mut ScalarCache::default())
     }
 
-    /// With what the launch before has left in the scalar cache.
+    /// Runs the launch with what the launch before has left in the scalar cache.
     pub(crate) fn run_after(
         self,
         coherence: Coherence,

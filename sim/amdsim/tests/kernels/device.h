@@ -1,4 +1,4 @@
-// What the test kernels need of a device, for AMD GPUs alone.
+// The functions of a device that the test kernels need, for AMD GPUs alone.
 #pragma once
 
 typedef unsigned char u8;

@@ -246,7 +246,7 @@ K(extremes) {
   y[128 + t] = __builtin_elementwise_max(__builtin_elementwise_max(a, b), c);
   y[192 + t] = f32_bits((float)(a >> 8 & 255) + (float)(a >> 24) * 256.f);
 }
-// The same in all lanes: scalar registers, and from GFX11.5 on scalar floats
+// All lanes compute the same: scalar registers are used, and from GFX11.5 on scalar floats
 KERNEL(WARP) uniform(u32* y, const u32* x, int n) {
   LANE;
   float sum = 1.f;

@@ -1,4 +1,4 @@
-//! One class of instructions at a time, against references computed here.
+//! Tests one class of instructions at a time, against references computed here.
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 #[path = "../common/mod.rs"]
@@ -21,7 +21,7 @@ fn run(kernel: &str, has: impl Fn(&str) -> bool, judge: impl Fn(&[u32], &[u32], 
     on(&targets(has), "micro", |object, order| {
         let mut memory = Arena::default();
         let y = memory.zeros::<u32>(WORDS);
-        // Only the kernel `uniform` has the last one.
+        // The last argument is for the kernel `uniform` only.
         let args = Args::default().with(y).with(memory.upload(&x)).with(COUNT as i32);
         let block = object.wavefront_size();
         let case = Case { object, kernel, grid: [1; 3], block, args, order };

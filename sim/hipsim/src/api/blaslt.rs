@@ -39,7 +39,7 @@ const RESULT_BYTES: usize = 56;
 /// Algorithms that there are for every product.
 const ALGORITHMS: u8 = 3;
 
-/// How the library misbehaves.
+/// The ways in which the library can misbehave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,

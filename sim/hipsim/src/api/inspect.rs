@@ -9,7 +9,7 @@ use crate::module::Module;
 use crate::runtime::{device_of, host_memory, open};
 use crate::status::{Result, Status};
 
-/// What is alive on a device.
+/// Counts of what is alive on a device.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Live {

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn hipMalloc(address: *mut u64, bytes: usize) -> Status {
     allocate().into()
 }
 
-/// As AMD documents it, waits for all work on the device first.
+/// Frees memory; as AMD documents it, it first waits for all work on the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hipFree(address: u64) -> Status {
     let free = || {
@@ -102,7 +102,7 @@ pub unsafe extern "C" fn hipHostGetDevicePointer(there: *mut u64, address: *mut 
     find().into()
 }
 
-/// Where the two sides of a copy lie.
+/// The sides between which a copy goes.
 #[derive(Clone, Copy)]
 enum Direction {
     ToDevice,

@@ -20,7 +20,7 @@ pub unsafe extern "C" fn hipModuleLoadData(module: *mut *mut c_void, image: *con
         drop(device.working_uncaptured()?);
         // SAFETY: the module's contract: the image is a whole code object.
         let image = unsafe { elf_bytes(image.cast()) }.ok_or(Status::INVALID_IMAGE)?;
-        // Without the lock: it takes a disassembler or a linker.
+        // The lock is not held here: loading takes a disassembler or a linker.
         let loaded = Module::load(image, device.target)?;
         let mut state = device.lock();
         let id = state.new_id();

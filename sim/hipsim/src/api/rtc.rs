@@ -54,7 +54,7 @@ unsafe fn bytes(text: *const c_char) -> Vec<u8> {
 }
 
 /// # Safety
-/// As [`bytes`].
+/// `text` is null or zero-terminated.
 unsafe fn string(text: *const c_char) -> String {
     // SAFETY: the caller's promise.
     String::from_utf8_lossy(&unsafe { bytes(text) }).into_owned()

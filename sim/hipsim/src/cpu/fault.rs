@@ -20,7 +20,7 @@ thread_local! {
     static HANDLER_STACK: HandlerStack = HandlerStack::install();
 }
 
-/// Until it is dropped, faults in a kernel on this thread end the kernel.
+/// Makes a fault in a kernel on this thread end the kernel, until it is dropped.
 pub(super) struct Watch;
 
 impl Escape {
@@ -95,7 +95,8 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut c_v
             }
         }
     }
-    // Not a kernel's. With the handler that was there before, the instruction is tried again and faults again.
+    // The fault is not a kernel's. With the handler that was there before, the instruction is tried again and faults
+    // again.
     let previous = SIGNALS.iter().position(|known| *known == signal).and_then(|i| PREVIOUS.get()?.get(i));
     if let Some(previous) = previous {
         // SAFETY: an action that sigaction returned.
@@ -148,7 +149,7 @@ unsafe fn redirect(
     true
 }
 
-/// On other processors a fault in a kernel ends the process.
+/// Does nothing: on other processors a fault in a kernel ends the process.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn redirect(_: *mut c_void, _: Escape, _: *mut c_void, _: &CStr, _: *mut c_void) -> bool {
     false

@@ -121,7 +121,7 @@ impl CpuObject {
         Some(CpuKernel { threads, argument_bytes, entry })
     }
 
-    /// For each numbered block barrier of the source, whether it was compiled.
+    /// Tells for each numbered block barrier of the source whether it was compiled.
     pub(crate) fn barriers(&self) -> Vec<bool> {
         let symbols = symbol(self.handle, c"cpu_barrier_sites").zip(symbol(self.handle, c"cpu_barrier_file"));
         let Some((sites, file)) = symbols else { return Vec::new() };

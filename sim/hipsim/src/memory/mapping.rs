@@ -6,8 +6,8 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::OnceLock;
 
-/// What memory holds before anyone writes it, twice a byte pair: a NaN as f16, bf16, f32 and f64, and as an index far
-/// out of every range.
+/// The content of memory before anyone writes it, twice a byte pair: a NaN as f16, bf16, f32 and f64, and as an index
+/// far out of every range.
 pub(crate) const POISON: u16 = 0x7fff;
 
 const PAGE: usize = 4096;

@@ -66,7 +66,7 @@ impl Memory {
         self.freed.iter().any(|mapping| address.wrapping_sub(mapping.start()) < mapping.bytes().max(1))
     }
 
-    /// What is known of an address that was used by mistake.
+    /// Describes an address that was used by mistake.
     pub(crate) fn describe(&self, address: u64) -> String {
         if self.was_freed(address) {
             return format!("{address:#x} lies in an allocation that was freed");

@@ -62,7 +62,7 @@ impl Gpu {
         unsafe { hipMemcpyDtoHAsync(to.as_mut_ptr().cast(), from, size_of_val(to), stream) }
     }
 
-    /// What lies on the device once everything on the stream has run.
+    /// Reads values from the device once everything on the stream has run.
     pub(crate) fn read<T: Clone + Default>(&self, from: u64, count: usize, stream: Handle) -> Vec<T> {
         let mut values = vec![T::default(); count];
         ok(self.download(&mut values, from, stream));

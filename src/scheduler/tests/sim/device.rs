@@ -7,7 +7,7 @@ use super::request::Live;
 use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::scheduler::{SeqId, Step};
 
-/// What a step gives to one sequence: tokens that it accepts, and drafts of what may follow.
+/// The result of a step for one sequence: the tokens it accepts, and drafts of those that may follow.
 pub(super) struct Sampled {
     pub(super) id: SeqId,
     pub(super) tokens: Vec<u32>,
@@ -21,7 +21,7 @@ impl Sim {
             let src = copy.src as usize * bs;
             self.shadow[copy.group as usize].copy_within(src..src + bs, copy.dst as usize * bs);
         }
-        // With the drafts that the step computes. Sequences that ended meanwhile are computed for nothing.
+        // Sequences with the drafts that the step computes. Sequences that ended meanwhile are computed for nothing.
         let drafted = |seq: &crate::scheduler::ScheduledSeq| {
             let live = self.live.get(&seq.id)?;
             let num_drafts = (seq.start + seq.num_tokens).saturating_sub(live.tokens.len());
@@ -157,7 +157,7 @@ fn first_read(kind: GroupKind, position: usize) -> usize {
     }
 }
 
-/// What attention reads for sequence `s`: positions and the names found there.
+/// The positions that attention reads for sequence `s`, and the names found there.
 fn attend(batch: &Batch, g: usize, s: usize, kind: GroupKind, shadow: &[u64], bs: usize) -> Vec<(usize, u64)> {
     let first_query = batch.positions[batch.tokens_of(s).start] as usize;
     let table = batch.block_table(g, s);

@@ -68,7 +68,7 @@ pub(crate) struct Sim {
     next_id: u64,
     pub(crate) now: u64,
     pub(crate) num_steps: u64,
-    /// How many commits of so many tokens sequences were given.
+    /// `num_accepted[n]` counts the commits that gave a sequence `n` tokens.
     pub(crate) num_accepted: [u64; 9],
     /// Drafts that were wrong, or beyond an end.
     pub(crate) num_rejected: u64,
@@ -177,9 +177,9 @@ impl Sim {
         prompt.map(|seq| (seq.id, seq.num_pending()))
     }
 
-    /// Nothing starves: the first prompt gets half of what decodes and those before it leave of the step, or all that
-    /// it needs; the one token of a decode that is preempted for the sake of its blocks comes back after that was
-    /// shared out. And the limits of partial prefills hold.
+    /// Asserts that nothing starves: the first prompt gets half of what decodes and prompts before it leave of the
+    /// step, or all that it needs (the one token of a decode that is preempted for its blocks is freed only after that
+    /// was shared out). Asserts the limits of partial prefills, too.
     fn check_shares(&self, step: &Step, first: Option<(SeqId, usize)>, preempted: usize) {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);

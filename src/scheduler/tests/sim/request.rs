@@ -1,4 +1,4 @@
-//! What the simulator's users ask for, and what they must get: the definition, without any cache or batch.
+//! Requests of the simulator's users, and the tokens that they must get: the definition, without any cache or batch.
 
 use crate::batch::SeqExtras;
 
@@ -9,7 +9,7 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// How tokens are drafted for a request: up to `most` with each commit, of which one in `wrong` is wrong.
+/// Drafts tokens for a request: up to `most` with each commit, of which one in `wrong` is wrong.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drafter {
     pub(crate) most: usize,
@@ -37,7 +37,7 @@ impl Request {
         Self { prompt, max_tokens, priority: 0, salt: None, extras, all_logits: false, n: 1, seed: 7, drafter: None }
     }
 
-    /// What sequence `index` of it generates.
+    /// The tokens that sequence `index` of the request generates when it is alone.
     pub(crate) fn alone(&self, index: usize, max_model_len: usize) -> Vec<u32> {
         let mut live = Live::new(self.clone());
         live.index = index;
@@ -56,7 +56,7 @@ pub(super) struct Live {
     pub(super) tokens: Vec<u32>,
     /// Name of the prefix that ends with each token: what its K and V depend on.
     pub(super) names: Vec<u64>,
-    /// What was drafted with the last commit, to follow `tokens`.
+    /// Drafts that came with the last commit, to follow `tokens`.
     pub(super) drafts: Vec<u32>,
     /// Prompt positions whose logits came.
     pub(super) logits_seen: usize,
@@ -92,7 +92,7 @@ impl Live {
             && (self.tokens.last() == Some(&0) || len >= (prompt_len + self.request.max_tokens).min(max_model_len))
     }
 
-    /// The same sequence, were its first `count` drafts right.
+    /// A copy of the sequence in which its first `count` drafts are accepted.
     pub(super) fn with_drafts(&self, count: usize) -> Self {
         let mut drafted = self.clone();
         self.drafts[..count].iter().for_each(|token| drafted.push(*token));
