@@ -416,7 +416,7 @@ def set_log_level(level: str) -> None:
     """
 
 def log_level() -> str | None:
-    """What `ROCMFORGE_LOG` asks for; `None` where it is not set."""
+    """The level that `ROCMFORGE_LOG` asks for; `None` where it is not set."""
 
 def chosen_device(device: str) -> str:
     """The name of the device that is asked for, be there one or not: `device`, or for `auto` what the environment says.

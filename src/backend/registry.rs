@@ -47,7 +47,7 @@ pub fn resolve_threads(args: &EngineArgs) -> Result<usize> {
     }
 }
 
-/// What is done with a device's loader, whichever it is.
+/// A use of a device's loader, whichever device it is.
 pub trait UseLoader {
     type Output;
 

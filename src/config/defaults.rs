@@ -1,5 +1,5 @@
-//! What the engine takes where the user gives no number and the model or the machine decides. The defaults that depend
-//! on neither are in `EngineArgs::new` and `GpuOptions::default`.
+//! Defaults that the engine takes where the user gives no number and the model or the machine decides. The defaults
+//! that depend on neither are in `EngineArgs::new` and `GpuOptions::default`.
 
 /// Tokens of a step: enough to keep the device busy in a prefill, few enough that running requests do not wait long for
 /// their next token.
@@ -14,7 +14,7 @@ pub const CPU_KV_CACHE_BYTES: u64 = 4 << 30;
 /// The KV pool takes no more than these shares of the memory that is available, in percent.
 pub const CPU_KV_CACHE_PERCENT: u64 = 50;
 pub const GPU_KV_CACHE_PERCENT: u64 = 90;
-/// What a GPU that is part of the processor takes, the rest of the machine cannot have.
+/// A GPU that is part of the processor takes its memory from the rest of the machine.
 pub const INTEGRATED_GPU_KV_CACHE_PERCENT: u64 = 75;
 
 /// A prompt is long from this share of `max_model_len` on, in percent.

@@ -70,9 +70,9 @@ mod tests {
         for field in found.iter().filter(|field| !["model", "gpu"].contains(&field.as_str())) {
             assert_eq!(names().filter(|name| name == field).count(), 1, "{field}");
         }
-        // Those of the backend that no user sets: what the bindings know of the interpreter, what a device's name says,
-        // what the two switches resolve to, and what tests set.
-        let others = ["python_path", "device_index", "helper", "embedded_kernels", "batch_invariant", "self_test"];
+        // No user sets these of the backend: the bindings know the interpreter, a device's name says its number, two
+        // switches are resolved, and the rest is for tests.
+        let others = ["python_path", "device_index", "helper", "without_embedded", "batch_invariant", "self_test"];
         let others = [&others[..], &["is_helper", "without_barrier"]].concat();
         for field in fields(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {
             let prefixed = format!("gpu_{field}");

@@ -53,7 +53,7 @@ pub(super) struct Work<M: Memory> {
     pub(super) dense: Option<[M::Buffer; 2]>,
     /// For each kind of experts that the model has.
     pub(super) experts: Vec<M::ExpertWork>,
-    /// Of models with a norm behind experts: what the feed-forward of a layer makes, before that norm.
+    /// Output of a layer's feed-forward before the norm behind it, in models with such a norm behind experts.
     pub(super) mixture: Option<M::Buffer>,
 }
 

@@ -222,8 +222,8 @@ impl<B: Backend> Attend<'_, B> {
     }
 }
 
-/// What follows attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or, where both are of
-/// the same residual, the second before the first.
+/// Finishes a layer after its attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or,
+/// where both are of the same residual, the second before the first.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
     attention: &AttentionWeights<B>,
@@ -282,14 +282,14 @@ fn feed_forward<B: Backend>(
         (_, Some(after), Some(sum)) => {
             let x = match before {
                 Some(norm) => {
-                    step.norm(NormRows { x: residual, norm: norm.norm(), rows, out: normed, add: false })?;
+                    step.norm_rows(NormRows { x: residual, norm: norm.norm(), rows, out: normed, add: false })?;
                     &*normed
                 }
                 None => &*residual,
             };
             step.experts(MixExperts { x, experts, rows, work, out: sum, add: false })?;
             add_down(step, sum)?;
-            step.norm(NormRows { x: sum, norm: after.norm(), rows, out: residual, add: true })
+            step.norm_rows(NormRows { x: sum, norm: after.norm(), rows, out: residual, add: true })
         }
         _ => Err(Error::internal("experts without a norm before or behind them, or without their buffers")),
     }

@@ -145,9 +145,9 @@ fn log(py: Python<'_>, level: u8, logger: &str, text: &str) -> PyResult<()> {
     py.import("logging")?.call_method1("getLogger", (logger,))?.call_method1("log", (level, text)).map(drop)
 }
 
-/// To be called before anything that may have something to say: imports `logging` and sets it to what `ROCMFORGE_LOG`
-/// asks for, unless `set_log_level` was called. Not on the thread that forwards: a process that forks while another
-/// thread imports a module can never import it in the child.
+/// Imports `logging` and sets it to what `ROCMFORGE_LOG` asks for, unless `set_log_level` was called. Must be called
+/// before anything that may log. Not on the thread that forwards: a process that forks while another thread imports a
+/// module can never import it in the child.
 pub(super) fn prepare(py: Python<'_>) -> PyResult<()> {
     if PREPARED.load(Ordering::Relaxed) {
         return Ok(());
@@ -172,7 +172,7 @@ pub(super) fn set_log_level(py: Python<'_>, level: &str) -> PyResult<()> {
     Ok(())
 }
 
-/// What `ROCMFORGE_LOG` asks for; `None` where it is not set.
+/// The level that `ROCMFORGE_LOG` asks for; `None` where it is not set.
 #[pyfunction]
 #[pyo3(name = "log_level")]
 pub(super) fn py_log_level() -> PyResult<Option<&'static str>> {

@@ -90,7 +90,7 @@ impl Real<'_> {
 /// `max_tokens` of a request that ends with its context.
 const UNBOUNDED: usize = usize::MAX;
 
-/// Of the constructor, in its order: `repr`, pickling and `replace` go through them.
+/// Fields in the order of the constructor: `repr`, pickling and `replace` go through them.
 const FIELDS: [&str; 20] = SamplingParams::FIELDS;
 
 /// Defaults of the signature below. A test compares its text, which repeats them in words, with these values.

@@ -96,7 +96,7 @@ def _escape_what_streams_cannot_write() -> None:
 
 
 def _show_warnings() -> None:
-    """What the engine warns of, in the form of our own errors; unless a level was asked for."""
+    """Shows the engine's warnings in the form of our own errors, unless a level was asked for."""
     logger = logging.getLogger("rocmforge")
     if not (logger.handlers or log_level()):
         handler = _Warnings(logging.WARNING)

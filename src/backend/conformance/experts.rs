@@ -31,7 +31,7 @@ struct Case {
     style: Style,
 }
 
-/// What becomes of the sum over a row's experts.
+/// Where the sum over a row's experts goes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Sum {
     /// It takes the place of what was there.
@@ -332,13 +332,13 @@ impl<L: Loader> Rig<L> {
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }
 
-    /// The same by the op alone, behind a norm of its own. The rows are there before it.
+    /// Runs the op alone, behind a norm of its own. The rows are there before it.
     fn run_op(&mut self, rows: usize, sum: Sum) -> Result<Vec<f32>> {
         let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;
         let (norm, add) = (Norm::rms(norm, EPS), sum == Sum::Added);
         within(backend, rows, |step| {
-            step.norm(NormRows { x: residual, norm, rows, out: normed, add: false })?;
+            step.norm_rows(NormRows { x: residual, norm, rows, out: normed, add: false })?;
             step.experts(MixExperts { x: normed, experts, rows, work, out: residual, add })
         })?;
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())

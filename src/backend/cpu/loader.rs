@@ -155,7 +155,7 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
     Ok(())
 }
 
-/// What a RoPE takes: its frequencies.
+/// Bytes of a RoPE: those of its frequencies.
 fn rope_bytes(spec: &RopeSpec) -> u64 {
     size_of_val(spec.inv_freq.as_slice()) as u64
 }

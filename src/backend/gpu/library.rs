@@ -88,7 +88,7 @@ impl Library {
         Ok(None)
     }
 
-    /// The product of some outputs of a segment, whose rows lie dequantised in `kept`, else in `weights`.
+    /// Multiplies some outputs of a segment, whose rows lie dequantised in `kept`, else in `weights`.
     fn product_of_rows(
         &mut self,
         stream: &Stream,

@@ -113,8 +113,8 @@ impl GpuLoader {
     }
 
     /// Device memory whose size follows from the model or the arguments: checked against what is free less the margin,
-    /// and kept for the backend. Staging buffers, a step's integers, results and the self-test take small buffers of
-    /// their own, for which the margin is.
+    /// and kept for the backend. A step's integers and results are buffers of their own, counted with the workspace;
+    /// staging buffers and the self-test take small ones, for which the margin is.
     fn allocate(&mut self, bytes: u64, what: &str, advice: &'static str) -> Result<DeviceBuffer> {
         let available = self.device.free_memory()?.saturating_sub(MARGIN);
         if bytes > available {

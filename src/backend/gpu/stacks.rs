@@ -28,7 +28,7 @@ pub(super) struct Layout {
     pub starts: Vec<u64>,
     pub segments: Vec<Run>,
     pub bytes: u64,
-    /// Of the biases of all outputs, f32, which are an allocation of their own; 0 where no matrix has one.
+    /// Bytes of all outputs' biases, f32, which are an allocation of their own; 0 where no matrix has one.
     pub bias_bytes: u64,
 }
 

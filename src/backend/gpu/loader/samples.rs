@@ -1,4 +1,4 @@
-//! What the self-test multiplies, chosen of what was uploaded.
+//! Samples for the self-test, chosen from the matrices that were uploaded.
 
 use crate::Result;
 use crate::backend::gpu::KernelType;
@@ -17,7 +17,7 @@ impl Samples {
         &self.0
     }
 
-    /// Of a stack that was uploaded.
+    /// Takes what is missing of a stack that was uploaded.
     ///
     /// # Errors
     /// `Error::Internal` for a matrix that was not made of these parts.
@@ -38,7 +38,7 @@ impl Samples {
         if let [first, second] = &matrix.segments[..]
             && KernelType::PAIRS.contains(&[first.ty, second.ty])
         {
-            // Of each segment its first matrix.
+            // The sample has the first matrix of each segment.
             let first_of = |start: u64| parts.iter().zip(&layout.starts).find(|(_, at)| **at == start);
             let weights = layout.segments.iter().zip([first, second]).filter_map(|(run, segment)| {
                 first_of(run.start).map(|(part, _)| (&part.weight, segment.ty, &segment.tiles))
@@ -52,10 +52,10 @@ impl Samples {
         Ok(())
     }
 
-    /// Of experts that were uploaded: each matrix of the first one.
+    /// Takes what is missing of experts that were uploaded: matrices of the first one.
     ///
     /// # Errors
-    /// As `of_matrix`.
+    /// The errors of `of_matrix`.
     pub(super) fn of_experts(&mut self, tensors: &ExpertTensors<'_>, experts: &Experts) -> Result<()> {
         let matrices = [(tensors.gate, &experts.gate), (tensors.up, &experts.up), (tensors.down, &experts.down)];
         for (tensor, matrix) in matrices {

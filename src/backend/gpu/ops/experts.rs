@@ -54,7 +54,7 @@ struct RunProducts<'b> {
     experts: DeviceSlice<'b>,
 }
 
-/// What the experts are given: rows, or the norm of one.
+/// Input of the experts: rows, or the norm of one.
 struct Input<'b> {
     x: &'b Buffer,
     norm: Norm<'b>,

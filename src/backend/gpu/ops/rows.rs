@@ -204,7 +204,7 @@ impl Launcher {
         self.launch_norm_rows(&rows, norm)
     }
 
-    /// `norm_rows` in memory that has room for it.
+    /// Launches `norm_rows` in memory that has room for it.
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
         let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
             normed;

@@ -56,7 +56,7 @@ fn every_type_and_op_has_its_kernels() {
                 assert_eq!((row.matrix_unit, row.unit.ty.unwrap().name().to_lowercase()), (None, kernels.clone()));
             }
         }
-        assert_eq!(row(&rows, None, "norm").kernels, ["norm_rows"]);
+        assert_eq!(row(&rows, None, "norm").kernels, ["norm_rows", "norm_rows_other"]);
         for (pair, kernels) in [("Q4_K with Q6_K", "q4_k_q6_k"), ("Q5_K with Q6_K", "q5_k_q6_k")] {
             let one = row(&rows, None, &format!("product of 1 row, {pair}"));
             assert_eq!((one.kernels.clone(), one.matrix_unit), (vec![format!("gemv_{kernels}")], None));

@@ -46,7 +46,7 @@ pub(crate) fn products<'a, 'b: 'a>(
                     let product =
                         Product { rows, out_rows, cols, out_stride, input, output: Element::F32, add: false, bias };
                     all.extend([product, Product { add: true, ..product }]);
-                    // Gate and up, as `norm_gated_linear` asks for them.
+                    // Gate and up come as `norm_gated_linear` asks for them.
                     if parts.len() == 2 && !bias && layout.segments.len() == 1 && input == Element::F16 {
                         all.push(Product { output: Element::F16, ..product });
                     }
