@@ -181,7 +181,7 @@ impl GpuLoader {
         Ok(ty)
     }
 
-    /// Like `upload_tiles`, but notes the type, which counts for the common format, and samples it for the self-test.
+    /// Like `upload_tiles`, but notes the type, which counts for the common format.
     fn upload_part(
         &mut self,
         weight: &TensorView<'_>,
