@@ -18,6 +18,10 @@ const UNKNOWN: i32 = 2;
 const USER_DEFINED: i32 = 4;
 const BYTE: i32 = 6;
 
+/// Pre-tokenizers for BPE on characters: spaces are spelled as the marker, and bytes have the tokens that SentencePiece
+/// gives them.
+const SPELLED_AS_SENTENCEPIECE: [&str; 2] = ["gemma4", "sarvam-moe"];
+
 #[derive(Debug, Arbitrary)]
 struct Input<'a> {
     /// A pre-tokenizer for byte-level BPE; beyond them, a SentencePiece vocabulary.
@@ -44,8 +48,7 @@ pub fn check(bytes: &[u8]) {
     let Ok(input) = Input::arbitrary_take_rest(Unstructured::new(bytes)) else { return };
     let pre =
         pre_tokenizers().filter_map(<[_]>::first).nth(input.pre as usize % (2 * pre_tokenizers().count())).copied();
-    // Texts of this one are spelled as SentencePiece spells them, so its tokens for bytes have SentencePiece's names.
-    let is_byte_level = pre.is_some_and(|pre| pre != "gemma4");
+    let is_byte_level = pre.is_some_and(|pre| !SPELLED_AS_SENTENCEPIECE.contains(&pre));
     let vocabulary = Vocabulary::new(&input, is_byte_level, pre.is_some());
     let has_user_defined = vocabulary.types.contains(&USER_DEFINED);
     let metadata = vocabulary.metadata(pre, input.add_space);
