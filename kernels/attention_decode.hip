@@ -229,7 +229,7 @@ template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w
 
 template <class S> DEV void attention_decode(const AttentionArgs& a) {
   SHARED typename S::Lds lds;
-  // These lines read the step's inputs alone, so they may run ahead of pdl_wait.
+  // These three read the step's inputs alone, so they may run ahead of pdl_wait; keys are only prefetched before it.
   const Work w = work_of<S>(a);
   const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
   const bool ends_context = keys.first < keys.end && keys.end == ld_step(a.context_lens + w.sequence);

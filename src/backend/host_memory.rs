@@ -8,7 +8,8 @@ use crate::{Error, Result};
 
 /// Bytes left to the rest of the process (tokenizer, requests, Python) and of the machine.
 const MARGIN: u64 = 256 << 20;
-/// Bytes left to the machine where a device pins its memory: pinned memory cannot be swapped out.
+/// Bytes left to the machine where a device takes of its memory: such memory is pinned, so nothing can be swapped out
+/// to make room for it.
 const PINNED_MARGIN: u64 = 2 << 30;
 
 /// The machine's memory, as the system's files under a root folder tell of it.

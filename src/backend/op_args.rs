@@ -62,7 +62,7 @@ impl<B: Backend> Embed<'_, B> {
     }
 }
 
-/// See `Ops::norm`.
+/// See `Ops::norm_rows`.
 pub struct NormRows<'a, B: Backend> {
     pub x: &'a B::Buffer,
     pub norm: Norm<'a, B>,

@@ -15,7 +15,7 @@ pub const INSIDE_HELPER: &str = "ROCMFORGE_INSIDE_HELPER";
 pub enum Platform {
     /// libamdhip64.
     Amd,
-    /// The CUDA driver, libcuda, on which the calls of HIP are carried out.
+    /// The CUDA driver, libcuda, which has the same calls by other names.
     Nvidia,
 }
 

@@ -70,8 +70,8 @@ mod tests {
         for field in found.iter().filter(|field| !["model", "gpu"].contains(&field.as_str())) {
             assert_eq!(names().filter(|name| name == field).count(), 1, "{field}");
         }
-        // No user sets these of the backend: the bindings know the interpreter, a device's name says its number, two
-        // switches are resolved, and the rest is for tests.
+        // No user sets these of the backend: the bindings set `python_path` and `helper`, a device's name says its
+        // number, two switches are resolved, and the rest is for tests.
         let others = ["python_path", "device_index", "helper", "without_embedded", "batch_invariant", "self_test"];
         let others = [&others[..], &["is_helper", "without_barrier"]].concat();
         for field in fields(&args.gpu).iter().filter(|field| !others.contains(&field.as_str())) {

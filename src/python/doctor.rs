@@ -102,6 +102,7 @@ pub(super) fn chosen_device(py: Python<'_>, device: &str) -> PyResult<String> {
 }
 
 /// Reports the devices and kernels of this machine, with the GPU that `device` names. With the CPU no driver is opened.
+/// `progress(done, total)` counts the units of kernels that were loaded, or compiled, for the GPU.
 #[pyfunction]
 #[pyo3(signature = (device="auto", progress=None))]
 pub(super) fn doctor<'py>(py: Python<'py>, device: &str, progress: Option<Py<PyAny>>) -> PyResult<DoctorReport<'py>> {

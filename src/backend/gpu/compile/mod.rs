@@ -1,5 +1,5 @@
 //! Code that the device loads, made from the kernels' sources: compiled with this library, for the GPU or for its
-//! family, else by the platform's run-time compiler from the embedded sources, and kept on disk.
+//! family, else by the platform's run-time compiler from the embedded sources, whose code is kept on disk.
 
 mod cache;
 mod embedded;
