@@ -200,7 +200,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         cache_salt: str | None,
     ) -> "RequestStream":
         params = params or self.get_default_sampling_params()
-        # So is a form compiled, which is kept: the engine then finds it.
+        # A form is compiled on a thread as well, and kept: the engine finds it there.
         if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT):
             prompt = await asyncio.to_thread(self._engine.prepare, prompt, params)
         loop = asyncio.get_running_loop()

@@ -6,7 +6,6 @@ import inspect
 import logging
 import os
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
@@ -71,9 +70,9 @@ def _parameters() -> list[inspect.Parameter]:
         _parameter("model", ModelOption, None),
         _parameter("config", Annotated[Path | None, file], None),
     ]
-    server = get_type_hints(ServerConfig)
+    server, server_meanings = get_type_hints(ServerConfig), meanings()
     parameters += [
-        _setting(field.name, server[field.name], field.default, meanings()[field.name], SERVER_PANEL)
+        _setting(field.name, server[field.name], field.default, server_meanings[field.name], SERVER_PANEL)
         for field in dataclasses.fields(ServerConfig)
     ]
     engine = get_type_hints(EngineSettings)
@@ -110,10 +109,6 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _with_parameters(command: Callable[..., None]) -> None:
-    parameters = _parameters()
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-
-
-_with_parameters(serve)
+# Typer reads both.
+serve.__signature__ = inspect.Signature(_parameters())  # type: ignore[attr-defined]
+serve.__annotations__ = {name: each.annotation for name, each in inspect.signature(serve).parameters.items()}

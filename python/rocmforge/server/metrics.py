@@ -6,7 +6,7 @@ The engine's gauges and counters are read when they are asked for; what concerns
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -157,7 +157,6 @@ class Timer:
     last: float = 0.0
     reason: str = "abort"
     queued: float | None = None
-    _open: set[int] = field(default_factory=set)
 
     def record(self, output: RequestOutput) -> None:
         """Takes the times of an output that has just come."""
@@ -246,12 +245,11 @@ class _EngineCollector(Collector):
             "Time from the end of a client's request until its blocks are free.",
             stats.cancel_to_free,
         )
-        memory = self._engine.memory()
         used = GaugeMetricFamily(
             "rocmforge:memory_bytes", "Bytes held on the device, by purpose.", labels=[*self._labels, "purpose"]
         )
-        for purpose in ("weights", "kv_cache", "scratch", "other"):
-            used.add_metric([*self._values, purpose], getattr(memory, purpose))
+        for purpose, size in asdict(self._engine.memory()).items():
+            used.add_metric([*self._values, purpose], size)
         yield used
         config = self._engine.config()
         shown = ("block_size", "num_blocks", "kv_cache_dtype", "enable_prefix_caching")

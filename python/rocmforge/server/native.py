@@ -3,7 +3,7 @@
 import time
 from array import array
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse, Response
 from rocmforge.outputs import RequestOutput
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Client, Generations
-from rocmforge.server.openai.events import error_event, event
+from rocmforge.server.openai.events import error_event
 from rocmforge.server.requests import MODEL_MEANING, GenerationBody, Served
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import event_stream, unless_gone
+from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, Submitted, event, unless_gone
 
 router = APIRouter(tags=["Native"])
 
@@ -219,14 +219,14 @@ def _engine_id(client: Client, request_id: str) -> str:
     return f"{client.name}:{request_id}"
 
 
-def _submit(body: GenerateRequest, request: Request, service: Service) -> Coroutine[Any, Any, Generations]:
+def _submit(body: GenerateRequest, request: Request, service: Service) -> Submitted:
     service.check_model(body.model)
     params = body.sampling(service, max_tokens=body.max_tokens, output_kind="delta")
     call = body.call(request, _engine_id(request.state.client, request.state.request_id))
     return service.submit([body.prompt], params, call)
 
 
-async def _whole(request: Request, submitted: Coroutine[Any, Any, Generations], results: Results) -> Response:
+async def _whole(request: Request, submitted: Submitted, results: Results) -> Response:
     async with await submitted as generations:
         with results.recorded(request.state.client, request.state.request_id) as progress:
             async for _, output in generations.merged():
@@ -234,9 +234,9 @@ async def _whole(request: Request, submitted: Coroutine[Any, Any, Generations], 
     return JSONResponse(progress.value())
 
 
-async def _streamed(request: Request, submitted: Coroutine[Any, Any, Generations], results: Results) -> Response:
+async def _streamed(request: Request, submitted: Submitted, results: Results) -> Response:
     generations = await unless_gone(request, submitted)
-    return event_stream(_events(request, generations, results), generations)
+    return StreamResponse(_events(request, generations, results), generations, EVENT_STREAM, PING)
 
 
 async def _events(request: Request, generations: Generations, results: Results) -> AsyncGenerator[bytes, None]:

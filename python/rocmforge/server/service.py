@@ -88,7 +88,7 @@ class Service:
 
     async def _submit(self, prompt: AnyPrompt, params: SamplingParams, call: Call) -> Generation:
         if self.draining:
-            raise self.going_down()
+            raise self._going_down()
         started = time.monotonic()
         try:
             stream = await self.engine.add_request(prompt, params, call.id, call.priority, call.timeout, call.salt())
@@ -111,7 +111,7 @@ class Service:
             self._idle.set()
         logger.info("%s: %s, client %s", call.id, timer.finish(), call.client.name)
 
-    def going_down(self) -> ApiError:
+    def _going_down(self) -> ApiError:
         """The refusal of a server that ends."""
         after = str(max(1, round(self.config.shutdown_timeout)))
         return ApiError(503, "the server is shutting down; try another one", headers={"Retry-After": after})

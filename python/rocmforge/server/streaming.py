@@ -1,10 +1,11 @@
 """Answers that come in pieces, and requests whose client leaves."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +18,10 @@ T = TypeVar("T")
 # Seconds of silence after which a comment is sent: proxies end connections on which nothing comes for a minute.
 PING_SECONDS = 15.0
 PING = b": ping\n\n"
+EVENT_STREAM = "text/event-stream"
+
+Submitted: TypeAlias = Coroutine[Any, Any, Generations]
+"""The way of a request to the engine, which has not begun."""
 
 
 class ClientLeft(Exception):  # noqa: N818 - it is no error: nobody is there to be told
@@ -102,6 +107,47 @@ class StreamResponse(Response):
             await asyncio.sleep(PING_SECONDS - min(silent, PING_SECONDS) + 0.01)
 
 
-def event_stream(pieces: AsyncGenerator[bytes, None], generations: Generations, ping: bytes = PING) -> StreamResponse:
-    """Server-sent events, made of the outputs of `generations`, which the answer closes."""
-    return StreamResponse(pieces, generations, "text/event-stream", ping)
+class Answer(Protocol):
+    """The form that an API gives to the outputs of one request."""
+
+    def whole(self, submitted: Submitted, /) -> Coroutine[Any, Any, Response]:
+        """Everything at once."""
+
+    def pieces(self, path: str, generations: Generations, /) -> AsyncGenerator[bytes, None]:
+        """Everything as it comes; `path` is the request's, for the form of an error."""
+
+
+async def respond(
+    request: Request,
+    answer: Answer,
+    submitted: Submitted,
+    *,
+    stream: bool,
+    media_type: str = EVENT_STREAM,
+    ping: bytes | None = PING,
+) -> Response:
+    """Answers a request, whole or in pieces, unless its client leaves before the engine has taken it.
+
+    Raises:
+        ClientLeft: It did.
+        ApiError: The engine refuses the request.
+    """
+    if not stream:
+        return await unless_gone(request, answer.whole(submitted))
+    generations = await unless_gone(request, submitted)
+    return StreamResponse(answer.pieces(request.url.path, generations), generations, media_type, ping)
+
+
+def compact_json(value: Any) -> bytes:
+    """JSON without white space, in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def event(value: Any) -> bytes:
+    """A server-sent event."""
+    return b"data: %b\n\n" % compact_json(value)
+
+
+def named_event(value: dict[str, Any]) -> bytes:
+    """A server-sent event with a name, which is its type."""
+    return b"event: %b\n%b" % (value["type"].encode(), event(value))

@@ -1,19 +1,10 @@
 """Parts of Anthropic's answers: their events, their counts of tokens, how they end."""
 
-import json
-from typing import Any
-
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.server.replies import check_ending
+from rocmforge.server.streaming import named_event
 
-
-def event(value: dict[str, Any]) -> bytes:
-    """A server-sent event, named by its type."""
-    data = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return f"event: {value['type']}\ndata: {data}\n\n".encode()
-
-
-PING = event({"type": "ping"})
+PING = named_event({"type": "ping"})
 
 
 class Usage:

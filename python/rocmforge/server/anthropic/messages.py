@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -22,7 +22,7 @@ from rocmforge.server.anthropic.blocks import (
     template_messages,
 )
 from rocmforge.server.anthropic.content import BlockStream, whole_blocks
-from rocmforge.server.anthropic.events import PING, Usage, ending, event
+from rocmforge.server.anthropic.events import PING, Usage, ending
 from rocmforge.server.bodies import Body
 from rocmforge.server.chats import template_prompt
 from rocmforge.server.errors import ApiError
@@ -31,7 +31,7 @@ from rocmforge.server.generation import Generations
 from rocmforge.server.replies import FunctionTool, Reader, function_tool
 from rocmforge.server.requests import STREAM_MEANING, QueueBody, Served, recommended, sampling_params
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import event_stream, unless_gone
+from rocmforge.server.streaming import Submitted, named_event, respond
 
 router = APIRouter(tags=["Anthropic"])
 
@@ -115,10 +115,7 @@ async def create_message(body: MessagesRequest, request: Request, service: Serve
     """Answers a conversation."""
     answer = _Answer(body, service.check_model(body.model))
     submitted = answer.submit(request, service)
-    if body.stream:
-        generations = await unless_gone(request, submitted)
-        return event_stream(answer.events(request.url.path, generations), generations, PING)
-    return await unless_gone(request, answer.whole(submitted))
+    return await respond(request, answer, submitted, stream=body.stream, ping=PING)
 
 
 class _Answer:
@@ -139,7 +136,7 @@ class _Answer:
         self._reader = Reader(service.replies, body.functions(), prompt.text, parallel=parallel)
         return await service.submit([prompt.token_ids], params, body.call(request, self._id))
 
-    async def whole(self, submitted: Awaitable[Generations]) -> Response:
+    async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
         async with await submitted as generations:
             (output,) = await generations.final()
@@ -148,7 +145,7 @@ class _Answer:
         content = whole_blocks(self._reader.read(one))
         return JSONResponse(self._message(content, **self._ending(one)))
 
-    async def events(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes. The first event waits for the first token: it tells what the cache had."""
         blocks = BlockStream()
         begun = pinged = False
@@ -159,20 +156,20 @@ class _Answer:
                 if not begun:
                     begun = True
                     message = self._message([], stop_reason=None, stop_sequence=None)
-                    yield event({"type": "message_start", "message": message})
+                    yield named_event({"type": "message_start", "message": message})
                 for new in blocks.add(self._reader.read(one)):
-                    yield event(new)
+                    yield named_event(new)
                     if not pinged:
                         pinged = True
                         yield PING
                 if one.finished():
                     end = self._ending(one)
                     for new in blocks.finish():
-                        yield event(new)
-                    yield event({"type": "message_delta", "delta": end, "usage": self._usage.value()})
-                    yield event({"type": "message_stop"})
+                        yield named_event(new)
+                    yield named_event({"type": "message_delta", "delta": end, "usage": self._usage.value()})
+                    yield named_event({"type": "message_stop"})
         except ApiError as error:
-            yield event(error_body(path, error))
+            yield named_event(error_body(path, error))
 
     def _ending(self, one: CompletionOutput) -> dict[str, str | None]:
         return ending(one, whole=self._usage.generated >= self._body.max_tokens, called=self._reader.called)

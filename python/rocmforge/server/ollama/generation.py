@@ -1,10 +1,9 @@
 """`/api/generate` and `/api/chat`."""
 
 import asyncio
-import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -28,7 +27,7 @@ from rocmforge.server.openai.events import finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
 from rocmforge.server.requests import Served, check_limit
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import StreamResponse, unless_gone
+from rocmforge.server.streaming import Submitted, compact_json, respond
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 
@@ -120,24 +119,25 @@ class _Answer:
             prompt: Makes the token ids, which may take milliseconds.
         """
         submitted = self._submit(request, prompt)
-        if not self._body.stream:
-            return await unless_gone(request, self._whole(submitted))
-        generations = await unless_gone(request, submitted)
-        return StreamResponse(self._lines(request.url.path, generations), generations, "application/x-ndjson")
+        return await respond(
+            request, self, submitted, stream=self._body.stream, media_type="application/x-ndjson", ping=None
+        )
 
     async def _submit(self, request: Request, prompt: Callable[[], list[int]]) -> Generations:
         token_ids = await asyncio.to_thread(prompt)
         call = Call(request.state.client, f"ollama-{uuid.uuid4().hex}")
         return await self._service.submit([token_ids], self._params, call)
 
-    async def _whole(self, submitted: Coroutine[Any, Any, Generations]) -> Response:
+    async def whole(self, submitted: Submitted) -> Response:
+        """Everything at once."""
         async with await submitted as generations:
             (output,) = await generations.final()
         (one,) = output.outputs
         self._num_tokens += len(one.token_ids)
         return JSONResponse(self._piece(one.text, one) | self._end(output, finish_reason(one)))
 
-    async def _lines(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+        """Everything as it comes, on lines."""
         try:
             async for _, output in generations.merged():
                 for one in output.outputs:
@@ -176,4 +176,4 @@ class _Answer:
 
 
 def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return compact_json(value) + b"\n"

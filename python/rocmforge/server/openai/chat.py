@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Self
 
 from fastapi import APIRouter, Request
@@ -16,7 +16,7 @@ from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.chats import ChatMessage, TemplateBody, chat_prompt
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
-from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, event, finish_reason
+from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
 from rocmforge.server.replies import FunctionTool, Reader, function_tool
 from rocmforge.server.requests import (
@@ -29,7 +29,7 @@ from rocmforge.server.requests import (
     check_limit,
 )
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import event_stream, unless_gone
+from rocmforge.server.streaming import Submitted, event, respond
 from rocmforge.server.structured import ResponseFormat
 
 router = APIRouter(tags=["OpenAI"])
@@ -129,10 +129,7 @@ async def create_chat_completion(body: ChatCompletionRequest, request: Request, 
     check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
     answer = _Answer(body, model, service.engine.tokenizer)
     submitted = answer.submit(request, service)
-    if body.stream:
-        generations = await unless_gone(request, submitted)
-        return event_stream(answer.events(request.url.path, generations), generations)
-    return await unless_gone(request, answer.whole(submitted))
+    return await respond(request, answer, submitted, stream=body.stream)
 
 
 class _Answer:
@@ -166,7 +163,7 @@ class _Answer:
         ]
         return await service.submit([prompt.token_ids], params, body.call(request, self._id))
 
-    async def whole(self, submitted: Awaitable[Generations]) -> Response:
+    async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
         async with await submitted as generations:
             (output,) = await generations.final()
@@ -184,7 +181,7 @@ class _Answer:
         head = chunk_head(self._id, "chat.completion", self._model)
         return JSONResponse(head | {"choices": choices, "usage": self._usage.value()})
 
-    async def events(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes."""
         options = self._body.stream_options or StreamOptions()
         head = chunk_head(self._id, "chat.completion.chunk", self._model)

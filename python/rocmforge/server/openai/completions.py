@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,7 +13,7 @@ from rocmforge.async_llm import AsyncLLM
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
-from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, event, finish_reason
+from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import Position, completion_logprobs
 from rocmforge.server.requests import (
     MODEL_MEANING,
@@ -24,7 +24,7 @@ from rocmforge.server.requests import (
     StreamOptions,
     check_limit,
 )
-from rocmforge.server.streaming import event_stream, unless_gone
+from rocmforge.server.streaming import Submitted, event, respond
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -73,10 +73,7 @@ async def create_completion(body: CompletionRequest, request: Request, service: 
     )
     answer = _Answer(body, model, service.engine)
     submitted = service.submit(prompts, params, body.call(request, answer.id))
-    if body.stream:
-        generations = await unless_gone(request, submitted)
-        return event_stream(answer.events(request.url.path, generations), generations)
-    return await unless_gone(request, answer.whole(submitted))
+    return await respond(request, answer, submitted, stream=body.stream)
 
 
 class _Answer:
@@ -91,7 +88,7 @@ class _Answer:
         # Characters of each choice that were sent, where the offsets of log-probabilities go on.
         self._length: Counter[int] = Counter()
 
-    async def whole(self, submitted: Awaitable[Generations]) -> Response:
+    async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
         async with await submitted as generations:
             outputs = await generations.final()
@@ -104,7 +101,7 @@ class _Answer:
             self._usage.add(output, prompt)
         return JSONResponse(self._head | {"choices": choices, "usage": self._usage.value()})
 
-    async def events(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes."""
         options = self._body.stream_options or StreamOptions()
         try:

@@ -1,18 +1,13 @@
 """Parts of OpenAI's answers that completions and chats share."""
 
-import json
 import time
 from typing import Any
 
 from rocmforge.outputs import CompletionOutput, RequestOutput
 from rocmforge.server.errors import ApiError, body
+from rocmforge.server.streaming import event
 
 DONE = b"data: [DONE]\n\n"
-
-
-def event(value: Any) -> bytes:
-    """A server-sent event."""
-    return b"data: %b\n\n" % json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def error_event(path: str, error: ApiError) -> bytes:

@@ -1,10 +1,9 @@
 """`/v1/responses`."""
 
 import asyncio
-import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -26,7 +25,7 @@ from rocmforge.server.openai.stored import ResponseStore, Stored, StoredResponse
 from rocmforge.server.replies import FunctionTool, Reader, check_ending, function_tool
 from rocmforge.server.requests import MODEL_MEANING, STREAM_MEANING, QueueBody, Served, recommended, sampling_params
 from rocmforge.server.service import Service
-from rocmforge.server.streaming import event_stream, unless_gone
+from rocmforge.server.streaming import Submitted, named_event, respond
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -125,10 +124,7 @@ async def create_response(body: ResponsesRequest, request: Request, service: Ser
     """Answers a text or a conversation, and keeps the answer."""
     answer = _Answer(body, service.check_model(body.model), service.engine.tokenizer, store)
     submitted = answer.submit(request, service)
-    if body.stream:
-        generations = await unless_gone(request, submitted)
-        return event_stream(answer.events(request.url.path, generations), generations)
-    return await unless_gone(request, answer.whole(submitted))
+    return await respond(request, answer, submitted, stream=body.stream)
 
 
 @router.get("/v1/responses/{response_id}")
@@ -195,7 +191,7 @@ class _Answer:
         self._reader = Reader(service.replies, body.functions(), prompt.text, parallel=body.parallel_tool_calls)
         return await service.submit([prompt.token_ids], self._params, body.call(request, self._id))
 
-    async def whole(self, submitted: Awaitable[Generations]) -> Response:
+    async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
         async with await submitted as generations:
             (output,) = await generations.final()
@@ -208,15 +204,14 @@ class _Answer:
             pass
         return JSONResponse(self._finished(status))
 
-    async def events(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes, each event with its number."""
         number = 0
 
         def event(value: dict[str, Any]) -> bytes:
             nonlocal number
-            data = json.dumps(value | {"sequence_number": number}, ensure_ascii=False, separators=(",", ":"))
             number += 1
-            return f"event: {value['type']}\ndata: {data}\n\n".encode()
+            return named_event(value | {"sequence_number": number - 1})
 
         yield event({"type": "response.created", "response": self._response("in_progress")})
         yield event({"type": "response.in_progress", "response": self._response("in_progress")})
