@@ -58,7 +58,7 @@ def settings():
 
 
 def metrics(app):
-    text = app.state.service.metrics.text().decode()
+    text = app.state.models.metrics.text().decode()
     kinds = dict(re.findall(r"^# TYPE (\S+) (\w+)$", text, re.MULTILINE))
     described = re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE)
     return table(

@@ -15,13 +15,14 @@ from rocmforge.errors import RocmForgeError
 from rocmforge.server import native, page, state, tokens
 from rocmforge.server.anthropic import messages
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.errors import ApiError, body, from_engine, from_validation
+from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation
 from rocmforge.server.middleware import Gate
+from rocmforge.server.models import Models
 from rocmforge.server.ollama import generation as ollama_generation
 from rocmforge.server.ollama import models as ollama_models
-from rocmforge.server.openai import chat, completions, models, responses
+from rocmforge.server.openai import chat, completions, responses
+from rocmforge.server.openai import models as openai_models
 from rocmforge.server.openai.stored import ResponseStore
-from rocmforge.server.service import Service, running
 from rocmforge.server.streaming import ClientLeft
 
 
@@ -36,11 +37,11 @@ def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
         config: The settings; those of the address and of TLS concern `rocmforge serve` alone.
     """
     config = config or ServerConfig()
-    service = Service(engine, config)
+    models = Models(engine, config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with running(service):
+        async with models.running():
             yield
 
     app = FastAPI(
@@ -51,14 +52,14 @@ def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.service = service
+    app.state.models = models
     app.state.results = native.Results(engine.config()["retention"])
     app.state.responses = ResponseStore(config.max_responses, config.max_response_bytes)
     app.exception_handler(HTTPException)(_http_error)
     app.exception_handler(RequestValidationError)(_validation_error)
     app.exception_handler(RocmForgeError)(_engine_error)
     app.exception_handler(ClientLeft)(_nobody)
-    openai = (models.router, completions.router, chat.router, responses.router)
+    openai = (openai_models.router, completions.router, chat.router, responses.router)
     ollama = (ollama_models.router, ollama_generation.router)
     rest = (native.router, tokens.router, state.router, page.router)
     for router in (*openai, messages.router, *ollama, *rest):
@@ -93,8 +94,7 @@ async def _validation_error(request: Request, error: RequestValidationError) -> 
 
 
 async def _engine_error(request: Request, error: RocmForgeError) -> Response:
-    service: Service = request.app.state.service
-    return _answer(request.url.path, from_engine(error, service.retry_after()))
+    return _answer(request.url.path, from_engine(error, RETRY_AFTER))
 
 
 async def _nobody(_request: Request, _error: ClientLeft) -> Response:

@@ -55,6 +55,9 @@ _TYPES = {
     503: ("service_unavailable_error", "overloaded_error"),
 }
 
+# Seconds after which to come back where nothing says how fast the server is.
+RETRY_AFTER = 15
+
 # Paths of the API of `rocmforge.server.native`.
 _NATIVE = ("/generate", "/status/", "/cancel/")
 

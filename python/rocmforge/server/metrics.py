@@ -5,8 +5,10 @@ The engine's gauges and counters are read when they are asked for; what concerns
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from operator import attrgetter
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,6 +19,9 @@ from rocmforge._rocmforge import SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.outputs import RequestOutput
 from rocmforge.stats import Histogram as EngineHistogram
+from rocmforge.stats import Stats
+
+T = TypeVar("T")
 
 # Bounds in seconds and in tokens, as vLLM's dashboards expect them.
 FIRST_TOKEN = (
@@ -68,22 +73,46 @@ WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 COUNTS = (1, 2, 5, 10, 20)
 
+# Counters of the engine, named as the fields of its statistics.
+COUNTERS = {
+    "vllm:num_preemptions": "Sequences that had to give way.",
+    "vllm:prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
+    "vllm:prefix_cache_hits": "Prompt tokens found there.",
+    "rocmforge:prefix_cache_evictions": "Blocks taken from the prefix cache.",
+    "rocmforge:engine_steps": "Steps of the engine.",
+}
+# Histograms of the engine: what they mean, and the fields of its statistics.
+HISTOGRAMS = {
+    "vllm:kv_block_lifetime_seconds": ("Time from a block's allocation to its eviction.", "block_lifetime"),
+    "vllm:kv_block_idle_before_evict_seconds": (
+        "Time from a block's last use to its eviction.",
+        "block_idle_before_evict",
+    ),
+    "vllm:kv_block_reuse_gap_seconds": ("Time from a block's last use to its reuse.", "block_reuse_gap"),
+    "rocmforge:cancel_to_free_seconds": (
+        "Time from the end of a client's request until its blocks are free.",
+        "cancel_to_free",
+    ),
+}
+
 # Seconds for which the ends of requests are remembered, to say how fast the queue moves.
 WINDOW_SECONDS = 60.0
 WINDOW_ENDS = 1000
 
 
-class Metrics:
-    """The metrics of one model."""
+# Every metric has these labels. A model has one engine.
+LABELS = ("model_name", "engine")
+ENGINE = "0"
 
-    def __init__(self, engine: LoadedModel, model_name: str) -> None:
+
+class Metrics:
+    """The metrics of a server: one series for each model."""
+
+    def __init__(self) -> None:
         self._registry = CollectorRegistry()
-        self._ends: deque[float] = deque(maxlen=WINDOW_ENDS)
-        names = {"model_name": model_name, "engine": "0"}
-        labels = list(names)
 
         def histogram(name: str, meaning: str, bounds: tuple[float, ...]) -> Histogram:
-            return Histogram(name, meaning, labels, buckets=bounds, registry=self._registry).labels(**names)
+            return Histogram(name, meaning, LABELS, buckets=bounds, registry=self._registry)
 
         self.first_token = histogram(
             "vllm:time_to_first_token_seconds", "Time from a request's arrival to its first token.", FIRST_TOKEN
@@ -99,22 +128,51 @@ class Metrics:
         self.n = histogram("vllm:request_params_n", "The n of a request.", COUNTS)
         self.max_tokens = histogram("vllm:request_params_max_tokens", "The max_tokens of a request.", TOKENS)
         self.prompt_tokens = Counter(
-            "vllm:prompt_tokens", "Prompt tokens of requests.", labels, registry=self._registry
-        ).labels(**names)
-        self.generation_tokens = Counter(
-            "vllm:generation_tokens", "Tokens generated for requests.", labels, registry=self._registry
-        ).labels(**names)
-        self._success = Counter(
-            "vllm:request_success", "Requests that ended.", [*labels, "finished_reason"], registry=self._registry
+            "vllm:prompt_tokens", "Prompt tokens of requests.", LABELS, registry=self._registry
         )
-        self._names = names
-        for reason in engine.stats().num_finished:
-            self._success.labels(**names, finished_reason=reason)
-        self._registry.register(_EngineCollector(engine, names))
+        self.generation_tokens = Counter(
+            "vllm:generation_tokens", "Tokens generated for requests.", LABELS, registry=self._registry
+        )
+        self.success = Counter(
+            "vllm:request_success", "Requests that ended.", [*LABELS, "finished_reason"], registry=self._registry
+        )
+        self._engines = _EngineCollector()
+        self._registry.register(self._engines)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
+
+    def model(self, name: str, engine: LoadedModel) -> "ModelMetrics":
+        """The series of a model, which go on where those of an earlier engine of that name ended."""
+        self._engines.engines[name] = engine
+        return ModelMetrics(self, name, engine.stats().num_finished)
+
+
+class ModelMetrics:
+    """The metrics of one model.
+
+    Args:
+        server: Those of all.
+        name: The model's name.
+        reasons: How a request may end.
+    """
+
+    def __init__(self, server: Metrics, name: str, reasons: Iterable[str]) -> None:
+        self._ends: deque[float] = deque(maxlen=WINDOW_ENDS)
+        labels = (name, ENGINE)
+        self.first_token = server.first_token.labels(*labels)
+        self.next_token = server.next_token.labels(*labels)
+        self.per_token = server.per_token.labels(*labels)
+        self.whole = server.whole.labels(*labels)
+        self.queue = server.queue.labels(*labels)
+        self.prompt = server.prompt.labels(*labels)
+        self.generated = server.generated.labels(*labels)
+        self.n = server.n.labels(*labels)
+        self.max_tokens = server.max_tokens.labels(*labels)
+        self.prompt_tokens = server.prompt_tokens.labels(*labels)
+        self.generation_tokens = server.generation_tokens.labels(*labels)
+        self._success = {reason: server.success.labels(*labels, reason) for reason in reasons}
 
     def timer(self, params: SamplingParams, num_prompt_tokens: int, started: float) -> "Timer":
         """Measures a request.
@@ -133,7 +191,7 @@ class Metrics:
 
     def ended(self, reason: str) -> None:
         """Counts the end of a request."""
-        self._success.labels(**self._names, finished_reason=reason).inc()
+        self._success[reason].inc()
         self._ends.append(time.monotonic())
 
     def finished_per_second(self) -> float:
@@ -148,7 +206,7 @@ class Metrics:
 class Timer:
     """The times of one request."""
 
-    metrics: Metrics
+    metrics: ModelMetrics
     num_prompt_tokens: int
     started: float
     num_generated: int = 0
@@ -204,77 +262,76 @@ class Timer:
 
 
 class _EngineCollector(Collector):
-    """Reads the engine's counters at the time of each scrape."""
+    """Reads the engines' counters at the time of each scrape."""
 
-    def __init__(self, engine: LoadedModel, names: dict[str, str]) -> None:
-        self._engine = engine
-        self._labels = list(names)
-        self._values = list(names.values())
+    def __init__(self) -> None:
+        self.engines: dict[str, LoadedModel] = {}
+        """The engines that are loaded, by the names of their models."""
 
     def collect(self) -> Iterator[Metric]:
-        stats = self._engine.stats()
-        in_use = stats.blocks_owned / max(1, stats.blocks_total)
-        yield self._gauge("vllm:num_requests_running", "Sequences that run.", stats.num_running)
-        yield self._gauge("vllm:num_requests_waiting", "Sequences that wait.", stats.num_waiting)
-        yield self._gauge("vllm:kv_cache_usage_perc", "Share of the KV cache's blocks in use, from 0 to 1.", in_use)
+        stats = {name: engine.stats() for name, engine in self.engines.items()}
+
+        def values(of: Callable[[Stats], T]) -> dict[str, T]:
+            return {name: of(one) for name, one in stats.items()}
+
+        yield _gauge("vllm:num_requests_running", "Sequences that run.", values(lambda one: one.num_running))
+        yield _gauge("vllm:num_requests_waiting", "Sequences that wait.", values(lambda one: one.num_waiting))
+        yield _gauge(
+            "vllm:kv_cache_usage_perc",
+            "Share of the KV cache's blocks in use, from 0 to 1.",
+            values(lambda one: one.blocks_owned / max(1, one.blocks_total)),
+        )
         for state in ("free", "cached", "owned"):
-            count = getattr(stats, f"blocks_{state}")
-            yield self._gauge(f"rocmforge:blocks_{state}", f"Blocks of the KV cache that are {state}.", count)
-        yield self._counter("vllm:num_preemptions", "Sequences that had to give way.", stats.num_preemptions)
-        yield self._counter(
-            "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries
-        )
-        yield self._counter("vllm:prefix_cache_hits", "Prompt tokens found there.", stats.prefix_cache_hits)
-        yield self._counter(
-            "rocmforge:prefix_cache_evictions", "Blocks taken from the prefix cache.", stats.prefix_cache_evictions
-        )
-        yield self._counter("rocmforge:engine_steps", "Steps of the engine.", stats.engine_steps)
-        yield self._histogram(
-            "vllm:kv_block_lifetime_seconds", "Time from a block's allocation to its eviction.", stats.block_lifetime
-        )
-        yield self._histogram(
-            "vllm:kv_block_idle_before_evict_seconds",
-            "Time from a block's last use to its eviction.",
-            stats.block_idle_before_evict,
-        )
-        yield self._histogram(
-            "vllm:kv_block_reuse_gap_seconds", "Time from a block's last use to its reuse.", stats.block_reuse_gap
-        )
-        yield self._histogram(
-            "rocmforge:cancel_to_free_seconds",
-            "Time from the end of a client's request until its blocks are free.",
-            stats.cancel_to_free,
-        )
+            counts = values(attrgetter(f"blocks_{state}"))
+            yield _gauge(f"rocmforge:blocks_{state}", f"Blocks of the KV cache that are {state}.", counts)
+        for name, meaning in COUNTERS.items():
+            yield _counter(name, meaning, values(attrgetter(name.partition(":")[2])))
+        for name, (meaning, field) in HISTOGRAMS.items():
+            yield _histogram(name, meaning, values(attrgetter(field)))
+        yield self._memory()
+        yield self._config()
+
+    def _memory(self) -> Metric:
         used = GaugeMetricFamily(
-            "rocmforge:memory_bytes", "Bytes held on the device, by purpose.", labels=[*self._labels, "purpose"]
+            "rocmforge:memory_bytes", "Bytes held on the device, by purpose.", labels=[*LABELS, "purpose"]
         )
-        for purpose, size in asdict(self._engine.memory()).items():
-            used.add_metric([*self._values, purpose], size)
-        yield used
-        config = self._engine.config()
+        for name, engine in self.engines.items():
+            for purpose, size in asdict(engine.memory()).items():
+                used.add_metric([name, ENGINE, purpose], size)
+        return used
+
+    def _config(self) -> Metric:
         shown = ("block_size", "num_blocks", "kv_cache_dtype", "enable_prefix_caching")
         info = GaugeMetricFamily(
-            "vllm:cache_config_info", "How the KV cache is set up.", labels=[*self._labels, *shown, "num_gpu_blocks"]
+            "vllm:cache_config_info", "How the KV cache is set up.", labels=[*LABELS, *shown, "num_gpu_blocks"]
         )
-        values = [str(config[name]) for name in shown]  # type: ignore[literal-required]
-        info.add_metric([*self._values, *values, str(config["num_blocks"])], 1)
-        yield info
+        for name, engine in self.engines.items():
+            config = engine.config()
+            values = [str(config[setting]) for setting in shown]  # type: ignore[literal-required]
+            info.add_metric([name, ENGINE, *values, str(config["num_blocks"])], 1)
+        return info
 
-    def _gauge(self, name: str, meaning: str, value: float) -> Metric:
-        family = GaugeMetricFamily(name, meaning, labels=self._labels)
-        family.add_metric(self._values, value)
-        return family
 
-    def _counter(self, name: str, meaning: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, meaning, labels=self._labels)
-        family.add_metric(self._values, value)
-        return family
+def _gauge(name: str, meaning: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=LABELS)
+    for model, value in values.items():
+        family.add_metric([model, ENGINE], value)
+    return family
 
-    def _histogram(self, name: str, meaning: str, histogram: EngineHistogram) -> Metric:
-        family = HistogramMetricFamily(name, meaning, labels=self._labels)
+
+def _counter(name: str, meaning: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, meaning, labels=LABELS)
+    for model, value in values.items():
+        family.add_metric([model, ENGINE], value)
+    return family
+
+
+def _histogram(name: str, meaning: str, histograms: Mapping[str, EngineHistogram]) -> Metric:
+    family = HistogramMetricFamily(name, meaning, labels=LABELS)
+    for model, histogram in histograms.items():
         buckets, below = [], 0
         for bound, count in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
             below += count
             buckets.append(("+Inf" if bound == float("inf") else str(bound), float(below)))
-        family.add_metric(self._values, buckets, histogram.sum)
-        return family
+        family.add_metric([model, ENGINE], buckets, histogram.sum)
+    return family

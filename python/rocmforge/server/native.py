@@ -15,7 +15,7 @@ from rocmforge.outputs import RequestOutput
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Client, Generations
 from rocmforge.server.openai.events import error_event
-from rocmforge.server.requests import MODEL_MEANING, GenerationBody, Served
+from rocmforge.server.requests import MODEL_MEANING, AllModels, GenerationBody, Served
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import EVENT_STREAM, PING, StreamResponse, Submitted, event, unless_gone
 
@@ -171,20 +171,20 @@ Recorded = Annotated[Results, Depends(_results)]
 
 
 @router.post("/generate")
-async def generate(body: GenerateRequest, request: Request, service: Served, results: Recorded) -> Response:
+async def generate(body: GenerateRequest, request: Request, models: Served, results: Recorded) -> Response:
     """Goes on with a text."""
-    submitted = _submit(body, request, service)
+    submitted = _submit(body, request, await models.use(body.model))
     if body.stream:
         return await _streamed(request, submitted, results)
     return await unless_gone(request, _whole(request, submitted, results))
 
 
 @router.post("/generate/stream")
-async def generate_stream(body: GenerateRequest, request: Request, service: Served, results: Recorded) -> Response:
+async def generate_stream(body: GenerateRequest, request: Request, models: Served, results: Recorded) -> Response:
     """Goes on with a text: an event for each token."""
     if body.stream is False:
         raise ApiError(400, "stream: got false, expected true on this path; use /generate", param="stream")
-    return await _streamed(request, _submit(body, request, service), results)
+    return await _streamed(request, _submit(body, request, await models.use(body.model)), results)
 
 
 @router.get("/status/{request_id}")
@@ -194,12 +194,13 @@ async def status(request_id: str, request: Request, results: Recorded) -> dict[s
 
 
 @router.post("/cancel/{request_id}")
-async def cancel(request_id: str, request: Request, service: Served, results: Recorded) -> dict[str, Any]:
+async def cancel(request_id: str, request: Request, models: AllModels, results: Recorded) -> dict[str, Any]:
     """Ends a request, and tells what it has generated; one that has ended stays as it is."""
     progress = _found(request_id, request, results)
     if progress.finish_reason is None:
         progress.finish_reason = "cancelled"
-        await service.engine.abort(_engine_id(request.state.client, request_id))
+        for service in models.services:
+            await service.engine.abort(_engine_id(request.state.client, request_id))
     return progress.value()
 
 
@@ -220,7 +221,6 @@ def _engine_id(client: Client, request_id: str) -> str:
 
 
 def _submit(body: GenerateRequest, request: Request, service: Service) -> Submitted:
-    service.check_model(body.model)
     params = body.sampling(service, max_tokens=body.max_tokens, output_kind="delta")
     call = body.call(request, _engine_id(request.state.client, request.state.request_id))
     return service.submit([body.prompt], params, call)

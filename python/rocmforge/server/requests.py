@@ -12,6 +12,7 @@ from rocmforge.errors import InvalidRequestError
 from rocmforge.server.bodies import Body
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Call
+from rocmforge.server.models import Models, RequestModels
 from rocmforge.server.service import Service
 from rocmforge.server.structured import StructuredOutputs
 
@@ -157,10 +158,18 @@ class StreamOptions(Body):
         return self
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+def _models(request: Request) -> Models:
+    models: Models = request.app.state.models
+    return models
 
 
-Served = Annotated[Service, Depends(_service)]
-"""The service of the application that a route belongs to."""
+AllModels = Annotated[Models, Depends(_models)]
+"""The models of the application that a route belongs to."""
+
+
+def _request_models(models: AllModels) -> RequestModels:
+    return RequestModels(models)
+
+
+Served = Annotated[RequestModels, Depends(_request_models)]
+"""A request uses the models through this."""

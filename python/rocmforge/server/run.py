@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from rocmforge.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    from rocmforge.server.service import Service
+    from rocmforge.server.models import Models
 
 logger = logging.getLogger("rocmforge.server")
 
@@ -38,7 +38,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
             )
         )
-        self._service: Service = app.state.service
+        self._models: Models = app.state.models
         self._settings = config
         self._loop: asyncio.AbstractEventLoop | None = None
         self._draining: asyncio.Task[None] | None = None
@@ -65,10 +65,10 @@ class Server(uvicorn.Server):
             self._draining = asyncio.ensure_future(self._drain())
         else:
             logger.warning("%s again: running requests are aborted", name)
-            self._service.abort()
+            self._models.abort()
 
     async def _drain(self) -> None:
-        await self._service.drain()
+        await self._models.drain()
         self.should_exit = True
 
 

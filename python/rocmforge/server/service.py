@@ -5,8 +5,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rocmforge._rocmforge import SamplingParams
@@ -14,9 +13,9 @@ from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import RocmForgeError
 from rocmforge.prompts import AnyPrompt
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.errors import ApiError, from_engine
+from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
 from rocmforge.server.generation import Call, Client, Generation, Generations
-from rocmforge.server.metrics import Metrics, Timer
+from rocmforge.server.metrics import ModelMetrics, Timer
 from rocmforge.server.replies import ReplyFormat
 
 logger = logging.getLogger("rocmforge.server")
@@ -31,16 +30,23 @@ MAX_RETRY_AFTER = 60
 
 
 class Service:
-    """One engine and all that is asked of it."""
+    """One engine and all that is asked of it.
 
-    def __init__(self, engine: AsyncLLM, config: ServerConfig) -> None:
+    Args:
+        engine: The loaded model.
+        names: What clients call it; answers to requests that name no model have the first.
+        config: The settings of the server.
+        metrics: What counts its requests.
+    """
+
+    def __init__(self, engine: AsyncLLM, names: Sequence[str], config: ServerConfig, metrics: ModelMetrics) -> None:
         self.engine = engine
         self.config = config
-        self.names = config.served_model_name or (engine.model.stem,)
+        self.names = names
         self.created = int(time.time())
         self.chat_template = None if config.chat_template is None else config.chat_template.read_text("utf-8")
         self.replies = ReplyFormat.of(engine, self.chat_template)
-        self.metrics = Metrics(engine, self.names[0])
+        self.metrics = metrics
         self.draining = False
         self._running: dict[str, Generation] = {}
         self._idle = asyncio.Event()
@@ -51,24 +57,6 @@ class Service:
     def running_for(self, client: Client) -> list[Generation]:
         """The requests of one client that have not ended, the oldest first."""
         return [generation for generation in self._running.values() if generation.call.client == client]
-
-    def check_model(self, name: str | None) -> str:
-        """The name of the model that a request asks for; a request without one gets what there is.
-
-        Raises:
-            ApiError: There is no such model.
-        """
-        if name is None:
-            return self.names[0]
-        if name not in self.names:
-            there = ", ".join(self.names)
-            raise ApiError(
-                404,
-                f"model: got {name!r}, expected one of those that are served: {there}",
-                param="model",
-                code="model_not_found",
-            )
-        return name
 
     async def submit(self, prompts: Sequence[AnyPrompt], params: SamplingParams, call: Call) -> Generations:
         """Hands prompts to the engine: all of them, or none.
@@ -123,7 +111,7 @@ class Service:
         """
         rate = self.metrics.finished_per_second()
         waiting = self.engine.stats().num_waiting
-        return max(1, min(MAX_RETRY_AFTER, round(waiting / 2 / rate))) if rate > 0 else MAX_RETRY_AFTER // 4
+        return max(1, min(MAX_RETRY_AFTER, round(waiting / 2 / rate))) if rate > 0 else RETRY_AFTER
 
     async def ready(self) -> str | None:
         """Why no token can be generated now; `None` if one can.
@@ -194,14 +182,3 @@ class Service:
         if self._running:
             logger.warning("shutting down: %d requests are aborted", len(self._running))
         await asyncio.to_thread(self.engine.close)
-
-
-@asynccontextmanager
-async def running(service: Service) -> AsyncGenerator[None, None]:
-    """Runs the report beside the requests; its end drains the service."""
-    reporting = asyncio.create_task(service.report())
-    try:
-        yield
-    finally:
-        await service.drain()
-        reporting.cancel()

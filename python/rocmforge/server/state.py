@@ -2,21 +2,32 @@
 
 import base64
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Depends, Query, Request
 from numpy.typing import NDArray
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
 from rocmforge import __version__
 from rocmforge.server.errors import ApiError
-from rocmforge.server.requests import Served
+from rocmforge.server.requests import AllModels
+from rocmforge.server.service import Service
 
 router = APIRouter(tags=["Operation"])
 
 BLOCK_STATES = ("free", "cached", "owned")
+
+
+def _asked(
+    models: AllModels, model: Annotated[str | None, Query(description="A name of `/v1/models`.")] = None
+) -> Service:
+    return models.find(model)
+
+
+Asked = Annotated[Service, Depends(_asked)]
+"""The service of the model that the query names; of the only one where it names none."""
 
 
 @router.get("/live")
@@ -26,12 +37,12 @@ async def live() -> dict[str, str]:
 
 
 @router.get("/health")
-async def health(service: Served) -> Response:
+async def health(models: AllModels) -> Response:
     """Whether a token can be generated: 200 or 503."""
-    reason = await service.ready()
-    if reason is None:
-        return JSONResponse({"status": "ok"})
-    return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
+    for service in models.services:
+        if (reason := await service.ready()) is not None:
+            return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
+    return JSONResponse({"status": "ok"})
 
 
 @router.get("/version")
@@ -41,26 +52,26 @@ async def version() -> dict[str, str]:
 
 
 @router.get("/metrics")
-async def metrics(service: Served) -> Response:
+async def metrics(models: AllModels) -> Response:
     """Everything that Prometheus gathers."""
-    return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(models.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/v1/engine/stats")
-async def stats(service: Served) -> dict[str, Any]:
+async def stats(service: Asked) -> dict[str, Any]:
     """Gauges and counters of the engine."""
     return dataclasses.asdict(service.engine.stats())
 
 
 @router.get("/v1/engine/memory")
-async def memory(service: Served) -> dict[str, int]:
+async def memory(service: Asked) -> dict[str, int]:
     """Bytes on the device by purpose, and their sum."""
     usage = service.engine.memory()
     return dataclasses.asdict(usage) | {"total": usage.total}
 
 
 @router.get("/v1/engine/blocks")
-async def blocks(service: Served, packed: bool = False) -> dict[str, Any]:
+async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     """The blocks of the KV cache by columns: state (an index of `states`), number of owners, idle seconds.
 
     With `packed=true` a column is the base64 of an array, and values that are too large for it are its largest:
@@ -85,13 +96,13 @@ async def blocks(service: Served, packed: bool = False) -> dict[str, Any]:
 
 
 @router.get("/v1/engine/requests")
-async def running_requests(request: Request, service: Served) -> dict[str, Any]:
+async def running_requests(request: Request, service: Asked) -> dict[str, Any]:
     """The client's requests to the engine that have not ended, the oldest first."""
     return {"requests": [generation.progress() for generation in service.running_for(request.state.client)]}
 
 
 @router.get("/v1/engine/requests/{request_id}")
-async def request_record(request_id: str, service: Served) -> dict[str, Any]:
+async def request_record(request_id: str, service: Asked) -> dict[str, Any]:
     """How a request ended, for some minutes after it did."""
     record = service.engine.record(request_id)
     if record is None:
@@ -105,5 +116,5 @@ def _packed(column: NDArray[Any], kind: str) -> str:
     return base64.b64encode(column.clip(0, np.iinfo(kind).max).astype(kind).tobytes()).decode()
 
 
-def _retention(service: Served) -> str:
+def _retention(service: Asked) -> str:
     return f"{service.engine.config()['retention']:g} s"

@@ -44,9 +44,9 @@ class DetokenizeRequest(Body):
 
 
 @router.post("/tokenize")
-async def tokenize(body: TokenizeRequest, service: Served) -> dict[str, Any]:
+async def tokenize(body: TokenizeRequest, models: Served) -> dict[str, Any]:
     """Token ids of a text or of a conversation."""
-    service.check_model(body.model)
+    service = await models.use(body.model)
     engine = service.engine
     if body.messages is not None:
         options = body.template_options()
@@ -63,15 +63,15 @@ async def tokenize(body: TokenizeRequest, service: Served) -> dict[str, Any]:
 
 
 @router.post("/detokenize")
-async def detokenize(body: DetokenizeRequest, service: Served) -> dict[str, Any]:
+async def detokenize(body: DetokenizeRequest, models: Served) -> dict[str, Any]:
     """The text of token ids."""
-    service.check_model(body.model)
+    service = await models.use(body.model)
     return {"prompt": await asyncio.to_thread(service.engine.detokenize, body.tokens)}
 
 
 @router.post("/apply_template")
-async def apply_template(body: ApplyTemplateRequest, service: Served) -> dict[str, Any]:
+async def apply_template(body: ApplyTemplateRequest, models: Served) -> dict[str, Any]:
     """The text that a conversation becomes."""
-    service.check_model(body.model)
+    service = await models.use(body.model)
     prompt = await asyncio.to_thread(chat_prompt, service, body.messages, body.template_options())
     return {"prompt": prompt.text}

@@ -103,17 +103,18 @@ class MessagesRequest(Conversation, QueueBody):
 
 
 @router.post("/v1/messages/count_tokens")
-async def count_tokens(body: CountTokensRequest, service: Served) -> dict[str, int]:
+async def count_tokens(body: CountTokensRequest, models: Served) -> dict[str, int]:
     """The number of tokens that a conversation has."""
-    service.check_model(body.model)
+    service = await models.use(body.model)
     prompt = await asyncio.to_thread(body.prompt, service)
     return {"input_tokens": len(prompt.token_ids)}
 
 
 @router.post("/v1/messages")
-async def create_message(body: MessagesRequest, request: Request, service: Served) -> Response:
+async def create_message(body: MessagesRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
-    answer = _Answer(body, service.check_model(body.model))
+    service = await models.use(body.model)
+    answer = _Answer(body)
     submitted = answer.submit(request, service)
     return await respond(request, answer, submitted, stream=body.stream, ping=PING)
 
@@ -121,9 +122,8 @@ async def create_message(body: MessagesRequest, request: Request, service: Serve
 class _Answer:
     """Makes the answer to one request."""
 
-    def __init__(self, body: MessagesRequest, model: str) -> None:
+    def __init__(self, body: MessagesRequest) -> None:
         self._body = body
-        self._model = model
         self._id = f"msg_{uuid.uuid4().hex}"
         self._usage = Usage()
 
@@ -175,5 +175,5 @@ class _Answer:
         return ending(one, whole=self._usage.generated >= self._body.max_tokens, called=self._reader.called)
 
     def _message(self, content: list[dict[str, Any]], **end: str | None) -> dict[str, Any]:
-        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._model}
+        head = {"id": self._id, "type": "message", "role": "assistant", "model": self._body.model}
         return head | {"content": content} | end | {"usage": self._usage.value()}

@@ -15,6 +15,7 @@ from rocmforge.arguments import meanings
 from rocmforge.server.bodies import Body
 from rocmforge.server.chats import ChatMessage
 from rocmforge.server.errors import ApiError
+from rocmforge.server.models import Models
 from rocmforge.server.requests import GenerationBody
 from rocmforge.server.service import Service
 
@@ -184,13 +185,7 @@ class OllamaShowRequest(_OllamaBody):
     verbose: bool = Field(default=False, description="Whether lists, such as the vocabulary, are told too.")
 
 
-def check_name(service: Service, name: str) -> str:
-    """The served name that a client's name stands for.
-
-    Raises:
-        ApiError: There is no such model.
-    """
-    for known in (name, name.removesuffix(":latest"), f"{name}:latest"):
-        if known in service.names:
-            return known
-    return service.check_model(name)
+def served_name(models: Models, name: str) -> str:
+    """The served name that a client's name stands for; a name that is not served stays as it is."""
+    alike = (name, name.removesuffix(":latest"), f"{name}:latest")
+    return next((known for known in alike if known in models.names), name)

@@ -20,7 +20,7 @@ from rocmforge.server.ollama.bodies import (
     OllamaChatRequest,
     OllamaGenerateRequest,
     OllamaMessage,
-    check_name,
+    served_name,
 )
 from rocmforge.server.ollama.model_file import timestamp
 from rocmforge.server.openai.events import finish_reason
@@ -35,8 +35,9 @@ NANOSECONDS = 1_000_000_000
 
 
 @router.post("/api/generate")
-async def generate(body: OllamaGenerateRequest, request: Request, service: Served) -> Response:
+async def generate(body: OllamaGenerateRequest, request: Request, models: Served) -> Response:
     """Answers a prompt, or goes on with a text."""
+    service = await models.use(served_name(models.models, body.model))
     answer = _Answer(body, service, lambda text: {"response": text})
     if not body.prompt:
         return answer.loaded()
@@ -44,8 +45,9 @@ async def generate(body: OllamaGenerateRequest, request: Request, service: Serve
 
 
 @router.post("/api/chat")
-async def chat(body: OllamaChatRequest, request: Request, service: Served) -> Response:
+async def chat(body: OllamaChatRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
+    service = await models.use(served_name(models.models, body.model))
     answer = _Answer(body, service, lambda text: {"message": {"role": "assistant", "content": text}})
     if not body.messages:
         return answer.loaded()
@@ -94,7 +96,6 @@ class _Answer:
     def __init__(
         self, body: OllamaGenerateRequest | OllamaChatRequest, service: Service, wrap: Callable[[str], dict[str, Any]]
     ) -> None:
-        check_name(service, body.model)
         check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
         self._started = time.monotonic_ns()
         self._body = body

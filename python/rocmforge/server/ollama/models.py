@@ -8,9 +8,9 @@ from starlette.responses import JSONResponse, Response
 
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
-from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, check_name
+from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
 from rocmforge.server.ollama.model_file import ModelFile, model_file, plain_metadata
-from rocmforge.server.requests import Served
+from rocmforge.server.requests import AllModels
 from rocmforge.server.service import Service
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
@@ -20,32 +20,21 @@ NEVER = "9999-12-31T23:59:59Z"
 
 
 @router.get("/api/tags")
-async def tags(service: Served) -> dict[str, Any]:
+async def tags(models: AllModels) -> dict[str, Any]:
     """The models that are served."""
-    file = await asyncio.to_thread(model_file, service.engine.model)
-    more = {"modified_at": file.modified_at, "size": file.size}
-    return {"models": [_listed(name, file) | more for name in service.names]}
+    return {"models": [await asyncio.to_thread(_tag, models.find(name), name) for name in models.names]}
 
 
 @router.get("/api/ps")
-async def running_models(service: Served) -> dict[str, Any]:
+async def running_models(models: AllModels) -> dict[str, Any]:
     """The models that are loaded, with the memory that they take."""
-    engine = service.engine
-    file = await asyncio.to_thread(model_file, engine.model)
-    size = engine.memory().total
-    more = {
-        "expires_at": NEVER,
-        "size": size,
-        "size_vram": 0 if engine.device.startswith("CPU") else size,
-        "context_length": engine.max_model_len,
-    }
-    return {"models": [_listed(name, file) | more for name in service.names]}
+    return {"models": [await asyncio.to_thread(_loaded, models.find(name), name) for name in models.names]}
 
 
 @router.post("/api/show")
-async def show(body: OllamaShowRequest, service: Served) -> Response:
+async def show(body: OllamaShowRequest, models: AllModels) -> Response:
     """Describes a model: its metadata, chat template and sampling."""
-    check_name(service, body.model)
+    service = models.find(served_name(models, body.model))
     return await asyncio.to_thread(_show, service, verbose=body.verbose)
 
 
@@ -53,6 +42,22 @@ async def show(body: OllamaShowRequest, service: Served) -> Response:
 async def version() -> dict[str, str]:
     """The version of rocmforge."""
     return {"version": __version__}
+
+
+def _tag(service: Service, name: str) -> dict[str, Any]:
+    file = model_file(service.engine.model)
+    return _listed(name, file) | {"modified_at": file.modified_at, "size": file.size}
+
+
+def _loaded(service: Service, name: str) -> dict[str, Any]:
+    engine = service.engine
+    size = engine.memory().total
+    return _listed(name, model_file(engine.model)) | {
+        "expires_at": NEVER,
+        "size": size,
+        "size_vram": 0 if engine.device.startswith("CPU") else size,
+        "context_length": engine.max_model_len,
+    }
 
 
 def _listed(name: str, file: ModelFile) -> dict[str, Any]:

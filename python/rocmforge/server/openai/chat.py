@@ -123,11 +123,11 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
 
 
 @router.post("/v1/chat/completions")
-async def create_chat_completion(body: ChatCompletionRequest, request: Request, service: Served) -> Response:
+async def create_chat_completion(body: ChatCompletionRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
-    model = service.check_model(body.model)
+    service = await models.use(body.model)
     check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
-    answer = _Answer(body, model, service.engine.tokenizer)
+    answer = _Answer(body, body.model or service.names[0], service.engine.tokenizer)
     submitted = answer.submit(request, service)
     return await respond(request, answer, submitted, stream=body.stream)
 

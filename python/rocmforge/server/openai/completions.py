@@ -51,9 +51,9 @@ class CompletionRequest(GenerationBody):
 
 
 @router.post("/v1/completions")
-async def create_completion(body: CompletionRequest, request: Request, service: Served) -> Response:
+async def create_completion(body: CompletionRequest, request: Request, models: Served) -> Response:
     """Goes on with a text."""
-    model = service.check_model(body.model)
+    service = await models.use(body.model)
     prompts = body.prompts()
     check_limit("prompt", len(prompts), service.config.max_prompts, "max_prompts")
     check_limit("logprobs", body.logprobs or 0, service.config.max_logprobs, "max_logprobs")
@@ -71,7 +71,7 @@ async def create_completion(body: CompletionRequest, request: Request, service: 
         prompt_logprobs=body.logprobs if body.echo else None,
         output_kind="delta" if body.stream else "final_only",
     )
-    answer = _Answer(body, model, service.engine)
+    answer = _Answer(body, body.model or service.names[0], service.engine)
     submitted = service.submit(prompts, params, body.call(request, answer.id))
     return await respond(request, answer, submitted, stream=body.stream)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from rocmforge.server.requests import Served
+from rocmforge.server.requests import AllModels
 from rocmforge.server.service import Service
 
 router = APIRouter(tags=["OpenAI"])
@@ -23,12 +23,12 @@ def describe(service: Service, name: str) -> dict[str, Any]:
 
 
 @router.get("/v1/models")
-async def list_models(service: Served) -> dict[str, Any]:
+async def list_models(models: AllModels) -> dict[str, Any]:
     """The models that are served."""
-    return {"object": "list", "data": [describe(service, name) for name in service.names]}
+    return {"object": "list", "data": [describe(models.find(name), name) for name in models.names]}
 
 
 @router.get("/v1/models/{model:path}")
-async def retrieve_model(model: str, service: Served) -> dict[str, Any]:
+async def retrieve_model(model: str, models: AllModels) -> dict[str, Any]:
     """One of them."""
-    return describe(service, service.check_model(model))
+    return describe(models.find(model), model)

@@ -120,9 +120,10 @@ class ResponsesRequest(QueueBody):
 
 
 @router.post("/v1/responses")
-async def create_response(body: ResponsesRequest, request: Request, service: Served, store: Stored) -> Response:
+async def create_response(body: ResponsesRequest, request: Request, models: Served, store: Stored) -> Response:
     """Answers a text or a conversation, and keeps the answer."""
-    answer = _Answer(body, service.check_model(body.model), service.engine.tokenizer, store)
+    service = await models.use(body.model)
+    answer = _Answer(body, body.model or service.names[0], service.engine.tokenizer, store)
     submitted = answer.submit(request, service)
     return await respond(request, answer, submitted, stream=body.stream)
 
