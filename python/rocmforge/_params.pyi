@@ -36,6 +36,9 @@ class SamplingParams:
             `final_only` (one output, at the end); also as a `RequestOutputKind`.
         structured_outputs: The form that the text is to have, as `StructuredOutputsParams`. A sequence ends where
             nothing can follow, before `min_tokens` too; an end token comes only where the text is complete.
+        thinking_end_token_id: The token that ends the thoughts with which the text begins.
+        thinking_token_budget: After so many tokens of thoughts that token is chosen, if it has not come by then. Given
+            together with `thinking_end_token_id` only.
 
     Raises:
         InvalidRequestError: A value is out of its range; the message names the field.
@@ -65,6 +68,8 @@ class SamplingParams:
         include_stop_str_in_output: bool = False,
         output_kind: Literal["cumulative", "delta", "final_only"] | RequestOutputKind = "cumulative",
         structured_outputs: StructuredOutputsParams | None = None,
+        thinking_end_token_id: int | None = None,
+        thinking_token_budget: int | None = None,
     ) -> Self: ...
     @property
     def n(self) -> int: ...
@@ -108,6 +113,10 @@ class SamplingParams:
     def output_kind(self) -> str: ...
     @property
     def structured_outputs(self) -> StructuredOutputsParams | None: ...
+    @property
+    def thinking_end_token_id(self) -> int | None: ...
+    @property
+    def thinking_token_budget(self) -> int | None: ...
     def replace(self, **changes: Any) -> SamplingParams:
         """Returns a copy with some parameters changed."""
 
@@ -130,10 +139,13 @@ class StructuredOutputsParams:
         json_object: Any JSON object.
         disable_any_whitespace: No white space between the parts of JSON.
         whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.
+        begin_token_id: The form begins behind the first such token, and what comes before it is free. So a model thinks
+            before it answers.
+        optional: Whether the text may end without that token; otherwise it does not end before it.
 
     Raises:
-        InvalidRequestError: None or several of the first five are given, one is empty, too long or no JSON, or
-            settings of JSON stand beside another form.
+        InvalidRequestError: None or several of the first five are given, one is empty, too long or no JSON, settings
+            of JSON stand beside another form, or `optional` without `begin_token_id`.
         TypeError: A value is of a wrong type.
     """
 
@@ -146,6 +158,8 @@ class StructuredOutputsParams:
         json_object: bool = False,
         disable_any_whitespace: bool = False,
         whitespace_pattern: str | None = None,
+        begin_token_id: int | None = None,
+        optional: bool = False,
     ) -> Self: ...
     @property
     def json(self) -> str | None:
@@ -163,6 +177,10 @@ class StructuredOutputsParams:
     def disable_any_whitespace(self) -> bool: ...
     @property
     def whitespace_pattern(self) -> str | None: ...
+    @property
+    def begin_token_id(self) -> int | None: ...
+    @property
+    def optional(self) -> bool: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
     def __reduce__(self) -> tuple[type[StructuredOutputsParams], tuple[Any, ...]]: ...

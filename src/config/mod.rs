@@ -20,4 +20,4 @@ pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use log::LogLevel;
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};
 pub use settings::{SETTINGS, Setting};
-pub use structured::{Form, StructuredFields, StructuredOutputs};
+pub use structured::{BeginToken, Form, StructuredFields, StructuredOutputs};

@@ -74,6 +74,10 @@ pub struct SamplingParams {
     pub output_kind: OutputKind,
     /// The form that the text is to have, if any. It was checked when it was made.
     pub structured_outputs: Option<StructuredOutputs>,
+    /// The token that ends the thoughts with which the text begins.
+    pub thinking_end_token_id: Option<u32>,
+    /// Tokens after which it is chosen, if it has not come.
+    pub thinking_token_budget: Option<usize>,
 }
 
 impl Default for SamplingParams {
@@ -105,11 +109,13 @@ impl SamplingParams {
         include_stop_str_in_output: false,
         output_kind: OutputKind::Cumulative,
         structured_outputs: None,
+        thinking_end_token_id: None,
+        thinking_token_budget: None,
     };
 
     /// The names of the fields, as users write them. Python's syntax has them written out elsewhere too; a test
     /// compares these places with this list.
-    pub const FIELDS: [&str; 21] = [
+    pub const FIELDS: [&str; 23] = [
         "n",
         "max_tokens",
         "min_tokens",
@@ -131,6 +137,8 @@ impl SamplingParams {
         "include_stop_str_in_output",
         "output_kind",
         "structured_outputs",
+        "thinking_end_token_id",
+        "thinking_token_budget",
     ];
 
     /// Checks what can be checked without a model.
@@ -160,7 +168,12 @@ impl SamplingParams {
         }
         within("number of stop_token_ids", self.stop_token_ids.len(), 0, MAX_TOKEN_LIST)?;
         within("logprobs", self.logprobs.unwrap_or(0), 0, MAX_LOGPROBS)?;
-        within("prompt_logprobs", self.prompt_logprobs.unwrap_or(0), 0, MAX_LOGPROBS)
+        within("prompt_logprobs", self.prompt_logprobs.unwrap_or(0), 0, MAX_LOGPROBS)?;
+        if self.thinking_end_token_id.is_some() != self.thinking_token_budget.is_some() {
+            let got = "one of thinking_end_token_id and thinking_token_budget";
+            return Err(Error::invalid("thinking_token_budget", got, "both or none"));
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,16 @@ pub struct StructuredOutputs {
     pub disable_any_whitespace: bool,
     /// Regular expression of the white space that may stand between the parts of JSON; by default any.
     pub whitespace_pattern: Option<String>,
+    /// The form begins behind this token; by default with the text.
+    pub begin: Option<BeginToken>,
+}
+
+/// A token behind which a form begins. All tokens may come before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BeginToken {
+    pub id: u32,
+    /// The text may end without it; else no end token comes before it.
+    pub optional: bool,
 }
 
 /// The kinds of form that a text may be given.
@@ -46,6 +56,8 @@ pub struct StructuredFields {
     pub json_object: bool,
     pub disable_any_whitespace: bool,
     pub whitespace_pattern: Option<String>,
+    pub begin_token_id: Option<u32>,
+    pub optional: bool,
 }
 
 impl StructuredOutputs {
@@ -73,7 +85,11 @@ impl StructuredOutputs {
             form,
             disable_any_whitespace: fields.disable_any_whitespace,
             whitespace_pattern: fields.whitespace_pattern,
+            begin: fields.begin_token_id.map(|id| BeginToken { id, optional: fields.optional }),
         };
+        if fields.optional && all.begin.is_none() {
+            return Err(invalid("optional without begin_token_id", "them together"));
+        }
         all.validate()?;
         Ok(all)
     }

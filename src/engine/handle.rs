@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use super::core::Core;
 use super::delivery;
 use super::executor::Executor;
+use super::guidance::Guidance;
 use super::ids::RequestId;
 use super::load::load_model;
 use super::output::SharedSink;
@@ -23,7 +24,7 @@ use super::validate::{Limits, scheduler_config};
 use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
-use crate::grammar::{Grammars, Guide};
+use crate::grammar::Grammars;
 use crate::kv_cache::{BlockInfo, KvCache, KvCacheConfig};
 use crate::scheduler::Scheduler;
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -196,12 +197,12 @@ impl Engine {
         if let Some(salt) = &cache_salt {
             limits.check_text("cache_salt", salt)?;
         }
-        let (prompt, guide) = self.check(prompt, &params)?;
+        let (prompt, guidance) = self.check(prompt, &params)?;
         let prompt: Arc<[u32]> = prompt.into();
         let engine_seed = self.inner.seed;
         let (id, name) = self.inner.shared.admit(name, |id, name| {
             let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
-            let kind = RequestKind::Tokens { params: Arc::new(params), seed, guide, sink };
+            let kind = RequestKind::Tokens { params: Arc::new(params), seed, guidance, sink };
             announce(id);
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
             Admission { priority, cache_salt, ..admission }
@@ -217,7 +218,7 @@ impl Engine {
         self.check(prompt, params).map(|(prompt, _)| prompt)
     }
 
-    fn check(&self, prompt: Prompt, params: &SamplingParams) -> Result<(Vec<u32>, Option<Guide>)> {
+    fn check(&self, prompt: Prompt, params: &SamplingParams) -> Result<(Vec<u32>, Option<Guidance>)> {
         self.check_process()?;
         self.limits().check_params(params)?;
         let prompt = match prompt {
@@ -225,15 +226,16 @@ impl Engine {
             Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
         };
         self.check_prompt(&prompt, params.max_tokens)?;
-        Ok((prompt, self.guide(params)?))
+        Ok((prompt, self.guidance(params)?))
     }
 
-    /// Compiles the form that the text is to have, unless it is known. It takes milliseconds, a large one a second.
-    fn guide(&self, params: &SamplingParams) -> Result<Option<Guide>> {
-        let Some(form) = &params.structured_outputs else { return Ok(None) };
+    /// The rules of a text. Its form is compiled unless it is known, in milliseconds, for a large one in a second.
+    fn guidance(&self, params: &SamplingParams) -> Result<Option<Guidance>> {
+        let Some(form) = &params.structured_outputs else { return Ok(Guidance::new(params, None)) };
         let missing = || Error::invalid("structured_outputs", "an engine without a tokenizer", "a model that has one");
         let grammars = self.inner.grammars.as_ref().ok_or_else(missing)?;
-        grammars.guide(form, !params.ignore_eos).map(Some)
+        let guide = grammars.guide(form, !params.ignore_eos)?;
+        Ok(Guidance::new(params, Some(guide)))
     }
 
     /// Whether the scheduler would take the prompt, and the model knows its tokens.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::core::{Core, Launched};
+use super::guidance::Guidance;
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
 use super::panics::{guarded, panicked};
@@ -14,7 +15,6 @@ use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
 use crate::batch::SeqExtras;
 use crate::config::SamplingParams;
-use crate::grammar::Guide;
 use crate::sampler::SequenceSampler;
 use crate::scheduler::{NewSequence, SeqId, Step};
 use crate::{Error, Result};
@@ -25,9 +25,9 @@ impl Core {
         let Admission { id, name, prompt, priority, cache_salt, arrival, arrival_time, deadline, kind } = admission;
         self.num_taken += 1;
         let (work, all_logits) = match kind {
-            RequestKind::Tokens { params, seed, guide, sink } => {
+            RequestKind::Tokens { params, seed, guidance, sink } => {
                 let all_logits = params.prompt_logprobs.is_some();
-                (Work::Generate(self.generation(params, seed, guide, sink, &prompt)), all_logits)
+                (Work::Generate(self.generation(params, seed, guidance, sink, &prompt)), all_logits)
             }
             RequestKind::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
         };
@@ -61,7 +61,7 @@ impl Core {
         &self,
         params: Arc<SamplingParams>,
         seed: u64,
-        guide: Option<Guide>,
+        guidance: Option<Guidance>,
         sink: SharedSink,
         prompt: &[u32],
     ) -> Generation {
@@ -78,8 +78,8 @@ impl Core {
             .take(params.n)
             .map(|index| {
                 let text = self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &params, stops.clone()));
-                let guide = guide.as_ref().map(Guide::sibling);
-                Sequence::new(sampler.sibling(index), rules.clone(), text, guide, index == 0)
+                let guidance = guidance.as_ref().map(Guidance::sibling);
+                Sequence::new(sampler.sibling(index), rules.clone(), text, guidance, index == 0)
             })
             .collect();
         // The first token of a prompt has nothing before it that could predict it.

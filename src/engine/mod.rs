@@ -12,6 +12,7 @@
 mod core;
 mod delivery;
 pub mod executor;
+mod guidance;
 pub mod handle;
 mod ids;
 mod kv_pool;

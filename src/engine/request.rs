@@ -87,7 +87,7 @@ impl Request {
             let (_, index) = request_of(scheduled.id);
             let sequence = &generation.sequences[index];
             // Its mask is computed while the device works.
-            if !sequence.is_guided() {
+            if !sequence.is_masked() {
                 wishes[row] = sequence.sampler().wish(vocab_size);
             }
         }

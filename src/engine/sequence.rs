@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::guidance::{Accepted, Guidance};
 use super::output::{FinishReason, StopReason};
 use super::stop::{StopFound, StopMatcher, StopStrings};
 use crate::Result;
 use crate::config::SamplingParams;
-use crate::grammar::Guide;
 use crate::sampler::{SequenceSampler, TokenLogprobs};
 use crate::selection::TokenMask;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
@@ -26,7 +26,7 @@ pub(super) struct Sequence {
     rules: EndRules,
     text: Option<TextStream>,
     /// Says what the text may be, where the request does.
-    guide: Option<Guide>,
+    guidance: Option<Guidance>,
     cumulative_logprob: Option<f64>,
     /// Known to the scheduler; forks are not before their parent's first token.
     scheduled: bool,
@@ -45,25 +45,26 @@ impl Sequence {
         sampler: SequenceSampler,
         rules: EndRules,
         text: Option<TextStream>,
-        guide: Option<Guide>,
+        guidance: Option<Guidance>,
         scheduled: bool,
     ) -> Self {
         let cumulative_logprob = sampler.params().logprobs.map(|_| 0.0);
-        Self { sampler, rules, text, guide, cumulative_logprob, scheduled, ended: false }
+        Self { sampler, rules, text, guidance, cumulative_logprob, scheduled, ended: false }
     }
 
-    pub(super) fn is_guided(&self) -> bool {
-        self.guide.is_some()
+    /// Whether not all tokens may come next.
+    pub(super) fn is_masked(&self) -> bool {
+        self.guidance.as_ref().is_some_and(Guidance::masks)
     }
 
     /// Has the mask of the next token computed, if it has one.
     pub(super) fn prepare_mask(&mut self) {
-        self.guide.iter_mut().for_each(Guide::prepare);
+        self.guidance.iter_mut().for_each(Guidance::prepare);
     }
 
     /// The tokens that may come next, where not all may.
     pub(super) fn mask(&mut self) -> Result<Option<TokenMask>> {
-        self.guide.as_mut().map(|guide| guide.mask().cloned()).transpose()
+        self.guidance.as_mut().map_or(Ok(None), Guidance::mask)
     }
 
     pub(super) fn sampler(&self) -> &SequenceSampler {
@@ -127,10 +128,13 @@ impl Sequence {
             }
         }
         if end.is_none()
-            && let Some(guide) = &mut self.guide
-            && guide.accept(token)?
+            && let Some(guidance) = &mut self.guidance
         {
-            end = Some((FinishReason::Stop, None));
+            match guidance.accept(token)? {
+                Accepted::GoesOn => {}
+                Accepted::FormBegins => self.sampler.begin_form(),
+                Accepted::Complete => end = Some((FinishReason::Stop, None)),
+            }
         }
         if end.is_none() && self.generated() >= self.rules.max_generated {
             end = Some((FinishReason::Length, None));

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 use parking_lot::{Mutex, RwLock};
 
+use super::guidance::Guidance;
 use super::ids::RequestId;
 use super::output::SharedSink;
 use super::records::Records;
@@ -15,7 +16,6 @@ use super::stats::Stats;
 use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
-use crate::grammar::Guide;
 use crate::kv_cache::KvCache;
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
@@ -52,7 +52,7 @@ pub(super) struct Admission {
 
 /// The kind of result that a request wants.
 pub(super) enum RequestKind {
-    Tokens { params: Arc<SamplingParams>, seed: u64, guide: Option<Guide>, sink: SharedSink },
+    Tokens { params: Arc<SamplingParams>, seed: u64, guidance: Option<Guidance>, sink: SharedSink },
     PromptLogits { reply: Sender<Result<Vec<f32>>> },
 }
 

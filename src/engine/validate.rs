@@ -58,6 +58,9 @@ impl Limits<'_> {
             return Err(Error::invalid("stop", "stop strings", "stop_token_ids: this engine has no tokenizer"));
         }
         self.check_token_ids("logit_bias token id", params.logit_bias.iter().map(|&(token, _)| token))?;
+        self.check_token_ids("thinking_end_token_id", params.thinking_end_token_id.into_iter())?;
+        let begin = params.structured_outputs.as_ref().and_then(|form| form.begin);
+        self.check_token_ids("begin_token_id", begin.map(|begin| begin.id).into_iter())?;
         self.check_token_ids("stop_token_ids", params.stop_token_ids.iter().copied())
     }
 }

@@ -44,7 +44,7 @@ fn grammars() -> Grammars {
 }
 
 fn of(form: Form) -> StructuredOutputs {
-    StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None }
+    StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None, begin: None }
 }
 
 fn regex(regex: &str) -> StructuredOutputs {

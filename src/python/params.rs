@@ -33,6 +33,8 @@ use crate::config::{MAX_TOKEN_LIST, OutputKind, SamplingParams, StructuredOutput
 ///     output_kind: What each output of a stream holds: "cumulative" (all so far), "delta" (what is new) or
 ///         "final_only" (one output, at the end); also as a RequestOutputKind.
 ///     structured_outputs: The form of the text, as StructuredOutputsParams; it ends where nothing can follow.
+///     thinking_end_token_id: The token that ends the thoughts with which the text begins.
+///     thinking_token_budget: After so many tokens of thoughts that token is chosen, if it has not come by then.
 #[pyclass(frozen, eq, name = "SamplingParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PySamplingParams(pub(super) SamplingParams);
@@ -93,7 +95,7 @@ impl Real<'_> {
 const UNBOUNDED: usize = usize::MAX;
 
 /// Fields in the order of the constructor: `repr`, pickling and `replace` go through them.
-const FIELDS: [&str; 21] = SamplingParams::FIELDS;
+const FIELDS: [&str; 23] = SamplingParams::FIELDS;
 
 /// Defaults of the signature below. A test compares its text, which repeats them in words, with these values.
 const DEFAULT: SamplingParams = SamplingParams::DEFAULT;
@@ -110,12 +112,12 @@ impl PySamplingParams {
         stop_token_ids=None, ignore_eos=DEFAULT.ignore_eos, seed=None, logprobs=None, prompt_logprobs=None,
         skip_special_tokens=DEFAULT.skip_special_tokens,
         include_stop_str_in_output=DEFAULT.include_stop_str_in_output, output_kind=None,
-        structured_outputs=None),
+        structured_outputs=None, thinking_end_token_id=None, thinking_token_budget=None),
         text_signature = "(n=1, max_tokens=256, min_tokens=0, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, \
         repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, stop=None, \
         stop_token_ids=None, ignore_eos=False, seed=None, logprobs=None, prompt_logprobs=None, \
         skip_special_tokens=True, include_stop_str_in_output=False, output_kind='cumulative', \
-        structured_outputs=None)")]
+        structured_outputs=None, thinking_end_token_id=None, thinking_token_budget=None)")]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn new(
         n: Count<'_>,
@@ -139,6 +141,8 @@ impl PySamplingParams {
         include_stop_str_in_output: bool,
         output_kind: Option<&Bound<'_, PyAny>>,
         structured_outputs: Option<&Bound<'_, PyAny>>,
+        thinking_end_token_id: Option<&Bound<'_, PyAny>>,
+        thinking_token_budget: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let params = SamplingParams {
             n: n.get("n")?,
@@ -162,6 +166,8 @@ impl PySamplingParams {
             include_stop_str_in_output,
             output_kind: output_kind.map(kind_named).transpose()?.unwrap_or_default(),
             structured_outputs: structured_outputs.map(form).transpose()?,
+            thinking_end_token_id: optional_integer("thinking_end_token_id", thinking_end_token_id)?,
+            thinking_token_budget: optional_integer("thinking_token_budget", thinking_token_budget)?,
         };
         params.validate()?;
         Ok(Self(params))
@@ -252,6 +258,14 @@ impl PySamplingParams {
     #[getter]
     fn structured_outputs(&self) -> Option<PyStructuredOutputs> {
         self.0.structured_outputs.clone().map(PyStructuredOutputs)
+    }
+    #[getter]
+    fn thinking_end_token_id(&self) -> Option<u32> {
+        self.0.thinking_end_token_id
+    }
+    #[getter]
+    fn thinking_token_budget(&self) -> Option<usize> {
+        self.0.thinking_token_budget
     }
 
     /// Returns a copy with some parameters changed.

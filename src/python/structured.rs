@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
-use super::arrays::{text, wrong_type};
+use super::arrays::{optional_integer, text, wrong_type};
 use super::json::to_json;
 use crate::config::{Form, StructuredFields, StructuredOutputs};
 
@@ -17,19 +17,32 @@ use crate::config::{Form, StructuredFields, StructuredOutputs};
 ///     json_object: Any JSON object.
 ///     disable_any_whitespace: No white space between the parts of JSON.
 ///     whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.
+///     begin_token_id: The form begins behind the first such token, and what comes before it is free. So a model thinks
+///         before it answers.
+///     optional: Whether the text may end without that token; otherwise it does not end before it.
 #[pyclass(frozen, eq, name = "StructuredOutputsParams", module = "rocmforge")]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PyStructuredOutputs(pub(super) StructuredOutputs);
 
 /// Fields in the order of the constructor: `repr` and pickling go through them.
-const FIELDS: [&str; 7] =
-    ["json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "whitespace_pattern"];
+const FIELDS: [&str; 9] = [
+    "json",
+    "regex",
+    "choice",
+    "grammar",
+    "json_object",
+    "disable_any_whitespace",
+    "whitespace_pattern",
+    "begin_token_id",
+    "optional",
+];
 
 #[pymethods]
 impl PyStructuredOutputs {
     #[new]
     #[pyo3(signature = (json=None, regex=None, choice=None, grammar=None, json_object=false,
-        disable_any_whitespace=false, whitespace_pattern=None))]
+        disable_any_whitespace=false, whitespace_pattern=None, begin_token_id=None, optional=false))]
+    #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn new(
         json: Option<&Bound<'_, PyAny>>,
         regex: Option<&Bound<'_, PyAny>>,
@@ -38,6 +51,8 @@ impl PyStructuredOutputs {
         json_object: bool,
         disable_any_whitespace: bool,
         whitespace_pattern: Option<&Bound<'_, PyAny>>,
+        begin_token_id: Option<&Bound<'_, PyAny>>,
+        optional: bool,
     ) -> PyResult<Self> {
         let fields = StructuredFields {
             json: json.map(schema).transpose()?,
@@ -47,6 +62,8 @@ impl PyStructuredOutputs {
             json_object,
             disable_any_whitespace,
             whitespace_pattern: string("whitespace_pattern", whitespace_pattern)?,
+            begin_token_id: optional_integer("begin_token_id", begin_token_id)?,
+            optional,
         };
         Ok(Self(StructuredOutputs::new(fields)?))
     }
@@ -79,6 +96,14 @@ impl PyStructuredOutputs {
     #[getter]
     fn whitespace_pattern(&self) -> Option<&str> {
         self.0.whitespace_pattern.as_deref()
+    }
+    #[getter]
+    fn begin_token_id(&self) -> Option<u32> {
+        self.0.begin.map(|begin| begin.id)
+    }
+    #[getter]
+    fn optional(&self) -> bool {
+        self.0.begin.is_some_and(|begin| begin.optional)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {

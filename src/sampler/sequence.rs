@@ -17,6 +17,8 @@ pub struct SequenceSampler {
     seed: u64,
     index: u32,
     generated: usize,
+    /// Whether the text must not end yet, because its form has not begun.
+    held: bool,
     /// Tokens that must not come before `min_tokens`.
     end_tokens: Arc<[u32]>,
     altered: AlteredTokens,
@@ -47,13 +49,14 @@ impl SequenceSampler {
         for &(token, bias) in &params.logit_bias {
             altered.entry(token).bias += bias;
         }
-        if params.min_tokens > 0 {
+        let held = params.structured_outputs.as_ref().and_then(|form| form.begin).is_some_and(|begin| !begin.optional);
+        if params.min_tokens > 0 || held {
             end_tokens.iter().for_each(|&token| altered.entry(token).bias = f32::NEG_INFINITY);
         }
         if params.repetition_penalty != 1.0 {
             prompt.iter().for_each(|&token| altered.entry(token).seen = 1);
         }
-        Self { params, seed, index, generated: 0, end_tokens, altered }
+        Self { params, seed, index, generated: 0, held, end_tokens, altered }
     }
 
     /// A copy with a random stream of its own, for another sequence of the same request.
@@ -83,8 +86,22 @@ impl SequenceSampler {
         }
     }
 
-    /// The end tokens are as likely from here on as the model and the request's bias make them.
+    /// Records that the form of the text has begun, so that the form says where it may end.
+    pub fn begin_form(&mut self) {
+        self.held = false;
+        self.allow_end();
+    }
+
+    /// Whether no end token may come next.
+    fn must_go_on(&self) -> bool {
+        self.held || self.generated < self.params.min_tokens
+    }
+
+    /// The end tokens are as likely from here on as the model and the request's bias make them, if they may come.
     fn allow_end(&mut self) {
+        if self.must_go_on() {
+            return;
+        }
         for &token in self.end_tokens.iter() {
             let biases = self.params.logit_bias.iter().filter(|(biased, _)| *biased == token);
             self.altered.entry(token).bias = biases.map(|(_, bias)| bias).sum();
@@ -108,7 +125,7 @@ impl SequenceSampler {
     }
 
     pub(super) fn alters_logits(&self) -> bool {
-        self.penalises() || !self.params.logit_bias.is_empty() || self.generated < self.params.min_tokens
+        self.penalises() || !self.params.logit_bias.is_empty() || self.must_go_on()
     }
 
     /// The change that a row of `vocab_size` logits needs; `None` where it needs none.

@@ -18,4 +18,5 @@ mod stress;
 mod structured;
 mod support;
 mod text;
+mod thoughts;
 mod tiny;

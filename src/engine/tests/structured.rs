@@ -12,11 +12,11 @@ use crate::sampler::{Sampler, SequenceSampler};
 
 /// The tokens of `tokenizer`, and logits of a model that has more.
 const TOKENS: usize = 286 + 1;
-const LOGITS: usize = 300;
-const PROMPT: [u32; 9] = [9, 8, 7, 6, 5, 4, 3, 2, 1];
+pub(super) const LOGITS: usize = 300;
+pub(super) const PROMPT: [u32; 9] = [9, 8, 7, 6, 5, 4, 3, 2, 1];
 const LENGTH: usize = 20;
 
-fn rig(config: EngineConfig) -> Rig {
+pub(super) fn rig(config: EngineConfig) -> Rig {
     let logits = hashed(LOGITS);
     // Text that is free never comes to the logits that stand for no token.
     let rule = Arc::new(move |content: &[u32]| {
@@ -29,9 +29,9 @@ fn rig(config: EngineConfig) -> Rig {
     rig
 }
 
-fn form(regex: &str) -> Option<StructuredOutputs> {
+pub(super) fn form(regex: &str) -> Option<StructuredOutputs> {
     let form = Form::Regex(regex.into());
-    Some(StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None })
+    Some(StructuredOutputs { form, disable_any_whitespace: false, whitespace_pattern: None, begin: None })
 }
 
 /// Texts of `LENGTH` letters, each an `a` or a `b`.
@@ -167,6 +167,7 @@ fn a_grammar_out_of_bounds_ends_its_request() {
         form: Form::Grammar(grammar),
         disable_any_whitespace: false,
         whitespace_pattern: None,
+        begin: None,
     });
     let beside = rig.submit(&PROMPT, guided(2));
     match submit(&rig.engine, request(&PROMPT, SamplingParams { structured_outputs, ..greedy(20) })) {

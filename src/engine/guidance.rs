@@ -1,0 +1,104 @@
+//! The rules that a request gives to its text: thoughts of a bounded length first, then a form.
+
+use crate::Result;
+use crate::config::{BeginToken, SamplingParams};
+use crate::grammar::Guide;
+use crate::selection::TokenMask;
+
+/// Where one sequence is in its thoughts and in its form.
+#[derive(Debug)]
+pub(super) struct Guidance {
+    /// The thoughts, until they have ended.
+    thoughts: Option<Thoughts>,
+    /// The token behind which the form begins, until it has come.
+    begin: Option<BeginToken>,
+    form: Option<Guide>,
+}
+
+/// Thoughts that end with a token, by themselves or because there were enough of them.
+#[derive(Debug, Clone, Copy)]
+struct Thoughts {
+    end: u32,
+    tokens_left: usize,
+}
+
+impl Guidance {
+    /// `None` for a text without rules.
+    pub(super) fn new(params: &SamplingParams, form: Option<Guide>) -> Option<Self> {
+        let thoughts = params.thinking_end_token_id.zip(params.thinking_token_budget);
+        let thoughts = thoughts.map(|(end, tokens_left)| Thoughts { end, tokens_left });
+        let begin = params.structured_outputs.as_ref().and_then(|form| form.begin);
+        (thoughts.is_some() || form.is_some()).then_some(Self { thoughts, begin, form })
+    }
+
+    /// Copies the rules for another text. Only for one that is at its own beginning.
+    #[must_use]
+    pub(super) fn sibling(&self) -> Self {
+        Self { thoughts: self.thoughts, begin: self.begin, form: self.form.as_ref().map(Guide::sibling) }
+    }
+
+    /// Whether not all tokens may come next.
+    pub(super) fn masks(&self) -> bool {
+        self.forced().is_some() || self.form_holds()
+    }
+
+    /// The only token that may come next.
+    fn forced(&self) -> Option<u32> {
+        self.thoughts.filter(|thoughts| thoughts.tokens_left == 0).map(|thoughts| thoughts.end)
+    }
+
+    fn form_holds(&self) -> bool {
+        self.begin.is_none() && self.form.is_some()
+    }
+
+    /// Has the mask of the next token computed, if it takes time.
+    pub(super) fn prepare(&mut self) {
+        if !self.masks() || self.forced().is_some() {
+            return;
+        }
+        self.form.iter_mut().for_each(Guide::prepare);
+    }
+
+    /// The tokens that may come next, where not all may.
+    pub(super) fn mask(&mut self) -> Result<Option<TokenMask>> {
+        if let Some(token) = self.forced() {
+            return Ok(Some(TokenMask::of(token)));
+        }
+        if !self.form_holds() {
+            return Ok(None);
+        }
+        self.form.as_mut().map(|form| form.mask().cloned()).transpose()
+    }
+
+    /// Takes the next token of the text.
+    pub(super) fn accept(&mut self, token: u32) -> Result<Accepted> {
+        let holds = self.form_holds();
+        if let Some(thoughts) = &mut self.thoughts {
+            thoughts.tokens_left = thoughts.tokens_left.saturating_sub(1);
+            if token == thoughts.end {
+                self.thoughts = None;
+            }
+        }
+        if self.begin.is_some_and(|begin| begin.id == token) {
+            self.begin = None;
+            // A form that begins is all that is left of the text.
+            self.thoughts = None;
+            return Ok(Accepted::FormBegins);
+        }
+        let complete = match &mut self.form {
+            Some(form) if holds => form.accept(token)?,
+            _ => false,
+        };
+        Ok(if complete { Accepted::Complete } else { Accepted::GoesOn })
+    }
+}
+
+/// The effect of a token on the rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Accepted {
+    GoesOn,
+    /// The form holds from the next token on.
+    FormBegins,
+    /// Nothing can follow.
+    Complete,
+}
