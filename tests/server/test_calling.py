@@ -121,13 +121,23 @@ def test_chat_effort(chat, llm):
     assert not hasattr(choice.message, "reasoning_content")
 
 
-def test_chat_calls_that_must_be_are_refused(chat):
-    for name, choice in (("tool_choice", "required"), ("tool_choice", {"type": "function", "function": {"name": "f"}})):
-        with pytest.raises(openai.BadRequestError, match=f"{name}: got"):
-            chat.create(tools=TOOLS, tool_choice=choice, **ASK)
+def test_chat_calls_that_must_be(chat):
+    """The model is not asked whether it likes to call, but for the arguments."""
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        (answer,) = chat.create(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, **ASK).choices
+        (call,) = answer.message.tool_calls
+        assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+        assert answer.finish_reason == "tool_calls"
+        assert not hasattr(answer.message, "reasoning_content")
+
+
+def test_chat_needs_markers_that_are_tokens(chat):
+    """Where a call that is not forced could begin anywhere in a text, its arguments cannot be held to a schema."""
     strict = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
-    with pytest.raises(openai.BadRequestError, match=r"tools\.0\.function\.strict: got True"):
+    with pytest.raises(openai.BadRequestError, match="tools: the model's vocabulary has no token for <tool_call>"):
         chat.create(tools=strict, **ASK)
+    with pytest.raises(openai.BadRequestError, match=r"thinking_token_budget: .* no token for </think>"):
+        chat.create(**ASK, extra_body={"thinking_token_budget": 10})
 
 
 def anthropic_form():
@@ -224,9 +234,13 @@ def test_count_of_tools(messages, llm):
     assert counted.input_tokens == len(prompt.token_ids)
 
 
-def test_message_calls_that_must_be_are_refused(messages):
+def test_message_calls_that_must_be(messages):
     for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
-        with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
-            messages.create(tools=[TOOL], tool_choice=choice, **MESSAGE)
-    with pytest.raises(anthropic.BadRequestError, match="thinking"):
-        messages.create(thinking={"type": "enabled", "budget_tokens": 1024}, **MESSAGE)
+        message = messages.create(tools=[TOOL], tool_choice=choice | {"disable_parallel_tool_use": True}, **MESSAGE)
+        (use,) = message.content
+        assert (use.type, use.name, use.input) == ("tool_use", "get_weather", {"city": "Paris"})
+        assert message.stop_reason == "tool_use"
+    with pytest.raises(anthropic.BadRequestError, match="tool_choice: got 'other'"):
+        messages.create(tools=[TOOL], tool_choice={"type": "tool", "name": "other"}, **MESSAGE)
+    with pytest.raises(anthropic.BadRequestError, match=r"thinking: .*budget_tokens"):
+        messages.create(thinking={"type": "disabled", "budget_tokens": 1024}, **MESSAGE)

@@ -8,10 +8,12 @@
 
 from rocmforge.parsing.events import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
 from rocmforge.parsing.formats import ChatFormat, Thinking, find_format
+from rocmforge.parsing.grammars import CallGrammar, UnsupportedCallsError, call_grammar, harmony_answer
 from rocmforge.parsing.message import Message, ToolCall, gather
 from rocmforge.parsing.parser import OutputParser, parse
 
 __all__ = [
+    "CallGrammar",
     "ChatFormat",
     "Content",
     "Event",
@@ -22,7 +24,10 @@ __all__ = [
     "ToolCall",
     "ToolCallArguments",
     "ToolCallStart",
+    "UnsupportedCallsError",
+    "call_grammar",
     "find_format",
     "gather",
+    "harmony_answer",
     "parse",
 ]

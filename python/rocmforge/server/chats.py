@@ -9,8 +9,9 @@ from pydantic import Field
 from rocmforge._rocmforge import ChatPrompt
 from rocmforge.errors import InvalidRequestError
 from rocmforge.prompts import ChatOptions, Conversation
-from rocmforge.server.bodies import Body
+from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
+from rocmforge.server.replies import FunctionTool, function_tool
 from rocmforge.server.service import Service
 
 
@@ -66,12 +67,33 @@ class ChatMessage(Body):
         return message
 
 
+class Function(Body):
+    """A function that the client runs."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: JsonObject | None = Field(None, description="A JSON schema of its arguments.")
+    strict: bool | None = Field(None, description="Whether arguments have to fit the schema.")
+
+    def described(self) -> FunctionTool:
+        """Describes it to the chat template."""
+        return function_tool(self.name, self.description, self.parameters)
+
+
+class FunctionDefinition(Body):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
 class TemplateBody(Body):
     """Options of the chat template."""
 
     add_generation_prompt: bool = Field(default=True, description="Whether the prompt begins the assistant's turn.")
     continue_final_message: bool = Field(default=False, description="Whether the last message is gone on with.")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="Further variables of the chat template.")
+    tools: list[FunctionDefinition] | None = Field(None, description="Functions that the model may call.")
 
     def template_options(self) -> ChatOptions:
         """Makes options of the tokenizer of them."""
@@ -95,17 +117,17 @@ def _call(call: ToolCall, index: int, number: int) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
-def chat_prompt(service: Service, messages: Sequence[ChatMessage], options: ChatOptions) -> ChatPrompt:
-    """The prompt of a conversation.
+def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """The messages as Hugging Face's templates expect them."""
+    return [message.for_template(index) for index, message in enumerate(messages)]
+
+
+def template_prompt(service: Service, conversation: Conversation, options: ChatOptions) -> ChatPrompt:
+    """The prompt of a conversation, whose messages are as the chat template expects them.
 
     Raises:
         ApiError: The model has no chat template, the template refuses the conversation, or it is too long.
     """
-    return template_prompt(service, [message.for_template(index) for index, message in enumerate(messages)], options)
-
-
-def template_prompt(service: Service, conversation: Conversation, options: ChatOptions) -> ChatPrompt:
-    """Does the same with messages as the chat template expects them."""
     if service.chat_template is not None:
         options = {"chat_template": service.chat_template, **options}
     try:

@@ -37,6 +37,8 @@ class Call:
     priority: int = 0
     timeout: float | None = None
     cache_salt: str | None = None
+    form_param: str = "structured_outputs"
+    """The parameter of the API that the form of the text comes from, for errors."""
 
     def salt(self) -> str | None:
         """The client's salt and the request's own."""

@@ -44,6 +44,40 @@ class ReplyFormat:
         """Whether the model may think before it answers."""
         return self.chat.thinking is not None or self.chat.calls == "harmony"
 
+    @property
+    def opening(self) -> str:
+        """The text that begins thoughts, as the model writes it; empty for a model without."""
+        if self.chat.calls == "harmony":
+            return "<|channel|>analysis<|message|>"
+        thinking = self.chat.thinking
+        if thinking is None:
+            return ""
+        return thinking.open + (thinking.label or ("" if thinking.anywhere else "\n"))
+
+    @property
+    def closing(self) -> str:
+        """The marker that ends thoughts."""
+        if self.chat.calls == "harmony":
+            return "<|end|>"
+        return "" if self.chat.thinking is None else self.chat.thinking.close
+
+    def begins_thoughts(self, prompt: str) -> bool:
+        """Whether a prompt ends within thoughts that it has begun."""
+        return self.thinks and prompt.rstrip().endswith(self.opening.rstrip())
+
+    def may_begin_thoughts(self, prompt: str, *, asked: bool, ruled: bool) -> bool:
+        """Whether thoughts are to be begun behind a prompt.
+
+        Args:
+            prompt: It has not begun them.
+            asked: Whether the client has asked for thoughts.
+            ruled: Whether the reply has a form. A model that writes harmony thinks in any case, before its form.
+        """
+        end = prompt.rstrip()
+        if self.chat.calls == "harmony":
+            return end.endswith("<|start|>assistant") and (asked or ruled)
+        return asked and self.thinks and not end.endswith(self.closing)
+
     def check_tools(self) -> None:
         """Refuses tools where nothing says how the model calls them.
 

@@ -81,7 +81,11 @@ class Service:
         try:
             stream = await self.engine.add_request(prompt, params, call.id, call.priority, call.timeout, call.salt())
         except RocmForgeError as error:
-            raise from_engine(error, self.retry_after()) from error
+            refusal = from_engine(error, self.retry_after())
+            if str(error).startswith("structured_outputs: "):
+                refusal.param = call.form_param
+                refusal.detail = refusal.detail.replace("structured_outputs", call.form_param, 1)
+            raise refusal from error
         if self.config.log_prompts:
             logger.info("%s: prompt %r", call.id, prompt)
         self._idle.clear()

@@ -1,5 +1,6 @@
 """The form that a client wants its text to have: vLLM's `structured_outputs` and OpenAI's `response_format`."""
 
+import json
 from typing import Any, Literal
 
 from pydantic import Field
@@ -30,7 +31,7 @@ class StructuredOutputs(Body):
         Raises:
             ApiError: None or several forms are given, or one is wrong.
         """
-        return _made("structured_outputs", **self.model_dump(by_alias=True))
+        return made("structured_outputs", **self.model_dump(by_alias=True))
 
 
 class JsonSchema(Body):
@@ -58,11 +59,62 @@ class ResponseFormat(Body):
             name = "response_format.json_schema"
             raise ApiError(400, f"{name}: expected with the type json_schema, and with no other", param=name)
         if self.json_schema is not None:
-            return _made("response_format", json=self.json_schema.schema_)
-        return _made("response_format", json_object=True) if self.type == "json_object" else None
+            return made("response_format", json=self.json_schema.schema_)
+        return made("response_format", json_object=True) if self.type == "json_object" else None
 
 
-def _made(param: str, **fields: Any) -> StructuredOutputsParams:
+class TextFormat(Body):
+    """The form of an answer by the form of OpenAI's responses."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: JsonObject | None = Field(None, alias="schema", description="The JSON schema.")
+    strict: bool | None = Field(default=None, description="Every answer fits the schema, strict or not.")
+
+    def params(self) -> StructuredOutputsParams | None:
+        """Makes the engine's parameters of it; `None` for any text.
+
+        Raises:
+            ApiError: The schema is missing, in the wrong place, or wrong.
+        """
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            name = "text.format.schema"
+            raise ApiError(400, f"{name}: expected with the type json_schema, and with no other", param=name)
+        if self.schema_ is not None:
+            return made("text.format", json=self.schema_)
+        return made("text.format", json_object=True) if self.type == "json_object" else None
+
+
+def form_fields(form: StructuredOutputsParams) -> dict[str, Any]:
+    """The fields that say what the form is, without those that say where it begins."""
+    names = ("json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace", "whitespace_pattern")
+    return {name: getattr(form, name) for name in names}
+
+
+def lark_rule(form: StructuredOutputsParams) -> str:
+    """The body of a rule of Lark's that allows what a form allows."""
+    if form.grammar is not None:
+        return f"%lark {{\n{form.grammar}\n}}"
+    if form.choice is not None:
+        return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in form.choice)
+    if form.regex is not None:
+        return f"%lark {{\nstart: /{form.regex.replace('/', chr(92) + '/')}/\n}}"
+    schema = {"type": "object"} if form.json is None else json.loads(form.json)
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    spacing: dict[str, Any] = {"whitespace_flexible": not form.disable_any_whitespace}
+    if form.whitespace_pattern is not None:
+        spacing = {"whitespace_pattern": form.whitespace_pattern}
+    return f"%json {json.dumps(schema | {'x-guidance': spacing})}"
+
+
+def made(param: str, **fields: Any) -> StructuredOutputsParams:
+    """Makes the engine's parameters of fields.
+
+    Raises:
+        ApiError: They are wrong. It names `param`.
+    """
     try:
         return StructuredOutputsParams(**fields)
     except InvalidRequestError as error:

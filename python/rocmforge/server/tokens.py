@@ -6,9 +6,11 @@ from typing import Any, Self
 from fastapi import APIRouter
 from pydantic import Field, model_validator
 
+from rocmforge._rocmforge import ChatPrompt
 from rocmforge.server.bodies import Body
-from rocmforge.server.chats import ChatMessage, TemplateBody, chat_prompt
+from rocmforge.server.chats import ChatMessage, TemplateBody, template_messages, template_prompt
 from rocmforge.server.requests import MODEL_MEANING, Served
+from rocmforge.server.service import Service
 
 router = APIRouter(tags=["Tokens"])
 
@@ -49,8 +51,7 @@ async def tokenize(body: TokenizeRequest, models: Served) -> dict[str, Any]:
     service = await models.use(body.model)
     engine = service.engine
     if body.messages is not None:
-        options = body.template_options()
-        tokens = (await asyncio.to_thread(chat_prompt, service, body.messages, options)).token_ids
+        tokens = (await asyncio.to_thread(_chat_prompt, service, body, body.messages)).token_ids
     else:
         tokens = await asyncio.to_thread(engine.tokenize, body.prompt or "", add_special=body.add_special_tokens)
     texts = [engine.detokenize([token]) for token in tokens] if body.return_token_strs else None
@@ -73,5 +74,13 @@ async def detokenize(body: DetokenizeRequest, models: Served) -> dict[str, Any]:
 async def apply_template(body: ApplyTemplateRequest, models: Served) -> dict[str, Any]:
     """The text that a conversation becomes."""
     service = await models.use(body.model)
-    prompt = await asyncio.to_thread(chat_prompt, service, body.messages, body.template_options())
+    prompt = await asyncio.to_thread(_chat_prompt, service, body, body.messages)
     return {"prompt": prompt.text}
+
+
+def _chat_prompt(service: Service, body: TemplateBody, messages: list[ChatMessage]) -> ChatPrompt:
+    options = body.template_options()
+    if body.tools:
+        service.replies.check_tools()
+        options["tools"] = [tool.function.described() for tool in body.tools]
+    return template_prompt(service, template_messages(messages), options)

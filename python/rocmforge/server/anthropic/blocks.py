@@ -93,20 +93,35 @@ class Tool(Body):
     description: str | None = None
     input_schema: JsonObject
     cache_control: CacheControl | None = None
+    strict: bool | None = Field(None, description="Whether arguments have to fit the schema.")
     eager_input_streaming: bool = Field(default=False, description="Arguments are streamed in any case.")
 
 
 class ToolChoice(Body):
-    """Whether tools are called; that they must be is not supported."""
+    """Whether tools are called: as the model likes, not at all, one of them, or one that is named."""
 
-    type: Literal["auto", "none"]
-    disable_parallel_tool_use: bool = Field(default=False, description="Whether only the first call is given.")
+    type: Literal["auto", "none", "any", "tool"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = Field(default=False, description="Whether there may be one call only.")
+
+    @model_validator(mode="after")
+    def _name_of_the_tool(self) -> Self:
+        if (self.type == "tool") != (self.name is not None):
+            raise ValueError("name with the type tool, and with no other")
+        return self
 
 
 class Thinking(Body):
-    """Whether the model thinks; budgets are not supported."""
+    """Whether the model thinks, and how long."""
 
-    type: Literal["adaptive", "disabled"]
+    type: Literal["adaptive", "disabled", "enabled"]
+    budget_tokens: int | None = Field(None, ge=1, description="Tokens of thoughts at most, with the type `enabled`.")
+
+    @model_validator(mode="after")
+    def _budget_when_enabled(self) -> Self:
+        if (self.type == "enabled") != (self.budget_tokens is not None):
+            raise ValueError("budget_tokens with the type enabled, and with no other")
+        return self
 
 
 def template_messages(system: Sequence[TextBlock], messages: Sequence[MessageParam]) -> list[TemplateMessage]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from rocmforge._rocmforge import ChatPrompt, SamplingParams
+from rocmforge._rocmforge import SamplingParams
 from rocmforge.outputs import CompletionOutput
 from rocmforge.prompts import ChatOptions
 from rocmforge.server.anthropic.blocks import (
@@ -24,12 +24,12 @@ from rocmforge.server.anthropic.blocks import (
 from rocmforge.server.anthropic.content import BlockStream, whole_blocks
 from rocmforge.server.anthropic.events import PING, Usage, ending
 from rocmforge.server.bodies import Body
-from rocmforge.server.chats import template_prompt
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Generations
-from rocmforge.server.replies import FunctionTool, Reader, function_tool
+from rocmforge.server.replies import function_tool
 from rocmforge.server.requests import STREAM_MEANING, QueueBody, Served, recommended, sampling_params
+from rocmforge.server.rules import ReplyRules, RuledPrompt, forced_call, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, named_event, respond
 
@@ -44,26 +44,29 @@ class Conversation(Body):
     system: Texts = Field(default_factory=list, description="The system prompt: a text, or text blocks.")
     cache_control: CacheControl | None = Field(None, description="All prefixes are cached; it has no effect.")
     tools: list[Tool] | None = Field(None, description="Tools that the model may call.")
-    tool_choice: ToolChoice | None = Field(None, description="Whether it calls them: `auto` or `none`.")
-    thinking: Thinking | None = Field(None, description="Whether the model thinks: `adaptive` or `disabled`.")
+    tool_choice: ToolChoice | None = Field(None, description="Whether it calls them, or has to.")
+    thinking: Thinking | None = Field(None, description="Whether the model thinks, and how long.")
 
-    def functions(self) -> list[FunctionTool]:
-        """The tools that may be called, in the form for chat templates."""
-        if self.tool_choice is not None and self.tool_choice.type == "none":
-            return []
-        return [function_tool(tool.name, tool.description, tool.input_schema) for tool in self.tools or ()]
+    def rules(self) -> ReplyRules:
+        """The rules of the answer."""
+        choice = self.tool_choice or ToolChoice(type="auto")
+        tools = [] if choice.type == "none" else self.tools or []
+        mode = {"any": "required", "tool": choice.name or ""}.get(choice.type, choice.type)
+        return ReplyRules(
+            tools=[function_tool(tool.name, tool.description, tool.input_schema) for tool in tools],
+            forced=forced_call(mode, [tool.name for tool in tools]),
+            strict=frozenset(tool.name for tool in tools if tool.strict),
+            parallel=not choice.disable_parallel_tool_use,
+            thinking=None if self.thinking is None else self.thinking.type != "disabled",
+            budget=None if self.thinking is None else self.thinking.budget_tokens,
+            budget_param="thinking.budget_tokens",
+        )
 
-    def prompt(self, service: Service) -> ChatPrompt:
+    def prompt(self, service: Service, params: SamplingParams) -> RuledPrompt:
         """Makes the prompt; a last message of the assistant's is gone on with."""
         goes_on = self.messages[-1].role == "assistant"
         options = ChatOptions(add_generation_prompt=not goes_on, continue_final_message=goes_on)
-        if functions := self.functions():
-            service.replies.check_tools()
-            options["tools"] = functions
-        if self.thinking is not None:
-            on = self.thinking.type == "adaptive"
-            options["chat_template_kwargs"] = service.replies.thinking(on=on, param="thinking")
-        return template_prompt(service, template_messages(self.system, self.messages), options)
+        return ruled_prompt(service, self.rules(), template_messages(self.system, self.messages), options, params)
 
 
 class CountTokensRequest(Conversation):
@@ -97,7 +100,6 @@ class MessagesRequest(Conversation, QueueBody):
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
-            skip_special_tokens=not service.replies.control_tokens,
             output_kind="delta" if self.stream else "final_only",
         )
 
@@ -106,7 +108,7 @@ class MessagesRequest(Conversation, QueueBody):
 async def count_tokens(body: CountTokensRequest, models: Served) -> dict[str, int]:
     """The number of tokens that a conversation has."""
     service = await models.use(body.model)
-    prompt = await asyncio.to_thread(body.prompt, service)
+    prompt = await asyncio.to_thread(body.prompt, service, SamplingParams())
     return {"input_tokens": len(prompt.token_ids)}
 
 
@@ -130,11 +132,9 @@ class _Answer:
     async def submit(self, request: Request, service: Service) -> Generations:
         """Hands the request to the engine."""
         body = self._body
-        params = body.sampling(service)
-        prompt = await asyncio.to_thread(body.prompt, service)
-        parallel = body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
-        self._reader = Reader(service.replies, body.functions(), prompt.text, parallel=parallel)
-        return await service.submit([prompt.token_ids], params, body.call(request, self._id))
+        prompt = await asyncio.to_thread(body.prompt, service, body.sampling(service))
+        self._reader = prompt.reader(service)
+        return await prompt.submit(service, body.call(request, self._id))
 
     async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""

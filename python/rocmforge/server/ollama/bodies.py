@@ -1,7 +1,7 @@
 """The bodies of Ollama's requests, and what becomes of their options."""
 
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
 
 from fastapi import Request
@@ -12,12 +12,14 @@ from starlette.responses import Response
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.arguments import meanings
-from rocmforge.server.bodies import Body
-from rocmforge.server.chats import ChatMessage
+from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
 from rocmforge.server.models import Models
+from rocmforge.server.replies import FunctionTool, function_tool
 from rocmforge.server.requests import GenerationBody
+from rocmforge.server.rules import ReplyRules
 from rocmforge.server.service import Service
+from rocmforge.server.structured import made
 
 # Ollama's sampling where neither the request nor the model's file says otherwise.
 DEFAULTS = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
@@ -122,6 +124,28 @@ class _OllamaGenerationBody(_OllamaBody):
     keep_alive: float | str | None = Field(default=None, description="Any time but 0: the model stays loaded.")
     logprobs: bool = Field(default=False, description="Whether the log-probability of each token is reported.")
     top_logprobs: int = Field(default=0, ge=0, description="Most likely tokens to report beside each token.")
+    format: Literal["json"] | JsonObject | None = Field(
+        default=None, description="The form of the answer: `json`, or a JSON schema."
+    )
+    think: bool | Literal["low", "medium", "high"] | None = Field(
+        default=None, description="Whether the model thinks, or how much, where its chat template can tell it."
+    )
+
+    def rules(self, tools: Sequence[FunctionTool] = ()) -> ReplyRules:
+        """The rules of the answer."""
+        form = None
+        if self.format is not None:
+            form = made("format", **({"json_object": True} if self.format == "json" else {"json": self.format}))
+        level = self.think if isinstance(self.think, str) else None
+        return ReplyRules(
+            tools=tools,
+            form=form,
+            form_param="format",
+            thinking=None if isinstance(self.think, str) else self.think,
+            thinking_param="think",
+            effort=level,
+            effort_param="think",
+        )
 
     @field_validator("keep_alive")
     @classmethod
@@ -157,16 +181,66 @@ class OllamaGenerateRequest(_OllamaGenerationBody):
         return self
 
 
+class OllamaFunction(Body):
+    """A function that an assistant has called."""
+
+    index: int | None = Field(default=None, description="Its place among the calls; it has no effect.")
+    name: str
+    arguments: JsonObject = Field(default_factory=dict)
+
+
+class OllamaCall(Body):
+    """A call in an assistant's message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: OllamaFunction
+
+
 class OllamaMessage(_OllamaBody):
     """A message of a conversation."""
 
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "user", "assistant", "tool"]
     content: str = ""
     thinking: str | None = Field(default=None, description="What an assistant thought.")
+    tool_calls: list[OllamaCall] | None = Field(default=None, description="What an assistant has called.")
+    tool_name: str | None = Field(default=None, description="The tool whose result this is.")
+    tool_call_id: str | None = Field(default=None, description="The call whose result this is.")
 
-    def chat_message(self) -> ChatMessage:
-        """Makes a message in OpenAI's form of it."""
-        return ChatMessage(role=self.role, content=self.content, reasoning_content=self.thinking)
+    def for_template(self) -> dict[str, Any]:
+        """The message as Hugging Face's templates expect it."""
+        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        others = {"reasoning_content": self.thinking, "name": self.tool_name, "tool_call_id": self.tool_call_id}
+        message |= {name: value for name, value in others.items() if value is not None}
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.id or f"call_{number}",
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": call.function.arguments},
+                }
+                for number, call in enumerate(self.tool_calls)
+            ]
+        return message
+
+
+class OllamaToolFunction(Body):
+    """A function that the client runs."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: JsonObject | None = None
+
+
+class OllamaTool(Body):
+    """A tool."""
+
+    type: Literal["function"] = "function"
+    function: OllamaToolFunction
+
+    def described(self) -> FunctionTool:
+        """Describes it to the chat template."""
+        return function_tool(self.function.name, self.function.description, self.function.parameters)
 
 
 class OllamaChatRequest(_OllamaGenerationBody):
@@ -176,6 +250,7 @@ class OllamaChatRequest(_OllamaGenerationBody):
         default_factory=list,
         description="None tells that the model is loaded; an assistant's as the last is gone on with.",
     )
+    tools: list[OllamaTool] | None = Field(default=None, description="Functions that the model may call.")
 
 
 class OllamaShowRequest(_OllamaBody):

@@ -1,6 +1,7 @@
 """`/api/generate` and `/api/chat`."""
 
 import asyncio
+import functools
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -9,9 +10,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from rocmforge._rocmforge import SamplingParams
 from rocmforge.errors import InvalidRequestError
 from rocmforge.outputs import CompletionOutput, RequestOutput
-from rocmforge.server.chats import chat_prompt
+from rocmforge.prompts import ChatOptions
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Call, Generations
@@ -19,13 +21,15 @@ from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaChatRequest,
     OllamaGenerateRequest,
-    OllamaMessage,
     served_name,
 )
 from rocmforge.server.ollama.model_file import timestamp
+from rocmforge.server.ollama.replies import OllamaReply
 from rocmforge.server.openai.events import finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
+from rocmforge.server.replies import Reader
 from rocmforge.server.requests import Served, check_limit
+from rocmforge.server.rules import ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, compact_json, respond
 
@@ -38,50 +42,57 @@ NANOSECONDS = 1_000_000_000
 async def generate(body: OllamaGenerateRequest, request: Request, models: Served) -> Response:
     """Answers a prompt, or goes on with a text."""
     service = await models.use(served_name(models.models, body.model))
-    answer = _Answer(body, service, lambda text: {"response": text})
+    answer = _Answer(body, service, lambda text, others: {"response": text} | others)
     if not body.prompt:
         return answer.loaded()
-    return await answer.respond(request, lambda: _generate_prompt(body, service))
+    return await answer.respond(request, functools.partial(_generate_prompt, body, service))
 
 
 @router.post("/api/chat")
 async def chat(body: OllamaChatRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
     service = await models.use(served_name(models.models, body.model))
-    answer = _Answer(body, service, lambda text: {"message": {"role": "assistant", "content": text}})
+    answer = _Answer(body, service, lambda text, others: {"message": {"role": "assistant", "content": text} | others})
     if not body.messages:
         return answer.loaded()
-    return await answer.respond(request, lambda: _chat_prompt(body, service))
+    return await answer.respond(request, functools.partial(_chat_prompt, body, service))
 
 
-def _generate_prompt(body: OllamaGenerateRequest, service: Service) -> list[int]:
+Prepared = tuple[list[int], SamplingParams, Reader | None]
+"""The prompt, the parameters with the rules of the answer, and what reads it; nothing where all of it is the answer."""
+
+
+def _generate_prompt(body: OllamaGenerateRequest, service: Service, params: SamplingParams) -> Prepared:
     engine = service.engine
+    rules = body.rules()
     has_template = engine.tokenizer.has_chat_template or service.chat_template is not None
     try:
-        if body.raw:
-            # A text for which its sender did the work of the chat template: it spells control tokens.
-            return engine.tokenize(body.prompt, parse_special=True)
-        if not has_template and not body.system:
-            return engine.tokenize(body.prompt)
-        messages = [OllamaMessage(role="user", content=body.prompt)]
+        if body.raw or (not has_template and not body.system):
+            if rules.form is not None:
+                params = params.replace(structured_outputs=rules.form)
+            # With `raw` the sender did the work of the chat template, and spells control tokens.
+            return engine.tokenize(body.prompt, parse_special=body.raw), params, None
+        messages = [{"role": "user", "content": body.prompt}]
         if body.system:
-            messages.insert(0, OllamaMessage(role="system", content=body.system))
-        return chat_prompt(
-            service, [message.chat_message() for message in messages], {"add_generation_prompt": True}
-        ).token_ids
+            messages.insert(0, {"role": "system", "content": body.system})
+        prompt = ruled_prompt(service, rules, messages, {"add_generation_prompt": True}, params)
+        return prompt.token_ids, prompt.params, prompt.reader(service)
     except (ApiError, InvalidRequestError) as error:
+        if isinstance(error, ApiError) and error.param != "messages":
+            raise
         # The fault is that of a text or of messages there.
         message = str(error.detail if isinstance(error, ApiError) else error)
         message = message.removeprefix("text: ").removeprefix("messages: ").removeprefix("prompt: ")
         raise ApiError(400, f"prompt: {message}", param="prompt") from error
 
 
-def _chat_prompt(body: OllamaChatRequest, service: Service) -> list[int]:
+def _chat_prompt(body: OllamaChatRequest, service: Service, params: SamplingParams) -> Prepared:
     goes_on = body.messages[-1].role == "assistant"
-    messages = [message.chat_message() for message in body.messages]
-    return chat_prompt(
-        service, messages, {"add_generation_prompt": not goes_on, "continue_final_message": goes_on}
-    ).token_ids
+    rules = body.rules([tool.described() for tool in body.tools or ()])
+    messages = [message.for_template() for message in body.messages]
+    options = ChatOptions(add_generation_prompt=not goes_on, continue_final_message=goes_on)
+    prompt = ruled_prompt(service, rules, messages, options, params)
+    return prompt.token_ids, prompt.params, prompt.reader(service)
 
 
 class _Answer:
@@ -90,11 +101,14 @@ class _Answer:
     Args:
         body: The request.
         service: What answers it.
-        wrap: Makes the fields of a piece of its text.
+        wrap: Makes the fields of a piece of its text and of what else is in it.
     """
 
     def __init__(
-        self, body: OllamaGenerateRequest | OllamaChatRequest, service: Service, wrap: Callable[[str], dict[str, Any]]
+        self,
+        body: OllamaGenerateRequest | OllamaChatRequest,
+        service: Service,
+        wrap: Callable[[str, dict[str, Any]], dict[str, Any]],
     ) -> None:
         check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
         self._started = time.monotonic_ns()
@@ -102,6 +116,8 @@ class _Answer:
         self._service = service
         self._wrap = wrap
         self._num_tokens = 0
+        self._reader: Reader | None = None
+        self._reply = OllamaReply()
         self._params = body.options.sampling(
             service,
             logprobs=body.top_logprobs if body.logprobs else None,
@@ -110,24 +126,24 @@ class _Answer:
 
     def loaded(self) -> Response:
         """The answer to a request without a prompt, by which Ollama's clients load a model."""
-        return JSONResponse(self._piece("") | {"done": True, "done_reason": "load"})
+        return JSONResponse(self._piece("", {}) | {"done": True, "done_reason": "load"})
 
-    async def respond(self, request: Request, prompt: Callable[[], list[int]]) -> Response:
+    async def respond(self, request: Request, prompt: Callable[[SamplingParams], Prepared]) -> Response:
         """Generates the answer.
 
         Args:
             request: The client's.
-            prompt: Makes the token ids, which may take milliseconds.
+            prompt: Makes the prompt, which may take milliseconds.
         """
         submitted = self._submit(request, prompt)
         return await respond(
             request, self, submitted, stream=self._body.stream, media_type="application/x-ndjson", ping=None
         )
 
-    async def _submit(self, request: Request, prompt: Callable[[], list[int]]) -> Generations:
-        token_ids = await asyncio.to_thread(prompt)
-        call = Call(request.state.client, f"ollama-{uuid.uuid4().hex}")
-        return await self._service.submit([token_ids], self._params, call)
+    async def _submit(self, request: Request, prompt: Callable[[SamplingParams], Prepared]) -> Generations:
+        token_ids, params, self._reader = await asyncio.to_thread(prompt, self._params)
+        call = Call(request.state.client, f"ollama-{uuid.uuid4().hex}", form_param="format")
+        return await self._service.submit([token_ids], params, call)
 
     async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
@@ -135,7 +151,7 @@ class _Answer:
             (output,) = await generations.final()
         (one,) = output.outputs
         self._num_tokens += len(one.token_ids)
-        return JSONResponse(self._piece(one.text, one) | self._end(output, finish_reason(one)))
+        return JSONResponse(self._piece(*self._read(one), one) | self._end(output, finish_reason(one)))
 
     async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes, on lines."""
@@ -143,15 +159,22 @@ class _Answer:
             async for _, output in generations.merged():
                 for one in output.outputs:
                     self._num_tokens += len(one.token_ids)
-                    if one.text or one.logprobs:
-                        yield _line(self._piece(one.text, one))
+                    text, others = self._read(one)
+                    if text or others or one.logprobs:
+                        yield _line(self._piece(text, others, one))
                     if (reason := finish_reason(one)) is not None:
-                        yield _line(self._piece("") | self._end(output, reason))
+                        yield _line(self._piece("", {}) | self._end(output, reason))
         except ApiError as error:
             yield _line(error_body(path, error))
 
-    def _piece(self, text: str, one: CompletionOutput | None = None) -> dict[str, Any]:
-        piece = {"model": self._body.model, "created_at": timestamp(time.time())} | self._wrap(text) | {"done": False}
+    def _read(self, one: CompletionOutput) -> tuple[str, dict[str, Any]]:
+        if self._reader is None:
+            return one.text, {}
+        return self._reply.add(self._reader.read(one), ended=one.finished())
+
+    def _piece(self, text: str, others: dict[str, Any], one: CompletionOutput | None = None) -> dict[str, Any]:
+        head = {"model": self._body.model, "created_at": timestamp(time.time())}
+        piece = head | self._wrap(text, others) | {"done": False}
         if one is not None and one.logprobs is not None:
             tokenizer = self._service.engine.tokenizer
             piece["logprobs"] = chat_logprobs(one.logprobs, tokenizer, self._body.top_logprobs)["content"]

@@ -79,7 +79,13 @@ def _show(service: Service, *, verbose: bool) -> Response:
             "template": service.chat_template or file.info.get("tokenizer.chat_template", ""),
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": ["completion"],
+            "capabilities": _capabilities(service),
             "modified_at": file.modified_at,
         }
     )
+
+
+def _capabilities(service: Service) -> list[str]:
+    replies = service.replies
+    extra = {"tools": replies.chat.calls is not None, "thinking": replies.thinks}
+    return ["completion", *(name for name, there in extra.items() if there)]

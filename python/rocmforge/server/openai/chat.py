@@ -9,16 +9,15 @@ from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
-from rocmforge._rocmforge import ChatPrompt, Tokenizer
+from rocmforge._rocmforge import StructuredOutputsParams, Tokenizer
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart, gather
-from rocmforge.server.bodies import Body, JsonObject
-from rocmforge.server.chats import ChatMessage, TemplateBody, chat_prompt
+from rocmforge.server.bodies import Body
+from rocmforge.server.chats import ChatMessage, TemplateBody, template_messages
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
 from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
-from rocmforge.server.replies import FunctionTool, Reader, function_tool
 from rocmforge.server.requests import (
     MODEL_MEANING,
     STREAM_MEANING,
@@ -28,6 +27,7 @@ from rocmforge.server.requests import (
     StreamOptions,
     check_limit,
 )
+from rocmforge.server.rules import ReplyRules, ToolMode, forced_call, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, event, respond
 from rocmforge.server.structured import ResponseFormat
@@ -35,20 +35,17 @@ from rocmforge.server.structured import ResponseFormat
 router = APIRouter(tags=["OpenAI"])
 
 
-class Function(Body):
-    """A function that the client runs."""
+class FunctionName(Body):
+    """The name of a function."""
 
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: JsonObject | None = Field(None, description="A JSON schema of its arguments.")
-    strict: Literal[False] = Field(default=False, description="That arguments fit the schema is not guaranteed.")
+    name: str
 
 
-class FunctionDefinition(Body):
-    """A tool."""
+class NamedTool(Body):
+    """The tool that has to be called."""
 
     type: Literal["function"]
-    function: Function
+    function: FunctionName
 
 
 class ChatCompletionRequest(GenerationBody, TemplateBody):
@@ -63,11 +60,15 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
     response_format: ResponseFormat | None = Field(
         None, description="The form of the answer: `text`, `json_object`, or `json_schema` with a `schema`."
     )
-    tools: list[FunctionDefinition] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: Literal["auto", "none"] = Field("auto", description="Whether it calls them.")
-    parallel_tool_calls: bool = Field(default=True, description="Whether calls after the first are given.")
+    tool_choice: ToolMode | NamedTool = Field(
+        "auto", description="Whether it calls them; `required` and a tool's name say that it has to."
+    )
+    parallel_tool_calls: bool = Field(default=True, description="Whether there may be more than one call.")
     reasoning_effort: str | None = Field(
         None, description="How much the model thinks, where its chat template can tell it; `none` turns it off."
+    )
+    thinking_token_budget: int | None = Field(
+        None, ge=0, description="Tokens of thoughts at most; then the answer begins."
     )
     stream: bool = Field(default=False, description=STREAM_MEANING)
     stream_options: StreamOptions | None = Field(None, description=STREAM_OPTIONS_MEANING)
@@ -84,42 +85,32 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
             raise ValueError("stream_options needs stream: true")
         if self.response_format is not None and self.structured_outputs is not None:
             raise ValueError("response_format and structured_outputs both give the form: give one of them")
-        if self._form() is not None and self.functions():
+        any_text = self.response_format is None or self.response_format.type == "text"
+        if not (any_text and self.structured_outputs is None) and self.tools and self.tool_choice != "none":
             raise ValueError("an answer of a given form calls no tools: leave out one of the two")
         return self
 
-    def _form(self) -> str | None:
-        """The parameter that gives the answer a form."""
+    def rules(self) -> ReplyRules:
+        """The rules of the answer."""
+        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.function.name
+        functions = [each.function for each in self.tools or () if choice != "none"]
+        return ReplyRules(
+            tools=[each.described() for each in functions],
+            forced=forced_call(choice, [each.name for each in functions]),
+            strict=frozenset(each.name for each in functions if each.strict),
+            parallel=self.parallel_tool_calls,
+            form=self._form(),
+            form_param="structured_outputs" if self.structured_outputs is not None else "response_format",
+            effort=self.reasoning_effort,
+            effort_param="reasoning_effort",
+            budget=self.thinking_token_budget,
+            budget_param="thinking_token_budget",
+        )
+
+    def _form(self) -> StructuredOutputsParams | None:
         if self.structured_outputs is not None:
-            return "structured_outputs"
-        any_text = self.response_format is None or self.response_format.type == "text"
-        return None if any_text else "response_format"
-
-    def form(self) -> dict[str, Any]:
-        """The form of the answer, as an argument of `SamplingParams`."""
-        params = None if self.response_format is None else self.response_format.params()
-        return {} if params is None else {"structured_outputs": params}
-
-    def functions(self) -> list[FunctionTool]:
-        """The tools that may be called, in the form for chat templates."""
-        asked = self.tools if self.tools is not None and self.tool_choice == "auto" else []
-        return [function_tool(each.name, each.description, each.parameters) for each in (it.function for it in asked)]
-
-    def prompt(self, service: Service) -> ChatPrompt:
-        """Makes the prompt."""
-        options = self.template_options()
-        if functions := self.functions():
-            service.replies.check_tools()
-            options["tools"] = functions
-        variables: dict[str, Any] = {}
-        if self.reasoning_effort is not None:
-            variables |= service.replies.effort(self.reasoning_effort, "reasoning_effort")
-        if (form := self._form()) is not None:
-            # All that the model writes has the form, so there is no place for thoughts.
-            variables |= service.replies.thinking(on=False, param=form)
-        if variables:
-            options["chat_template_kwargs"] = variables | (self.chat_template_kwargs or {})
-        return chat_prompt(service, self.messages, options)
+            return self.structured_outputs.params()
+        return None if self.response_format is None else self.response_format.params()
 
 
 @router.post("/v1/chat/completions")
@@ -141,7 +132,6 @@ class _Answer:
         self._tokenizer = tokenizer
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._usage = Usage()
-        self._readers: list[Reader] = []
 
     async def submit(self, request: Request, service: Service) -> Generations:
         """Hands the request to the engine."""
@@ -151,17 +141,13 @@ class _Answer:
             max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
             logprobs=body.top_logprobs if body.logprobs else None,
             output_kind="delta" if body.stream else "final_only",
-            **body.form(),
         )
-        if service.replies.control_tokens:
-            params = params.replace(skip_special_tokens=False)
+        rules = body.rules()
+        messages, options = template_messages(body.messages), body.template_options()
         # A long conversation takes milliseconds to render and to tokenise, which other streams should not wait for.
-        prompt = await asyncio.to_thread(body.prompt, service)
-        functions = body.functions()
-        self._readers = [
-            Reader(service.replies, functions, prompt.text, parallel=body.parallel_tool_calls) for _ in range(body.n)
-        ]
-        return await service.submit([prompt.token_ids], params, body.call(request, self._id))
+        prompt = await asyncio.to_thread(ruled_prompt, service, rules, messages, options, params)
+        self._readers = [prompt.reader(service) for _ in range(body.n)]
+        return await prompt.submit(service, body.call(request, self._id))
 
     async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""

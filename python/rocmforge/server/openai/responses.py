@@ -4,17 +4,16 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 from starlette.responses import JSONResponse, Response
 
-from rocmforge._rocmforge import ChatPrompt, SamplingParams, Tokenizer
+from rocmforge._rocmforge import SamplingParams, Tokenizer
 from rocmforge.outputs import CompletionOutput
 from rocmforge.prompts import ChatOptions
 from rocmforge.server.bodies import Body, JsonObject, Text
-from rocmforge.server.chats import template_prompt
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Generations
@@ -22,10 +21,12 @@ from rocmforge.server.openai.events import Usage
 from rocmforge.server.openai.items import AnyItem, InputItem, template_messages, with_ids
 from rocmforge.server.openai.output import OutputItems
 from rocmforge.server.openai.stored import ResponseStore, Stored, StoredResponse
-from rocmforge.server.replies import FunctionTool, Reader, check_ending, function_tool
+from rocmforge.server.replies import check_ending, function_tool
 from rocmforge.server.requests import MODEL_MEANING, STREAM_MEANING, QueueBody, Served, recommended, sampling_params
+from rocmforge.server.rules import ReplyRules, ToolMode, forced_call, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, named_event, respond
+from rocmforge.server.structured import TextFormat
 
 router = APIRouter(tags=["OpenAI"])
 
@@ -40,13 +41,14 @@ class FunctionTools(Body):
     name: Text = Field(min_length=1)
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: Literal[False] = False
+    strict: bool | None = Field(None, description="Whether arguments have to fit the schema.")
 
 
-class TextFormat(Body):
-    """The form of the answer."""
+class NamedFunction(Body):
+    """The function that has to be called."""
 
-    type: Literal["text"]
+    type: Literal["function"]
+    name: Text
 
 
 class TextOptions(Body):
@@ -80,12 +82,14 @@ class ResponsesRequest(QueueBody):
     temperature: float | None = recommended("temperature")
     top_p: float | None = recommended("top_p")
     tools: list[FunctionTools] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: Literal["auto", "none"] = Field("auto", description="Whether it calls them.")
-    parallel_tool_calls: bool = Field(default=True, description="Whether calls after the first are given.")
+    tool_choice: ToolMode | NamedFunction = Field(
+        "auto", description="Whether it calls them; `required` and a function say that it has to."
+    )
+    parallel_tool_calls: bool = Field(default=True, description="Whether there may be more than one call.")
     reasoning: ReasoningOptions | None = Field(
         None, description="`effort`: how much the model thinks, where its chat template can tell it."
     )
-    text: TextOptions | None = Field(None, description="`format`: the form of the answer, of type `text`.")
+    text: TextOptions | None = Field(None, description="`format`: the form of the answer.")
     truncation: Literal["disabled"] = Field("disabled", description="What is too long is refused.")
     background: Literal[False] = Field(default=False, description="Answers are not made in the background.")
     stream: bool = Field(default=False, description=STREAM_MEANING)
@@ -99,24 +103,30 @@ class ResponsesRequest(QueueBody):
             self.max_output_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            skip_special_tokens=not service.replies.control_tokens,
             output_kind="delta" if self.stream else "final_only",
         )
 
-    def functions(self) -> list[FunctionTool]:
-        """The tools that may be called, in the form for chat templates."""
-        asked = self.tools if self.tools is not None and self.tool_choice == "auto" else []
-        return [function_tool(tool.name, tool.description, tool.parameters) for tool in asked]
+    def rules(self) -> ReplyRules:
+        """The rules of the answer."""
+        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.name
+        tools = [] if choice == "none" else self.tools or []
+        return ReplyRules(
+            tools=[function_tool(tool.name, tool.description, tool.parameters) for tool in tools],
+            forced=forced_call(choice, [tool.name for tool in tools]),
+            strict=frozenset(tool.name for tool in tools if tool.strict),
+            parallel=self.parallel_tool_calls,
+            form=None if self.text is None or self.text.format is None else self.text.format.params(),
+            form_param="text.format",
+            effort=None if self.reasoning is None else self.reasoning.effort,
+            effort_param="reasoning.effort",
+        )
 
-    def prompt(self, service: Service, items: list[AnyItem]) -> ChatPrompt:
-        """Makes the prompt of a conversation."""
-        options = ChatOptions()
-        if functions := self.functions():
-            service.replies.check_tools()
-            options["tools"] = functions
-        if self.reasoning is not None and self.reasoning.effort is not None:
-            options["chat_template_kwargs"] = service.replies.effort(self.reasoning.effort, "reasoning.effort")
-        return template_prompt(service, template_messages(self.instructions, items), options)
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        form = None if self.text is None else self.text.format
+        if form is not None and form.type != "text" and self.tools and self.tool_choice != "none":
+            raise ValueError("an answer of a given form calls no tools: leave out one of the two")
+        return self
 
 
 @router.post("/v1/responses")
@@ -181,16 +191,16 @@ class _Answer:
         """Hands the request to the engine."""
         body = self._body
         self._client = request.state.client
-        self._params = body.sampling(service)
         self._before: list[dict[str, Any]] = []
         if body.previous_response_id is not None:
             stored = self._store.get(self._client, body.previous_response_id, "previous_response_id", 400)
             self._before = stored.conversation()
         self._input = with_ids(body.input)
         items = [*_ITEMS.validate_python(self._before), *self._input]
-        prompt = await asyncio.to_thread(body.prompt, service, items)
-        self._reader = Reader(service.replies, body.functions(), prompt.text, parallel=body.parallel_tool_calls)
-        return await service.submit([prompt.token_ids], self._params, body.call(request, self._id))
+        rules, messages = body.rules(), template_messages(body.instructions, items)
+        prompt = await asyncio.to_thread(ruled_prompt, service, rules, messages, ChatOptions(), body.sampling(service))
+        self._reader, self._params = prompt.reader(service), prompt.params
+        return await prompt.submit(service, body.call(request, self._id))
 
     async def whole(self, submitted: Submitted) -> Response:
         """Everything at once."""
@@ -248,6 +258,8 @@ class _Answer:
         ended = status in ("completed", "incomplete")
         incomplete = {"reason": "max_output_tokens"} if status == "incomplete" else None
         effort = None if body.reasoning is None else body.reasoning.effort
+        given = None if body.text is None else body.text.format
+        form = None if given is None else given.model_dump(by_alias=True, exclude_none=True)
         return {
             "id": self._id,
             "object": "response",
@@ -266,8 +278,8 @@ class _Answer:
             "reasoning": {"effort": effort, "summary": None},
             "store": body.store,
             "temperature": self._params.temperature,
-            "text": {"format": {"type": "text"}},
-            "tool_choice": body.tool_choice,
+            "text": {"format": form or {"type": "text"}},
+            "tool_choice": body.tool_choice if isinstance(body.tool_choice, str) else body.tool_choice.model_dump(),
             "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
             "top_p": self._params.top_p,
             "truncation": body.truncation,

@@ -1,0 +1,50 @@
+"""Tiny models with random weights that know the markers of a form of calls, and have a real chat template of it."""
+
+import lzma
+
+from conftest import DATA
+from tiny_models import rewritten
+
+from gguf import GGUFReader
+
+# Chat templates of real models, by the form of their calls; the markers that are control tokens in their vocabularies,
+# and those that are tokens of the text.
+FORMS = {
+    "hermes": ("Qwen-Qwen3-0.6B", [], ["<think>", "</think>", "<tool_call>", "</tool_call>"]),
+    "qwen-xml": ("Qwen-Qwen3.5-4B", [], ["<think>", "</think>", "<tool_call>", "</tool_call>"]),
+    "glm": ("zai-org-GLM-4.5", [], ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"]),
+    "llama": ("meta-llama-Llama-3.2-3B-Instruct", ["<|python_tag|>"], []),
+    "mistral": ("mistralai-Mistral-Nemo-Instruct-2407", ["[TOOL_CALLS]", "[INST]", "[/INST]"], []),
+    "harmony": (
+        "openai-gpt-oss-20b",
+        ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"],
+        [],
+    ),
+}
+CONTROL, USER_DEFINED = 3, 4
+# The last token of the vocabulary that is text.
+FIRST = 506
+
+
+def model_of(form, folder, tiny_model):
+    """A model with the markers of a form in place of some tokens, and with its chat template."""
+    name, control, text = FORMS[form]
+    source = tiny_model("quant_models/Q4_0")
+    fields = GGUFReader(source).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    types = fields["tokenizer.ggml.token_type"].contents()
+    merges = fields["tokenizer.ggml.merges"].contents()
+    for index, (marker, kind) in enumerate([(m, CONTROL) for m in control] + [(m, USER_DEFINED) for m in text]):
+        gone = tokens[FIRST - index]
+        merges = [merge for merge in merges if gone not in (*merge.split(" "), merge.replace(" ", ""))]
+        tokens[FIRST - index], types[FIRST - index] = marker, kind
+    changes = {
+        "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.chat_template": lzma.decompress((DATA / "templates" / f"{name}.jinja.xz").read_bytes()).decode(),
+        "llama.context_length": 8192,
+    }
+    extra = {key: value for key, value in changes.items() if key not in fields}
+    replaced = {key: value for key, value in changes.items() if key in fields}
+    return rewritten(source, folder / f"{form}.gguf", replace=replaced, extra=extra)

@@ -1,0 +1,151 @@
+"""Rules for replies: calls that have to come, forms behind thoughts, and thoughts of a bounded length.
+
+The model's weights are random, so that it keeps to no form by itself. Its vocabulary has the markers of the form that
+the chat template of a real model shows. Arguments are checked by jsonschema.
+"""
+
+import json
+
+import jsonschema
+import openai
+import pytest
+from marked_models import FIRST, FORMS, model_of
+from random_schemas import Schemas
+from server_process import serving
+
+THINKING = ["hermes", "glm", "harmony"]
+MESSAGES = [{"role": "user", "content": "Go on."}]
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def form(request):
+    """The form of calls."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def server(form, tiny_model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp(form)
+    with serving(folder, model_of(form, folder, tiny_model), "--served-model-name", "tiny") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    """OpenAI's client."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def schema_of(seed, form):
+    """The schema of a tool's arguments. Where texts stand between tags, random weights would never end a free one."""
+    kinds = Schemas(seed)
+    kinds.definitions.clear()
+    if form in ("qwen-xml", "glm"):
+        properties = {
+            "count": kinds.integer(0),
+            "unit": {"type": "string", "enum": ["metre", "foot", 'inch "small"']},
+            "nested": kinds.object(2),
+            "list": kinds.array(2),
+            "sure": {"type": "boolean"},
+        }
+        names = kinds.random.sample(sorted(properties), 3)
+        schema = {"type": "object", "properties": {name: properties[name] for name in names}, "required": names[:2]}
+    else:
+        schema = kinds.object(0)
+    return {**schema, "$defs": kinds.definitions}
+
+
+def tool(name, schema, **others):
+    return {"type": "function", "function": {"name": name, "description": "A tool", "parameters": schema, **others}}
+
+
+def check_call(call, schemas):
+    """Arguments fit the schema of the tool that is called."""
+    value = json.loads(call.function.arguments)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    jsonschema.Draft202012Validator(schemas[call.function.name], format_checker=checker).validate(value)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_required_calls(client, form, stream):
+    """There is a call, whatever the model wants, and nothing else but thoughts."""
+    for seed in range(4):
+        schemas = {f"tool_{index}": schema_of(10 * seed + index, form) for index in range(2)}
+        asked = {
+            "model": "tiny",
+            "messages": MESSAGES,
+            "tools": [tool(name, schema) for name, schema in schemas.items()],
+            "seed": seed,
+            "max_tokens": 2000,
+            "parallel_tool_calls": False,
+            "tool_choice": "required",
+            "extra_body": {"thinking_token_budget": 20} if form in THINKING else {},
+        }
+        if seed % 2:
+            asked["tool_choice"] = {"type": "function", "function": {"name": "tool_1"}}
+        if stream:
+            with client.chat.completions.stream(**asked) as events:
+                for _ in events:
+                    pass
+                (choice,) = events.get_final_completion().choices
+        else:
+            (choice,) = client.chat.completions.create(**asked).choices
+        assert choice.finish_reason == "tool_calls", choice
+        assert not choice.message.content
+        (call,) = choice.message.tool_calls
+        check_call(call, schemas)
+        assert seed % 2 == 0 or call.function.name == "tool_1"
+        assert (form in THINKING) == bool(getattr(choice.message, "reasoning_content", None))
+
+
+def test_several_calls(client, form):
+    """Where the form has room for it the model may call again; `parallel_tool_calls: false` says that it may not."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]}
+    asked = {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "tools": [tool("count", schema)],
+        "tool_choice": "required",
+        "max_tokens": 400,
+        "n": 8,
+        "seed": 1,
+        "extra_body": {"thinking_token_budget": 5} if form in THINKING else {},
+    }
+    choices = client.chat.completions.create(**asked).choices
+    for choice in choices:
+        calls = choice.message.tool_calls or []
+        # The last call of those that came to the limit may be cut off.
+        for call in calls if choice.finish_reason == "tool_calls" else calls[:-1]:
+            check_call(call, {"count": schema})
+    counts = [len(choice.message.tool_calls or []) for choice in choices]
+    assert (max(counts) > 1) == (form not in ("llama", "harmony")), counts
+    alone = client.chat.completions.create(**asked, parallel_tool_calls=False).choices
+    assert {len(choice.message.tool_calls) for choice in alone if choice.finish_reason == "tool_calls"} == {1}
+
+
+def test_strict_tools(client, form):
+    """A call that the model makes by itself fits the schema of a strict tool; without a call the answer is free."""
+    schema = schema_of(7, form)
+    asked = {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "tools": [tool("strict_tool", schema, strict=True)],
+        "max_tokens": 800,
+        "n": 12,
+        "seed": 3,
+        "extra_body": {"thinking_token_budget": 5} if form in THINKING else {},
+    }
+    _, control, text = FORMS[form]
+    # Random weights seldom begin a call.
+    begin = {FIRST - index: marker for index, marker in enumerate([*control, *text])}
+    likely = [token for token, marker in begin.items() if marker in ("<tool_call>", "[TOOL_CALLS]")]
+    asked["logit_bias"] = dict.fromkeys(map(str, likely or [ord("{") - ord("!")]), 5)
+    calls = free = 0
+    for choice in client.chat.completions.create(**asked).choices:
+        if choice.finish_reason == "tool_calls":
+            calls += 1
+            check_call(choice.message.tool_calls[0], {"strict_tool": schema})
+        else:
+            free += 1
+    assert calls > 0, (calls, free)
