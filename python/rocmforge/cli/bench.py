@@ -8,6 +8,7 @@ after a warm-up, with their extremes.
 import csv
 import dataclasses
 import functools
+import math
 import statistics
 import sys
 import time
@@ -19,6 +20,7 @@ import typer
 
 from rocmforge import LLM, SamplingParams
 from rocmforge.cli.bandwidth import read_bandwidth
+from rocmforge.cli.bench_serve import bench_engine, bench_server
 from rocmforge.cli.common import (
     BatchInvariantOption,
     DeviceOption,
@@ -30,6 +32,7 @@ from rocmforge.cli.common import (
     print_json,
     print_table,
 )
+from rocmforge.cli.load import Load
 from rocmforge.cli.summary import machine_line, model_summary
 from rocmforge.progress import bar
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CONTEXT = 32
+# The heading of options in the help.
+LOAD = "Options of --serve"
 
 
 class Format(StrEnum):
@@ -82,8 +87,54 @@ def bench(
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Measure many requests at once: on the engine itself, or with --url on a server."),
+    ] = False,
+    url: Annotated[
+        str | None,
+        typer.Option(help="A server with OpenAI's API, such as http://127.0.0.1:8000.", rich_help_panel=LOAD),
+    ] = None,
+    num_prompts: Annotated[int, typer.Option(min=1, help="Requests.", rich_help_panel=LOAD)] = 100,
+    max_concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Requests under way at once, at most.", rich_help_panel=LOAD)
+    ] = None,
+    request_rate: Annotated[
+        float, typer.Option(help="Requests per second, at random times; inf sends all at once.", rich_help_panel=LOAD)
+    ] = math.inf,
+    input_len: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.", rich_help_panel=LOAD)] = 128,
+    output_len: Annotated[int, typer.Option(min=1, help="Tokens of an answer.", rich_help_panel=LOAD)] = 128,
+    seed: Annotated[int, typer.Option(help="Of the prompts and of the times.", rich_help_panel=LOAD)] = 0,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="The model to ask the server for.", rich_help_panel=LOAD, show_default=False)
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="The server's key.", envvar="ROCMFORGE_API_KEY", rich_help_panel=LOAD)
+    ] = None,
 ) -> None:
-    """Measure tokens per second: prompts, one sequence, many sequences."""
+    """Measure tokens per second: prompts, one sequence, many sequences; with --serve, many requests at once."""
+    if not request_rate > 0:
+        raise typer.BadParameter(f"--request-rate: got {request_rate}, expected more than 0")
+    if url is not None and not serve:
+        raise typer.BadParameter("--url needs --serve")
+    if serve:
+        load = Load(num_prompts, max_concurrency, request_rate, input_len, output_len, seed)
+        if url is not None:
+            bench_server(url, load, model_name=served_model_name, api_key=api_key, json_output=json_output)
+            return
+        bench_engine(
+            model,
+            load,
+            json_output=json_output,
+            device=device,
+            num_threads=threads,
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_queue_size=num_prompts,
+            batch_invariant=batch_invariant,
+            graphs=graphs,
+            vendor_blas=vendor_blas,
+        )
+        return
     prompts, batches = _counts(prompt), _counts(batch)
     if not (prompts or batches):
         raise typer.BadParameter("nothing to measure: -p and -b are both empty")
