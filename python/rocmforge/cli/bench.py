@@ -108,9 +108,7 @@ def bench(
     served_model_name: Annotated[
         str | None, typer.Option(help="The model to ask the server for.", rich_help_panel=LOAD, show_default=False)
     ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(help="The server's key.", envvar="ROCMFORGE_API_KEY", rich_help_panel=LOAD)
-    ] = None,
+    api_key: Annotated[str | None, typer.Option(help="The server's key.", rich_help_panel=LOAD)] = None,
 ) -> None:
     """Measure tokens per second: prompts, one sequence, many sequences; with --serve, many requests at once."""
     if not request_rate > 0:

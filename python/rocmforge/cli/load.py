@@ -77,7 +77,7 @@ class LoadReport:
     completed: int
     failed: int
     errors: list[str]
-    """What failed requests were told, each once."""
+    """The messages of failed requests, each once."""
     duration: float
     input_tokens: int
     output_tokens: int

@@ -34,7 +34,7 @@ class UnsupportedCallsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
-    """What a reply may be."""
+    """The grammar of a reply."""
 
     grammar: str
     begin: str = ""
@@ -50,7 +50,7 @@ class _Form:
     tail: str
     close: str
     between: str | None
-    """What stands between two calls; `None` where there can be only one."""
+    """The text between two calls; `None` where there can be only one."""
     markers: tuple[str, ...] = ()
 
 
@@ -72,7 +72,7 @@ _FORMS: Mapping[CallForm, _Form] = {
 _MISTRAL_LIST = _Form(
     ("[TOOL_CALLS]", "["), '{{"name": {json}, "arguments": ', "}", "]", ", ", ("[TOOL_CALLS]",)
 )  # fmt: skip
-# What stands around the name and the value of an argument, and what a text may not have in it.
+# The texts around the name and the value of an argument, and the pattern that a text must not have in it.
 _ARGUMENTS: Mapping[CallForm, tuple[str, str, str]] = {
     "qwen-xml": (
         "<parameter={key}>\n",
