@@ -30,14 +30,18 @@ class ServerProcess:
         """Returns its log so far."""
         return self.log_file.read_text()
 
-    def stats(self) -> dict:
-        """The engine's gauges and counters."""
-        return self.client.get("/v1/engine/stats").json()
+    def stats(self, model: str | None = None) -> dict:
+        """The gauges and counters of an engine; the only model needs no name."""
+        return self.client.get("/v1/engine/stats", params={} if model is None else {"model": model}).json()
 
-    def settled(self) -> dict:
-        """The engine's gauges and counters, once nothing runs and no block is owned."""
+    def states(self) -> dict[str, str]:
+        """The state of each model, by each of its names."""
+        return {model["id"]: model["status"]["value"] for model in self.client.get("/v1/models").json()["data"]}
+
+    def settled(self, model: str | None = None) -> dict:
+        """The gauges and counters of an engine, once nothing runs and no block is owned."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        while (stats := self.stats())["num_running"] or stats["num_waiting"] or stats["blocks_owned"]:
+        while (stats := self.stats(model))["num_running"] or stats["num_waiting"] or stats["blocks_owned"]:
             assert time.monotonic() < deadline, stats
             time.sleep(0.002)
         assert stats["blocks_free"] + stats["blocks_cached"] == stats["blocks_total"]
@@ -60,7 +64,8 @@ def serving(
             server = ServerProcess(process, url, client, log_file)
             yield server
             if process.poll() is None:
-                server.settled()
+                for name in [name for name, state in server.states().items() if state == "loaded"]:
+                    server.settled(name)
                 process.send_signal(signal.SIGTERM)
                 assert process.wait(30) == 0, server.log()
     finally:

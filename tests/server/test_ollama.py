@@ -77,7 +77,7 @@ def test_chat(client, llm, server):
     assert answer.prompt_eval_count == len(llm.tokenize(prompt, parse_special=True))
     assert answer.eval_count == len(expected.token_ids) == 12
     # Nanoseconds: 12 tokens of a small model take milliseconds.
-    assert answer.load_duration == 0
+    assert 0 <= answer.load_duration < answer.total_duration
     assert 1_000_000 < answer.eval_duration < 60_000_000_000
     assert 100_000 < answer.prompt_eval_duration < 60_000_000_000
     assert answer.total_duration >= answer.prompt_eval_duration + answer.eval_duration
@@ -310,8 +310,7 @@ def test_version(server):
         ({"format": {"type": "object", "properties": 5}}, "format: got json that is refused"),
         ({"think": True}, "think: the model does not think"),
         ({"think": "high"}, "think: the model's chat template knows no efforts"),
-        ({"keep_alive": 0}, "keep_alive: got 0, expected a time that is not 0"),
-        ({"keep_alive": "0s"}, "keep_alive: got '0s', expected a time that is not 0"),
+        ({"keep_alive": "9" * 400 + "h"}, "keep_alive: got '999"),
         ({"keep_alive": "soon"}, "keep_alive: got 'soon', expected seconds"),
         ({"surprise": 1}, "surprise: this parameter is not supported"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs: got 21, expected at most 20"),

@@ -15,6 +15,7 @@ from rocmforge import AsyncLLM, arguments
 from rocmforge._rocmforge import default_settings
 from rocmforge.cli.common import ModelOption, fail, model_path, show_log
 from rocmforge.engine import LoadedModel
+from rocmforge.server.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.server.config import ServerConfig, meanings
 from rocmforge.settings import EngineSettings
 
@@ -24,7 +25,10 @@ ENGINE_PANEL = "Engine"
 
 
 def serve(**options: Any) -> None:
-    """Serves a model over HTTP, by OpenAI's API and the engine's own; docs/server.md has the whole.
+    """Serves one model or many over HTTP, by OpenAI's API and others; docs/server.md has the whole.
+
+    MODEL is a file, which is loaded at once, or a folder, whose files are loaded as they are asked for. The file given
+    with --config may have a table [models.NAME] for each model instead.
 
     Each setting is also a variable (ROCMFORGE_PORT) and a key of the file given with --config (port = 8000). A flag
     goes before the variable, and that before the file.
@@ -38,32 +42,48 @@ def serve(**options: Any) -> None:
     show_log(logging.INFO)
     model = options.pop("model_argument") or options.pop("model")
     config = ServerConfig(**{name: _value(options[name]) for name in meanings()})
-    engine_settings: EngineSettings = {name: options[name] for name in get_type_hints(EngineSettings)}  # type: ignore[assignment]
-    with bind(config) as listening, AsyncLLM(model_path(model), **engine_settings) as engine:
-        run(create_app(engine, config), config, listening)
+    settings: EngineSettings = {name: options[name] for name in get_type_hints(EngineSettings)}  # type: ignore[assignment]
+    with bind(config) as listening:
+        run(create_app(_specs(model, options["config"], config, settings), config), config, listening)
+
+
+def _specs(model: Path | None, file: Path | None, config: ServerConfig, settings: EngineSettings) -> list[ModelSpec]:
+    """Lists what is to be served; a single model is loaded, so that the server begins only if it can be."""
+    tables = None if file is None else tomllib.loads(file.read_text(encoding="utf-8")).get("models")
+    if file is not None and tables is not None:
+        if model is not None:
+            fail(f"got the model {model} and tables [models.NAME] in {file}; give one of them")
+        return from_tables(tables, file.parent, settings)
+    path = model_path(model)
+    if path.is_dir():
+        return from_folder(path, settings)
+    return [ModelSpec.single(path, config, settings=settings, engine=AsyncLLM(path, **settings))]
 
 
 def _value(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _read(context: typer.Context, path: Path | None) -> None:
+def _read(context: typer.Context, path: Path | None) -> Path | None:
     """Makes the settings in a file the defaults of the flags."""
     if path is None:
-        return
+        return None
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path}: {error}") from error
-    known = ["model", *meanings(), *get_type_hints(EngineSettings)]
+    known = ["model", "models", *meanings(), *get_type_hints(EngineSettings)]
     if unknown := [name for name in values if name not in known]:
         raise typer.BadParameter(f"{path}: got {', '.join(unknown)}, expected some of {', '.join(known)}")
-    context.default_map = values
+    context.default_map = {name: value for name, value in values.items() if name != "models"}
+    return path
 
 
 def _parameters() -> list[inspect.Parameter]:
     """Lists what Typer makes arguments and flags of."""
-    model = typer.Argument(metavar="MODEL", help="A GGUF file; the same as --model.", show_default=False)
+    model = typer.Argument(
+        metavar="MODEL", help="A GGUF file, or a folder of them; the same as --model.", show_default=False
+    )
     file = typer.Option(help="A file of settings, in TOML.", is_eager=True, callback=_read, show_default=False)
     parameters = [
         _parameter("model_argument", Annotated[Path | None, model], None),

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
 
 if TYPE_CHECKING:
     from rocmforge.server.app import create_app
 
-__all__ = ["ServerConfig", "create_app"]
+__all__ = ["ModelSpec", "ServerConfig", "create_app"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
 """The web application: its routes, its errors, its life."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -11,9 +12,10 @@ from starlette.responses import JSONResponse, Response
 
 from rocmforge import __version__
 from rocmforge.async_llm import AsyncLLM
-from rocmforge.errors import RocmForgeError
-from rocmforge.server import native, page, state, tokens
+from rocmforge.errors import InvalidRequestError, RocmForgeError
+from rocmforge.server import loading, native, page, state, tokens
 from rocmforge.server.anthropic import messages
+from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation
 from rocmforge.server.middleware import Gate
@@ -25,23 +27,29 @@ from rocmforge.server.openai import models as openai_models
 from rocmforge.server.openai.stored import ResponseStore
 from rocmforge.server.streaming import ClientLeft
 
+if TYPE_CHECKING:
+    from rocmforge.settings import EngineSettings
 
-def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
-    """Makes the ASGI application that serves a model.
+
+def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | None = None) -> FastAPI:
+    """Makes the ASGI application that serves a model, or several.
 
     It can be run by any ASGI server, or mounted in another application, whose lifespan then has to contain this one's.
-    Its end drains the engine and closes it.
+    Its end drains the engines and closes them.
 
     Args:
-        engine: The loaded model.
+        models: A loaded model, which stays loaded; or what there is to load, each when it is first asked for.
         config: The settings; those of the address and of TLS concern `rocmforge serve` alone.
+
+    Raises:
+        InvalidRequestError: The models and the settings do not fit together.
     """
     config = config or ServerConfig()
-    models = Models(engine, config)
+    registry = Models(_specs(models, config), config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
-        async with models.running():
+        async with registry.running():
             yield
 
     app = FastAPI(
@@ -52,8 +60,8 @@ def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.state.models = models
-    app.state.results = native.Results(engine.config()["retention"])
+    app.state.models = registry
+    app.state.results = native.Results(registry.retention)
     app.state.responses = ResponseStore(config.max_responses, config.max_response_bytes)
     app.exception_handler(HTTPException)(_http_error)
     app.exception_handler(RequestValidationError)(_validation_error)
@@ -61,7 +69,7 @@ def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
     app.exception_handler(ClientLeft)(_nobody)
     openai = (openai_models.router, completions.router, chat.router, responses.router)
     ollama = (ollama_models.router, ollama_generation.router)
-    rest = (native.router, tokens.router, state.router, page.router)
+    rest = (loading.router, native.router, tokens.router, state.router, page.router)
     for router in (*openai, messages.router, *ollama, *rest):
         app.include_router(router)
     if config.cors_origin:
@@ -76,6 +84,17 @@ def create_app(engine: AsyncLLM, config: ServerConfig | None = None) -> FastAPI:
         max_header_bytes=config.max_header_bytes,
     )
     return app
+
+
+def _specs(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig) -> Sequence[ModelSpec]:
+    if not isinstance(models, AsyncLLM):
+        return models
+    if config.sleep_idle_seconds is not None:
+        raise InvalidRequestError(
+            "sleep_idle_seconds: a model that was loaded elsewhere stays loaded; give create_app a ModelSpec"
+        )
+    settings: EngineSettings = {"retention": models.config()["retention"]}
+    return [ModelSpec.single(models.model, config, settings=settings, engine=models, stays_loaded=True)]
 
 
 def _answer(path: str, error: ApiError) -> Response:

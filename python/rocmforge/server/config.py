@@ -31,6 +31,15 @@ class ServerConfig:
     max_stop: Annotated[int, "Most stop strings in one request."] = 16
     max_responses: Annotated[int, "Most answers of /v1/responses that are kept for each API key."] = 1000
     max_response_bytes: Annotated[int, "Most bytes that they take, for each API key."] = 64 << 20
+    max_models: Annotated[int | None, "Most models that are loaded at once; by default as many as fit."] = None
+    max_model_memory: Annotated[
+        int | None, "Most bytes that models take on one device; by default as many as it has."
+    ] = None
+    max_load_queue: Annotated[int, "Most requests that wait for models to be loaded."] = 512
+    load_timeout: Annotated[float, "Seconds that a load waits for requests to models that have to make room."] = 300.0
+    sleep_idle_seconds: Annotated[
+        float | None, "Seconds without a request after which a model is unloaded; by default it stays loaded."
+    ] = None
     shutdown_timeout: Annotated[float, "Seconds that running requests have to finish in when the server ends."] = 30.0
     log_prompts: Annotated[bool, "Write the prompts of requests into the log."] = False
 
@@ -44,14 +53,20 @@ class ServerConfig:
             "max_stop",
             "max_responses",
             "max_response_bytes",
+            "max_models",
+            "max_model_memory",
+            "max_load_queue",
         )
         for name in limits:
-            if getattr(self, name) < 1:
-                raise InvalidRequestError(f"{name}: got {getattr(self, name)}, expected at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidRequestError(f"{name}: got {value}, expected at least 1")
         if not 0 <= self.port < 65536:
             raise InvalidRequestError(f"port: got {self.port}, expected 0 to 65535")
-        if self.shutdown_timeout < 0:
-            raise InvalidRequestError(f"shutdown_timeout: got {self.shutdown_timeout}, expected 0 or more seconds")
+        for name in ("shutdown_timeout", "load_timeout", "sleep_idle_seconds"):
+            seconds = getattr(self, name)
+            if seconds is not None and not seconds >= 0:
+                raise InvalidRequestError(f"{name}: got {seconds}, expected 0 or more seconds")
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise InvalidRequestError("ssl_certfile, ssl_keyfile: got one of them, expected both or none")
         if any(not key or not key.isascii() or not key.isprintable() for key in self.keys()):

@@ -73,6 +73,9 @@ WHOLE = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240,
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 COUNTS = (1, 2, 5, 10, 20)
 
+# The states of a model.
+STATES = ("loaded", "loading", "sleeping", "unloaded")
+
 # Counters of the engine, named as the fields of its statistics.
 COUNTERS = {
     "vllm:num_preemptions": "Sequences that had to give way.",
@@ -106,9 +109,13 @@ ENGINE = "0"
 
 
 class Metrics:
-    """The metrics of a server: one series for each model."""
+    """The metrics of a server: one series for each model.
 
-    def __init__(self) -> None:
+    Args:
+        states: Tells what state each model is in.
+    """
+
+    def __init__(self, states: Callable[[], Mapping[str, str]]) -> None:
         self._registry = CollectorRegistry()
 
         def histogram(name: str, meaning: str, bounds: tuple[float, ...]) -> Histogram:
@@ -136,7 +143,16 @@ class Metrics:
         self.success = Counter(
             "vllm:request_success", "Requests that ended.", [*LABELS, "finished_reason"], registry=self._registry
         )
-        self._engines = _EngineCollector()
+        self._load_seconds = histogram(
+            "rocmforge:model_load_seconds", "Time from the first request to a model until it was loaded.", WHOLE
+        )
+        self._load_failures = Counter(
+            "rocmforge:model_load_failures", "Loads that failed.", LABELS, registry=self._registry
+        )
+        for name in states():
+            self._load_seconds.labels(name, ENGINE)
+            self._load_failures.labels(name, ENGINE)
+        self._engines = _EngineCollector(states)
         self._registry.register(self._engines)
 
     def text(self) -> bytes:
@@ -147,6 +163,18 @@ class Metrics:
         """The series of a model, which go on where those of an earlier engine of that name ended."""
         self._engines.engines[name] = engine
         return ModelMetrics(self, name, engine.stats().num_finished)
+
+    def forget(self, name: str) -> None:
+        """Stops reading a model's engine, which is about to be closed."""
+        del self._engines.engines[name]
+
+    def loaded(self, name: str, seconds: float) -> None:
+        """Counts a load."""
+        self._load_seconds.labels(name, ENGINE).observe(seconds)
+
+    def load_failed(self, name: str) -> None:
+        """Counts a load that failed."""
+        self._load_failures.labels(name, ENGINE).inc()
 
 
 class ModelMetrics:
@@ -264,7 +292,8 @@ class Timer:
 class _EngineCollector(Collector):
     """Reads the engines' counters at the time of each scrape."""
 
-    def __init__(self) -> None:
+    def __init__(self, states: Callable[[], Mapping[str, str]]) -> None:
+        self._states = states
         self.engines: dict[str, LoadedModel] = {}
         """The engines that are loaded, by the names of their models."""
 
@@ -290,6 +319,16 @@ class _EngineCollector(Collector):
             yield _histogram(name, meaning, values(attrgetter(field)))
         yield self._memory()
         yield self._config()
+        yield self._state()
+
+    def _state(self) -> Metric:
+        family = GaugeMetricFamily(
+            "rocmforge:model_state", "1 for the state that a model is in, else 0.", labels=[*LABELS, "state"]
+        )
+        for name, state in self._states().items():
+            for one in STATES:
+                family.add_metric([name, ENGINE, one], one == state)
+        return family
 
     def _memory(self) -> Metric:
         used = GaugeMetricFamily(

@@ -1,57 +1,291 @@
 """The models of a server, by their names: who asks for one gets its service, and keeps it until the answer is sent."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 
+from fastapi import Request
+
+from rocmforge._rocmforge import default_settings
 from rocmforge.async_llm import AsyncLLM
+from rocmforge.errors import InvalidRequestError, OutOfMemoryError, RocmForgeError
+from rocmforge.server.catalog import ModelSpec, check_names
 from rocmforge.server.config import ServerConfig
-from rocmforge.server.errors import ApiError
+from rocmforge.server.errors import RETRY_AFTER, ApiError
 from rocmforge.server.metrics import Metrics
+from rocmforge.server.model import Model
 from rocmforge.server.service import Service
+from rocmforge.server.space import Space
+from rocmforge.server.streaming import unless_gone
+
+logger = logging.getLogger("rocmforge.server")
 
 
 class Models:
-    """All models of a server.
+    """All models of a server, loaded when they are first asked for.
 
     Args:
-        engine: The loaded model.
+        specs: What there is.
         config: The settings.
+
+    Raises:
+        InvalidRequestError: Two models have the same name.
     """
 
-    def __init__(self, engine: AsyncLLM, config: ServerConfig) -> None:
-        self.metrics = Metrics()
-        names = config.served_model_name or (engine.model.stem,)
-        service = Service(engine, names, config, self.metrics.model(names[0], engine))
-        self._services = dict.fromkeys(names, service)
+    def __init__(self, specs: Sequence[ModelSpec], config: ServerConfig) -> None:
+        check_names(specs)
+        if len(specs) > 1 and (config.served_model_name or config.chat_template):
+            raise InvalidRequestError(
+                "served_model_name, chat_template: got them for several models, expected aliases and a chat_template "
+                "in the table of each"
+            )
+        self._config = config
+        # An engine that is unloaded later is kept by nobody.
+        self.all = [Model(replace(spec, engine=None), self._plan_sleep) for spec in specs]
+        self.metrics = Metrics(self._states)
+        self._by_name = {name: model for model in self.all for name in model.spec.names}
+        self._space = Space(self.all, config, self._unload)
+        # One load at a time: the next one sees what memory is left.
+        self._turn = asyncio.Lock()
+        self._num_waiting = 0
+        self._is_draining = False
+        self._reports: dict[Model, asyncio.Task[None]] = {}
+        self._sleeping: dict[Model, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        for model, spec in zip(self.all, specs, strict=True):
+            if spec.engine is not None:
+                self._set_loaded(model, spec.engine)
 
     @property
     def names(self) -> list[str]:
         """Every name that a request may give."""
-        return list(self._services)
+        return list(self._by_name)
+
+    @property
+    def retention(self) -> float:
+        """Seconds for which results are kept: those of the model that keeps them longest."""
+        default = default_settings()["retention"]
+        return max(model.spec.settings.get("retention", default) for model in self.all)
 
     @property
     def services(self) -> list[Service]:
         """The services of all models that are loaded."""
-        return list(dict.fromkeys(self._services.values()))
+        return [model.service for model in self.all if model.service is not None]
 
-    def find(self, name: str | None) -> Service:
-        """The service of the model that a request asks for; a request without a name gets the only model.
+    def find(self, name: str | None) -> Model:
+        """The model that a request asks for; a request without a name gets the only one.
 
         Raises:
-            ApiError: There is no such model.
+            ApiError: There is no such model, or several and no name.
         """
+        there = ", ".join(self.names)
         if name is None:
-            return self.services[0]
-        if name not in self._services:
-            there = ", ".join(self.names)
+            if len(self.all) > 1:
+                raise ApiError(400, f"model: it is missing, expected one of {there}", param="model")
+            return self.all[0]
+        if name not in self._by_name:
             raise ApiError(
                 404,
                 f"model: got {name!r}, expected one of those that are served: {there}",
                 param="model",
                 code="model_not_found",
             )
-        return self._services[name]
+        return self._by_name[name]
+
+    def loaded(self, name: str | None) -> Service:
+        """The service of a model that is loaded.
+
+        Raises:
+            ApiError: There is no such model, or it is not loaded.
+        """
+        model = self.find(name)
+        if model.service is None:
+            raise ApiError(
+                409, f"model: {model.name!r} is {model.state}, expected a loaded one; ask it something first"
+            )
+        return model.service
+
+    async def load(self, model: Model) -> None:
+        """Loads a model that its caller holds, or waits for whoever loads it; the load goes on when they leave.
+
+        Raises:
+            ApiError: It cannot be loaded, too many wait, or the server is about to end.
+        """
+        if self._is_draining:
+            raise self._going_down()
+        if model.service is not None:
+            return
+        if model.loading is None:
+            model.loading = asyncio.create_task(self._load(model))
+            # A failure concerns nobody if all have left.
+            model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        loading = model.loading
+        with self._waiting():
+            await asyncio.wait({loading})
+        if loading.cancelled():
+            raise self._going_down() if self._is_draining else _unloaded(model)
+        if (error := loading.exception()) is not None:
+            raise _failed(model, error) from error
+
+    async def until_it_takes_requests(self, model: Model) -> None:
+        """Waits until a model is not about to be unloaded.
+
+        Raises:
+            ApiError: Too many wait.
+        """
+        with self._waiting():
+            await model.takes_requests.wait()
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        if self._num_waiting >= self._config.max_load_queue:
+            raise ApiError(
+                429,
+                f"model: {self._num_waiting} requests wait for models to be loaded, which is all that may "
+                "(max_load_queue); try again later",
+                headers={"Retry-After": str(RETRY_AFTER)},
+            )
+        self._num_waiting += 1
+        try:
+            yield
+        finally:
+            self._num_waiting -= 1
+
+    async def unload(self, model: Model) -> None:
+        """Unloads a model once the requests that use it have ended; ends its load.
+
+        Raises:
+            ApiError: It stays loaded, or requests use it for longer than `load_timeout`.
+        """
+        if model.spec.stays_loaded:
+            raise ApiError(400, f"model: {model.name!r} stays loaded", param="model")
+        if model.loading is not None:
+            model.loading.cancel()
+            await asyncio.wait({model.loading})
+        async with self._turn:
+            if model.service is not None:
+                try:
+                    await self._space.free(model)
+                except OutOfMemoryError as error:
+                    raise ApiError(503, str(error), headers={"Retry-After": str(RETRY_AFTER)}) from error
+
+    async def ready(self) -> str | None:
+        """Why a model that is loaded cannot generate a token now; `None` if all can."""
+        for model in self.all:
+            if model.service is not None and model.takes_requests.is_set():
+                with model.held():
+                    if (reason := await model.service.ready()) is not None:
+                        return reason
+        return "the server is shutting down" if self._is_draining else None
+
+    async def _load(self, model: Model) -> None:
+        """The task that loads a model."""
+        started = time.monotonic()
+        try:
+            async with self._turn:
+                await self._load_in_turn(model)
+            self.metrics.loaded(model.name, time.monotonic() - started)
+        except Exception as error:
+            model.error = str(error)
+            known = isinstance(error, RocmForgeError | OSError)
+            logger.log(logging.ERROR, "model %s: it cannot be loaded: %s", model.name, error, exc_info=not known)
+            self.metrics.load_failed(model.name)
+            raise
+        finally:
+            model.loading = None
+
+    async def _load_in_turn(self, model: Model) -> None:
+        while True:
+            await self._space.make(model)
+            model.progress = (0, 0)
+            started = time.monotonic()
+            try:
+                engine = await AsyncLLM.load(
+                    model.spec.path, **model.spec.settings, progress=False, on_load=model.report
+                )
+            except OutOfMemoryError:
+                if not await self._space.free_oldest(model):
+                    raise
+                continue
+            if self._space.measure(model, engine.memory().total):
+                break
+            await asyncio.to_thread(engine.close)
+        try:
+            self._set_loaded(model, engine)
+        except BaseException:
+            await asyncio.to_thread(engine.close)
+            raise
+        self._start_report(model)
+        self._plan_sleep(model)
+        logger.info(
+            "model %s: loaded in %.3f s, %d bytes; %s",
+            model.name,
+            time.monotonic() - started,
+            model.num_bytes,
+            self._space.describe(),
+        )
+
+    def _set_loaded(self, model: Model, engine: AsyncLLM) -> None:
+        metrics = self.metrics.model(model.name, engine)
+        model.service = Service(engine, model.spec.names, model.chat_template, self._config, metrics)
+        model.num_bytes = engine.memory().total
+        model.error = None
+        model.is_asleep = False
+        model.keep_alive = None if model.spec.stays_loaded else self._config.sleep_idle_seconds
+        model.last_used = time.monotonic()
+
+    async def _unload(self, model: Model) -> None:
+        """Gives back what an idle model holds."""
+        service = model.service
+        if service is None:
+            return
+        model.service = None
+        self.metrics.forget(model.name)
+        if model in self._reports:
+            self._reports.pop(model).cancel()
+        await asyncio.to_thread(service.engine.close)
+        logger.info("model %s: unloaded, %d bytes given back; %s", model.name, model.num_bytes, self._space.describe())
+
+    def _plan_sleep(self, model: Model) -> None:
+        """Unloads a model when its time without requests is over."""
+        if model in self._sleeping:
+            self._sleeping.pop(model).cancel()
+        left = model.seconds_left()
+        if left is not None and model.service is not None and not self._is_draining:
+            loop = asyncio.get_running_loop()
+            self._sleeping[model] = loop.call_later(max(0.0, left), self._begin_sleep, model)
+
+    def _begin_sleep(self, model: Model) -> None:
+        del self._sleeping[model]
+        task = asyncio.create_task(self._sleep(model))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _sleep(self, model: Model) -> None:
+        async with self._turn:
+            # Whoever uses it by now plans anew at the end.
+            if model.service is None or not model.is_idle.is_set():
+                return
+            left = model.seconds_left()
+            if left is None or left > 0:
+                self._plan_sleep(model)
+                return
+            model.is_asleep = True
+            await self._space.free(model)
+
+    def _states(self) -> dict[str, str]:
+        return {model.name: model.state for model in self.all}
+
+    def _start_report(self, model: Model) -> None:
+        if model.service is not None:
+            self._reports[model] = asyncio.create_task(model.service.report())
+
+    def _going_down(self) -> ApiError:
+        after = str(max(1, round(self._config.shutdown_timeout)))
+        return ApiError(503, "the server is shutting down; try another one", headers={"Retry-After": after})
 
     def abort(self) -> None:
         """Ends a drain at once."""
@@ -60,30 +294,83 @@ class Models:
 
     async def drain(self) -> None:
         """Refuses what is new, waits `shutdown_timeout` for what runs, and closes the engines."""
-        await asyncio.gather(*(service.drain() for service in self.services))
+        self._is_draining = True
+        for timer in self._sleeping.values():
+            timer.cancel()
+        loads = {model.loading for model in self.all if model.loading is not None}
+        for load in loads:
+            load.cancel()
+        if loads:
+            await asyncio.wait(loads)
+        await asyncio.gather(*(service.drain() for service in self.services), *self._tasks)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
         """Runs the reports beside the requests; its end drains."""
-        reports = [asyncio.create_task(service.report()) for service in self.services]
+        for model in self.all:
+            self._start_report(model)
+            self._plan_sleep(model)
         try:
             yield
         finally:
             await self.drain()
-            for report in reports:
+            for report in self._reports.values():
                 report.cancel()
+
+
+def _failed(model: Model, error: BaseException) -> ApiError:
+    """Makes what those who wait for a model are told when it cannot be loaded."""
+    message = f"model: {model.name!r} cannot be loaded: {error}"
+    if isinstance(error, OutOfMemoryError):
+        return ApiError(503, message, param="model", headers={"Retry-After": str(RETRY_AFTER)})
+    return ApiError(500, message, param="model")
+
+
+def _unloaded(model: Model) -> ApiError:
+    headers = {"Retry-After": "1"}
+    return ApiError(503, f"model: {model.name!r} was unloaded before it was loaded; ask again", headers=headers)
 
 
 class RequestModels:
     """The models as one request uses them: each that it asks for stays loaded until the request is answered."""
 
-    def __init__(self, models: Models) -> None:
-        self.models = models
+    def __init__(self, models: Models, request: Request, stack: ExitStack) -> None:
+        self.registry = models
+        self._request = request
+        self._stack = stack
 
     async def use(self, name: str | None) -> Service:
-        """The service of the model that the request names.
+        """The service of the model that the request names, loaded if need be.
 
         Raises:
-            ApiError: There is no such model.
+            ApiError: There is no such model, or it cannot be loaded.
+            ClientLeft: The client left before it was loaded.
         """
-        return self.models.find(name)
+        model = self.registry.find(name)
+        while not model.takes_requests.is_set():
+            await unless_gone(self._request, self.registry.until_it_takes_requests(model))
+        self._stack.enter_context(model.used())
+        while model.service is None:
+            await unless_gone(self._request, self.registry.load(model))
+        return model.service
+
+    def keep(self, name: str | None, seconds: float | None) -> None:
+        """Keeps a model for so long after this request, and after later ones; `None` for ever.
+
+        Raises:
+            ApiError: It is to be unloaded, and stays loaded.
+        """
+        model = self.registry.find(name)
+        if not model.spec.stays_loaded:
+            model.keep_alive = seconds
+        elif seconds == 0:
+            raise ApiError(400, f"keep_alive: got 0, expected another time: {model.name!r} stays loaded")
+
+    async def unload(self, name: str | None) -> None:
+        """Unloads a model once other requests that use it have ended.
+
+        Raises:
+            ApiError: There is no such model, or it stays loaded.
+            ClientLeft: The client left before it was unloaded.
+        """
+        await unless_gone(self._request, self.registry.unload(self.registry.find(name)))

@@ -1,6 +1,7 @@
 """Parameters that all ways to ask for a generation share, and what becomes of them."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
 from typing import Annotated, Any, Self
 
 from fastapi import Depends, Request
@@ -140,7 +141,7 @@ def check_limit(param: str, got: int, limit: int, setting: str) -> None:
         raise ApiError(400, f"{param}: got {got}, expected at most {limit} (the server's {setting})", param=param)
 
 
-MODEL_MEANING = "A name of `/v1/models`; where it is left out, the model that is served."
+MODEL_MEANING = "A name of `/v1/models`; may be left out where there is one model."
 STREAM_MEANING = "Whether the answer comes as server-sent events."
 STREAM_OPTIONS_MEANING = "`include_usage`: a last event tells the tokens; `continuous_usage_stats`: every event does."
 
@@ -167,8 +168,10 @@ AllModels = Annotated[Models, Depends(_models)]
 """The models of the application that a route belongs to."""
 
 
-def _request_models(models: AllModels) -> RequestModels:
-    return RequestModels(models)
+async def _request_models(request: Request, models: AllModels) -> AsyncGenerator[RequestModels, None]:
+    # FastAPI goes on here when the answer has been sent.
+    with ExitStack() as stack:
+        yield RequestModels(models, request, stack)
 
 
 Served = Annotated[RequestModels, Depends(_request_models)]

@@ -34,17 +34,25 @@ class Service:
 
     Args:
         engine: The loaded model.
-        names: What clients call it; answers to requests that name no model have the first.
+        names: What clients call it. Answers to requests that name no model have the first.
+        chat_template: What replaces the chat template of its file.
         config: The settings of the server.
         metrics: What counts its requests.
     """
 
-    def __init__(self, engine: AsyncLLM, names: Sequence[str], config: ServerConfig, metrics: ModelMetrics) -> None:
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        names: Sequence[str],
+        chat_template: str | None,
+        config: ServerConfig,
+        metrics: ModelMetrics,
+    ) -> None:
         self.engine = engine
         self.config = config
         self.names = names
         self.created = int(time.time())
-        self.chat_template = None if config.chat_template is None else config.chat_template.read_text("utf-8")
+        self.chat_template = chat_template
         self.replies = ReplyFormat.of(engine, self.chat_template)
         self.metrics = metrics
         self.draining = False

@@ -23,11 +23,11 @@ BLOCK_STATES = ("free", "cached", "owned")
 def _asked(
     models: AllModels, model: Annotated[str | None, Query(description="A name of `/v1/models`.")] = None
 ) -> Service:
-    return models.find(model)
+    return models.loaded(model)
 
 
 Asked = Annotated[Service, Depends(_asked)]
-"""The service of the model that the query names; of the only one where it names none."""
+"""The query names a model that is loaded; the only model needs no name."""
 
 
 @router.get("/live")
@@ -39,10 +39,9 @@ async def live() -> dict[str, str]:
 @router.get("/health")
 async def health(models: AllModels) -> Response:
     """Whether a token can be generated: 200 or 503."""
-    for service in models.services:
-        if (reason := await service.ready()) is not None:
-            return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
-    return JSONResponse({"status": "ok"})
+    if (reason := await models.ready()) is not None:
+        return JSONResponse({"status": "unavailable", "reason": reason}, 503, {"Retry-After": "5"})
+    return JSONResponse({"status": "ok" if models.services else "sleeping"})
 
 
 @router.get("/version")

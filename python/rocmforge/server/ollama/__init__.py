@@ -1,1 +1,1 @@
-"""Ollama's API: https://docs.ollama.com/api, for one model that stays loaded."""
+"""Ollama's API: https://docs.ollama.com/api."""

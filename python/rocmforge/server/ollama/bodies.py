@@ -1,5 +1,6 @@
 """The bodies of Ollama's requests, and what becomes of their options."""
 
+import math
 import re
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal
@@ -30,8 +31,18 @@ _THEIRS = {"max_tokens": "num_predict", "repetition_penalty": "repeat_penalty"}
 _MEANINGS = meanings(SamplingParams)
 # Clients send an empty value of these for none.
 _EMPTY_IS_NONE = frozenset({"context", "format", "images", "suffix", "template", "tool_calls", "tools"})
-_PART = r"(\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)"
-_DURATION = re.compile(rf"[+-]?({_PART})+|0")
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER, _UNIT = r"\d+(?:\.\d*)?|\.\d+", "ns|us|µs|ms|s|m|h"
+_PART = rf"(?P<number>{_NUMBER})(?P<unit>{_UNIT})"
+_DURATION = re.compile(rf"[+-]?((?:{_NUMBER})(?:{_UNIT}))+|0")
+
+
+def _seconds(duration: str) -> float:
+    """The seconds of a text such as `1h30m`; not a number where it is none."""
+    if not _DURATION.fullmatch(duration):
+        return math.nan
+    seconds = sum(float(part["number"]) * _SECONDS[part["unit"]] for part in re.finditer(_PART, duration))
+    return -seconds if duration.startswith("-") else seconds
 
 
 class AnyJsonRoute(APIRoute):
@@ -121,7 +132,11 @@ class _OllamaGenerationBody(_OllamaBody):
     model: str = Field(min_length=1, description="A name of `/api/tags`, with or without `:latest`.")
     stream: bool = Field(default=True, description="Whether the answer comes in pieces.")
     options: OllamaOptions = Field(default_factory=OllamaOptions, description="Sampling, and the length of the answer.")
-    keep_alive: float | str | None = Field(default=None, description="Any time but 0: the model stays loaded.")
+    keep_alive: float | str | None = Field(
+        default=None,
+        description="How long the model stays loaded after this request and later ones: seconds, or a text such as "
+        "`5m`; 0 unloads it, below 0 is for ever.",
+    )
     logprobs: bool = Field(default=False, description="Whether the log-probability of each token is reported.")
     top_logprobs: int = Field(default=0, ge=0, description="Most likely tokens to report beside each token.")
     format: Literal["json"] | JsonObject | None = Field(
@@ -149,16 +164,11 @@ class _OllamaGenerationBody(_OllamaBody):
 
     @field_validator("keep_alive")
     @classmethod
-    def _stays_loaded(cls, value: float | str | None) -> float | str | None:
-        if isinstance(value, str):
-            if not _DURATION.fullmatch(value):
-                raise ValueError("seconds, or a text such as 5m or 1h30m")
-            zero = not re.search("[1-9]", value)
-        else:
-            zero = value == 0
-        if zero:
-            raise ValueError("a time that is not 0: the model stays loaded")
-        return value
+    def _in_seconds(cls, value: float | str | None) -> float | None:
+        seconds = _seconds(value) if isinstance(value, str) else value
+        if seconds is not None and not math.isfinite(seconds):
+            raise ValueError("seconds, or a text such as 5m or 1h30m")
+        return seconds
 
     @model_validator(mode="after")
     def _fits_together(self) -> "_OllamaGenerationBody":

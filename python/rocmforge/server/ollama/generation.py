@@ -17,6 +17,7 @@ from rocmforge.prompts import ChatOptions
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Call, Generations
+from rocmforge.server.models import RequestModels
 from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaChatRequest,
@@ -41,8 +42,11 @@ NANOSECONDS = 1_000_000_000
 @router.post("/api/generate")
 async def generate(body: OllamaGenerateRequest, request: Request, models: Served) -> Response:
     """Answers a prompt, or goes on with a text."""
-    service = await models.use(served_name(models.models, body.model))
-    answer = _Answer(body, service, lambda text, others: {"response": text} | others)
+    if not body.prompt and body.keep_alive == 0:
+        return await _unloaded(body, models, {"response": ""})
+    started = time.monotonic_ns()
+    service = await _used(body, models)
+    answer = _Answer(body, service, started, lambda text, others: {"response": text} | others)
     if not body.prompt:
         return answer.loaded()
     return await answer.respond(request, functools.partial(_generate_prompt, body, service))
@@ -51,11 +55,33 @@ async def generate(body: OllamaGenerateRequest, request: Request, models: Served
 @router.post("/api/chat")
 async def chat(body: OllamaChatRequest, request: Request, models: Served) -> Response:
     """Answers a conversation."""
-    service = await models.use(served_name(models.models, body.model))
-    answer = _Answer(body, service, lambda text, others: {"message": {"role": "assistant", "content": text} | others})
+    if not body.messages and body.keep_alive == 0:
+        return await _unloaded(body, models, {"message": {"role": "assistant", "content": ""}})
+    started = time.monotonic_ns()
+    service = await _used(body, models)
+    answer = _Answer(
+        body, service, started, lambda text, others: {"message": {"role": "assistant", "content": text} | others}
+    )
     if not body.messages:
         return answer.loaded()
     return await answer.respond(request, functools.partial(_chat_prompt, body, service))
+
+
+async def _used(body: OllamaGenerateRequest | OllamaChatRequest, models: RequestModels) -> Service:
+    name = served_name(models.registry, body.model)
+    service = await models.use(name)
+    if body.keep_alive is not None:
+        models.keep(name, float(body.keep_alive) if float(body.keep_alive) >= 0 else None)
+    return service
+
+
+async def _unloaded(
+    body: OllamaGenerateRequest | OllamaChatRequest, models: RequestModels, nothing: dict[str, Any]
+) -> Response:
+    """Answers a request without a prompt by which Ollama's clients unload a model."""
+    await models.unload(served_name(models.registry, body.model))
+    head = {"model": body.model, "created_at": timestamp(time.time())}
+    return JSONResponse(head | nothing | {"done": True, "done_reason": "unload"})
 
 
 Prepared = tuple[list[int], SamplingParams, Reader | None]
@@ -101,6 +127,7 @@ class _Answer:
     Args:
         body: The request.
         service: What answers it.
+        started: When it came, by `time.monotonic_ns`.
         wrap: Makes the fields of a piece of its text and of what else is in it.
     """
 
@@ -108,10 +135,12 @@ class _Answer:
         self,
         body: OllamaGenerateRequest | OllamaChatRequest,
         service: Service,
+        started: int,
         wrap: Callable[[str, dict[str, Any]], dict[str, Any]],
     ) -> None:
         check_limit("top_logprobs", body.top_logprobs, service.config.max_logprobs, "max_logprobs")
-        self._started = time.monotonic_ns()
+        self._started = started
+        self._load_duration = time.monotonic_ns() - started
         self._body = body
         self._service = service
         self._wrap = wrap
@@ -190,8 +219,7 @@ class _Answer:
             "done": True,
             "done_reason": reason,
             "total_duration": time.monotonic_ns() - self._started,
-            # The model is always loaded.
-            "load_duration": 0,
+            "load_duration": self._load_duration,
             "prompt_eval_count": len(output.prompt_token_ids),
             "prompt_eval_duration": round((first_token - queued) * NANOSECONDS),
             "eval_count": self._num_tokens,

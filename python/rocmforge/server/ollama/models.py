@@ -1,6 +1,8 @@
 """`/api/tags`, `/api/show`, `/api/ps` and `/api/version`."""
 
 import asyncio
+import logging
+import time
 from typing import Any
 
 from fastapi import APIRouter
@@ -8,34 +10,48 @@ from starlette.responses import JSONResponse, Response
 
 from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
+from rocmforge.errors import RocmForgeError
+from rocmforge.parsing import find_format
+from rocmforge.server.model import Model
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
-from rocmforge.server.ollama.model_file import ModelFile, model_file, plain_metadata
+from rocmforge.server.ollama.model_file import ModelFile, model_file, plain_metadata, timestamp
+from rocmforge.server.replies import ReplyFormat
 from rocmforge.server.requests import AllModels
-from rocmforge.server.service import Service
 
 router = APIRouter(tags=["Ollama"], route_class=AnyJsonRoute)
 
-# The model is never unloaded.
+logger = logging.getLogger("rocmforge.server")
+
+# A model expires then that stays loaded for ever, or for longer than dates can say.
 NEVER = "9999-12-31T23:59:59Z"
+MAX_SECONDS = 1e9
 
 
 @router.get("/api/tags")
 async def tags(models: AllModels) -> dict[str, Any]:
-    """The models that are served."""
-    return {"models": [await asyncio.to_thread(_tag, models.find(name), name) for name in models.names]}
+    """The models that are served, loaded or not, without those whose file cannot be read."""
+    files = {model: await asyncio.to_thread(_file, model) for model in models.all}
+    return {
+        "models": [
+            _listed(name, file) | {"modified_at": file.modified_at, "size": file.size}
+            for name in models.names
+            if (file := files[models.find(name)]) is not None
+        ]
+    }
 
 
 @router.get("/api/ps")
 async def running_models(models: AllModels) -> dict[str, Any]:
     """The models that are loaded, with the memory that they take."""
-    return {"models": [await asyncio.to_thread(_loaded, models.find(name), name) for name in models.names]}
+    loaded = [model for model in models.all if model.service is not None]
+    return {"models": [one for model in loaded for one in await asyncio.to_thread(_loaded, model)]}
 
 
 @router.post("/api/show")
 async def show(body: OllamaShowRequest, models: AllModels) -> Response:
-    """Describes a model: its metadata, chat template and sampling."""
-    service = models.find(served_name(models, body.model))
-    return await asyncio.to_thread(_show, service, verbose=body.verbose)
+    """Describes a model: its metadata and chat template, and its sampling where it is loaded."""
+    model = models.find(served_name(models, body.model))
+    return await asyncio.to_thread(_show, model, verbose=body.verbose)
 
 
 @router.get("/api/version")
@@ -44,20 +60,27 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-def _tag(service: Service, name: str) -> dict[str, Any]:
-    file = model_file(service.engine.model)
-    return _listed(name, file) | {"modified_at": file.modified_at, "size": file.size}
+def _file(model: Model) -> ModelFile | None:
+    try:
+        return model_file(model.spec.path)
+    except (RocmForgeError, OSError) as error:
+        logger.warning("model %s: its file cannot be read: %s", model.name, error)
+        return None
 
 
-def _loaded(service: Service, name: str) -> dict[str, Any]:
-    engine = service.engine
-    size = engine.memory().total
-    return _listed(name, model_file(engine.model)) | {
-        "expires_at": NEVER,
+def _loaded(model: Model) -> list[dict[str, Any]]:
+    service = model.service
+    if service is None:
+        return []
+    size, left = service.engine.memory().total, model.seconds_left()
+    more = {
+        "expires_at": NEVER if left is None or left > MAX_SECONDS else timestamp(time.time() + left),
         "size": size,
-        "size_vram": 0 if engine.device.startswith("CPU") else size,
-        "context_length": engine.max_model_len,
+        "size_vram": 0 if service.engine.device.startswith("CPU") else size,
+        "context_length": service.engine.max_model_len,
     }
+    file = model_file(model.spec.path)
+    return [_listed(name, file) | more for name in model.spec.names]
 
 
 def _listed(name: str, file: ModelFile) -> dict[str, Any]:
@@ -65,27 +88,28 @@ def _listed(name: str, file: ModelFile) -> dict[str, Any]:
     return {"name": full, "model": full, "digest": file.digest, "details": file.details}
 
 
-def _show(service: Service, *, verbose: bool) -> Response:
-    engine = service.engine
-    file = model_file(engine.model)
-    lists = plain_metadata(inspect_gguf(engine.model)["metadata"], lists=True) if verbose else {}
-    sampling = engine.recommended_sampling()
+def _show(model: Model, *, verbose: bool) -> Response:
+    path = model.spec.path
+    file = model_file(path)
+    template = model.chat_template or file.info.get("tokenizer.chat_template", "")
+    lists = plain_metadata(inspect_gguf(path)["metadata"], lists=True) if verbose else {}
+    sampling = {} if model.service is None else model.service.engine.recommended_sampling()
     if "repetition_penalty" in sampling:
         sampling["repeat_penalty"] = sampling.pop("repetition_penalty")
     return JSONResponse(
         {
             "license": file.info.get("general.license", ""),
             "parameters": "\n".join(f"{name:30} {value}" for name, value in sampling.items()),
-            "template": service.chat_template or file.info.get("tokenizer.chat_template", ""),
+            "template": template,
             "details": file.details,
             "model_info": file.info | lists,
-            "capabilities": _capabilities(service),
+            "capabilities": _capabilities(template),
             "modified_at": file.modified_at,
         }
     )
 
 
-def _capabilities(service: Service) -> list[str]:
-    replies = service.replies
+def _capabilities(template: str) -> list[str]:
+    replies = ReplyFormat(template, find_format(template), control_tokens=False)
     extra = {"tools": replies.chat.calls is not None, "thinking": replies.thinks}
     return ["completion", *(name for name, there in extra.items() if there)]

@@ -1,0 +1,111 @@
+"""One model of a server: whether it is loaded, who uses it, and when it may go."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rocmforge.server.catalog import ModelSpec
+
+if TYPE_CHECKING:
+    from rocmforge.server.service import Service
+
+
+class Model:
+    """A model, loaded or not.
+
+    Args:
+        spec: What it is.
+        on_idle: Called when nobody uses it any more.
+    """
+
+    def __init__(self, spec: ModelSpec, on_idle: Callable[["Model"], None]) -> None:
+        self.spec = spec
+        self.chat_template = None if spec.chat_template is None else spec.chat_template.read_text("utf-8")
+        self._on_idle = on_idle
+        self.keep_alive: float | None = None
+        """Seconds without a request after which it is unloaded; `None` for never."""
+        self.created = int(time.time())
+        self.service: Service | None = None
+        self.loading: asyncio.Task[None] | None = None
+        self.progress = (0, 0)
+        """Bytes that the load has read, and bytes that it has to read."""
+        self.error: str | None = None
+        """Why the last load failed."""
+        self.takes_requests = asyncio.Event()
+        """Not set while it is unloaded, or about to be: new requests wait, and then load it again."""
+        self.takes_requests.set()
+        self.is_asleep = False
+        """Whether it was unloaded for want of requests."""
+        self.num_bytes: int | None = None
+        """Bytes that it takes on the device, as far as is known: it was loaded before."""
+        self.last_used = time.monotonic()
+        self.is_idle = asyncio.Event()
+        """Set while nobody uses it."""
+        self.is_idle.set()
+        self._num_users = 0
+
+    @property
+    def name(self) -> str:
+        """The first of its names."""
+        return self.spec.names[0]
+
+    @property
+    def device(self) -> str:
+        """The device that it is meant for: models of the same one share its memory."""
+        return self.spec.settings.get("device", "auto")
+
+    @property
+    def state(self) -> str:
+        """Its state: `loaded`, `loading`, `sleeping` (a request wakes it) or `unloaded`."""
+        if self.service is not None:
+            return "loaded"
+        if self.loading is not None:
+            return "loading"
+        return "sleeping" if self.is_asleep else "unloaded"
+
+    def status(self) -> dict[str, Any]:
+        """The state with what belongs to it, as `/v1/models` tells it."""
+        status: dict[str, Any] = {"value": self.state}
+        if self.service is not None:
+            status["memory_bytes"] = self.num_bytes
+        elif self.loading is not None:
+            status["done_bytes"], status["total_bytes"] = self.progress
+        elif self.error is not None:
+            status |= {"failed": True, "error": self.error}
+        return status
+
+    def seconds_left(self) -> float | None:
+        """Seconds until it is unloaded, if no request comes; `None` for never."""
+        if self.keep_alive is None:
+            return None
+        idle = time.monotonic() - self.last_used if self.is_idle.is_set() else 0.0
+        return self.keep_alive - idle
+
+    def report(self, done: int, total: int) -> None:
+        """Takes the progress of the load, in whatever thread that runs."""
+        self.progress = (done, total)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps the model while the block runs: once it is loaded, it is not unloaded."""
+        self._num_users += 1
+        self.is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_users -= 1
+            if self._num_users == 0:
+                self.is_idle.set()
+                self._on_idle(self)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Keeps it for a request: its time without requests begins when the block ends."""
+        with self.held():
+            self.last_used = time.monotonic()
+            try:
+                yield
+            finally:
+                self.last_used = time.monotonic()
