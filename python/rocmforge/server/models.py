@@ -119,6 +119,7 @@ class Models:
         if model.service is not None:
             return
         if model.loading is None:
+            model.progress = (0, 0)
             model.loading = asyncio.create_task(self._load(model))
             # A failure concerns nobody if all have left.
             model.loading.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -200,7 +201,6 @@ class Models:
     async def _load_in_turn(self, model: Model) -> None:
         while True:
             await self._space.make(model)
-            model.progress = (0, 0)
             started = time.monotonic()
             try:
                 engine = await AsyncLLM.load(

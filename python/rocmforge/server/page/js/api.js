@@ -102,6 +102,27 @@ export async function* streamChat(body, signal) {
   throw new ApiError(0, "The connection ended before the answer did.");
 }
 
+/**
+ * Loads a model, unless it is loaded, and yields its status as it changes.
+ *
+ * @param {string} model its name
+ * @param {AbortSignal} signal ends the watching, not the load
+ * @throws {ApiError} it cannot be loaded
+ */
+export async function* streamLoad(model, signal) {
+  const response = await send("models/load", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ model, stream: true }),
+    signal,
+  });
+  for await (const data of events(response.body)) {
+    const value = JSON.parse(data);
+    if (value.error) throw new ApiError(500, value.error.message, value.error.param);
+    yield value.status;
+  }
+}
+
 /** Yields the data of server-sent events. */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();

@@ -1,14 +1,14 @@
 // Starts the page: the two views, the model, the key.
 
-import { forgetKey, getJson, hasKey, onMissingKey } from "./api.js";
+import { forgetKey, hasKey, onMissingKey } from "./api.js";
 import { Chat } from "./chat/chat.js";
 import { askForKey } from "./dialogs.js";
-import { byId, el, fillIcons } from "./dom.js";
+import { byId, fillIcons } from "./dom.js";
 import { EngineView } from "./engine/view.js";
+import { Models } from "./models.js";
 import { Store } from "./store.js";
 import { startTheme } from "./theme.js";
 
-const MODEL = "rocmforge.model";
 const COARSE = matchMedia("(pointer: coarse)");
 
 function notice(text) {
@@ -35,15 +35,7 @@ function startViews(engine) {
   show();
 }
 
-async function loadModels() {
-  const { data } = await getJson("v1/models");
-  const select = byId("model");
-  select.replaceChildren(...data.map(({ id }) => el("option", { value: id }, id)));
-  const last = localStorage.getItem(MODEL);
-  if (data.some(({ id }) => id === last)) select.value = last;
-}
-
-function startComposer(chat) {
+function startComposer(chat, models) {
   const area = byId("prompt");
   const fit = () => {
     area.style.height = "auto";
@@ -53,6 +45,8 @@ function startComposer(chat) {
     if (!chat.ask(area.value)) return;
     area.value = "";
     fit();
+    // The answer waits for the same load.
+    models.load(false);
   };
   area.addEventListener("input", fit);
   area.addEventListener("keydown", (event) => {
@@ -73,21 +67,18 @@ async function start() {
   onMissingKey(askForKey);
   const store = new Store();
   const kept = await store.open();
-  const chat = new Chat(store, () => byId("model").value);
-  startViews(new EngineView());
-  startComposer(chat);
+  const models = new Models(() => chat.modelChanged(), notice);
+  const chat = new Chat(store, () => models.chosen);
+  startViews(new EngineView(() => models.chosen));
+  startComposer(chat, models);
   await chat.start();
   if (!kept) notice("This browser keeps no data for this page: conversations last until it is closed.");
-  byId("model").addEventListener("change", () => {
-    localStorage.setItem(MODEL, byId("model").value);
-    chat.modelChanged();
-  });
   byId("forget-key").addEventListener("click", () => {
     forgetKey();
     location.reload();
   });
   try {
-    await loadModels();
+    await models.list();
     chat.modelChanged();
   } catch (error) {
     notice(`The models could not be listed. ${error.message}`);

@@ -17,7 +17,9 @@ export class EngineView {
   #before = null;
   #firstTokens = [];
 
-  constructor() {
+  /** @param {function(): string} model the name of the chosen model */
+  constructor(model) {
+    this.model = model;
     this.blockMap = new BlockMap();
     this.tiles = {
       generated: new Tile("Generated", "tokens/s"),
@@ -60,19 +62,23 @@ export class EngineView {
   }
 
   async #read(now) {
+    const model = this.model();
+    const query = model === "" ? "" : `model=${encodeURIComponent(model)}`;
     const [stats, blocks, memory, requests, metrics] = await Promise.all([
-      getJson("v1/engine/stats"),
-      getJson("v1/engine/blocks?packed=true"),
-      getJson("v1/engine/memory"),
-      getJson("v1/engine/requests"),
+      getJson(`v1/engine/stats?${query}`),
+      getJson(`v1/engine/blocks?packed=true&${query}`),
+      getJson(`v1/engine/memory?${query}`),
+      getJson(`v1/engine/requests?${query}`),
       send("metrics").then((response) => response.text()),
     ]);
+    // Figures of two engines have no difference that means anything.
+    if (this.#before?.model !== model) this.#before = null;
     this.blockMap.update(blocks);
     showMemory(memory);
     showRequests(requests.requests, stats);
     this.#showFigures(stats, now);
     this.#showFirstToken(metrics);
-    this.#before = { stats, now };
+    this.#before = { model, stats, now };
   }
 
   #showFigures(stats, now) {
