@@ -57,9 +57,9 @@ def test_every_error_is_documented_with_its_built_in_class() -> None:
 def test_every_command_is_documented() -> None:
     commands = [path.stem for path in (ROOT / "python" / "rocmforge" / "cli").glob("*.py")]
     rows = re.findall(r"^\| `([a-z]+)` \|", USAGE, re.MULTILINE)
-    assert {"generate", "serve", "chat", "bench", "perplexity", "inspect", "check", "doctor"} == set(rows) & set(
-        commands
-    )
+    assert {"generate", "serve", "chat", "bench", "perplexity", "inspect", "check", "doctor", "pull"} == set(
+        rows
+    ) & set(commands)
 
 
 def test_the_examples_run(smollm2_path: Path, tmp_path: Path) -> None:

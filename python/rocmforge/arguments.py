@@ -43,8 +43,8 @@ INSTEAD = {
     "quantization": "weights are computed with in the types that the file has",
     "load_format": "models are GGUF files",
     "tokenizer": "the tokenizer is the file's",
-    "hf_token": "models are not downloaded: give the path of a .gguf file",
-    "revision": "models are not downloaded: give the path of a .gguf file",
+    "hf_token": "set the variable HF_TOKEN",
+    "revision": "of a repository of the hub the newest state is taken",
     "chat_template": "give it to chat",
     "verbose": 'messages go to logging.getLogger("rocmforge")',
 }

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
+from rocmforge.hub import model_file
 from rocmforge.notebook import table
 from rocmforge.progress import load_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
@@ -22,7 +23,8 @@ class LoadedModel:
     """A model with its KV cache, its scheduler and its thread. Safe to use from many threads.
 
     Args:
-        model: Path of a GGUF file (the first one, for a split model).
+        model: Path of a GGUF file (the first one, for a split model), or a name: `hf:OWNER/REPO[:QUANT]` of the Hugging
+            Face hub, `ollama:NAME[:TAG]` of Ollama's store. What no cache has is downloaded.
         device: `auto` takes a GPU when there is one that works, else the CPU; `cpu`; `gpu`, or `gpu:1`, the second one
             that the driver counts; `hip` or `rocm` for one of AMD's, `cuda` for one of NVIDIA's. By default a card goes
             before a GPU that is part of the processor.
@@ -73,12 +75,13 @@ class LoadedModel:
         options["kv_cache_memory"] = one_of(
             "kv_cache_memory", options.get("kv_cache_memory"), "kv_cache_memory_bytes", theirs
         )
+        file = model_file(model)
         with load_bar(enabled=options.pop("progress", True), on_load=on_load) as report:
             # The options that are left are settings of the engine.
             settings = cast("EngineSettings", options)
-            self._engine = Engine(model, progress=report, **settings)
+            self._engine = Engine(file, progress=report, **settings)
         config = self._engine.config()
-        self._model = Path(model)
+        self._model = file
         self._device = self._engine.describe().partition(";")[0]
         self._max_model_len = config["max_model_len"]
         self._kv_cache_dtype = config["kv_cache_dtype"]

