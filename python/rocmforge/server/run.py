@@ -5,7 +5,7 @@ import logging
 import signal
 import socket
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -51,6 +51,15 @@ class Server(uvicorn.Server):
             host, port = listening.getsockname()[:2]
             scheme = "http" if self._settings.ssl_certfile is None else "https"
             logger.info("listening on %s://%s:%d", scheme, f"[{host}]" if ":" in host else host, port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes all connections. TLS would wait 30 s for each idle client to say goodbye in its turn."""
+        connections: list[Any] = list(self.server_state.connections) if self.config.is_ssl else []
+        for connection in connections:
+            idle = connection.cycle is None or connection.cycle.response_complete
+            if idle and connection.transport.get_write_buffer_size() == 0:
+                connection.transport.abort()
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:  # noqa: ARG002 - as uvicorn has it
         """Takes a signal. It may come between any two instructions, so the loop does the work."""
