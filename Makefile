@@ -66,10 +66,12 @@ test-python: browser $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp #
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release ## what takes too long for every commit: about 35 minutes on two cores
+test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release ## what takes too long for every commit: about 45 minutes on two cores
 test-deep: T = 120
+# Seconds of mixed traffic on a server.
+SOAK_SECONDS ?= 600
 
-test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call of the AMD driver fails once
+test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
@@ -78,6 +80,8 @@ test-soak: gpu-tools ## property tests with 10 to 50 times the cases; every call
 	$(SAY) 'tokenizers, chats, sampling, text: 2,000 cases each'
 	@PROPTEST_CASES=2000 cargo test --quiet --locked --lib -- tokenizer::tests::prop tokenizer::chat::tests::prop \
 	    sampler::tests engine::tests::text
+	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
+	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'

@@ -40,7 +40,7 @@ def test_two_hundred_streams_at_once(server):
 
 
 def test_the_engine_itself(long_model):
-    """The same load without a server, as a table, with requests that come over time."""
+    """Measures that load without a server, as a table, with requests that come over time."""
     done = bench("-m", long_model, "-t", 1, "--num-prompts", 6, "--max-concurrency", 2, "--request-rate", 200,
                  "--input-len", 8, "--output-len", 8)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -180,7 +180,7 @@ def test_ollama(ollama_client):
 
 
 def test_templates_with_tools(server):
-    """What describes tools to the model is counted and shown."""
+    """Descriptions of tools are counted and shown with the rest of a prompt."""
     body = {"messages": MESSAGES, "tools": [{"type": "function", "function": FUNCTION}]}
     text = server.client.post("/apply_template", json=body).json()["prompt"]
     assert "Takes a note" in text

@@ -1,0 +1,141 @@
+"""Mixed traffic: a server that has served it holds no more than before.
+
+`make test` runs it for seconds, `make test-soak` for as long as SOAK_SECONDS says.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from server_process import serving
+
+SECONDS = float(os.environ.get("ROCMFORGE_TEST_SOAK_SECONDS", "4"))
+NUM_CLIENTS = 24
+KEYS = [f"key-{index}" for index in range(4)]
+# Memory grows at first: caches fill, threads start, allocators take their arenas.
+WARM_SECONDS = min(60.0, SECONDS / 4)
+MAX_GROWTH_BYTES = 16 << 20
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["n"]}
+TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+
+
+def resident_bytes(pid):
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1]) << 10
+
+
+def open_files(pid):
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+class Traffic:
+    """Clients that each do one thing after the other, at random, until the time is over."""
+
+    def __init__(self, url, until):
+        self.url = url
+        self.until = until
+        self.counts = {}
+
+    async def client(self, seed):
+        source = random.Random(seed)
+        kinds = (self.stream, self.whole, self.chat, self.structured, self.vanish, self.slow, self.refused, self.native)
+        # Each kind is there from the beginning.
+        kind = kinds[seed % len(kinds)]
+        while time.monotonic() < self.until:
+            headers = {"Authorization": f"Bearer {source.choice(KEYS)}"}
+            async with httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60) as client:
+                await kind(client, source)
+            self.counts[kind.__name__] = self.counts.get(kind.__name__, 0) + 1
+            kind = source.choice(kinds)
+
+    @staticmethod
+    def prompt(source):
+        # Some prompts share prefixes, others are long.
+        return f"{'The engine is running. ' * source.choice([0, 1, 8, 30])}{source.randrange(1000)}"
+
+    async def stream(self, client, source):
+        body = {"prompt": self.prompt(source), "max_tokens": source.randint(1, 60), "stream": True, "ignore_eos": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = [line async for line in answer.aiter_lines() if line]
+        assert lines[-1] == "data: [DONE]", lines[-1]
+
+    async def whole(self, client, source):
+        asked = {"prompt": self.prompt(source), "max_tokens": source.randint(1, 40), "n": source.choice([1, 1, 3])}
+        answer = await client.post("/v1/completions", json=asked)
+        assert answer.status_code == 200, answer.text
+
+    async def chat(self, client, source):
+        messages = [{"role": "user", "content": self.prompt(source)}]
+        answer = await client.post("/v1/chat/completions", json={"messages": messages, "max_tokens": 20})
+        assert answer.status_code == 200, answer.text
+
+    async def structured(self, client, source):
+        asked = {"prompt": self.prompt(source), "max_tokens": 60, "structured_outputs": {"json": SCHEMA}}
+        answer = (await client.post("/v1/completions", json=asked)).json()
+        (choice,) = answer["choices"]
+        assert choice["finish_reason"] != "stop" or 0 <= json.loads(choice["text"])["n"] <= 99
+
+    async def vanish(self, client, source):
+        """Leaves at some time, with a stream or without."""
+        stream = source.random() < 0.5
+        body = {"prompt": self.prompt(source), "max_tokens": 400, "stream": stream, "ignore_eos": True}
+        with contextlib.suppress(httpx.TimeoutException):
+            await client.post("/v1/completions", json=body, timeout=source.uniform(0.001, 0.3))
+
+    async def slow(self, client, source):
+        """Reads a little at a time."""
+        body = {"prompt": self.prompt(source), "max_tokens": 40, "stream": True, "ignore_eos": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            async for _ in answer.aiter_bytes(200):
+                await asyncio.sleep(0.02)
+
+    async def refused(self, client, source):
+        body = source.choice([{"prompt": "a", "surprise": 1}, {"prompt": [10**9]}, {"prompt": "a", "model": "other"}])
+        answer = await client.post("/v1/completions", json=body)
+        assert answer.status_code in (400, 404), answer.text
+
+    async def native(self, client, _):
+        for path in ("/v1/engine/stats", "/v1/engine/blocks", "/metrics", "/health", "/v1/models"):
+            assert (await client.get(path)).status_code == 200
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_mixed_traffic_leaves_nothing(long_model, tmp_path):
+    keys = [argument for key in KEYS for argument in ("--api-key", key)]
+    template = tmp_path / "template.jinja"
+    template.write_text(TEMPLATE)
+    arguments = (*keys, "--chat-template", template, "--max-model-len", 1024, "--max-num-seqs", 16, "--num-threads", 1)
+    with serving(tmp_path, long_model, *arguments, headers={"Authorization": f"Bearer {KEYS[0]}"}) as server:
+        pid = server.process.pid
+        held = []
+
+        async def watch():
+            started = time.monotonic()
+            while time.monotonic() < traffic.until:
+                await asyncio.sleep(min(1.0, SECONDS / 20))
+                if time.monotonic() - started > WARM_SECONDS:
+                    held.append(resident_bytes(pid))
+
+        async def run():
+            await asyncio.gather(watch(), *(traffic.client(seed) for seed in range(NUM_CLIENTS)))
+
+        traffic = Traffic(server.url, time.monotonic() + SECONDS)
+        asyncio.run(run())
+        server.settled()
+        files = open_files(pid)
+        third = max(1, len(held) // 3)
+        first, last = max(held[:third]), max(held[-third:])
+        report = f"{SECONDS:.0f} s, {sum(traffic.counts.values())} requests {traffic.counts}; resident: at most "
+        report += f"{first / 2**20:.1f} MiB in the first third, {last / 2**20:.1f} MiB in the last one"
+        sys.stderr.write(f"{report}\n")
+        assert len(traffic.counts) == 8
+        assert last - first < MAX_GROWTH_BYTES, held
+        # The listening socket, the loop's own, the log, the model; no connection of a client that is gone.
+        assert files < 40
