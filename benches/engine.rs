@@ -77,7 +77,8 @@ fn generate(engine: &Engine, sequences: usize) -> Duration {
         let params = SamplingParams { max_tokens: STEPS, temperature: 0.0, ..SamplingParams::default() };
         let prompt = Prompt::TokenIds((0..32).map(|t| (t + i as u32) % VOCAB as u32).collect());
         let sink = sink.clone();
-        let request = NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, sink };
+        let request =
+            NewRequest { name: None, prompt, params, priority: 0, timeout: None, cache_salt: None, client: None, sink };
         engine.add_request(request, |_| {}).unwrap();
     }
     let mut finished = 0;

@@ -64,6 +64,7 @@ impl World {
                 prompt,
                 max_tokens: GENERATED,
                 priority: 0,
+                client: None,
                 all_logits: false,
                 cache_salt: None,
                 will_fork: false,

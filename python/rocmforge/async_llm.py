@@ -69,6 +69,15 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         """
         await asyncio.to_thread(self._engine.check_integrity)
 
+    async def waiting_reasons(self) -> dict[str, str]:
+        """Says what each waiting request waits for, by the requests' names; answered between two steps.
+
+        It is one of `sequence_slots` (`max_num_seqs` run), `kv_blocks` (too few are free), `step_tokens` (others took
+        `max_num_batched_tokens`), `partial_prefills` (as many prompts as may be are half-way), `shared_prefix` (another
+        request computes the beginning of its prompt), `client_share` (it is the turn of other clients) and `priority`.
+        """
+        return dict(await asyncio.to_thread(self._engine.waiting))
+
     def _prepare(self) -> None:
         self._bridges: dict[asyncio.AbstractEventLoop, _Bridge] = {}
         self._lock = threading.Lock()
@@ -81,6 +90,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str | None = None,
+        client: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Yields the outputs of a request as they come; what has come since last time is merged.
 
@@ -98,6 +108,8 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 when the step ends.
             cache_salt: What the prefix cache keeps of this request is shared only with requests of the same salt, so
                 that nobody else can tell from times whether a prompt was served before.
+            client: Whom the request is from. Clients that have requests of one priority waiting get equally many tokens
+                computed, however many requests each has sent; requests without a client are those of one more.
 
         Raises:
             InvalidRequestError: The prompt or its parameters cannot be served. Like the errors below, it comes out of
@@ -109,7 +121,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         """
         plain = plain_prompt(prompt)
         text = plain if isinstance(plain, str) else None
-        return self._stream(plain, text, sampling_params, request_id, priority, timeout, cache_salt)
+        return self._stream(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     def chat(
         self,
@@ -119,6 +131,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int = 0,
         timeout: float | None = None,
         cache_salt: str | None = None,
+        client: str | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncGenerator[RequestOutput, None]:
         """Answers a conversation as `LLM.chat` does, with the same options, and yields the outputs as `generate` does.
@@ -127,7 +140,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         hold the event loop, and what is wrong with it is raised there.
         """
         encode = functools.partial(self.tokenizer.encode_chat, messages, **options)
-        return self._chat(encode, sampling_params, request_id, priority, timeout, cache_salt)
+        return self._chat(encode, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     async def _chat(
         self,
@@ -137,9 +150,12 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int,
         deadline: float | None,
         cache_salt: str | None,
+        client: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
         prompt = await asyncio.to_thread(encode)
-        outputs = self._stream(prompt.token_ids, prompt.text, params, request_id, priority, deadline, cache_salt)
+        outputs = self._stream(
+            prompt.token_ids, prompt.text, params, request_id, priority, deadline, cache_salt, client
+        )
         async with contextlib.aclosing(outputs):
             async for output in outputs:
                 yield output
@@ -175,6 +191,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int = 0,
         timeout: float | None = None,  # noqa: ASYNC109 - the request's, not this call's
         cache_salt: str | None = None,
+        client: str | None = None,
     ) -> "RequestStream":
         """Hands a request to the engine as `generate` does, and returns its stream once the engine has taken it.
 
@@ -187,7 +204,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         """
         plain = plain_prompt(prompt)
         text = plain if isinstance(plain, str) else None
-        return await self._submit(plain, text, sampling_params, request_id, priority, timeout, cache_salt)
+        return await self._submit(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     async def _submit(
         self,
@@ -198,6 +215,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int,
         deadline: float | None,
         cache_salt: str | None,
+        client: str | None,
     ) -> "RequestStream":
         params = params or self.get_default_sampling_params()
         # A form is compiled on a thread as well, and kept: the engine finds it there.
@@ -213,6 +231,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 priority=priority,
                 timeout=deadline,
                 cache_salt=cache_salt,
+                client=client,
             )
         except BaseException:
             self._release(loop, bridge, None)
@@ -229,8 +248,9 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         priority: int,
         deadline: float | None,
         cache_salt: str | None,
+        client: str | None,
     ) -> AsyncGenerator[RequestOutput, None]:
-        stream = await self._submit(prompt, text, params, request_id, priority, deadline, cache_salt)
+        stream = await self._submit(prompt, text, params, request_id, priority, deadline, cache_salt, client)
         async with stream:
             async for output in stream:
                 yield output

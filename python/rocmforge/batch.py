@@ -28,6 +28,7 @@ class Wanted:
     params: SamplingParams
     priority: int
     cache_salt: str | None
+    client: str | None
 
     def prepare(self, engine: Engine, *, alone: bool) -> list[int]:
         """Returns the prompt's token ids; an error says which of several prompts it is about."""
@@ -45,6 +46,7 @@ class Wanted:
             self.params,
             priority=self.priority,
             cache_salt=self.cache_salt,
+            client=self.client,
             final_only=final_only,
         )
         return Request(accepted, self.text, self.params, self.index)

@@ -33,6 +33,15 @@ class LLM(LoadedModel):  # noqa: D101 - below
         """
         self._engine.check_integrity()
 
+    def waiting_reasons(self) -> dict[str, str]:
+        """Says what each waiting request waits for, by the requests' names; answered between two steps.
+
+        It is one of `sequence_slots` (`max_num_seqs` run), `kv_blocks` (too few are free), `step_tokens` (others took
+        `max_num_batched_tokens`), `partial_prefills` (as many prompts as may be are half-way), `shared_prefix` (another
+        request computes the beginning of its prompt), `client_share` (it is the turn of other clients) and `priority`.
+        """
+        return dict(self._engine.waiting())
+
     def generate(
         self,
         prompts: AnyPrompt | Sequence[AnyPrompt],
@@ -42,6 +51,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         use_tqdm: bool | None = None,
         priority: int | Sequence[int] = 0,
         cache_salt: str | None = None,
+        client: str | None = None,
     ) -> list[RequestOutput]:
         """Completes prompts, all of them together, and returns their outputs in order.
 
@@ -57,13 +67,14 @@ class LLM(LoadedModel):  # noqa: D101 - below
             use_tqdm: The same by vLLM's name.
             priority: Lower runs earlier; one for all prompts, or one for each.
             cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
+            client: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
             InvalidRequestError: A prompt or its parameters cannot be served; the message names it by its index.
             EngineDeadError: The engine was closed before, or it lost its device.
             KeyboardInterrupt: Ctrl-C; nothing is left running.
         """
-        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt)
+        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
 
     def chat(
@@ -74,6 +85,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         progress: bool = True,
         use_tqdm: bool | None = None,
         cache_salt: str | None = None,
+        client: str | None = None,
         **options: Unpack[ChatOptions],
     ) -> list[RequestOutput]:
         """Answers one conversation, or a list of them, through the model's chat template.
@@ -88,6 +100,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             progress: Whether to show a bar when stderr is a terminal.
             use_tqdm: The same by vLLM's name.
             cache_salt: As for `AsyncLLM.generate`, for all of the conversations.
+            client: As for `AsyncLLM.generate`, for all of the conversations.
             **options: How a conversation becomes a prompt; see `rocmforge.prompts.ChatOptions`.
 
         Raises:
@@ -96,7 +109,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             ModelFileError: The file's template is not understood; pass another as `chat_template`.
             KeyboardInterrupt: Ctrl-C; nothing is left running.
         """
-        wanted = self._answers(messages, sampling_params, options, cache_salt=cache_salt)
+        wanted = self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
         return generate(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
 
     def stream(
@@ -106,6 +119,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         *,
         priority: int | Sequence[int] = 0,
         cache_salt: str | None = None,
+        client: str | None = None,
     ) -> Generator[RequestOutput, None, None]:
         """Yields the outputs of prompts as they come; what has come for one of them since last time is merged.
 
@@ -120,6 +134,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
                 `get_default_sampling_params()`.
             priority: As for `generate`.
             cache_salt: As for `AsyncLLM.generate`, for all of the prompts.
+            client: As for `AsyncLLM.generate`, for all of the prompts.
 
         Raises:
             InvalidRequestError: A prompt or its parameters cannot be served.
@@ -128,7 +143,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed before, or it lost its device.
         """
         # Here and not in the generator: that a prompt is of a wrong type is said where the call stands.
-        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt)
+        wanted = self._completions(prompts, sampling_params, priority=priority, cache_salt=cache_salt, client=client)
         return serve(self._engine, wanted)
 
     def stream_chat(
@@ -137,10 +152,13 @@ class LLM(LoadedModel):  # noqa: D101 - below
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         cache_salt: str | None = None,
+        client: str | None = None,
         **options: Unpack[ChatOptions],
     ) -> Generator[RequestOutput, None, None]:
         """Answers one conversation, or a list of them, as `chat` does, and yields the outputs as `stream` does."""
-        return serve(self._engine, self._answers(messages, sampling_params, options, cache_salt=cache_salt))
+        return serve(
+            self._engine, self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
+        )
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None
@@ -154,12 +172,21 @@ class LLM(LoadedModel):  # noqa: D101 - below
         *,
         priority: int | Sequence[int],
         cache_salt: str | None,
+        client: str | None,
     ) -> list[Wanted]:
         items = prompt_list(prompts)
         params = params_list(self._params(sampling_params), len(items))
         priorities = priority_list(priority, len(items))
         return [
-            Wanted(index, item, item if isinstance(item, str) else None, params[index], priorities[index], cache_salt)
+            Wanted(
+                index,
+                item,
+                item if isinstance(item, str) else None,
+                params[index],
+                priorities[index],
+                cache_salt,
+                client,
+            )
             for index, item in enumerate(items)
         ]
 
@@ -170,10 +197,11 @@ class LLM(LoadedModel):  # noqa: D101 - below
         options: ChatOptions,
         *,
         cache_salt: str | None,
+        client: str | None,
     ) -> list[Wanted]:
         encoded = [self.tokenizer.encode_chat(one, **options) for one in conversation_list(messages)]
         params = params_list(self._params(sampling_params), len(encoded))
         return [
-            Wanted(index, prompt.token_ids, prompt.text, params[index], 0, cache_salt)
+            Wanted(index, prompt.token_ids, prompt.text, params[index], 0, cache_salt, client)
             for index, prompt in enumerate(encoded)
         ]

@@ -26,7 +26,7 @@ use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, SamplingParams};
 use crate::grammar::Grammars;
 use crate::kv_cache::{BlockInfo, KvCache, KvCacheConfig};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Scheduler, WaitingReason};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
 
@@ -49,6 +49,8 @@ pub struct NewRequest {
     pub timeout: Option<Duration>,
     /// The prefix cache shares what the request computes only with requests of the same salt.
     pub cache_salt: Option<String>,
+    /// Whom the request is from: requests of one priority share the steps by client, equally many tokens to each.
+    pub client: Option<String>,
     pub sink: SharedSink,
 }
 
@@ -189,13 +191,10 @@ impl Engine {
     /// `InvalidRequest`, `QueueFull`, `EngineDead`, `Forked`. Whatever happens after an `Ok` comes to the sink, which
     /// is given a last output for each of the request's sequences, always.
     pub fn add_request(&self, request: NewRequest, announce: impl FnOnce(RequestId)) -> Result<AcceptedRequest> {
-        let NewRequest { name, prompt, params, priority, timeout, cache_salt, sink } = request;
+        let NewRequest { name, prompt, params, priority, timeout, cache_salt, client, sink } = request;
         let limits = self.limits();
-        if let Some(name) = &name {
-            limits.check_text("request id", name)?;
-        }
-        if let Some(salt) = &cache_salt {
-            limits.check_text("cache_salt", salt)?;
+        for (what, text) in [("request id", &name), ("cache_salt", &cache_salt), ("client", &client)] {
+            text.as_ref().map_or(Ok(()), |text| limits.check_text(what, text))?;
         }
         let (prompt, guidance) = self.check(prompt, &params)?;
         let prompt: Arc<[u32]> = prompt.into();
@@ -205,7 +204,7 @@ impl Engine {
             let kind = RequestKind::Tokens { params: Arc::new(params), seed, guidance, sink };
             announce(id);
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
-            Admission { priority, cache_salt, ..admission }
+            Admission { priority, cache_salt, client: client.map(Into::into), ..admission }
         })?;
         Ok(AcceptedRequest { id, name: name.to_string(), prompt_token_ids: prompt })
     }
@@ -258,7 +257,18 @@ impl Engine {
         let deadline = timeout.map(|timeout| arrival.saturating_add(micros(timeout)));
         let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let arrival_time = since_epoch.unwrap_or_default().as_secs_f64();
-        Admission { id, name, prompt, priority: 0, cache_salt: None, arrival, arrival_time, deadline, kind }
+        Admission {
+            id,
+            name,
+            prompt,
+            priority: 0,
+            cache_salt: None,
+            client: None,
+            arrival,
+            arrival_time,
+            deadline,
+            kind,
+        }
     }
 
     /// `false` when no such request is active. Its name is free at once, its blocks within one step, which may be
@@ -340,6 +350,14 @@ impl Engine {
     /// `Internal` naming the broken one; `EngineDead`, `Forked`.
     pub fn check_integrity(&self) -> Result<()> {
         self.ask(Command::CheckIntegrity)?
+    }
+
+    /// Names the requests that wait and says what each waits for, between two steps.
+    ///
+    /// # Errors
+    /// `EngineDead`, `Forked`.
+    pub fn waiting(&self) -> Result<Vec<(Arc<str>, WaitingReason)>> {
+        self.ask(Command::Waiting)
     }
 
     /// Describes the device and says which kernel serves which tensors.

@@ -16,13 +16,14 @@ use super::stop::StopStrings;
 use crate::batch::SeqExtras;
 use crate::config::SamplingParams;
 use crate::sampler::SequenceSampler;
-use crate::scheduler::{NewSequence, SeqId, Step};
+use crate::scheduler::{NewSequence, SeqId, Step, WaitingReason};
 use crate::{Error, Result};
 
 impl Core {
     /// A new request: known from here on, whatever becomes of it.
     pub(super) fn admit(&mut self, admission: Admission) {
-        let Admission { id, name, prompt, priority, cache_salt, arrival, arrival_time, deadline, kind } = admission;
+        let Admission { id, name, prompt, priority, cache_salt, client, arrival, arrival_time, deadline, kind } =
+            admission;
         self.num_taken += 1;
         let (work, all_logits) = match kind {
             RequestKind::Tokens { params, seed, guidance, sink } => {
@@ -40,6 +41,7 @@ impl Core {
             prompt: Arc::clone(&prompt),
             max_tokens,
             priority,
+            client,
             all_logits,
             cache_salt,
             will_fork,
@@ -85,6 +87,15 @@ impl Core {
         // The first token of a prompt has nothing before it that could predict it.
         let prompt_logprobs = params.prompt_logprobs.map(|_| vec![None]);
         Generation { params, sink, sequences, prompt_logprobs }
+    }
+
+    /// The requests of which a sequence waits, and what for.
+    pub(super) fn waiting(&self) -> Vec<(Arc<str>, WaitingReason)> {
+        let waiting = self.scheduler.waiting().into_iter().filter_map(|(seq, reason)| {
+            let (id, _) = request_of(seq);
+            self.requests.get(&id).map(|request| (Arc::clone(&request.name), reason))
+        });
+        waiting.collect()
     }
 
     /// Requests that run for the first time leave the queue.

@@ -17,7 +17,7 @@ use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::SamplingParams;
 use crate::kv_cache::KvCache;
-use crate::scheduler::SchedulerConfig;
+use crate::scheduler::{SchedulerConfig, WaitingReason};
 use crate::{Error, Result};
 
 /// A request from another thread to the engine thread.
@@ -32,6 +32,7 @@ pub(super) enum Command {
     SinkGone(SharedSink),
     ResetPrefixCache(Sender<bool>),
     CheckIntegrity(Sender<Result<()>>),
+    Waiting(Sender<Vec<(Arc<str>, WaitingReason)>>),
     Shutdown,
 }
 
@@ -42,6 +43,7 @@ pub(super) struct Admission {
     pub prompt: Arc<[u32]>,
     pub priority: i32,
     pub cache_salt: Option<String>,
+    pub client: Option<Arc<str>>,
     /// Microseconds of the engine's clock.
     pub arrival: u64,
     /// Seconds since the Unix epoch.

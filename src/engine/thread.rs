@@ -81,6 +81,9 @@ fn handle(core: &mut Core, command: Command, running: Option<&Launched>) -> Then
             core.flush();
             let _ = reply.send(result);
         }
+        Command::Waiting(reply) => {
+            let _ = reply.send(core.waiting());
+        }
         Command::Shutdown => return Then::ShutDown,
     }
     Then::GoOn

@@ -159,6 +159,12 @@ impl PyEngine {
         self.handle.interruptible(py, |engine| engine.check_integrity())
     }
 
+    /// The requests that wait, by name, and what each waits for.
+    fn waiting(&self, py: Python<'_>) -> PyResult<Vec<(String, &'static str)>> {
+        let waiting = self.handle.interruptible(py, |engine| engine.waiting())?;
+        Ok(waiting.into_iter().map(|(name, reason)| (name.to_string(), reason.as_str())).collect())
+    }
+
     fn describe(&self) -> PyResult<String> {
         Ok(self.handle.engine()?.describe().to_owned())
     }

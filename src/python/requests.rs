@@ -67,8 +67,8 @@ impl PyInbox {
 impl PyInbox {
     /// Hands a request to the engine. `final_only` keeps everything for one delivery at the end.
     #[pyo3(name = "submit", signature = (prompt, params, *, request_id=None, priority=None, timeout=None,
-        cache_salt=None, final_only=false), text_signature = "($self, prompt, params, *, request_id=None, priority=0, \
-        timeout=None, cache_salt=None, final_only=False)")]
+        cache_salt=None, client=None, final_only=false), text_signature = "($self, prompt, params, *, \
+        request_id=None, priority=0, timeout=None, cache_salt=None, client=None, final_only=False)")]
     #[allow(clippy::too_many_arguments)] // they are keyword arguments in Python
     fn py_submit(
         &self,
@@ -79,6 +79,7 @@ impl PyInbox {
         priority: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
         cache_salt: Option<&Bound<'_, PyString>>,
+        client: Option<&Bound<'_, PyString>>,
         final_only: bool,
     ) -> PyResult<PyAccepted> {
         let params: SamplingParams = params.get().0.clone();
@@ -90,6 +91,7 @@ impl PyInbox {
             priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
             timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
             cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
+            client: client.map(|client| text("client", client)).transpose()?,
             sink: self.outputs.clone(),
         };
         Ok(py.detach(|| self.submit(request, final_only))?)

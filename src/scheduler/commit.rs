@@ -74,6 +74,7 @@ impl Scheduler {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let seq = &mut self.sequences[slot];
             seq.unschedule(scheduled);
+            self.flows.refund(seq.flow, scheduled.num_tokens - scheduled.num_drafts());
             // Copies into its blocks may have been part of the step, which no older one has a part in then: the next
             // step would not make them again.
             if seq.in_flight == 0 && !step.batch.block_copies.is_empty() {
@@ -192,6 +193,7 @@ impl Scheduler {
         accepted.tokens.iter().for_each(|token| seq.tokens.push(*token));
         if right > 0 {
             seq.num_computed += right;
+            self.flows.charge(seq.flow, right);
             kv.extend_chain(&mut seq.chain, &seq.tokens);
             kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
         }

@@ -47,6 +47,7 @@ impl Scheduler {
             num_computed,
             num_scheduled: num_computed,
             born_after: self.last_step,
+            passed: None,
             created_at: now,
             last_access: now,
             access_count: 0,
@@ -54,11 +55,13 @@ impl Scheduler {
             num_preemptions: 0,
             ..*seq
         };
+        let flow = forked.flow;
+        self.flows.join_again(flow);
         let slot = self.sequences.insert(forked);
         self.slots.insert(child, slot);
         match has_place {
             true => self.insert_running(key, slot),
-            false => drop(self.waiting.insert(key, slot)),
+            false => self.flows.wait(flow, key, slot),
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Checks of the invariants that hold between two calls.
 
+use hashbrown::HashMap;
+
 use super::Scheduler;
 use super::sequence::{Sequence, State};
 use crate::{Error, Result};
@@ -17,22 +19,24 @@ impl Scheduler {
     }
 
     fn check_queues(&self) -> std::result::Result<(), String> {
-        if self.slots.len() != self.sequences.len() || self.slots.len() != self.running.len() + self.waiting.len() {
+        if self.slots.len() != self.sequences.len() || self.slots.len() != self.running.len() + self.num_waiting() {
             return Err(format!(
                 "{} ids, {} sequences, {} running, {} waiting",
                 self.slots.len(),
                 self.sequences.len(),
                 self.running.len(),
-                self.waiting.len()
+                self.num_waiting()
             ));
         }
         if !self.running.is_sorted() {
             return Err("the running sequences are out of order".into());
         }
+        let mut live = HashMap::new();
         for (slot, seq) in &self.sequences {
             check_sequence(seq)?;
             let is_running = self.running.binary_search(&(seq.key, slot)).is_ok();
-            let is_waiting = self.waiting.get(&seq.key) == Some(&slot);
+            let is_waiting = self.flows.get(seq.flow).waiting.get(&seq.key) == Some(&slot);
+            *live.entry(seq.flow).or_default() += 1;
             if is_running != (seq.state == State::Running) || is_waiting != (seq.state == State::Waiting) {
                 return Err(format!("{:?} is {:?} but stands in another queue", seq.id, seq.state));
             }
@@ -46,7 +50,7 @@ impl Scheduler {
         if self.running.len() > self.config.max_num_seqs {
             return Err(format!("{} sequences run, {} may", self.running.len(), self.config.max_num_seqs));
         }
-        Ok(())
+        self.flows.check(&live, self.num_waiting())
     }
 }
 

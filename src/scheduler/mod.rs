@@ -2,21 +2,25 @@
 //! supplies, so that millions of steps run under a virtual clock.
 //!
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
-//! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `step` builds the batch,
-//! `commit` takes the results, `fork` makes several sequences of one.
+//! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `flows` whose turn it is
+//! among clients, `places` who makes place, `step` builds the batch, `commit` takes the results, `fork` makes several
+//! sequences of one.
 
 mod admission;
 mod commit;
+mod flows;
 mod fork;
 mod integrity;
 mod pick;
+mod places;
 mod prompts;
+mod reason;
 mod sequence;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -24,10 +28,12 @@ use parking_lot::RwLock;
 use slab::Slab;
 
 pub use commit::Accepted;
+pub use reason::WaitingReason;
 pub use sequence::SeqInfo;
 pub use step::{ScheduledSeq, Step};
 
 use commit::InFlight;
+use flows::Flows;
 use prompts::Refusal;
 use sequence::{Key, Sequence, State};
 
@@ -69,6 +75,8 @@ pub struct NewSequence {
     pub max_tokens: usize,
     /// Sequences with lower values run earlier.
     pub priority: i32,
+    /// Sequences of one priority share the steps by client; those without one are a client's of their own.
+    pub client: Option<Arc<str>>,
     /// Logits of every prompt position are wanted (`prompt_logprobs`); such a sequence takes no prefix-cache hits.
     pub all_logits: bool,
     /// Keeps this sequence's blocks from being shared with those of another salt.
@@ -79,7 +87,7 @@ pub struct NewSequence {
     pub extras: SeqExtras,
 }
 
-/// Queues, token budget, admission, preemption.
+/// Queues, token budget, admission, fair shares, preemption.
 #[derive(Debug)]
 pub struct Scheduler {
     config: SchedulerConfig,
@@ -88,13 +96,16 @@ pub struct Scheduler {
     slots: HashMap<SeqId, usize>,
     /// Keys and slots of the running sequences, in the order in which they are served.
     running: Vec<(Key, usize)>,
-    waiting: BTreeMap<Key, usize>,
+    /// Who waits, by client, and what each client was served.
+    flows: Flows,
     in_flight: VecDeque<InFlight>,
     num_preemptions: u64,
     /// Blocks of each group left free when a sequence is admitted beside others.
     watermark: Vec<usize>,
     /// The last admission that found too few blocks.
     refused: Option<Refusal>,
+    /// The thing that the first waiting sequence lacked in the last step.
+    held_back: WaitingReason,
     next_serial: u64,
     last_step: u64,
 }
@@ -130,11 +141,12 @@ impl Scheduler {
             sequences: Slab::new(),
             slots: HashMap::new(),
             running: Vec::new(),
-            waiting: BTreeMap::new(),
+            flows: Flows::default(),
             in_flight: VecDeque::new(),
             num_preemptions: 0,
             watermark,
             refused: None,
+            held_back: WaitingReason::default(),
             next_serial: 0,
             last_step: 0,
         })
@@ -152,14 +164,15 @@ impl Scheduler {
         let unchecked = |error: Error| Error::internal(format!("{:?} was not checked: {error}", seq.id));
         let kv = self.kv_cache.read();
         let max_len = self.config.check_length(seq.prompt.len(), seq.max_tokens, &kv).map_err(unchecked)?;
-        let (blocks, chain) = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.adapter));
+        let cached = (kv.new_sequence(), kv.new_chain(seq.cache_salt.as_deref(), seq.extras.adapter));
         drop(kv);
         let serial = self.take_serial();
         let key = Key { priority: seq.priority, arrival: serial, serial };
         let id = seq.id;
-        let slot = self.sequences.insert(Sequence::new(seq, key, max_len, blocks, chain, self.last_step, now));
+        let flow = self.flows.join(seq.priority, seq.client.clone());
+        let slot = self.sequences.insert(Sequence::new(seq, key, flow, max_len, cached, self.last_step, now));
         self.slots.insert(id, slot);
-        self.waiting.insert(key, slot);
+        self.flows.wait(flow, key, slot);
         Ok(())
     }
 
@@ -177,7 +190,8 @@ impl Scheduler {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         kv.tick(now);
-        if !self.in_flight.is_empty() && !kv.has_available(&self.most_blocks(kv.config(), 1)) {
+        let preempts = || !kv.has_available(&self.most_blocks(kv.config(), 1)) || self.wants_place();
+        if !self.in_flight.is_empty() && preempts() {
             return Ok(Step::default());
         }
         let picks = self.pick(&mut kv, now)?;
@@ -195,9 +209,10 @@ impl Scheduler {
         let Some(slot) = self.slots.remove(&id) else { return false };
         let seq = self.sequences.remove(slot);
         match seq.state {
-            State::Waiting => drop(self.waiting.remove(&seq.key)),
+            State::Waiting => self.flows.stop_waiting(seq.flow, seq.key),
             State::Running => self.remove_running(seq.key),
         }
+        self.flows.leave(seq.flow);
         match self.in_flight.back_mut() {
             Some(newest) if seq.in_flight > 0 => newest.held.push(seq.blocks),
             _ => drop(seq.blocks),
@@ -207,7 +222,7 @@ impl Scheduler {
     }
 
     pub fn num_waiting(&self) -> usize {
-        self.waiting.len()
+        self.flows.num_waiting()
     }
 
     pub fn num_running(&self) -> usize {

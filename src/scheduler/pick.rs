@@ -192,10 +192,11 @@ impl Scheduler {
 
     /// Takes a running sequence's blocks away. It keeps its tokens and its place in the order, and computes again
     /// later.
-    fn preempt(&mut self, slot: usize, kv: &mut KvCache, picks: &mut Picks) {
+    pub(super) fn preempt(&mut self, slot: usize, kv: &mut KvCache, picks: &mut Picks) {
         if let Some(i) = picks.entries.iter().position(|pick| pick.slot == slot) {
             let num_tokens = picks.entries.remove(i).num_tokens;
             picks.budget += num_tokens;
+            self.flows.refund(self.sequences[slot].flow, num_tokens);
             if self.sequences[slot].wants_prompt_logits() {
                 picks.prompt_logits += num_tokens;
             }
@@ -215,14 +216,15 @@ impl Scheduler {
         seq.num_scheduled = 0;
         seq.drafts.clear();
         seq.uncached = seq.tokens.len();
-        let key = seq.key;
+        let (key, flow) = (seq.key, seq.flow);
         self.remove_running(key);
-        self.waiting.insert(key, slot);
+        self.flows.wait(flow, key, slot);
     }
 
     pub(super) fn take(&mut self, slot: usize, num_tokens: usize, picks: &mut Picks, now: u64) {
         let seq = &mut self.sequences[slot];
         picks.spend(seq, num_tokens);
+        self.flows.charge(seq.flow, num_tokens);
         seq.num_scheduled += num_tokens;
         seq.touch(now);
         if num_tokens > 1 {

@@ -1,7 +1,8 @@
 //! Decides which prompts get on in a step, and which waiting sequences are let in.
 //!
-//! Prompts under way and those that wait stand in one order: by priority, then arrival. Each in turn gets what is left
-//! of the step's tokens, with these exceptions:
+//! Prompts under way and those that wait stand in one order: by priority, then by what their client was served
+//! (`flows`), then by arrival. Each in turn gets what is left of the step's tokens, and is charged for them before the
+//! next is looked for, with these exceptions:
 //! - A *long* prompt (more than `long_prefill_token_threshold` tokens to compute) leaves short ones behind it, of its
 //!   own priority, up to half of that. So short prompts do not wait for long ones, and the long prompt that is first in
 //!   the order still gets at least half of every step's prompt tokens.
@@ -14,10 +15,13 @@
 //! Whoever lacks a place among `max_num_seqs`, or blocks, lets nobody pass: what comes free is for the first in the
 //! order.
 
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::ops::Bound;
 
 use super::Scheduler;
-use super::pick::{Grown, Picks};
+use super::pick::Picks;
+use super::reason::WaitingReason;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
 use crate::kv_cache::{Demand, KvCache, PrefixHit};
@@ -47,45 +51,103 @@ enum Admission {
     Closed,
 }
 
+/// Sequences of one flow that may get prompt tokens in a step.
+#[derive(Debug)]
+struct Line {
+    flow: usize,
+    /// Prompts under way that had no turn yet.
+    under_way: VecDeque<(Key, usize)>,
+    /// The last waiting sequence that had a turn.
+    last_seen: Option<Key>,
+}
+
+/// The next sequence of a line. Turns are ordered as the sequences are served.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Turn {
+    priority: i32,
+    served: u64,
+    key: Key,
+    line: usize,
+    slot: usize,
+}
+
 impl Scheduler {
     pub(super) fn pick_prompts(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<()> {
-        let mut i = 0;
-        let mut is_open = true;
-        let mut last_seen = None;
+        let mut is_open = !picks.lacks_blocks && (self.running.len() < self.config.max_num_seqs || self.wants_place());
+        let mut lines = self.lines(is_open);
+        let turns = lines.iter_mut().enumerate().filter_map(|(i, line)| self.turn(i, line, is_open).map(Reverse));
+        let mut turns: BinaryHeap<Reverse<Turn>> = turns.collect();
         while picks.budget > 0 {
-            while self.running.get(i).is_some_and(|&(_, slot)| self.sequences[slot].num_pending() < 2) {
-                i += 1;
-            }
-            let under_way = self.running.get(i).copied();
+            let Some(Reverse(turn)) = turns.pop() else { break };
             // Blocks that running sequences lack, or got by preemption, are not for newcomers.
-            let waiting = if is_open && !picks.lacks_blocks { self.next_waiting(last_seen) } else { None };
-            match (under_way, waiting) {
-                (None, None) => break,
-                (Some((key, slot)), next) if next.is_none_or(|(waiting_key, _)| key < waiting_key) => {
-                    let pending = self.sequences[slot].num_pending();
-                    let num_tokens = self.share(key, slot, pending, kv, picks, is_open);
-                    if num_tokens == 0 || self.grow(slot, num_tokens, kv, picks, now)? != Grown::Preempted {
-                        i += 1;
-                    }
-                }
-                (_, Some((key, slot))) => {
-                    last_seen = Some(key);
-                    match self.admit(key, slot, kv, picks, now)? {
-                        // It runs now, and stands before the one under way.
-                        Admission::Started => i += 1,
-                        Admission::Passed => {}
-                        Admission::Closed => is_open = false,
-                    }
-                }
-                (Some(_), None) => break,
+            is_open &= !picks.lacks_blocks;
+            let current = self.turn(turn.line, &mut lines[turn.line], is_open);
+            if current.as_ref() != Some(&turn) {
+                turns.extend(current.map(Reverse));
+                continue;
             }
+            let Turn { priority, served, key, line, slot } = turn;
+            if self.sequences[slot].state == State::Running {
+                lines[line].under_way.pop_front();
+                let pending = self.sequences[slot].num_pending();
+                let num_tokens = self.share(key, slot, pending, kv, picks, is_open);
+                if num_tokens > 0 {
+                    self.grow(slot, num_tokens, kv, picks, now)?;
+                }
+            } else {
+                lines[line].last_seen = Some(key);
+                is_open = self.admit(key, slot, kv, picks, now)? != Admission::Closed;
+            }
+            if self.flows.get(lines[line].flow).served > served {
+                self.flows.advance(priority, served);
+            }
+            turns.extend(self.turn(line, &mut lines[line], is_open).map(Reverse));
         }
+        self.held_back = match self.running.len() < self.config.max_num_seqs {
+            false => WaitingReason::SequenceSlots,
+            true if is_open && !picks.lacks_blocks => WaitingReason::StepTokens,
+            true => WaitingReason::KvBlocks,
+        };
         self.top_up(kv, picks)
     }
 
-    fn next_waiting(&self, last_seen: Option<Key>) -> Option<(Key, usize)> {
-        let from = last_seen.map_or(Bound::Unbounded, Bound::Excluded);
-        self.waiting.range((from, Bound::Unbounded)).next().map(|(key, slot)| (*key, *slot))
+    /// The flows with prompts under way and, if any may be let in, those with waiting sequences.
+    fn lines(&self, is_open: bool) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for &(key, slot) in &self.running {
+            let seq = &self.sequences[slot];
+            if seq.num_pending() < 2 {
+                continue;
+            }
+            let line = lines.iter().position(|line| line.flow == seq.flow).unwrap_or_else(|| {
+                lines.push(Line { flow: seq.flow, under_way: VecDeque::new(), last_seen: None });
+                lines.len() - 1
+            });
+            lines[line].under_way.push_back((key, slot));
+        }
+        if is_open {
+            let num_under_way = lines.len();
+            for (flow, _) in self.flows.with_waiting() {
+                if lines[..num_under_way].iter().all(|line| line.flow != flow) {
+                    lines.push(Line { flow, under_way: VecDeque::new(), last_seen: None });
+                }
+            }
+        }
+        lines
+    }
+
+    /// The next sequence of a line.
+    fn turn(&self, index: usize, line: &mut Line, is_open: bool) -> Option<Turn> {
+        while line.under_way.front().is_some_and(|(_, slot)| self.sequences[*slot].state == State::Waiting) {
+            // It was preempted in this step.
+            line.under_way.pop_front();
+        }
+        let flow = self.flows.get(line.flow);
+        let under_way = line.under_way.front().copied();
+        let from = line.last_seen.map_or(Bound::Unbounded, Bound::Excluded);
+        let waiting = if is_open { flow.waiting.range((from, Bound::Unbounded)).next() } else { None };
+        let (key, slot) = under_way.into_iter().chain(waiting.map(|(key, slot)| (*key, *slot))).min()?;
+        Some(Turn { priority: flow.priority, served: flow.served, key, line: index, slot })
     }
 
     /// The number of a prompt's `pending` tokens that go into this step; 0 if it has to wait.
@@ -106,7 +168,7 @@ impl Scheduler {
             return 0;
         }
         if is_long && num_tokens > picks.budget.div_ceil(2) {
-            num_tokens = num_tokens.min(picks.budget - self.kept_for_short(key, kv, picks, is_open));
+            num_tokens = num_tokens.min(picks.budget - self.kept_for_short(key, slot, kv, picks, is_open));
         }
         if num_tokens < pending && !may_be_partial { 0 } else { num_tokens }
     }
@@ -118,23 +180,28 @@ impl Scheduler {
 
     /// Tokens that a long prompt leaves to short ones of its priority behind it: what these could use, up to half of
     /// the step's. An estimate, what is not used after all comes back with `top_up`.
-    fn kept_for_short(&mut self, key: Key, kv: &KvCache, picks: &mut Picks, is_open: bool) -> usize {
+    fn kept_for_short(&mut self, key: Key, slot: usize, kv: &KvCache, picks: &mut Picks, is_open: bool) -> usize {
         let (half, threshold) = (picks.budget / 2, self.config.long_prefill_token_threshold);
         let mut wanted = 0;
-        let behind = self.running.partition_point(|(other, _)| *other <= key);
-        for (other, slot) in &self.running[behind..] {
-            if other.priority != key.priority || wanted >= half {
+        let flow = self.sequences[slot].flow;
+        for (other, slot) in &self.running {
+            if other.priority > key.priority || wanted >= half {
                 break;
             }
-            let pending = self.sequences[*slot].num_pending();
-            wanted += if (2..=threshold).contains(&pending) { pending } else { 0 };
+            let seq = &self.sequences[*slot];
+            let is_behind = other.priority == key.priority && (seq.flow != flow || *other > key);
+            let pending = seq.num_pending();
+            wanted += if is_behind && (2..=threshold).contains(&pending) { pending } else { 0 };
         }
         let mut places = self.config.max_num_seqs - self.running.len();
         if !is_open || picks.lacks_blocks {
             places = 0;
         }
-        for (other, slot) in self.waiting.range((Bound::Excluded(key), Bound::Unbounded)) {
-            if other.priority != key.priority || wanted >= half || places == 0 {
+        // Its own flow's come after those of others, which were served more and yet have nothing in this step.
+        let behind = self.flows.get(flow).waiting.range((Bound::Excluded(key), Bound::Unbounded));
+        let others = self.flows.with_waiting().filter(|(id, other)| *id != flow && other.priority == key.priority);
+        for (_, slot) in others.flat_map(|(_, other)| &other.waiting).chain(behind) {
+            if wanted >= half || places == 0 {
                 break;
             }
             let seq = &mut self.sequences[*slot];
@@ -168,7 +235,9 @@ impl Scheduler {
 
     /// Starts a waiting sequence if there are a place, room in the step, and blocks for all its tokens.
     fn admit(&mut self, key: Key, slot: usize, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<Admission> {
-        if self.running.len() >= self.config.max_num_seqs {
+        let is_full = self.running.len() >= self.config.max_num_seqs;
+        let gives_way = if is_full { self.place_for(self.sequences[slot].flow) } else { None };
+        if is_full && gives_way.is_none() {
             return Ok(Admission::Closed);
         }
         let attempt = Refusal { key, num_gains: kv.num_gains(), budget: picks.budget };
@@ -180,6 +249,7 @@ impl Scheduler {
         let seq = &mut self.sequences[slot];
         let wants_all = seq.wants_prompt_logits();
         if !wants_all && seq.uncached > threshold && !has_room_for_long && picks.looks_left == 0 {
+            seq.passed = Some((self.last_step + 1, WaitingReason::PartialPrefills));
             return Ok(Admission::Passed);
         }
         let len = seq.tokens.len();
@@ -191,6 +261,8 @@ impl Scheduler {
         let num_tokens = if is_computed { 0 } else { self.share(key, slot, len - start, kv, picks, true) };
         if num_tokens == 0 {
             picks.looks_left -= usize::from(len > threshold && picks.looks_left > 0);
+            let reason = if is_computed { WaitingReason::SharedPrefix } else { WaitingReason::PartialPrefills };
+            self.sequences[slot].passed = Some((self.last_step + 1, reason));
             return Ok(Admission::Passed);
         }
         // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
@@ -205,6 +277,11 @@ impl Scheduler {
             }
             return Ok(Admission::Closed);
         };
+        if let Some(running) = gives_way {
+            drop(plan);
+            self.preempt(running, kv, picks);
+            return self.admit(key, slot, kv, picks, now);
+        }
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;
         self.start(key, slot, start, kv);
         self.take(slot, num_tokens, picks, now);
@@ -233,7 +310,8 @@ impl Scheduler {
         seq.num_computed = num_cached;
         seq.num_scheduled = num_cached;
         seq.state = State::Running;
-        self.waiting.remove(&key);
+        let flow = seq.flow;
+        self.flows.stop_waiting(flow, key);
         self.insert_running(key, slot);
     }
 }

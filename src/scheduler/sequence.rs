@@ -1,10 +1,11 @@
 //! The scheduler's record of one sequence.
 
+use super::reason::WaitingReason;
 use super::{NewSequence, SeqId};
 use crate::batch::SeqExtras;
 use crate::kv_cache::{HashChain, SeqBlocks, Tokens};
 
-/// Order in which sequences are served; the last is the first to be preempted.
+/// Order in which the sequences of one client are served; the last of all is the first to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// Sequences with lower values are served earlier.
@@ -26,6 +27,8 @@ pub(super) enum State {
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) key: Key,
+    /// The flow that it is part of.
+    pub(super) flow: usize,
     pub(super) state: State,
     /// Prompt and generated tokens; kept over a preemption and then computed again.
     pub(super) tokens: Tokens,
@@ -53,6 +56,8 @@ pub(super) struct Sequence {
     pub(super) num_expected: usize,
     /// The last step given out before it was added: older ones cannot speak of it.
     pub(super) born_after: u64,
+    /// The last step that let those behind it pass, and why.
+    pub(super) passed: Option<(u64, WaitingReason)>,
     pub(super) created_at: u64,
     pub(super) last_access: u64,
     pub(super) access_count: u64,
@@ -65,15 +70,16 @@ impl Sequence {
     pub(super) fn new(
         new: NewSequence,
         key: Key,
+        flow: usize,
         max_len: usize,
-        blocks: SeqBlocks,
-        chain: HashChain,
+        (blocks, chain): (SeqBlocks, HashChain),
         born_after: u64,
         now: u64,
     ) -> Self {
         Self {
             id: new.id,
             key,
+            flow,
             state: State::Waiting,
             uncached: new.prompt.len(),
             tokens: Tokens::new(new.prompt),
@@ -90,6 +96,7 @@ impl Sequence {
             in_flight: 0,
             num_expected: 0,
             born_after,
+            passed: None,
             created_at: now,
             last_access: now,
             access_count: 0,

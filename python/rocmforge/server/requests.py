@@ -1,5 +1,6 @@
 """Parameters that all ways to ask for a generation share, and what becomes of them."""
 
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any, Self
@@ -17,6 +18,8 @@ from rocmforge.server.models import Models, RequestModels
 from rocmforge.server.service import Service
 from rocmforge.server.structured import StructuredOutputs
 
+TIMEOUT_HEADER = "X-Request-Timeout"
+
 
 class QueueBody(Body):
     """The parameters of the engine's queue, by vLLM's names."""
@@ -29,7 +32,26 @@ class QueueBody(Body):
 
     def call(self, request: Request, id_: str) -> Call:
         """Says whom the request to the engine is made for, and how urgently."""
-        return Call(request.state.client, id_, self.priority, self.timeout, self.cache_salt)
+        timeout = shortest_timeout(request, self.timeout)
+        return Call(request.state.client, id_, self.priority, timeout, self.cache_salt)
+
+
+def shortest_timeout(request: Request, given: float | None) -> float | None:
+    """The seconds that a request has, by its body and by the header `X-Request-Timeout`: the fewer of both.
+
+    Raises:
+        ApiError: The header is not a positive number.
+    """
+    text = request.headers.get(TIMEOUT_HEADER)
+    if text is None:
+        return given
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise ApiError(400, f"{TIMEOUT_HEADER}: got {text!r}, expected seconds above 0", param=TIMEOUT_HEADER)
+    return seconds if given is None else min(seconds, given)
 
 
 MEANINGS = meanings(SamplingParams)

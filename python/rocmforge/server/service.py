@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -10,12 +11,13 @@ from dataclasses import replace
 
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.async_llm import AsyncLLM
-from rocmforge.errors import RocmForgeError
+from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.prompts import AnyPrompt
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
 from rocmforge.server.generation import Call, Client, Generation, Generations
 from rocmforge.server.metrics import ModelMetrics, Timer
+from rocmforge.server.pace import Pace
 from rocmforge.server.replies import ReplyFormat
 
 logger = logging.getLogger("rocmforge.server")
@@ -59,12 +61,22 @@ class Service:
         self._running: dict[str, Generation] = {}
         self._idle = asyncio.Event()
         self._idle.set()
+        self._pace = Pace()
         self._proof = 0.0
         self._steps = (0, 0.0)
 
     def running_for(self, client: Client) -> list[Generation]:
         """The requests of one client that have not ended, the oldest first."""
         return [generation for generation in self._running.values() if generation.call.client == client]
+
+    async def waiting_reasons(self) -> dict[str, str]:
+        """Returns what each waiting request waits for, by the requests' names."""
+        if self.engine.is_closed or not self.engine.stats().num_waiting:
+            return {}
+        try:
+            return await self.engine.waiting_reasons()
+        except EngineDeadError:
+            return {}
 
     async def submit(self, prompts: Sequence[AnyPrompt], params: SamplingParams, call: Call) -> Generations:
         """Hands prompts to the engine: all of them, or none.
@@ -85,9 +97,12 @@ class Service:
     async def _submit(self, prompt: AnyPrompt, params: SamplingParams, call: Call) -> Generation:
         if self.draining:
             raise self._going_down()
+        self._check_deadline(call)
         started = time.monotonic()
         try:
-            stream = await self.engine.add_request(prompt, params, call.id, call.priority, call.timeout, call.salt())
+            stream = await self.engine.add_request(
+                prompt, params, call.id, call.priority, call.timeout, call.salt(), call.client.name
+            )
         except RocmForgeError as error:
             refusal = from_engine(error, self.retry_after())
             if str(error).startswith("structured_outputs: "):
@@ -102,11 +117,42 @@ class Service:
         self._running[call.id] = generation
         return generation
 
+    def _check_deadline(self, call: Call) -> None:
+        """Refuses a request that cannot begin in its time.
+
+        What surely runs before it are the client's own requests that wait. Of others' requests none is counted: their
+        priorities and the clients' shares may put them behind it.
+
+        Raises:
+            ApiError: They take longer than the request may.
+        """
+        stats = self.engine.stats()
+        self._pace.read(stats.prompt_tokens)
+        if call.timeout is None or not stats.num_waiting:
+            return
+        own = self.running_for(call.client)
+        # Which of them wait is not known here: at least those that are no other client's, and the shortest ones.
+        later = sum(each.call.priority > call.priority for each in own)
+        num_waiting = max(0, stats.num_waiting - (len(self._running) - len(own)) - later)
+        lengths = sorted(len(each.prompt_token_ids) for each in own if each.call.priority <= call.priority)
+        wait = self._pace.least_wait(lengths[:num_waiting])
+        if wait > call.timeout:
+            after = max(1, min(MAX_RETRY_AFTER, math.ceil(wait - call.timeout)))
+            raise ApiError(
+                429,
+                f"timeout: got {call.timeout:g} s, expected at least the {wait:.1f} s that {num_waiting} waiting "
+                "requests of this client take; come back later, or give it more time",
+                param="timeout",
+                code="deadline_exceeded",
+                headers={"Retry-After": str(after)},
+            )
+
     def _failed(self, error: RocmForgeError) -> ApiError:
         return from_engine(error, self.retry_after())
 
     def _ended(self, call: Call, timer: Timer) -> None:
         del self._running[call.id]
+        self._pace.read(self.engine.stats().prompt_tokens)
         if not self._running:
             self._idle.set()
         logger.info("%s: %s, client %s", call.id, timer.finish(), call.client.name)

@@ -97,7 +97,9 @@ async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
 @router.get("/v1/engine/requests")
 async def running_requests(request: Request, service: Asked) -> dict[str, Any]:
     """The client's requests to the engine that have not ended, the oldest first."""
-    return {"requests": [generation.progress() for generation in service.running_for(request.state.client)]}
+    waiting = await service.waiting_reasons()
+    running = service.running_for(request.state.client)
+    return {"requests": [each.progress() | {"waiting_for": waiting.get(each.call.id)} for each in running]}
 
 
 @router.get("/v1/engine/requests/{request_id}")

@@ -112,8 +112,16 @@ fn hostile(engine: Option<Engine>) -> Arc<Hostile> {
 
 fn add(engine: &Engine, sink: Arc<Hostile>) -> crate::Result<()> {
     let prompt = Prompt::TokenIds(vec![1, 2, 3]);
-    let request =
-        NewRequest { name: None, prompt, params: greedy(1000), priority: 0, timeout: None, cache_salt: None, sink };
+    let request = NewRequest {
+        name: None,
+        prompt,
+        params: greedy(1000),
+        priority: 0,
+        timeout: None,
+        cache_salt: None,
+        client: None,
+        sink,
+    };
     engine.add_request(request, |_| {}).map(|_| ())
 }
 
@@ -174,8 +182,16 @@ fn a_sink_may_hold_the_last_handle_of_its_engine() {
     let (_gone, is_gone) = bounded(0);
     let sink = Arc::new(Owner { engine: engine.clone(), _gone });
     let prompt = Prompt::TokenIds(vec![1, 2, 3]);
-    let request =
-        NewRequest { name: None, prompt, params: greedy(1000), priority: 0, timeout: None, cache_salt: None, sink };
+    let request = NewRequest {
+        name: None,
+        prompt,
+        params: greedy(1000),
+        priority: 0,
+        timeout: None,
+        cache_salt: None,
+        client: None,
+        sink,
+    };
     engine.add_request(request, |_| {}).unwrap();
     drop(engine);
     assert_eq!(is_gone.recv_timeout(HANG), Err(RecvTimeoutError::Disconnected));

@@ -99,8 +99,16 @@ fn priorities() {
     let add = |token: u32, priority: i32| {
         let prompt = Prompt::TokenIds(vec![token]);
         let sink = Arc::clone(&sink);
-        let request =
-            NewRequest { name: None, prompt, params: greedy(1), priority, timeout: None, cache_salt: None, sink };
+        let request = NewRequest {
+            name: None,
+            prompt,
+            params: greedy(1),
+            priority,
+            timeout: None,
+            cache_salt: None,
+            client: None,
+            sink,
+        };
         rig.engine.add_request(request, |_| {}).unwrap().id
     };
     let first = add(1, 0);

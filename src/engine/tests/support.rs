@@ -85,6 +85,7 @@ pub(super) struct Draft {
     pub priority: i32,
     pub timeout: Option<Duration>,
     pub cache_salt: Option<String>,
+    pub client: Option<String>,
 }
 
 pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
@@ -95,13 +96,14 @@ pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
         priority: 0,
         timeout: None,
         cache_salt: None,
+        client: None,
     }
 }
 
 impl Draft {
     pub(super) fn with_sink(self, sink: SharedSink) -> NewRequest {
-        let Self { name, prompt, params, priority, timeout, cache_salt } = self;
-        NewRequest { name, prompt, params, priority, timeout, cache_salt, sink }
+        let Self { name, prompt, params, priority, timeout, cache_salt, client } = self;
+        NewRequest { name, prompt, params, priority, timeout, cache_salt, client, sink }
     }
 }
 

@@ -49,6 +49,7 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
         prompt: (0..n as u32).map(|i| id as u32 * 1000 + i).collect(),
         max_tokens: 16,
         priority: 0,
+        client: None,
         all_logits: false,
         cache_salt: None,
         will_fork: false,

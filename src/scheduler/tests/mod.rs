@@ -1,5 +1,6 @@
 mod admission;
 mod drafts;
+mod fairness;
 mod forks;
 mod groups;
 mod harness;

@@ -22,9 +22,11 @@ fn request() -> impl Strategy<Value = Request> {
     let prompt = (0u32..3, 1u32..24).prop_map(|(text, len)| (0..len).map(|i| 1 + text * (i / 5)).collect());
     let drafter = option::weighted(0.5, (1usize..8, 1u64..9).prop_map(|(most, wrong)| Drafter { most, wrong }));
     let n = (1usize..7, 0u64..3);
-    (prompt, 1usize..20, -1i32..2, option::weighted(0.2, 0u8..2), extras(), any::<bool>(), n, drafter).prop_map(
-        |(prompt, max_tokens, priority, salt, extras, all_logits, (n, seed), drafter)| Request {
+    let from = (-1i32..2, option::weighted(0.5, 0u8..3));
+    (prompt, 1usize..20, from, option::weighted(0.2, 0u8..2), extras(), any::<bool>(), n, drafter).prop_map(
+        |(prompt, max_tokens, (priority, client), salt, extras, all_logits, (n, seed), drafter)| Request {
             priority,
+            client,
             salt,
             extras,
             all_logits,
@@ -61,16 +63,19 @@ fn config() -> impl Strategy<Value = SimConfig> {
     let kind = prop_oneof![2 => Just(GroupKind::Full), 1 => (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
     let group = (kind, 2usize..24).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
-    (1usize..6, vec(group, 1..4), any::<bool>(), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
-        |(block_size, groups, prefix_caching, max_num_seqs, extra_tokens, partial_prefills, depth)| SimConfig {
-            block_size,
-            groups,
-            prefix_caching,
-            max_num_seqs,
-            max_num_batched_tokens: max_num_seqs + extra_tokens,
-            max_model_len: 40,
-            partial_prefills,
-            depth,
+    (1usize..6, vec(group, 1..4), (any::<bool>(), any::<bool>()), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
+        |(block_size, groups, (prefix_caching, many_clients), max_num_seqs, extra_tokens, partial_prefills, depth)| {
+            SimConfig {
+                block_size,
+                groups,
+                prefix_caching,
+                many_clients,
+                max_num_seqs,
+                max_num_batched_tokens: max_num_seqs + extra_tokens,
+                max_model_len: 40,
+                partial_prefills,
+                depth,
+            }
         },
     )
 }

@@ -29,7 +29,7 @@ from rocmforge.server.ollama.replies import OllamaReply
 from rocmforge.server.openai.events import finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
 from rocmforge.server.replies import Reader
-from rocmforge.server.requests import Served, check_limit
+from rocmforge.server.requests import Served, check_limit, shortest_timeout
 from rocmforge.server.rules import ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, compact_json, respond
@@ -171,7 +171,12 @@ class _Answer:
 
     async def _submit(self, request: Request, prompt: Callable[[SamplingParams], Prepared]) -> Generations:
         token_ids, params, self._reader = await asyncio.to_thread(prompt, self._params)
-        call = Call(request.state.client, f"ollama-{uuid.uuid4().hex}", form_param="format")
+        call = Call(
+            request.state.client,
+            f"ollama-{uuid.uuid4().hex}",
+            timeout=shortest_timeout(request, None),
+            form_param="format",
+        )
         return await self._service.submit([token_ids], params, call)
 
     async def whole(self, submitted: Submitted) -> Response:

@@ -20,6 +20,7 @@ use super::harness::num_queued;
 use crate::batch::GroupKind;
 use crate::config::GroupConfig;
 use crate::kv_cache::{KvCache, KvCacheConfig};
+use crate::scheduler::sequence::Sequence;
 use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
 use device::Sampled;
@@ -31,6 +32,8 @@ pub(crate) struct SimConfig {
     pub(crate) block_size: usize,
     pub(crate) groups: Vec<GroupConfig>,
     pub(crate) prefix_caching: bool,
+    /// Whether requests keep their clients, or are all of one.
+    pub(crate) many_clients: bool,
     pub(crate) max_num_seqs: usize,
     pub(crate) max_num_batched_tokens: usize,
     pub(crate) max_model_len: usize,
@@ -46,6 +49,7 @@ impl Default for SimConfig {
             block_size: 4,
             groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: 32 }],
             prefix_caching: true,
+            many_clients: true,
             max_num_seqs: 8,
             max_num_batched_tokens: 16,
             max_model_len: 64,
@@ -125,6 +129,7 @@ impl Sim {
             prompt: request.prompt.as_slice().into(),
             max_tokens: request.max_tokens,
             priority: request.priority,
+            client: request.client.filter(|_| self.config.many_clients).map(|client| client.to_string().into()),
             all_logits: request.all_logits,
             cache_salt: request.salt.map(|salt| salt.to_string()),
             will_fork: request.n > 1,
@@ -153,7 +158,10 @@ impl Sim {
         let (first, preemptions) = (self.first_prompt(), self.scheduler.num_preemptions);
         let step = self.scheduler.schedule(self.now).unwrap();
         if self.in_flight.is_empty() {
-            self.check_shares(&step, first, (self.scheduler.num_preemptions - preemptions) as usize);
+            let preempted = (self.scheduler.num_preemptions - preemptions) as usize;
+            // Tokens of a preempted sequence are given back to its client, and with several that changes the order.
+            let first = first.filter(|_| preempted == 0 || !self.config.many_clients);
+            self.check_shares(&step, first, preempted);
         }
         let is_empty = step.seqs.is_empty();
         if !is_empty {
@@ -173,7 +181,10 @@ impl Sim {
     /// The first in the order of the prompts under way, and the tokens that it has to compute.
     fn first_prompt(&self) -> Option<(SeqId, usize)> {
         let running = self.scheduler.running.iter().map(|&(_, slot)| &self.scheduler.sequences[slot]);
-        let prompt = running.filter(|seq| !seq.wants_prompt_logits()).find(|seq| seq.num_pending() > 1);
+        let decodes = |flow| running.clone().filter(|seq| seq.flow == flow && seq.num_pending() == 1).count() as u64;
+        let prompts = running.clone().filter(|seq| !seq.wants_prompt_logits() && seq.num_pending() > 1);
+        let served = |seq: &Sequence| self.scheduler.flows.get(seq.flow).served + decodes(seq.flow);
+        let prompt = prompts.min_by_key(|seq| (seq.key.priority, served(seq), seq.key));
         prompt.map(|seq| (seq.id, seq.num_pending()))
     }
 

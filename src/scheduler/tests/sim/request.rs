@@ -22,6 +22,7 @@ pub(crate) struct Request {
     pub(crate) prompt: Vec<u32>,
     pub(crate) max_tokens: usize,
     pub(crate) priority: i32,
+    pub(crate) client: Option<u8>,
     pub(crate) salt: Option<u8>,
     pub(crate) extras: SeqExtras,
     pub(crate) all_logits: bool,
@@ -34,7 +35,18 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(prompt: Vec<u32>, max_tokens: usize) -> Self {
         let extras = SeqExtras::default();
-        Self { prompt, max_tokens, priority: 0, salt: None, extras, all_logits: false, n: 1, seed: 7, drafter: None }
+        Self {
+            prompt,
+            max_tokens,
+            priority: 0,
+            client: None,
+            salt: None,
+            extras,
+            all_logits: false,
+            n: 1,
+            seed: 7,
+            drafter: None,
+        }
     }
 
     /// The tokens that sequence `index` of the request generates when it is alone.

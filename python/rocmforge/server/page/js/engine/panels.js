@@ -38,6 +38,17 @@ export class Tile {
   }
 }
 
+// What the engine says that a request waits for.
+const WAITING_FOR = {
+  priority: "requests of higher priority",
+  client_share: "the turn of its client",
+  sequence_slots: "a place among the running",
+  kv_blocks: "free blocks",
+  step_tokens: "room in a step",
+  partial_prefills: "a prompt that is half-way",
+  shared_prefix: "its prefix, which is being computed",
+};
+
 /** Shows the requests that have not ended. */
 export function showRequests(requests, stats) {
   byId("request-total").textContent = `${stats.num_running} running, ${stats.num_waiting} waiting`;
@@ -58,7 +69,8 @@ function requestItem(request) {
     writing > 0 && generated > 1 ? `${((generated - 1) / writing).toFixed(1)} tokens/s` : null,
     `${request.seconds.toFixed(1)} s`,
   ];
-  const state = begun ? "answers" : request.streamed ? "waits or reads its prompt" : "runs";
+  const waitsFor = WAITING_FOR[request.waiting_for] ?? null;
+  const state = waitsFor !== null ? `waits for ${waitsFor}` : begun ? "answers" : request.streamed ? "waits or reads its prompt" : "runs";
   const bar = request.streamed && most !== null
     ? el("progress", { max: most * request.n, value: generated, "aria-label": "Tokens generated" }) : null;
   return el("li", {},

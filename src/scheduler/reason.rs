@@ -1,0 +1,35 @@
+//! The reasons for which sequences wait.
+
+/// The thing that a waiting sequence waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WaitingReason {
+    /// Sequences of a higher priority wait, too.
+    Priority,
+    /// It is the turn of other clients.
+    ClientShare,
+    /// `max_num_seqs` sequences run.
+    SequenceSlots,
+    /// The KV cache has too few free blocks.
+    KvBlocks,
+    /// Others took the tokens of the step (`max_num_batched_tokens`).
+    #[default]
+    StepTokens,
+    /// The prompts that are half-way are as many as may be (`max_num_partial_prefills`, `max_long_partial_prefills`).
+    PartialPrefills,
+    /// Another sequence computes the beginning of its prompt; it will find that in the prefix cache.
+    SharedPrefix,
+}
+
+impl WaitingReason {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Priority => "priority",
+            Self::ClientShare => "client_share",
+            Self::SequenceSlots => "sequence_slots",
+            Self::KvBlocks => "kv_blocks",
+            Self::StepTokens => "step_tokens",
+            Self::PartialPrefills => "partial_prefills",
+            Self::SharedPrefix => "shared_prefix",
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Shares of clients.
+
+use std::collections::BTreeMap;
+
+use proptest::collection::vec;
+use proptest::prelude::ProptestConfig;
+use proptest::proptest;
+
+use super::harness::{Harness, limits, sequence, shares};
+use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step, WaitingReason};
+
+fn from(client: &str, id: u64, n: usize) -> NewSequence {
+    NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
+}
+
+/// Runs a step; ends those that have their token.
+fn run(h: &mut Harness) -> Step {
+    let step = h.step();
+    for seq in step.seqs.iter().filter(|seq| !seq.samples.is_empty()) {
+        h.finish(seq.id.0);
+    }
+    step
+}
+
+fn waiting(h: &Harness) -> Vec<(u64, WaitingReason)> {
+    h.scheduler.waiting().into_iter().map(|(id, reason)| (id.0, reason)).collect()
+}
+
+fn long_queue() -> SchedulerConfig {
+    SchedulerConfig { max_queue_size: 1000, ..limits() }
+}
+
+#[test]
+fn a_newcomer_is_next_after_one_clients_many_prompts() {
+    let mut h = Harness::new(64, long_queue());
+    (0..20).for_each(|id| h.add(from("many", id, 16)).unwrap());
+    assert_eq!(shares(&run(&mut h)), [(0, 16)]);
+    h.add(from("one", 100, 16)).unwrap();
+    let next: Vec<_> = (0..2).map(|_| shares(&run(&mut h))[0].0).collect();
+    assert!(next.contains(&100), "{next:?}");
+    assert_eq!(shares(&run(&mut h)), [(2, 16)]);
+}
+
+#[test]
+fn a_long_prompt_under_way_shares_the_steps() {
+    let mut h = Harness::new(64, long_queue());
+    h.add(from("a", 1, 60)).unwrap();
+    assert_eq!(shares(&h.step()), [(1, 16)]);
+    h.add(from("b", 2, 60)).unwrap();
+    let order: Vec<_> = (0..4).map(|_| shares(&h.step())[0]).collect();
+    let of = |id| order.iter().filter(|(other, _)| *other == id).count();
+    assert_eq!((of(1), of(2)), (2, 2), "{order:?}");
+}
+
+/// Prompts that the prefix cache holds cost nothing: their client goes on until it was computed as much as others.
+#[test]
+fn cached_tokens_are_not_charged() {
+    let mut h = Harness::new(64, SchedulerConfig { max_num_batched_tokens: 17, ..long_queue() });
+    let same = |id| NewSequence { prompt: (0..17).collect(), ..from("cached", id, 17) };
+    h.add(same(1)).unwrap();
+    run(&mut h);
+    (2..10).for_each(|id| h.add(same(id)).unwrap());
+    (11..14).for_each(|id| h.add(from("fresh", id, 17)).unwrap());
+    let mut ends = Vec::new();
+    while h.scheduler.has_work() {
+        ends.extend(run(&mut h).seqs.iter().filter(|seq| !seq.samples.is_empty()).map(|seq| seq.id.0));
+    }
+    let last_cached = ends.iter().position(|id| *id == 9).unwrap();
+    let second_fresh = ends.iter().position(|id| *id == 12).unwrap();
+    assert!(last_cached < second_fresh, "{ends:?}");
+}
+
+#[test]
+fn priority_stands_before_shares() {
+    let mut h = Harness::new(64, long_queue());
+    h.add(from("a", 1, 16)).unwrap();
+    run(&mut h);
+    (2..5).for_each(|id| h.add(NewSequence { priority: -1, ..from("a", id, 16) }).unwrap());
+    h.add(from("b", 5, 16)).unwrap();
+    let order: Vec<_> = (0..4).map(|_| shares(&run(&mut h))[0].0).collect();
+    assert_eq!(order, [2, 3, 4, 5]);
+}
+
+#[test]
+fn a_client_that_has_no_place_takes_one_of_many() {
+    let mut h = Harness::new(64, long_queue());
+    let endless = |client, id| NewSequence { max_tokens: 60, ..from(client, id, 4) };
+    (1..8).for_each(|id| h.add(endless("many", id)).unwrap());
+    while h.scheduler.num_running() < 4 {
+        h.step();
+    }
+    h.step();
+    assert_eq!(
+        waiting(&h),
+        [(5, WaitingReason::SequenceSlots), (6, WaitingReason::SequenceSlots), (7, WaitingReason::SequenceSlots)]
+    );
+    h.add(endless("one", 100)).unwrap();
+    let ids = |step: &Step| step.seqs.iter().map(|seq| seq.id.0).collect::<Vec<_>>();
+    assert_eq!(ids(&h.step()), [1, 2, 3, 100], "the newest gives way");
+    assert_eq!(h.scheduler.num_preemptions(), 1);
+    h.add(endless("one", 101)).unwrap();
+    for _ in 0..10 {
+        assert_eq!(ids(&h.step()), [1, 2, 3, 100], "nothing goes to and fro");
+    }
+    assert_eq!(h.scheduler.num_preemptions(), 1);
+}
+
+#[test]
+fn a_single_sequence_keeps_its_place() {
+    let mut h = Harness::new(64, SchedulerConfig { max_num_seqs: 1, ..long_queue() });
+    h.add(NewSequence { max_tokens: 10, ..from("a", 1, 4) }).unwrap();
+    h.step();
+    h.add(from("b", 2, 4)).unwrap();
+    assert_eq!(shares(&h.step()), [(1, 1)]);
+    assert_eq!(waiting(&h), [(2, WaitingReason::SequenceSlots)]);
+}
+
+#[test]
+fn reasons_name_what_a_sequence_waits_for() {
+    let mut h = Harness::new(8, long_queue());
+    h.add(NewSequence { max_tokens: 6, ..from("a", 1, 14) }).unwrap();
+    h.step();
+    h.add(from("a", 2, 16)).unwrap();
+    h.add(from("b", 3, 16)).unwrap();
+    h.add(NewSequence { priority: 1, ..from("b", 4, 16) }).unwrap();
+    h.step();
+    // Eight blocks of four tokens: four are owned, one is kept free.
+    let reasons: BTreeMap<_, _> = waiting(&h).into_iter().collect();
+    assert_eq!(reasons[&3], WaitingReason::KvBlocks);
+    assert_eq!(reasons[&2], WaitingReason::ClientShare);
+    assert_eq!(reasons[&4], WaitingReason::Priority);
+    let mut h = Harness::new(64, SchedulerConfig { long_prefill_token_threshold: 8, ..long_queue() });
+    (1..3).for_each(|id| h.add(from("a", id, 40)).unwrap());
+    h.add(NewSequence { prompt: sequence(1, 40).prompt, ..from("a", 3, 40) }).unwrap();
+    h.step();
+    assert_eq!(waiting(&h)[0], (2, WaitingReason::StepTokens));
+}
+
+/// Clients without sequences are forgotten, once nobody has to catch up with them or there are too many.
+#[test]
+fn idle_clients_are_forgotten() {
+    let mut h = Harness::new(64, long_queue());
+    h.add(NewSequence { max_tokens: 40, ..from("long", 0, 4) }).unwrap();
+    for id in 1..3000 {
+        h.add(from(&format!("client {id}"), id, 12)).unwrap();
+        run(&mut h);
+        if h.scheduler.info(SeqId(0)).is_none() {
+            h.add(NewSequence { max_tokens: 40, ..from("long", 0, 4) }).unwrap();
+        }
+    }
+    while h.scheduler.has_work() {
+        run(&mut h);
+    }
+    h.scheduler.check_integrity().unwrap();
+}
+
+/// Two clients that always have prompts waiting; answers the most that their tokens ever differed by.
+fn difference(prompts: [&[usize]; 2], budget: usize) -> u64 {
+    // There are as many places as a step has tokens, so nothing but its share bounds what a client gets.
+    let config = SchedulerConfig { max_num_seqs: budget, max_num_batched_tokens: budget, ..long_queue() };
+    let mut h = Harness::new(2048, config);
+    let (mut served, mut next, mut worst) = ([0u64; 2], [0usize; 2], 0);
+    for _ in 0..300 {
+        for client in 0..2 {
+            while waiting(&h).iter().filter(|(id, _)| id % 2 == client as u64).count() < 2 * budget {
+                let n = prompts[client][next[client] % prompts[client].len()];
+                let id = 2 * next[client] as u64 + client as u64;
+                h.add(from(["a", "b"][client], id, n)).unwrap();
+                next[client] += 1;
+            }
+        }
+        let step = h.step();
+        let mut ends = [u64::MAX; 2];
+        for seq in &step.seqs {
+            served[(seq.id.0 % 2) as usize] += seq.num_tokens as u64;
+            if !seq.samples.is_empty() {
+                let end = &mut ends[(seq.id.0 % 2) as usize];
+                assert!(*end == u64::MAX || *end < seq.id.0, "a client's prompts end in their order");
+                *end = seq.id.0;
+                h.finish(seq.id.0);
+            }
+        }
+        worst = worst.max(served[0].abs_diff(served[1]));
+    }
+    assert!(served.iter().all(|served| *served > 0), "{served:?}");
+    worst
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+
+    /// The bound is that of fair queueing over whole prompts: what each may be ahead by is a prompt and a step.
+    #[test]
+    fn tokens_of_two_backlogged_clients_differ_by_a_bounded_amount(
+        a in vec(1usize..60, 1..8), b in vec(1usize..60, 1..8), budget in 4usize..40,
+    ) {
+        let worst = difference([&a, &b], budget);
+        assert!(worst <= 2 * (60 + budget as u64), "{worst}");
+    }
+}
