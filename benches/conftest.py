@@ -27,8 +27,13 @@ def llm(model_path: Path) -> Iterator[LLM]:
 
 
 @pytest.fixture(scope="session")
-def tiny_llm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny") / "llama_tied.gguf"
     path.write_bytes(lzma.decompress(TINY.read_bytes()))
-    with LLM(path, enable_prefix_caching=False, seed=0) as engine:
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_llm(tiny_path: Path) -> Iterator[LLM]:
+    with LLM(tiny_path, enable_prefix_caching=False, seed=0) as engine:
         yield engine

@@ -9,8 +9,8 @@
 //!
 //! Modules, from the bottom up: `quant` (block formats), `tensor`, `gguf` (the file), `backend` (ops on a device),
 //! `model` (a list of layers; many architectures), `kv_cache` and `scheduler` (integers only), `sampler`, `tokenizer`,
-//! `grammar` (the form of a text), `engine`, `diagnose` (reports for people), `python`. `tests/test_architecture.py`
-//! enforces who may import whom.
+//! `grammar` (the form of a text), `engine`, `isolation` (outputs of a child process), `diagnose` (reports for
+//! people), `python`. `tests/test_architecture.py` enforces who may import whom.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr))]
 
 pub mod backend;
@@ -22,6 +22,7 @@ pub mod error;
 pub mod gguf;
 pub mod grammar;
 pub mod interrupt;
+pub mod isolation;
 pub mod kv_cache;
 pub mod model;
 pub mod quant;

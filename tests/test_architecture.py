@@ -19,7 +19,7 @@ from rust_source import (
     without_inline_tests,
 )
 
-# python -> diagnose -> engine -> {scheduler -> kv_cache}, sampler, {grammar -> tokenizer -> gguf},
+# python -> {diagnose, isolation} -> engine -> {scheduler -> kv_cache}, sampler, {grammar -> tokenizer -> gguf},
 # {model -> {backend, gguf} -> tensor -> quant}
 SHARED = {"batch", "error", "interrupt", "selection", "sync"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -42,10 +42,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT["engine"] = set(MAY_IMPORT)
 MAY_IMPORT["diagnose"] = set(MAY_IMPORT)
+MAY_IMPORT["isolation"] = {"engine"}
 MAY_IMPORT["python"] = set(MAY_IMPORT)
 
-# The CPU's kernels and thread pool with the memory that they share, the GPU driver, and the mapping of a model file.
-UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/gpu/|gguf/map\b"
+# The CPU's kernels and thread pool with the memory that they share, the GPU driver, the mapping of a model file, and
+# memory that two processes share.
+UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/gpu/|gguf/map\b|isolation/ring\b"
 MAX_LINES = 500
 MAX_COLUMNS = 120
 MAX_TEST_DATA = 44_000_000

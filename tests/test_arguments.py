@@ -11,7 +11,7 @@ import rocmforge
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, ModelFileError, SamplingParams
 from rocmforge._rocmforge import default_settings
 from rocmforge.arguments import INSTEAD, MEANT
-from rocmforge.settings import EngineSettings
+from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,13 @@ def test_defaults_are_the_engines():
     parameters = inspect.signature(LLM).parameters
     defaults = default_settings()
     assert {name: parameters[name].default for name in defaults} == defaults
-    assert set(parameters) - set(defaults) == {"model", "kv_cache_memory_bytes", "progress", "on_load"}
+    assert set(parameters) - set(defaults) == {
+        "model",
+        "kv_cache_memory_bytes",
+        "progress",
+        "on_load",
+        *PROCESS_DEFAULTS,
+    }
     assert list(defaults) == list(typing.get_type_hints(EngineSettings))
     assert sorted(documented(inspect.getdoc(LLM))) == sorted(parameters)
     assert inspect.signature(AsyncLLM) == inspect.signature(LLM)

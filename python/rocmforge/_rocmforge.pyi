@@ -30,7 +30,11 @@ __all__ = [
     "CompletionUpdate",
     "Engine",
     "Inbox",
+    "RemoteInbox",
+    "RemoteOutputs",
     "RequestUpdate",
+    "RingInbox",
+    "RingReader",
     "SamplingParams",
     "StructuredOutputsParams",
     "TokenLogprob",
@@ -51,6 +55,7 @@ __all__ = [
     "log_level",
     "run_helper",
     "set_log_level",
+    "uses_gpu",
 ]
 
 @final
@@ -148,6 +153,15 @@ class Engine:
         With an event loop, `callback` is called there when requests have news.
         """
 
+    def ring_inbox(self, memory: int, written: int, read: int) -> RingInbox:
+        """Makes what hands the requests of a parent process to the engine, and writes their outputs into a ring.
+
+        Args:
+            memory: Descriptor of the shared memory.
+            written: Descriptor of the eventfd that is rung after a write.
+            read: Descriptor of the one that the reader rings.
+        """
+
     def prepare(self, prompt: str | TokenIds, params: SamplingParams) -> list[int]:
         """Token ids of a prompt that can be served with these parameters.
 
@@ -173,6 +187,7 @@ class Engine:
 class Accepted:
     """A request that the engine has taken."""
 
+    def __new__(cls, key: int, request_id: str, prompt_token_ids: Sequence[int]) -> Self: ...
     @property
     def key(self) -> int: ...
     @property
@@ -297,6 +312,87 @@ class Inbox:
     def close(self) -> None:
         """Aborts all requests that have not finished."""
 
+@final
+class RingInbox:
+    """Hands the requests of a parent process to the engine of this one."""
+
+    def submit(
+        self,
+        key: int,
+        prompt: str | TokenIds,
+        params: SamplingParams,
+        request_id: str | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        cache_salt: str | None = None,
+        client: str | None = None,
+    ) -> tuple[str, list[int]]:
+        """Hands over a request that the parent calls `key`; its name here and its prompt."""
+
+    def forget(self, key: int) -> None:
+        """Aborts a request, unless it has finished."""
+
+@final
+class RemoteOutputs:
+    """The outputs of engines in child processes, one after the other."""
+
+    def __new__(cls) -> Self: ...
+    def inbox(
+        self,
+        tokenizer: Tokenizer | None = None,
+        event_loop: asyncio.AbstractEventLoop | None = None,
+        callback: Callable[[], object] | None = None,
+    ) -> RemoteInbox:
+        """Makes an inbox, as `Engine.inbox` does."""
+
+    def read(
+        self,
+        memory: int,
+        written: int,
+        read: int,
+        gone: Callable[[list[int]], object],
+        broken: Callable[[str], object],
+    ) -> RingReader:
+        """Reads a ring on a thread of its own.
+
+        Args:
+            memory: As for `Engine.ring_inbox`.
+            written: As there.
+            read: As there.
+            gone: Called on the thread with requests that nobody waits for any more.
+            broken: Called with what is wrong, if the ring makes no sense; nothing more is read.
+        """
+
+    def fail(self, reason: str) -> None:
+        """Ends every request that has not ended with `EngineDeadError`."""
+
+@final
+class RingReader:
+    """A thread that reads a ring."""
+
+    def finish(self) -> None:
+        """Waits until all that was written is read, and ends the thread."""
+
+@final
+class RemoteInbox:
+    """Outputs of a child process, merged per request until they are taken."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens of the requests that are still here. Methods without a text do what those of `Inbox` do."""
+
+    def expect(self, params: SamplingParams, *, final_only: bool = False) -> int:
+        """Makes the entry of a request that is about to be submitted; the key is its name in the child."""
+
+    def ready(self) -> list[int]: ...
+    def wait(self, timeout: float) -> list[int]: ...
+    def take(self, key: int, *, raise_errors: bool = True) -> RequestUpdate | None: ...
+    def forget(self, key: int) -> bool:
+        """Drops a request; whether it was still running."""
+
+    def close(self) -> list[int]:
+        """Drops all requests; those that were still running."""
+
 def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
     """Version, metadata and tensors of a file."""
 
@@ -307,6 +403,13 @@ def check_gguf(
 
 def default_settings() -> EngineSettings:
     """Every setting of an engine with its default."""
+
+def uses_gpu(**settings: Unpack[EngineSettings]) -> bool:
+    """Whether an engine with these settings would use a GPU. Opens the driver.
+
+    Raises:
+        DeviceError: A GPU is asked for that is not usable.
+    """
 
 def run_helper() -> None:
     """Does the job on the standard input and ends the process: for an interpreter that was started for it alone."""

@@ -7,11 +7,12 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
-from rocmforge._rocmforge import ChatPrompt, Engine, SamplingParams
+from rocmforge._rocmforge import ChatPrompt, Engine, Inbox, SamplingParams
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
+from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, plain_prompt
 from rocmforge.settings import LoadOptions
@@ -166,8 +167,11 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         Returns:
             Whether one of them was active.
         """
-        names = [request_id] if isinstance(request_id, str) else request_id
-        return sum(map(self._engine.abort, names)) > 0
+        names = [request_id] if isinstance(request_id, str) else list(request_id)
+        if isinstance(self._engine, Engine):
+            return sum(map(self._engine.abort, names)) > 0
+        # The answer may take long: the engine's process may hang.
+        return sum(await asyncio.to_thread(lambda: list(map(self._engine.abort, names)))) > 0
 
     def close(self) -> None:
         """Closes the engine as `LLM.close` does; generators that still wait end with their last output."""
@@ -223,16 +227,18 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             prompt = await asyncio.to_thread(self._engine.prepare, prompt, params)
         loop = asyncio.get_running_loop()
         bridge = self._bridge(loop)
+        options: dict[str, Any] = {
+            "request_id": request_id,
+            "priority": priority,
+            "timeout": deadline,
+            "cache_salt": cache_salt,
+            "client": client,
+        }
         try:
-            accepted = bridge.inbox.submit(
-                prompt,
-                params,
-                request_id=request_id,
-                priority=priority,
-                timeout=deadline,
-                cache_salt=cache_salt,
-                client=client,
-            )
+            if isinstance(bridge.inbox, Inbox):
+                accepted = bridge.inbox.submit(prompt, params, **options)
+            else:
+                accepted = await bridge.inbox.submit_soon(prompt, params, **options)
         except BaseException:
             self._release(loop, bridge, None)
             raise
@@ -287,6 +293,8 @@ class RequestStream:
         self._bridge = bridge
         self._request = request
         self._news = bridge.news[request.id] = asyncio.Event()
+        # Outputs of another process may be here already, and nobody was told of them.
+        self._news.set()
         self._finished = False
         self._release = release
         # For a stream that nobody closes. The collector may run inside of any code, so the loop does the work.
@@ -341,7 +349,7 @@ class _Bridge:
 
     __slots__ = ("__weakref__", "_loop", "ended", "inbox", "news")
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, engine: AnyEngine, loop: asyncio.AbstractEventLoop) -> None:
         self.news: dict[int, asyncio.Event] = {}
         # The engine has delivered everything.
         self.ended = False

@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rocmforge._rocmforge import Engine, Inbox, SamplingParams
+from rocmforge._rocmforge import SamplingParams
 from rocmforge.errors import EngineDeadError, InvalidRequestError, QueueFullError
+from rocmforge.isolation import AnyEngine, AnyInbox
 from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput
 from rocmforge.progress import bar
 from rocmforge.prompts import Prompt
@@ -30,7 +31,7 @@ class Wanted:
     cache_salt: str | None
     client: str | None
 
-    def prepare(self, engine: Engine, *, alone: bool) -> list[int]:
+    def prepare(self, engine: AnyEngine, *, alone: bool) -> list[int]:
         """Returns the prompt's token ids; an error says which of several prompts it is about."""
         try:
             return engine.prepare(self.prompt, self.params)
@@ -39,7 +40,7 @@ class Wanted:
                 raise
             raise type(error)(f"prompt {self.index}: {error}") from error
 
-    def submit(self, inbox: Inbox, prompt_token_ids: list[int], *, final_only: bool) -> Request:
+    def submit(self, inbox: AnyInbox, prompt_token_ids: list[int], *, final_only: bool) -> Request:
         """Hands the request to the engine."""
         accepted = inbox.submit(
             prompt_token_ids,
@@ -60,13 +61,13 @@ class Wanted:
         return RequestOutput(name, self.text, prompt_token_ids, outputs, True, None, metrics, self.index)
 
 
-def generate(engine: Engine, wanted: Sequence[Wanted], *, progress: bool) -> list[RequestOutput]:
+def generate(engine: AnyEngine, wanted: Sequence[Wanted], *, progress: bool) -> list[RequestOutput]:
     """The finished requests, in the order of the prompts."""
     results: dict[int, RequestOutput] = {}
     num_tokens, started = 0, time.monotonic()
     with bar("Generating", unit="requests", enabled=progress) as draw:
 
-        def tell(inbox: Inbox) -> None:
+        def tell(inbox: AnyInbox) -> None:
             speed = (num_tokens + inbox.num_tokens) / (time.monotonic() - started)
             draw(len(results), len(wanted), f"{speed:.0f} tok/s")
 
@@ -78,11 +79,11 @@ def generate(engine: Engine, wanted: Sequence[Wanted], *, progress: bool) -> lis
 
 
 def serve(
-    engine: Engine,
+    engine: AnyEngine,
     wanted: Sequence[Wanted],
     *,
     final_only: bool = False,
-    tell: Callable[[Inbox], None] = lambda _: None,
+    tell: Callable[[AnyInbox], None] = lambda _: None,
 ) -> Generator[RequestOutput, None, None]:
     """Feeds the engine as its queue has room, and yields what comes; closing it aborts what has not finished.
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
 from rocmforge.hub import model_file
+from rocmforge.isolation import load_engine
 from rocmforge.notebook import table
 from rocmforge.progress import load_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
-from rocmforge.settings import EngineSettings, LoadOptions, signature
+from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 
@@ -59,6 +60,9 @@ class LoadedModel:
         cache_dir: Where compiled kernels are kept; by default `rocmforge` in the user's folder of caches.
         rocm_path: A ROCm installation, searched before any other.
         cuda_home: A CUDA toolkit, for its compiler.
+        isolate: Whether the engine runs in a child process: what kills that, or keeps it from making a step, ends the
+            running requests with `EngineDeadError`, and a new process takes its place. `None`: where it uses a GPU.
+        watchdog: Seconds without a step after which an isolated engine that has requests is killed.
         progress: Whether a load that takes long shows a bar, on a terminal or in a notebook.
         on_load: Called during the load with what is done and with the whole, in bytes; what it raises ends the load.
 
@@ -77,9 +81,11 @@ class LoadedModel:
         )
         file = model_file(model)
         with load_bar(enabled=options.pop("progress", True), on_load=on_load) as report:
+            isolate = options.pop("isolate", PROCESS_DEFAULTS["isolate"])
+            watchdog = options.pop("watchdog", PROCESS_DEFAULTS["watchdog"])
             # The options that are left are settings of the engine.
             settings = cast("EngineSettings", options)
-            self._engine = Engine(file, progress=report, **settings)
+            self._engine = load_engine(file, settings, isolate=isolate, watchdog=watchdog, progress=report)
         config = self._engine.config()
         self._model = file
         self._device = self._engine.describe().partition(";")[0]
@@ -87,7 +93,8 @@ class LoadedModel:
         self._kv_cache_dtype = config["kv_cache_dtype"]
         self._prepare()
         # This also runs when the interpreter exits: the engine's threads end before it does.
-        self._close_at_exit = weakref.finalize(self, self._engine.close)
+        end = self._engine.close if isinstance(self._engine, Engine) else self._engine.discard
+        self._close_at_exit = weakref.finalize(self, end)
 
     def _prepare(self) -> None:
         """Hook for what a subclass adds to a loaded model."""
@@ -204,6 +211,20 @@ class LoadedModel:
     def is_closed(self) -> bool:
         """Whether `close` was called or the engine died; in a forked child, `True`."""
         return self._engine.is_closed
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether the process of an isolated engine has died and the next one is not there yet."""
+        return not isinstance(self._engine, Engine) and self._engine.is_restarting
+
+    @property
+    def restarts(self) -> dict[str, int]:
+        """How often the process of an isolated engine was replaced, by reason; empty for one that is not isolated.
+
+        `abort` is SIGABRT, `crash` another fault, `device` a lost device, `hang` the watchdog, `kill` another signal,
+        `exit` an end by itself, and `load` that the process before could not load the model.
+        """
+        return {} if isinstance(self._engine, Engine) else self._engine.restarts
 
     def __enter__(self) -> Self:
         return self

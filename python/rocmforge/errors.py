@@ -25,10 +25,10 @@ class DeviceError(RocmForgeError, RuntimeError):
 
 
 class EngineDeadError(RocmForgeError, RuntimeError):
-    """The engine was closed, lost its device, or belongs to the parent of a forked process.
+    """The engine was closed, lost its device or its process, or belongs to the parent of a forked process.
 
     Not every lost device can be told: AMD's runtime aborts the whole process when a kernel accesses memory that is not
-    there, so run servers under something that starts them again.
+    there. With `isolate=True` that is a process of the engine's own, and another one takes its place.
     """
 
 

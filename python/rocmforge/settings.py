@@ -42,17 +42,33 @@ class EngineSettings(TypedDict, total=False):
     cuda_home: str | os.PathLike[str] | None
 
 
-class LoadOptions(EngineSettings, total=False):
-    """Settings that a model is loaded with: the engine's, and those of the load itself."""
+class ModelSettings(EngineSettings, total=False):
+    """Settings of the engine and of the process that it runs in."""
+
+    isolate: bool | None
+    watchdog: float
+
+
+class LoadOptions(ModelSettings, total=False):
+    """Settings that a model is loaded with: those of `ModelSettings`, and those of the load itself."""
 
     kv_cache_memory_bytes: int | None
     progress: bool
     on_load: Report | None
 
 
+PROCESS_DEFAULTS: ModelSettings = {"isolate": False, "watchdog": 60.0}
+
+
 def signature() -> inspect.Signature:
     """The one of `LLM` and `AsyncLLM`, in which every option has its default."""
-    defaults = {"kv_cache_memory_bytes": None, "progress": True, "on_load": None, **default_settings()}
+    defaults = {
+        "kv_cache_memory_bytes": None,
+        "progress": True,
+        "on_load": None,
+        **PROCESS_DEFAULTS,
+        **default_settings(),
+    }
     model = inspect.Parameter("model", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=str | os.PathLike[str])
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)

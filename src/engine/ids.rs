@@ -1,9 +1,11 @@
 //! Identifiers of requests and of their sequences.
 
+use serde::{Deserialize, Serialize};
+
 use crate::scheduler::SeqId;
 
 /// Unique over the life of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct RequestId(pub u64);
 
 /// Bits of a `SeqId` that hold the sequence's index among the `n` of its request, which `SamplingParams::validate`

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use super::ids::RequestId;
 use crate::Error;
 pub use crate::sampler::{TokenLogprob, TokenLogprobs};
 
 /// The reason for which a sequence ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FinishReason {
     /// End-of-generation token, stop token or stop string.
     Stop,
@@ -23,14 +25,14 @@ pub enum FinishReason {
 
 /// The token or string that stopped a sequence which finished with `FinishReason::Stop`. A sequence that ended with the
 /// model's own end token has none.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StopReason {
     Token(u32),
     String(String),
 }
 
 /// Times of a request, seconds since it arrived.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RequestMetrics {
     /// The time at which the request arrived, in seconds since the Unix epoch.
     pub arrival_time: f64,
@@ -42,7 +44,7 @@ pub struct RequestMetrics {
 }
 
 /// News of one sequence (`index` of `n`) of a request since the last delivery.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SequenceOutput {
     pub request: RequestId,
     pub index: usize,
@@ -57,6 +59,7 @@ pub struct SequenceOutput {
     pub finish_reason: Option<FinishReason>,
     pub stop_reason: Option<StopReason>,
     /// Set with `FinishReason::Error`, and with it alone.
+    #[serde(serialize_with = "tell_error", deserialize_with = "told_error")]
     pub error: Option<Error>,
     pub metrics: RequestMetrics,
 }
@@ -74,6 +77,33 @@ impl SequenceOutput {
         self.error = later.error;
         self.metrics = later.metrics;
     }
+}
+
+/// The error of a sequence as another process is told of it: its kind as far as Python distinguishes it.
+#[derive(Serialize, Deserialize)]
+enum ToldError {
+    EngineDead(String),
+    Internal(String),
+    StepFailed(String),
+}
+
+fn tell_error<S: Serializer>(error: &Option<Error>, serializer: S) -> Result<S::Ok, S::Error> {
+    let told = error.as_ref().map(|error| match error {
+        Error::EngineDead { reason } => ToldError::EngineDead(reason.clone()),
+        Error::Internal { problem } => ToldError::Internal(problem.clone()),
+        Error::StepFailed { problem } => ToldError::StepFailed(problem.clone()),
+        other => ToldError::StepFailed(other.to_string()),
+    });
+    told.serialize(serializer)
+}
+
+fn told_error<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Error>, D::Error> {
+    let told = Option::<ToldError>::deserialize(deserializer)?;
+    Ok(told.map(|error| match error {
+        ToldError::EngineDead(reason) => Error::EngineDead { reason },
+        ToldError::Internal(problem) => Error::Internal { problem },
+        ToldError::StepFailed(problem) => Error::StepFailed { problem },
+    }))
 }
 
 /// The receiver of a request's outputs. It is called on the output thread, never on the engine thread, with everything

@@ -1,5 +1,6 @@
 //! `Engine`: one loaded model. `rocmforge.LLM` and `rocmforge.AsyncLLM` are built on it.
 
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{BlockColumns, matrix, text, token_ids_up_to};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
+use super::isolation::PyRingInbox;
 use super::logging::{flush, prepare};
 use super::merged::LoopWaker;
 use super::params::{PySamplingParams, shortest};
@@ -18,6 +20,7 @@ use super::settings::args_with;
 use super::snapshots::{self, ConfigFields};
 use super::tokenizer::{PyTokenizer, absolute};
 use crate::engine::{Engine, LoadProgress};
+use crate::isolation::RingFiles;
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Engine", module = "rocmforge._rocmforge")]
@@ -53,6 +56,12 @@ impl PyEngine {
         self.handle.engine()?;
         let waker = event_loop.zip(callback).map(|(event_loop, callback)| LoopWaker { event_loop, callback });
         Ok(PyInbox::new(Arc::clone(&self.handle), waker))
+    }
+
+    /// Makes what hands the requests of a parent process to the engine, and writes their outputs into a ring.
+    fn ring_inbox(&self, memory: RawFd, written: RawFd, read: RawFd) -> PyResult<PyRingInbox> {
+        self.handle.engine()?;
+        Ok(PyRingInbox::open(Arc::clone(&self.handle), RingFiles { memory, written, read })?)
     }
 
     /// Token ids of a prompt that can be served with these parameters.

@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 
 use super::output::{Progress, Update};
+use crate::Error;
 use crate::engine::{OutputSink, RequestId, SequenceOutput};
 
 /// Calls back on the thread of an event loop.
@@ -129,6 +130,40 @@ impl MergedOutputs {
                 state.ready.push(id);
             }
         }
+        self.announce(state)
+    }
+
+    /// Merges outputs and tells the consumer; `false` when that one is gone.
+    pub(super) fn hand_over(&self, outputs: Vec<SequenceOutput>) -> bool {
+        self.tell(self.merge(outputs))
+    }
+
+    /// Ends every request that has not ended with an error, and tells the consumer.
+    pub(super) fn fail(&self, error: &Error) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        for (&id, progress) in &mut state.requests {
+            if progress.fail(id, error) {
+                state.ready.push(id);
+            }
+        }
+        let next = self.announce(state);
+        drop(guard);
+        // A consumer that is gone has nothing left to be told.
+        self.tell(next);
+    }
+
+    /// Never called with the lock held: a thread that is attached to the interpreter may be waiting for it.
+    fn tell(&self, next: Next) -> bool {
+        match (next, &self.waker) {
+            (Next::End, _) => false,
+            (Next::Wake, Some(waker)) => waker.wake(),
+            (Next::Nothing, Some(waker)) => waker.is_alive(),
+            (_, None) => true,
+        }
+    }
+
+    fn announce(&self, state: &mut State) -> Next {
         if state.ready.is_empty() {
             return Next::Nothing;
         }
@@ -138,14 +173,8 @@ impl MergedOutputs {
 }
 
 impl OutputSink for MergedOutputs {
-    /// Never attaches to the interpreter while it holds the lock: a thread that is attached may be waiting for it.
     fn deliver(&self, outputs: Vec<SequenceOutput>) -> bool {
-        let alive = match (self.merge(outputs), &self.waker) {
-            (Next::End, _) => false,
-            (Next::Wake, Some(waker)) => waker.wake(),
-            (Next::Nothing, Some(waker)) => waker.is_alive(),
-            (_, None) => true,
-        };
+        let alive = self.hand_over(outputs);
         if !alive {
             self.close();
         }

@@ -9,6 +9,7 @@ mod error;
 mod handle;
 mod host;
 mod inspect;
+mod isolation;
 mod json;
 mod logging;
 mod merged;
@@ -35,13 +36,15 @@ mod _rocmforge {
     #[pymodule_export]
     use super::inspect::{check_gguf, inspect_gguf};
     #[pymodule_export]
+    use super::isolation::{PyRemoteInbox, PyRemoteOutputs, PyRingInbox, PyRingReader};
+    #[pymodule_export]
     use super::logging::{py_log_level, set_log_level};
     #[pymodule_export]
     use super::params::PySamplingParams;
     #[pymodule_export]
     use super::requests::{PyAccepted, PyInbox};
     #[pymodule_export]
-    use super::settings::default_settings;
+    use super::settings::{default_settings, uses_gpu};
     #[pymodule_export]
     use super::structured::PyStructuredOutputs;
     #[pymodule_export]

@@ -1,7 +1,8 @@
 //! The merged progress of one request.
 
+use crate::Error;
 use crate::config::SamplingParams;
-use crate::engine::{RequestMetrics, SequenceOutput, TokenLogprobs};
+use crate::engine::{FinishReason, RequestId, RequestMetrics, SequenceOutput, TokenLogprobs};
 
 /// One of the `n` sequences of a request.
 #[derive(Default)]
@@ -60,6 +61,27 @@ impl Progress {
         }
         let tell = !self.announced && (self.is_finished() || !self.final_only);
         self.announced |= tell;
+        tell
+    }
+
+    /// Ends the sequences that have not ended with an error; `true` when the consumer is to be told.
+    pub(super) fn fail(&mut self, request: RequestId, error: &Error) -> bool {
+        let mut tell = false;
+        for index in 0..self.sequences.len() {
+            tell |= self.merge(SequenceOutput {
+                request,
+                index,
+                token_ids: Vec::new(),
+                text: String::new(),
+                logprobs: Vec::new(),
+                cumulative_logprob: None,
+                prompt_logprobs: None,
+                finish_reason: Some(FinishReason::Error),
+                stop_reason: None,
+                error: Some(error.clone()),
+                metrics: self.metrics,
+            });
+        }
         tell
     }
 

@@ -11,8 +11,8 @@ use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
 use super::params::PySamplingParams;
 use super::update::PyRequestUpdate;
-use crate::config::{OutputKind, SamplingParams};
-use crate::engine::{AcceptedRequest, Engine, NewRequest, Prompt, RequestId};
+use crate::config::OutputKind;
+use crate::engine::{AcceptedRequest, Engine, NewRequest, OutputSink, Prompt, RequestId};
 use crate::{Error, Result};
 
 #[pyclass(frozen, name = "Inbox", module = "rocmforge._rocmforge")]
@@ -39,6 +39,49 @@ pub(super) fn prompt_argument(engine: &Engine, value: &Bound<'_, PyAny>) -> PyRe
             let limit = engine.config().max_model_len;
             Ok(Prompt::TokenIds(token_ids_up_to("prompt token ids", value, limit, "max_model_len")?))
         }
+    }
+}
+
+/// The arguments of a request beside its prompt and its parameters.
+pub(super) struct Options<'a, 'py> {
+    pub(super) request_id: Option<&'a Bound<'py, PyString>>,
+    pub(super) priority: Option<&'a Bound<'py, PyAny>>,
+    pub(super) timeout: Option<&'a Bound<'py, PyAny>>,
+    pub(super) cache_salt: Option<&'a Bound<'py, PyString>>,
+    pub(super) client: Option<&'a Bound<'py, PyString>>,
+}
+
+/// A request of Python's arguments.
+pub(super) fn new_request(
+    engine: &Engine,
+    sink: Arc<dyn OutputSink>,
+    prompt: &Bound<'_, PyAny>,
+    params: &Bound<'_, PySamplingParams>,
+    options: Options<'_, '_>,
+) -> PyResult<NewRequest> {
+    let Options { request_id, priority, timeout, cache_salt, client } = options;
+    Ok(NewRequest {
+        name: request_id.map(|name| text("request id", name)).transpose()?,
+        prompt: prompt_argument(engine, prompt)?,
+        params: params.get().0.clone(),
+        priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
+        timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
+        cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
+        client: client.map(|client| text("client", client)).transpose()?,
+        sink,
+    })
+}
+
+/// Whether all of a request's outputs are to come at once.
+pub(super) fn keeps_all(params: &Bound<'_, PySamplingParams>, final_only: bool) -> bool {
+    final_only || params.get().0.output_kind == OutputKind::FinalOnly
+}
+
+#[pymethods]
+impl PyAccepted {
+    #[new]
+    fn new(key: u64, request_id: String, prompt_token_ids: Vec<u32>) -> Self {
+        Self { key, request_id, prompt_token_ids }
     }
 }
 
@@ -82,18 +125,10 @@ impl PyInbox {
         client: Option<&Bound<'_, PyString>>,
         final_only: bool,
     ) -> PyResult<PyAccepted> {
-        let params: SamplingParams = params.get().0.clone();
-        let final_only = final_only || params.output_kind == OutputKind::FinalOnly;
-        let request = NewRequest {
-            name: request_id.map(|name| text("request id", name)).transpose()?,
-            prompt: prompt_argument(self.handle.engine()?, prompt)?,
-            params,
-            priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
-            timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
-            cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
-            client: client.map(|client| text("client", client)).transpose()?,
-            sink: self.outputs.clone(),
-        };
+        let final_only = keeps_all(params, final_only);
+        let engine = self.handle.engine()?;
+        let options = Options { request_id, priority, timeout, cache_salt, client };
+        let request = new_request(engine, self.outputs.clone(), prompt, params, options)?;
         Ok(py.detach(|| self.submit(request, final_only))?)
     }
 
@@ -170,7 +205,7 @@ impl Drop for PyInbox {
 }
 
 /// A dead engine has ended its requests already.
-fn abort(engine: &Engine, ids: impl IntoIterator<Item = RequestId>) -> Result<()> {
+pub(super) fn abort(engine: &Engine, ids: impl IntoIterator<Item = RequestId>) -> Result<()> {
     ids.into_iter().try_for_each(|id| match engine.abort_id(id) {
         Err(Error::EngineDead { .. }) => Ok(()),
         result => result,

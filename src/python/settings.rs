@@ -9,6 +9,8 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{integer, name_of, optional_integer, real, seconds, switch, wrong_type};
 use super::host::engine_args;
+use super::logging::{flush, prepare};
+use crate::backend::{self, OpenDevice};
 use crate::config::{EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting};
 
 /// Arguments for an engine in this interpreter; a setting that was not given has its default.
@@ -58,6 +60,20 @@ fn set(what: &'static str, setting: Setting<'_>, value: &Bound<'_, PyAny>) -> Py
 
 fn file(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
     value.extract::<PathBuf>().map_err(|_| wrong_type(what, value, "a path"))
+}
+
+/// Whether an engine with these settings would use a GPU. Opens the driver.
+///
+/// # Errors
+/// `DeviceError` where a GPU is asked for that is not usable.
+#[pyfunction]
+#[pyo3(signature = (**settings))]
+pub(super) fn uses_gpu(py: Python<'_>, settings: Option<&Bound<'_, PyDict>>) -> PyResult<bool> {
+    prepare(py)?;
+    let args = args_with(py, PathBuf::new(), settings)?;
+    let device = py.detach(|| backend::open(&args.with_env()?));
+    flush(py);
+    Ok(matches!(device?, OpenDevice::Gpu(_)))
 }
 
 /// Every setting with its default: what `LLM` shows as those of its arguments.

@@ -31,6 +31,10 @@ impl PyTokenizer {
         Self { tokenizer, template, model }
     }
 
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
     fn open(path: PathBuf) -> Result<Self> {
         let file = GgufFile::open(&path)?;
         let tokenizer = Arc::new(Tokenizer::from_metadata(file.metadata())?);

@@ -1,11 +1,13 @@
 //! Log-probabilities of the model's own distribution.
 
+use serde::{Deserialize, Serialize};
+
 use super::Sampler;
 use super::math::{exp_weights, sum};
 use super::select::{key, key_id, top_k};
 use crate::{Error, Result};
 
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
     pub token_id: u32,
     pub logprob: f32,

@@ -7,7 +7,7 @@ import logging
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -18,7 +18,7 @@ from rocmforge.engine import LoadedModel
 from rocmforge.hub import OLLAMA
 from rocmforge.server.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.server.config import ServerConfig, meanings
-from rocmforge.settings import EngineSettings
+from rocmforge.settings import PROCESS_DEFAULTS, ModelSettings
 
 INSTALL = "pip install 'rocmforge[serve]'"
 SERVER_PANEL = "Server"
@@ -46,12 +46,12 @@ def serve(**options: Any) -> None:
     if model is not None and not config.served_model_name and str(model).startswith(OLLAMA):
         # The file in Ollama's store is named by its digest.
         config = dataclasses.replace(config, served_model_name=(str(model).removeprefix(OLLAMA),))
-    settings: EngineSettings = {name: options[name] for name in get_type_hints(EngineSettings)}  # type: ignore[assignment]
+    settings: ModelSettings = {name: options[name] for name in get_type_hints(ModelSettings)}  # type: ignore[assignment]
     with bind(config) as listening:
         run(create_app(_specs(model, options["config"], config, settings), config), config, listening)
 
 
-def _specs(model: Path | None, file: Path | None, config: ServerConfig, settings: EngineSettings) -> list[ModelSpec]:
+def _specs(model: Path | None, file: Path | None, config: ServerConfig, settings: ModelSettings) -> list[ModelSpec]:
     """Lists what is to be served; a single model is loaded, so that the server begins only if it can be."""
     tables = None if file is None else tomllib.loads(file.read_text(encoding="utf-8")).get("models")
     if file is not None and tables is not None:
@@ -76,7 +76,7 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path}: {error}") from error
-    known = ["model", "models", *meanings(), *get_type_hints(EngineSettings)]
+    known = ["model", "models", *meanings(), *get_type_hints(ModelSettings)]
     if unknown := [name for name in values if name not in known]:
         raise typer.BadParameter(f"{path}: got {', '.join(unknown)}, expected some of {', '.join(known)}")
     context.default_map = {name: value for name, value in values.items() if name != "models"}
@@ -99,8 +99,9 @@ def _parameters() -> list[inspect.Parameter]:
         _setting(field.name, server[field.name], field.default, server_meanings[field.name], SERVER_PANEL)
         for field in dataclasses.fields(ServerConfig)
     ]
-    engine = get_type_hints(EngineSettings)
-    defaults = cast("dict[str, Any]", default_settings())
+    engine = get_type_hints(ModelSettings)
+    # A server outlives a device's fault: on a GPU, whose driver may end its process, the engine has its own.
+    defaults: dict[str, Any] = {**default_settings(), **PROCESS_DEFAULTS, "isolate": None}
     return parameters + [
         _setting(name, engine[name], defaults[name], meaning, ENGINE_PANEL)
         for name, meaning in arguments.meanings(LoadedModel).items()

@@ -10,7 +10,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError
 from rocmforge.server.config import ServerConfig
-from rocmforge.settings import EngineSettings
+from rocmforge.settings import ModelSettings
 
 # The parts of a split model end so; the first one stands for all.
 PART = re.compile(r"-(?P<part>\d{5})-of-\d{5}$")
@@ -24,7 +24,7 @@ class ModelSpec:
     """Its GGUF file; the first one, for a split model."""
     names: tuple[str, ...]
     """Clients call it by these. Answers to requests that name no model have the first."""
-    settings: EngineSettings = field(default_factory=EngineSettings)
+    settings: ModelSettings = field(default_factory=ModelSettings)
     chat_template: Path | None = None
     """A file with a chat template, in place of the model's."""
     engine: AsyncLLM | None = None
@@ -39,7 +39,7 @@ class ModelSpec:
         return cls(path=path, names=names, chat_template=config.chat_template, **others)
 
 
-def from_folder(folder: Path, settings: EngineSettings) -> list[ModelSpec]:
+def from_folder(folder: Path, settings: ModelSettings) -> list[ModelSpec]:
     """Lists the GGUF files in a folder and the folders in it; each is called by its path there, without `.gguf`.
 
     Raises:
@@ -56,7 +56,7 @@ def from_folder(folder: Path, settings: EngineSettings) -> list[ModelSpec]:
     return specs
 
 
-def from_tables(tables: Mapping[str, Any], folder: Path, settings: EngineSettings) -> list[ModelSpec]:
+def from_tables(tables: Mapping[str, Any], folder: Path, settings: ModelSettings) -> list[ModelSpec]:
     """Reads the tables of a file of settings.
 
     Args:
@@ -92,13 +92,13 @@ def check_names(specs: Sequence[ModelSpec]) -> None:
                 )
 
 
-def _from_table(name: str, table: Any, folder: Path, settings: EngineSettings) -> ModelSpec:
+def _from_table(name: str, table: Any, folder: Path, settings: ModelSettings) -> ModelSpec:
     place = f"models.{name}"
     kinds: dict[str, Any] = {
         "path": str,
         "aliases": list,
         "chat_template": str,
-        **get_type_hints(EngineSettings),
+        **get_type_hints(ModelSettings),
     }
     if not isinstance(table, dict):
         raise InvalidRequestError(f"{place}: got {table!r}, expected a table with a path")
@@ -111,7 +111,7 @@ def _from_table(name: str, table: Any, folder: Path, settings: EngineSettings) -
     aliases = table.get("aliases", [])
     for alias in aliases:
         _check_kind(f"{place}.aliases", alias, str)
-    own: Any = {key: value for key, value in table.items() if key in get_type_hints(EngineSettings)}
+    own: Any = {key: value for key, value in table.items() if key in get_type_hints(ModelSettings)}
     template = table.get("chat_template")
     return ModelSpec(
         path=folder / table["path"],

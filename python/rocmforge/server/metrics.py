@@ -318,6 +318,7 @@ class _EngineCollector(Collector):
         for name, (meaning, field) in HISTOGRAMS.items():
             yield _histogram(name, meaning, values(attrgetter(field)))
         yield self._memory()
+        yield self._restarts()
         yield self._config()
         yield self._state()
 
@@ -338,6 +339,17 @@ class _EngineCollector(Collector):
             for purpose, size in asdict(engine.memory()).items():
                 used.add_metric([name, ENGINE, purpose], size)
         return used
+
+    def _restarts(self) -> Metric:
+        restarts = CounterMetricFamily(
+            "rocmforge:engine_restarts",
+            "Processes of the engine that were replaced, by what had become of them.",
+            labels=[*LABELS, "reason"],
+        )
+        for name, engine in self.engines.items():
+            for reason, count in engine.restarts.items():
+                restarts.add_metric([name, ENGINE, reason], count)
+        return restarts
 
     def _config(self) -> Metric:
         shown = ("block_size", "num_blocks", "kv_cache_dtype", "enable_prefix_caching")

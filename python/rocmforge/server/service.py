@@ -180,6 +180,8 @@ class Service:
             return "the engine is dead"
         if self.draining:
             return "the server is shutting down"
+        if self.engine.is_restarting:
+            return "the process of the engine has died; another one is being started"
         now = time.monotonic()
         stats = self.engine.stats()
         if stats.num_running or stats.num_waiting:

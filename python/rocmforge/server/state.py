@@ -1,5 +1,6 @@
 """Answers to an operator: whether it lives, whether it is ready, and what the engine does."""
 
+import asyncio
 import base64
 import dataclasses
 from typing import Annotated, Any
@@ -76,7 +77,8 @@ async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     With `packed=true` a column is the base64 of an array, and values that are too large for it are its largest:
     `state` and `owners` of bytes, `idle_deciseconds` of 16-bit numbers, little-endian.
     """
-    table = service.engine.block_map()
+    # An engine in a process of its own may take its time.
+    table = await asyncio.to_thread(service.engine.block_map)
     if packed:
         return {
             "states": BLOCK_STATES,
@@ -105,7 +107,7 @@ async def running_requests(request: Request, service: Asked) -> dict[str, Any]:
 @router.get("/v1/engine/requests/{request_id}")
 async def request_record(request_id: str, service: Asked) -> dict[str, Any]:
     """How a request ended, for some minutes after it did."""
-    record = service.engine.record(request_id)
+    record = await asyncio.to_thread(service.engine.record, request_id)
     if record is None:
         raise ApiError(
             404, f"request: got {request_id!r}, expected the id of one that ended in the last {_retention(service)}"

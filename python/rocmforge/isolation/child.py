@@ -1,0 +1,155 @@
+"""The child process: loads the engine and answers its parent's calls, for as long as that lives."""
+
+import contextlib
+import ctypes
+import logging
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rocmforge._rocmforge import Engine, uses_gpu
+from rocmforge.errors import InvalidRequestError, RocmForgeError
+from rocmforge.isolation.job import EXIT_DEAD, Hello, Job
+
+# Threads for calls that wait for the engine, or compute.
+SLOW_CALLS = 4
+PR_SET_PDEATHSIG = 1
+
+
+def main(parent: int, control: int, ring: list[int]) -> None:
+    """Serves until the parent closes the engine or is gone; then the process ends.
+
+    Args:
+        parent: The parent's process id.
+        control: Descriptor of the socket.
+        ring: Descriptors of the ring's files.
+    """
+    # A signal to the whole group is the parent's to act upon: it may let requests finish.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    _die_with(parent)
+    os._exit(_Child(Connection(control)).run(ring))
+
+
+def _die_with(parent: int) -> None:
+    """Lets the system kill this process when its parent dies: the end of the socket wakes no process that hangs."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class _Child(logging.Handler):
+    """Talks to the parent. As a handler, it hands the engine's messages to the parent's log."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def run(self, ring: list[int]) -> int:
+        """Serves; returns the exit status."""
+        try:
+            job: Job = self._connection.recv()
+            logger = logging.getLogger("rocmforge")
+            logger.addHandler(self)
+            logger.setLevel(job.log_level)
+            logger.propagate = False
+            engine = self._load(job)
+            return 0 if engine is None else self._serve(engine, ring)
+        except (EOFError, OSError):
+            # The parent is gone, or has let go of this process.
+            return 0
+
+    def _load(self, job: Job) -> Engine | None:
+        try:
+            if job.only_on_gpu and not uses_gpu(**job.settings):
+                self._send("cpu")
+                return None
+            engine = Engine(job.model, progress=lambda *done: self._send("progress", *done), **job.settings)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+            self._send("failed", _plain(error))
+            return None
+        try:
+            _, no_tokenizer = engine.tokenizer, None
+        except InvalidRequestError as error:
+            no_tokenizer = error
+        hello = Hello(
+            engine.config(),
+            engine.sampling_defaults(),
+            engine.describe(),
+            engine.memory(),
+            engine.stats(),
+            no_tokenizer,
+        )
+        self._send("ready", hello)
+        return engine
+
+    def _serve(self, engine: Engine, ring: list[int]) -> int:
+        memory, written, read = ring
+        inbox = engine.ring_inbox(memory, written, read)
+        # It has opened them for itself.
+        for descriptor in ring:
+            os.close(descriptor)
+        quick: dict[str, Callable[..., Any]] = {
+            "submit": inbox.submit,
+            "forget": inbox.forget,
+            "abort": engine.abort,
+            "stats": engine.stats,
+            "record": engine.record,
+            "block_map": engine.block_map,
+        }
+        slow: dict[str, Callable[..., Any]] = {
+            "waiting": engine.waiting,
+            "prepare": engine.prepare,
+            "prompt_logits": engine.prompt_logits,
+            "reset_prefix_cache": engine.reset_prefix_cache,
+            "check_integrity": engine.check_integrity,
+        }
+        with ThreadPoolExecutor(SLOW_CALLS) as pool:
+            # An engine that has died is closed; the parent's calls come often enough to see it soon.
+            while not engine.is_closed:
+                number, name, arguments = self._connection.recv()
+                if name == "close":
+                    engine.close()
+                    return 0
+                if name in slow:
+                    pool.submit(self._answer, number, slow[name], arguments)
+                else:
+                    self._answer(number, quick[name], arguments)
+        # Its last outputs are still on their way.
+        engine.close()
+        return EXIT_DEAD
+
+    def _answer(self, number: int, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        try:
+            result = call(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
+            self._send("error", number, _plain(error))
+        else:
+            self._send("result", number, result)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hands a message to the parent's log."""
+        # Without a parent there is no log.
+        with contextlib.suppress(OSError):
+            self._send("log", record.name, record.levelno, record.getMessage())
+
+    def _send(self, *message: object) -> None:
+        with self._sending:
+            self._connection.send(message)
+
+
+def _plain(error: Exception) -> Exception:
+    """The error, as far as it can be handed to another process."""
+    try:
+        pickle.dumps(error)
+    except Exception:  # noqa: BLE001 - any class may refuse in its own way
+        return RocmForgeError(str(error))
+    return error

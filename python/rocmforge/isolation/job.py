@@ -1,0 +1,37 @@
+"""The first messages between parent and child."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rocmforge.errors import InvalidRequestError
+from rocmforge.settings import EngineSettings
+from rocmforge.stats import MemoryUsage, ResolvedConfig, Stats
+
+# Exit status of a child whose engine has died by itself: its device is lost, as a rule.
+EXIT_DEAD = 70
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The model that the child is to load, and how."""
+
+    model: Path
+    settings: EngineSettings
+    only_on_gpu: bool
+    """Whether to load nothing where the device would be the CPU."""
+    log_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The child's description of its engine: all that does not change while it lives."""
+
+    config: ResolvedConfig
+    sampling_defaults: dict[str, Any]
+    description: str
+    memory: MemoryUsage
+    stats: Stats
+    """The statistics at the beginning."""
+    no_tokenizer: InvalidRequestError | None
+    """Why there is no tokenizer, if there is none."""

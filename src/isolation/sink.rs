@@ -1,0 +1,74 @@
+//! The sink of an engine in a child process: all of its outputs go into one ring, under the names of the parent.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::ring::{OutputWriter, RingFiles};
+use crate::engine::{OutputSink, RequestId, SequenceOutput};
+use crate::{Error, Result};
+
+/// Writes outputs for the parent process. While the ring is full, the output thread waits here, which is the only sink
+/// of its engine; what comes meanwhile is merged by the engine's mailbox.
+pub struct RingSink {
+    writer: Mutex<OutputWriter>,
+    /// Requests that have not ended. A lock of its own: one may be announced while the writer waits.
+    requests: Mutex<HashMap<RequestId, Announced>>,
+}
+
+struct Announced {
+    /// The parent's name for the request.
+    key: u64,
+    num_unfinished: usize,
+}
+
+impl RingSink {
+    /// # Errors
+    /// `Internal` where the files are none of a ring.
+    pub fn open(files: RingFiles) -> Result<Self> {
+        let writer = OutputWriter::open(files).map_err(Error::internal)?;
+        Ok(Self { writer: Mutex::new(writer), requests: Mutex::default() })
+    }
+
+    /// Notes a request of `n` sequences before the first output of it can come.
+    pub fn expect(&self, id: RequestId, key: u64, n: usize) {
+        self.requests.lock().insert(id, Announced { key, num_unfinished: n });
+    }
+
+    /// Forgets a request that the engine has refused.
+    pub fn refuse(&self, id: RequestId) {
+        self.requests.lock().remove(&id);
+    }
+
+    /// The request that the parent calls so; `None` once it has ended.
+    pub fn find(&self, key: u64) -> Option<RequestId> {
+        self.requests.lock().iter().find(|(_, announced)| announced.key == key).map(|(id, _)| *id)
+    }
+
+    fn rename(&self, outputs: &mut Vec<SequenceOutput>) {
+        let mut requests = self.requests.lock();
+        outputs.retain_mut(|output| {
+            let id = output.request;
+            let Some(announced) = requests.get_mut(&id) else { return false };
+            output.request = RequestId(announced.key);
+            if output.finish_reason.is_some() {
+                announced.num_unfinished -= 1;
+                if announced.num_unfinished == 0 {
+                    requests.remove(&id);
+                }
+            }
+            true
+        });
+    }
+}
+
+impl OutputSink for RingSink {
+    fn deliver(&self, mut outputs: Vec<SequenceOutput>) -> bool {
+        self.rename(&mut outputs);
+        let written = outputs.is_empty() || self.writer.lock().write(&outputs).is_ok();
+        if !written {
+            tracing::error!("outputs cannot be handed to the parent process");
+        }
+        written
+    }
+}
