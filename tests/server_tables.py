@@ -52,7 +52,7 @@ def settings():
     rows = []
     for field in dataclasses.fields(ServerConfig):
         flag = "--" + field.name.replace("_", "-")
-        default = "" if field.default in (None, ()) else f"`{field.default}`"
+        default = "" if field.default in (None, (), "") else f"`{field.default}`"
         rows.append([f"`{flag}`", f"`ROCMFORGE_{field.name.upper()}`", default, meanings()[field.name]])
     return table(["flag", "variable", "default", "meaning"], rows)
 

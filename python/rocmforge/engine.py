@@ -191,6 +191,34 @@ class LoadedModel:
             blocks[name] = column
         return blocks
 
+    def record_kv_events(self, max_events: int) -> None:
+        """Begins to log which blocks come into the prefix cache and which go; see `rocmforge.kv_events`.
+
+        The first event says that all blocks went; so it is, too, when another process takes the place of an isolated
+        engine's.
+
+        Args:
+            max_events: Most events that wait for `take_kv_events`. When more come, they are dropped, and the next call
+                returns that all blocks went, and then each that is there.
+
+        Raises:
+            InvalidRequestError: The prefix cache has content (`reset_prefix_cache` empties it), or there is none.
+        """
+        self._engine.record_kv_events(max_events)
+
+    def stop_kv_events(self) -> None:
+        """Ends that log."""
+        self._engine.stop_kv_events()
+
+    def take_kv_events(self) -> list[tuple[Any, ...] | None]:
+        """Takes the events since the last call, the earliest first; of use to `rocmforge.kv_events` alone.
+
+        `(group, window, hash, parent, token_ids, salt, adapter)` is a block that can be hit from now on, and
+        `(group, hash)` one that cannot any more; `None` says so of all. `window` is how many tokens its layers attend
+        to, if it is not all, and `parent` is the hash of the block before it, if there is one.
+        """
+        return self._engine.take_kv_events()
+
     def config(self) -> ResolvedConfig:
         """The arguments as they were resolved for this model and machine; `num_blocks` counts those of all groups."""
         return self._engine.config()

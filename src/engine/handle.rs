@@ -65,11 +65,11 @@ pub struct AcceptedRequest {
 /// Dropping the last handle (they are cheap to clone) shuts the engine down.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
-struct Inner {
-    shared: Arc<Shared>,
+pub(super) struct Inner {
+    pub(super) shared: Arc<Shared>,
     config: EngineConfig,
     /// Requests without a seed get theirs from this one.
     seed: u64,
@@ -401,7 +401,7 @@ impl Engine {
         answer.recv().map_err(|_| self.closed_error())
     }
 
-    fn closed_error(&self) -> Error {
+    pub(super) fn closed_error(&self) -> Error {
         let reason = self.inner.shared.with_registry(|registry| registry.closed.clone());
         reason.unwrap_or_else(|| Error::EngineDead { reason: "its thread has ended".into() })
     }
@@ -412,7 +412,7 @@ impl Engine {
     }
 
     /// Comes before any lock: a lock that was held while the process forked stays locked in the child for ever.
-    fn check_process(&self) -> Result<()> {
+    pub(super) fn check_process(&self) -> Result<()> {
         same_process(self.inner.owner, std::process::id())
     }
 }

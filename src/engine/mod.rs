@@ -15,6 +15,7 @@ pub mod executor;
 mod guidance;
 pub mod handle;
 mod ids;
+mod kv_events;
 mod kv_pool;
 mod lifecycle;
 mod load;

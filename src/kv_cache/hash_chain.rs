@@ -2,10 +2,19 @@
 //! name of the block before it, so that one name stands for a whole prefix. 256 bits under a secret key: equal
 //! names mean equal prefixes, also against somebody who looks for collisions.
 
+use std::sync::Arc;
+
 use super::Tokens;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlockHash(pub(super) [u8; 32]);
+
+impl BlockHash {
+    /// 64 bits of the name, for those who tell contents apart and share nothing by it.
+    pub fn short(&self) -> u64 {
+        self.0[..8].iter().fold(0, |bits, byte| bits << 8 | u64::from(*byte))
+    }
+}
 
 /// Prefixes hashed into the parent of first blocks (the root) of sequences without a salt, and with one.
 const UNSALTED: &[u8] = b"rocmforge kv root: unsalted";
@@ -18,6 +27,8 @@ const ADAPTED: &[u8] = b"rocmforge kv root: adapted:";
 pub struct HashChain {
     key: [u8; 32],
     root: BlockHash,
+    salt: Option<Arc<str>>,
+    adapter: Option<u32>,
     hashes: Vec<BlockHash>,
     /// Bytes being hashed; kept to hash without allocating.
     scratch: Vec<u8>,
@@ -33,7 +44,14 @@ impl HashChain {
         if let Some(adapter) = adapter {
             root = blake3::keyed_hash(&key, &[ADAPTED, root.as_bytes(), &adapter.to_le_bytes()].concat());
         }
-        Self { key, root: BlockHash(*root.as_bytes()), hashes: Vec::new(), scratch: Vec::new() }
+        Self {
+            key,
+            root: BlockHash(*root.as_bytes()),
+            salt: salt.map(Arc::from),
+            adapter,
+            hashes: Vec::new(),
+            scratch: Vec::new(),
+        }
     }
 
     /// Names every full block of `tokens` that has no name yet. `tokens` begins with what was named before.
@@ -53,5 +71,13 @@ impl HashChain {
 
     pub(super) fn hashes(&self) -> &[BlockHash] {
         &self.hashes
+    }
+
+    pub(super) fn salt(&self) -> Option<&Arc<str>> {
+        self.salt.as_ref()
+    }
+
+    pub(super) fn adapter(&self) -> Option<u32> {
+        self.adapter
     }
 }

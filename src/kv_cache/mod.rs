@@ -11,6 +11,7 @@
 mod block_id;
 mod block_table;
 mod config;
+mod events;
 mod free_list;
 mod groups;
 mod hash_chain;
@@ -26,6 +27,7 @@ mod tokens;
 pub use block_id::BlockId;
 pub use block_table::SeqBlocks;
 pub use config::KvCacheConfig;
+pub use events::{KvEvent, StoredBlock};
 pub use hash_chain::{BlockHash, HashChain};
 pub use plan::{AllocPlan, Demand, PrefixHit};
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
@@ -33,6 +35,7 @@ pub use tokens::Tokens;
 
 use block_table::Tables;
 use crossbeam_channel::{Receiver, Sender};
+use events::EventLog;
 use groups::Group;
 
 use crate::{Error, Result};
@@ -51,6 +54,8 @@ pub struct KvCache {
     num_gains: u64,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
+    /// A log of what came and went, if somebody reads it.
+    events: Option<EventLog>,
     /// A broken invariant met where there was nobody to tell; `check_integrity` reports it.
     fault: Option<Error>,
 }
@@ -70,6 +75,7 @@ impl KvCache {
             num_gains: 0,
             prefix_cache_queries: 0,
             prefix_cache_hits: 0,
+            events: None,
             fault: None,
         })
     }
@@ -104,18 +110,28 @@ impl KvCache {
     }
 
     /// The step that computed `seq` up to `num_computed` tokens was committed: its full blocks can be hit from now on,
-    /// and those that a sliding window has left behind go back.
+    /// and those that a sliding window has left behind go back. `chain` names the full blocks of `tokens`.
     ///
     /// # Errors
     /// `Internal` when `seq` does not hold the blocks that it was computed in.
-    pub fn mark_computed(&mut self, seq: &mut SeqBlocks, chain: &HashChain, num_computed: usize) -> Result<()> {
+    pub fn mark_computed(
+        &mut self,
+        seq: &mut SeqBlocks,
+        chain: &HashChain,
+        tokens: &Tokens,
+        num_computed: usize,
+    ) -> Result<()> {
         let block_size = self.config.block_size;
         let full = (num_computed / block_size).min(chain.hashes().len());
         for i in seq.num_named..full {
-            for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
+            for (g, (group, table)) in self.groups.iter_mut().zip(&seq.tables).enumerate() {
                 let id = *table.get(i).ok_or_else(|| Error::internal(format!("computed block {i} is not held")))?;
                 if !id.is_null() && group.pool.set_hash(id, chain.hashes()[i])? {
                     self.num_gains += 1;
+                    if let Some(log) = &mut self.events {
+                        let token_ids = tokens.range(i * block_size..(i + 1) * block_size).collect();
+                        log.stored((g, group.kind), i, chain, token_ids);
+                    }
                 }
             }
         }
@@ -249,6 +265,9 @@ impl KvCache {
         }
         self.version += 1;
         self.groups.iter_mut().for_each(|group| group.pool.forget_content());
+        if let Some(log) = &mut self.events {
+            log.cleared();
+        }
         true
     }
 }

@@ -158,24 +158,31 @@ impl KvCache {
             seq.num_named = plan.hit.num_tokens / self.config.block_size;
         }
         for need in plan.needs {
-            let pool = &mut self.groups[need.group].pool;
             let table = &mut seq.tables[need.group];
             for i in need.copy_on_write {
-                let dst = pool.allocate(now).ok_or_else(overcommitted)?;
+                let dst = self.allocate(need.group)?;
                 let src = std::mem::replace(&mut table[i], dst);
-                pool.release(src, now)?;
+                self.groups[need.group].pool.release(src, now)?;
                 if i * self.config.block_size < plan.write_start {
                     copies.push(BlockCopy { group: need.group as u32, src: src.0, dst: dst.0 });
                 }
             }
             for _ in 0..need.append {
-                table.push(pool.allocate(now).ok_or_else(overcommitted)?);
+                table.push(self.allocate(need.group)?);
             }
         }
         Ok(())
     }
-}
 
-fn overcommitted() -> Error {
-    Error::internal("an allocation plan promised more blocks than there are")
+    fn allocate(&mut self, group: usize) -> Result<BlockId> {
+        let pool = &mut self.groups[group].pool;
+        let overcommitted = || Error::internal("an allocation plan promised more blocks than there are");
+        let (id, forgotten) = pool.allocate(self.now).ok_or_else(overcommitted)?;
+        if let (Some(log), Some(hash)) = (&mut self.events, forgotten)
+            && pool.index.get(&hash).is_none()
+        {
+            log.removed(group, hash);
+        }
+        Ok(id)
+    }
 }

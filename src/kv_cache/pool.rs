@@ -52,11 +52,12 @@ impl Pool {
         self.blocks.get(id.index()).ok_or_else(|| unknown(id, self.blocks.len()))
     }
 
-    /// Takes the first free block, whose old content is forgotten only now.
-    pub(super) fn allocate(&mut self, now: u64) -> Option<BlockId> {
+    /// Takes the first free block, whose old content is forgotten only now; with it comes the name of that content.
+    pub(super) fn allocate(&mut self, now: u64) -> Option<(BlockId, Option<BlockHash>)> {
         let id = self.free.pop_front()?;
         let block = &mut self.blocks[id.index()];
-        if let Some(hash) = block.hash.take() {
+        let forgotten = block.hash.take();
+        if let Some(hash) = forgotten {
             self.index.remove(&hash, id);
             self.num_cached -= 1;
             self.evictions += 1;
@@ -64,7 +65,7 @@ impl Pool {
             self.residency.idle_before_evict.record(now.saturating_sub(block.last_access));
         }
         *block = Block { refs: 1, hash: None, allocated_at: now, last_access: now, access_count: 1 };
-        Some(id)
+        Some((id, forgotten))
     }
 
     /// Adds an owner to a block whose content was hit, owned or not.

@@ -70,6 +70,11 @@ impl PrefixIndex {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn num_contents(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Number of (content, block) pairs.
     pub(super) fn len(&self) -> usize {
         self.entries.values().map(|holders| if let Holders::Many(ids) = holders { ids.len() } else { 1 }).sum()

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{BlockColumns, matrix, text, token_ids_up_to};
+use super::events::{EventTuple, tuples};
 use super::handle::{Handle, SIGNAL_INTERVAL, wait};
 use super::isolation::PyRingInbox;
 use super::logging::{flush, prepare};
@@ -149,6 +150,22 @@ impl PyEngine {
 
     fn reset_prefix_cache(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.interruptible(py, |engine| engine.reset_prefix_cache())
+    }
+
+    fn record_kv_events(&self, py: Python<'_>, max_events: usize) -> PyResult<()> {
+        let engine = self.handle.engine()?;
+        Ok(py.detach(|| engine.record_kv_events(max_events))?)
+    }
+
+    fn stop_kv_events(&self, py: Python<'_>) -> PyResult<()> {
+        let engine = self.handle.engine()?;
+        Ok(py.detach(|| engine.stop_kv_events())?)
+    }
+
+    /// Tuples as `rocmforge.kv_events` reads them, the earliest first.
+    fn take_kv_events(&self, py: Python<'_>) -> PyResult<Vec<Option<EventTuple>>> {
+        let engine = self.handle.engine()?;
+        Ok(py.detach(|| engine.take_kv_events().map(tuples))?)
     }
 
     fn prompt_logits<'py>(

@@ -6,6 +6,7 @@ mod device_test;
 mod doctor;
 mod engine;
 mod error;
+mod events;
 mod handle;
 mod host;
 mod inspect;

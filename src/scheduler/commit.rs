@@ -118,7 +118,7 @@ impl Scheduler {
                 drafted.push(slot);
             }
             kv.extend_chain(&mut seq.chain, &seq.tokens);
-            kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
+            kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, seq.num_computed)?;
         }
         let accept = |(id, accepted)| self.accept(id, step.id, accepted, &mut kv);
         let all_accepted = accepted.into_iter().map(accept).fold(Ok(()), Result::and);
@@ -195,7 +195,7 @@ impl Scheduler {
             seq.num_computed += right;
             self.flows.charge(seq.flow, right);
             kv.extend_chain(&mut seq.chain, &seq.tokens);
-            kv.mark_computed(&mut seq.blocks, &seq.chain, seq.num_computed)?;
+            kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, seq.num_computed)?;
         }
         seq.drafts.clear();
         if !accepted.drafts.is_empty() {

@@ -73,6 +73,8 @@ class _Child(logging.Handler):
                 self._send("cpu")
                 return None
             engine = Engine(job.model, progress=lambda *done: self._send("progress", *done), **job.settings)
+            if job.max_kv_events is not None:
+                engine.record_kv_events(job.max_kv_events)
         except Exception as error:  # noqa: BLE001 - whatever it is, the parent raises it
             self._send("failed", _plain(error))
             return None
@@ -104,9 +106,12 @@ class _Child(logging.Handler):
             "stats": engine.stats,
             "record": engine.record,
             "block_map": engine.block_map,
+            "record_kv_events": engine.record_kv_events,
+            "stop_kv_events": engine.stop_kv_events,
         }
         slow: dict[str, Callable[..., Any]] = {
             "waiting": engine.waiting,
+            "take_kv_events": engine.take_kv_events,
             "prepare": engine.prepare,
             "prompt_logits": engine.prompt_logits,
             "reset_prefix_cache": engine.reset_prefix_cache,

@@ -112,6 +112,19 @@ class IsolatedEngine:
         answer: bool = self._call("reset_prefix_cache")
         return answer
 
+    def record_kv_events(self, max_events: int) -> None:
+        """Begins to log what comes into the prefix cache and what goes, in this process and in those that follow."""
+        self._supervisor.record_kv_events(max_events)
+
+    def stop_kv_events(self) -> None:
+        """Ends that log."""
+        self._supervisor.stop_kv_events()
+
+    def take_kv_events(self) -> list[tuple[Any, ...] | None]:
+        """Takes the events since the last call; those of a process that has died are lost."""
+        answer: list[tuple[Any, ...] | None] = self._call("take_kv_events")
+        return answer
+
     def prompt_logits(self, prompt_token_ids: TokenIds) -> NDArray[np.float32]:
         """Logits at every position."""
         answer: NDArray[np.float32] = self._call("prompt_logits", prompt_token_ids)

@@ -21,6 +21,8 @@ class Job:
     only_on_gpu: bool
     """Whether to load nothing where the device would be the CPU."""
     log_level: int
+    max_kv_events: int | None = None
+    """Most events of the prefix cache that wait to be taken, where they are recorded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,22 @@ class Supervisor:
         if child is not None:
             child.tell(name, *arguments)
 
+    def record_kv_events(self, max_events: int) -> None:
+        """Lets the child log KV events, and each that takes its place from its start on."""
+        before = self._job
+        # If this child dies meanwhile, the next one is to know.
+        self._job = replace(before, max_kv_events=max_events)
+        try:
+            self.call("record_kv_events", max_events).result()
+        except BaseException:
+            self._job = before
+            raise
+
+    def stop_kv_events(self) -> None:
+        """Ends those logs."""
+        self._job = replace(self._job, max_kv_events=None)
+        self.tell("stop_kv_events")
+
     def check_process(self) -> None:
         """Refuses to serve in a forked process.
 

@@ -40,6 +40,10 @@ class ServerConfig:
     sleep_idle_seconds: Annotated[
         float | None, "Seconds without a request after which a model is unloaded; by default it stays loaded."
     ] = None
+    kv_events_endpoint: Annotated[str | None, "Where KV events are published, as tcp://*:5557."] = None
+    kv_events_replay_endpoint: Annotated[str | None, "Where routers ask for KV events that they missed."] = None
+    kv_events_topic: Annotated[str, "The topic of KV events, in which {model} is the model's name."] = ""
+    kv_events_buffer_steps: Annotated[int, "Batches of KV events that are kept for those who missed them."] = 10_000
     shutdown_timeout: Annotated[float, "Seconds that running requests have to finish in when the server ends."] = 30.0
     log_prompts: Annotated[bool, "Write the prompts of requests into the log."] = False
 
@@ -56,6 +60,7 @@ class ServerConfig:
             "max_models",
             "max_model_memory",
             "max_load_queue",
+            "kv_events_buffer_steps",
         )
         for name in limits:
             value = getattr(self, name)
@@ -67,6 +72,10 @@ class ServerConfig:
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise InvalidRequestError(f"{name}: got {seconds}, expected 0 or more seconds")
+        if self.kv_events_endpoint is None and (self.kv_events_replay_endpoint is not None or self.kv_events_topic):
+            raise InvalidRequestError(
+                "kv_events_replay_endpoint, kv_events_topic: got one of them, expected kv_events_endpoint with it"
+            )
         if (self.ssl_certfile is None) != (self.ssl_keyfile is None):
             raise InvalidRequestError("ssl_certfile, ssl_keyfile: got one of them, expected both or none")
         if any(not key or not key.isascii() or not key.isprintable() for key in self.keys()):

@@ -15,6 +15,7 @@ from rocmforge.errors import InvalidRequestError, OutOfMemoryError, RocmForgeErr
 from rocmforge.server.catalog import ModelSpec, check_names
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError
+from rocmforge.server.kv_events import KvEvents
 from rocmforge.server.metrics import Metrics
 from rocmforge.server.model import Model
 from rocmforge.server.service import Service
@@ -32,7 +33,7 @@ class Models:
         config: The settings.
 
     Raises:
-        InvalidRequestError: Two models have the same name.
+        InvalidRequestError: Two models have the same name, or KV events of these models cannot be published.
     """
 
     def __init__(self, specs: Sequence[ModelSpec], config: ServerConfig) -> None:
@@ -55,9 +56,14 @@ class Models:
         self._reports: dict[Model, asyncio.Task[None]] = {}
         self._sleeping: dict[Model, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        for model, spec in zip(self.all, specs, strict=True):
-            if spec.engine is not None:
-                self._set_loaded(model, spec.engine)
+        self._kv_events = KvEvents(specs, config)
+        try:
+            for model, spec in zip(self.all, specs, strict=True):
+                if spec.engine is not None:
+                    self._set_loaded(model, spec.engine)
+        except BaseException:
+            self._kv_events.close()
+            raise
 
     @property
     def names(self) -> list[str]:
@@ -229,6 +235,7 @@ class Models:
         )
 
     def _set_loaded(self, model: Model, engine: AsyncLLM) -> None:
+        self._kv_events.add(engine, model.name)
         metrics = self.metrics.model(model.name, engine)
         model.service = Service(engine, model.spec.names, model.chat_template, self._config, metrics)
         model.num_bytes = engine.memory().total
@@ -303,6 +310,7 @@ class Models:
         if loads:
             await asyncio.wait(loads)
         await asyncio.gather(*(service.drain() for service in self.services), *self._tasks)
+        await asyncio.to_thread(self._kv_events.close)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:

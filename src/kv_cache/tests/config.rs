@@ -64,7 +64,7 @@ fn unknown_block_is_an_error() {
 #[test]
 fn release_without_owner_is_an_error() {
     let mut pool = pool::Pool::new(2);
-    let id = pool.allocate(0).unwrap();
+    let id = pool.allocate(0).unwrap().0;
     pool.release(id, 0).unwrap();
     assert!(matches!(pool.release(id, 0), Err(Error::Internal { .. })));
     assert_eq!((pool.num_available(), pool.get(id).unwrap().refs), (2, 0));

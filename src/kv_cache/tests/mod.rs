@@ -2,6 +2,7 @@
 
 mod allocation;
 mod config;
+mod events;
 mod forks;
 mod free_list;
 mod index;
@@ -71,8 +72,9 @@ impl Seq {
     /// The step that computes all its tokens is committed.
     fn compute(&mut self, kv: &mut KvCache) {
         self.num_computed = self.tokens.len();
-        kv.extend_chain(&mut self.chain, &Tokens::new(self.tokens.as_slice().into()));
-        kv.mark_computed(&mut self.blocks, &self.chain, self.num_computed).unwrap();
+        let tokens = Tokens::new(self.tokens.as_slice().into());
+        kv.extend_chain(&mut self.chain, &tokens);
+        kv.mark_computed(&mut self.blocks, &self.chain, &tokens, self.num_computed).unwrap();
         kv.check_integrity().unwrap();
     }
 

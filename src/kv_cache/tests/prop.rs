@@ -6,6 +6,7 @@ use proptest::collection;
 use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, any};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 
+use super::events::Router;
 use super::*;
 
 #[derive(Debug, Clone)]
@@ -89,6 +90,27 @@ impl Memory {
         }
         Ok(())
     }
+
+    /// A router that read all events knows exactly the contents that can be hit, and what each of them is.
+    fn check_router(&self, router: &Router, kv: &KvCache) -> std::result::Result<(), TestCaseError> {
+        for ((g, hash), block) in &router.0 {
+            let id = kv.groups[*g].pool.index.get(hash);
+            prop_assert!(id.is_some(), "group {}: {:?} cannot be hit", g, block);
+            // A window may have passed a block before the model wrote it down.
+            if kv.groups[*g].kind != GroupKind::Full {
+                continue;
+            }
+            let content = &self.0[&(*g, id.unwrap().0)];
+            prop_assert!(content.ends_with(&block.token_ids));
+            prop_assert_eq!(content[0], u32::from(block.salt.is_some()));
+            if let Some(prefix) = router.prefix(*g, *hash) {
+                prop_assert_eq!(&content[1..], &prefix);
+            }
+        }
+        let contents = |group: &Group| group.pool.index.num_contents();
+        prop_assert_eq!(router.0.len(), kv.groups.iter().map(contents).sum::<usize>());
+        Ok(())
+    }
 }
 
 proptest! {
@@ -101,8 +123,12 @@ proptest! {
         groups in groups(),
         block_size in 1usize..5,
         ops in collection::vec(op(), 1..60),
+        log_capacity in prop_oneof![1usize..6, Just(1000)],
+        reads_each in 1usize..8,
     ) {
         let mut kv = cache_of(&groups, block_size);
+        kv.record_events(log_capacity).unwrap();
+        let mut router = Router::default();
         let mut memory = Memory::default();
         let mut live: Vec<Held> = Vec::new();
         for (time, op) in ops.into_iter().enumerate() {
@@ -175,6 +201,10 @@ proptest! {
             kv.check_owners(owned).map_err(|error| TestCaseError::fail(error.to_string()))?;
             for held in &live {
                 memory.check(held, block_size)?;
+            }
+            if time % reads_each == 0 {
+                router.read(&mut kv);
+                memory.check_router(&router, &kv)?;
             }
         }
         live.clear();

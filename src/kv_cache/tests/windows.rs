@@ -93,7 +93,7 @@ fn bound_of_a_lone_sequence_is_never_passed() {
                 let demand = Demand { write: computed..end, reserve: end, keep_free: &[] };
                 let plan = kv.plan(&blocks, PrefixHit::default(), &demand).unwrap();
                 kv.commit(plan, &mut blocks, &mut Vec::new()).unwrap();
-                kv.mark_computed(&mut blocks, &chain, end).unwrap();
+                kv.mark_computed(&mut blocks, &chain, &Tokens::new([].into()), end).unwrap();
                 computed = end;
             }
         }
