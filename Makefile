@@ -12,6 +12,8 @@ HIP_TARGETS = $(ROCMFORGE_HIP_TARGETS)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# Ray and what it brings stay out of the environment of all other tests.
+RAY_PIP = $(VENV)/ray/bin/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 # Says for which AMD GPUs the installed wheel carries kernels.
 SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
@@ -23,7 +25,7 @@ PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gpu-tools browser test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
-        test-release fuzz \
+        test-release test-ray fuzz \
         coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
@@ -66,7 +68,7 @@ test-python: browser $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp #
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
 
-test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release ## what takes too long for every commit: about 45 minutes on two cores
+test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 45 minutes on two cores
 test-deep: T = 120
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
@@ -92,6 +94,11 @@ test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kerne
 
 test-release: wheels ## install and run what `make wheels` built: the wheel, and one built from the source distribution
 	@scripts/test_release.sh $(PYTHON)
+
+test-ray: $(VENV)/wheel.stamp $(VENV)/ray.stamp ## the examples for Ray on a real Ray, which takes 750 MB
+	$(SAY) 'Ray: two replicas on Ray Serve, a batch on Ray Data'
+	@$(RAY_PIP) install --force-reinstall --no-deps dist/*.whl
+	@$(VENV)/ray/bin/python -m pytest -q -c /dev/null --rootdir . -p no:cacheprovider -W ignore tests/test_ray.py
 
 fuzz: ## fuzz model files, tokenizers, chat templates and sampling for T seconds in all (600)
 	@scripts/fuzz.sh $(T)
@@ -185,4 +192,10 @@ $(VENV)/model.stamp: $(VENV)/venv.stamp
 $(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt
 	$(SAY) 'development tools: requirements-dev.txt'
 	@$(PIP) install --requirement requirements-dev.txt
+	@touch $@
+
+$(VENV)/ray.stamp: $(VENV)/venv.stamp requirements-ray.txt
+	$(SAY) 'Ray: requirements-ray.txt'
+	@$(PYTHON) -m venv $(VENV)/ray
+	@$(RAY_PIP) install --requirement requirements-ray.txt
 	@touch $@
