@@ -8,7 +8,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use rocmforge::Result;
 use rocmforge::backend::MemoryLedger;
 use rocmforge::batch::{Batch, GroupKind};
-use rocmforge::config::{EngineConfig, GroupConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
+use rocmforge::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams};
 use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
 use rocmforge::selection::{Selection, Wish};
 
@@ -63,6 +63,8 @@ fn engine(max_num_seqs: usize) -> Engine {
         long_prefill_token_threshold: 2 * STEPS / 25,
         retention: Duration::from_secs(1),
         seed: Some(0),
+        embedding_size: 1,
+        pooling: Pooling::Last,
         sampling_defaults: SamplingDefaults::default(),
     };
     let logits: Vec<f32> = (0..max_num_seqs * VOCAB).map(|i| (i % 97) as f32).collect();
@@ -74,7 +76,7 @@ fn generate(engine: &Engine, sequences: usize) -> Duration {
     let (sink, outputs) = ChannelSink::new();
     let start = Instant::now();
     for i in 0..sequences {
-        let params = SamplingParams { max_tokens: STEPS, temperature: 0.0, ..SamplingParams::default() };
+        let params = SamplingParams { max_tokens: STEPS, temperature: 0.0, ..SamplingParams::default() }.into();
         let prompt = Prompt::TokenIds((0..32).map(|t| (t + i as u32) % VOCAB as u32).collect());
         let sink = sink.clone();
         let request =

@@ -1,4 +1,5 @@
-//! Results of a step's logits. Backends write them; the engine asks for them and the sampler reads them.
+//! Results of a step's logits, or of the hidden states that they are made of. Backends write them; the engine asks for
+//! them and the sampler reads them.
 //!
 //! A row of logits is half a megabyte. Where the sampler can do with the best few and the log-sum-exp, nothing else
 //! leaves the device.
@@ -9,7 +10,7 @@ mod mask;
 pub use alteration::{Alteration, AlteredToken, Penalties};
 pub use mask::TokenMask;
 
-use crate::Result;
+use crate::{Error, Result};
 
 /// Candidates of one row at most.
 pub const MAX_TOP: usize = 256;
@@ -17,7 +18,7 @@ pub const MAX_TOP: usize = 256;
 /// `Selected::Argmax::token` of a row that holds a NaN.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// The part of one row of logits that is needed.
+/// The part of one row that is needed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Wanted {
     /// The largest logit: greedy sampling.
@@ -27,6 +28,8 @@ pub enum Wanted {
     Top { k: u32, temperature: f32 },
     /// The whole row: the logits of a prompt, and more candidates than a device sorts.
     Row,
+    /// The hidden state of the row's token after the output norm, and none of its logits.
+    Hidden,
 }
 
 /// The part of one row of logits that is needed, and the changes to the row that come before that part is taken of it.
@@ -69,6 +72,8 @@ pub enum Selected<'a> {
         log_total: f32,
     },
     Row(&'a [f32]),
+    /// No logits, since the hidden state alone was wanted: `Selection::hidden` has it.
+    Nothing,
 }
 
 /// Rows that a backend keeps on its device, with the selections from them.
@@ -89,22 +94,41 @@ pub struct Selection<'a> {
     cols: usize,
     num_fetched: u64,
     rows: Rows<'a>,
+    hidden: Option<Hidden<'a>>,
 }
 
 enum Rows<'a> {
+    /// No row's logits were wanted.
+    Nothing,
     Host(&'a [f32]),
     Device(Box<dyn DeviceRows + 'a>),
+}
+
+/// Hidden states of all rows of a step, one after the other.
+struct Hidden<'a> {
+    values: &'a [f32],
+    cols: usize,
 }
 
 impl<'a> Selection<'a> {
     /// Whole rows of `cols`, one after the other.
     pub fn of_rows(values: &'a [f32], cols: usize) -> Self {
-        Self { num_rows: values.len() / cols.max(1), cols, num_fetched: 0, rows: Rows::Host(values) }
+        Self { num_rows: values.len() / cols.max(1), cols, num_fetched: 0, rows: Rows::Host(values), hidden: None }
     }
 
     /// `num_rows` rows of `cols` that stay on the device.
     pub fn on_device(rows: Box<dyn DeviceRows + 'a>, num_rows: usize, cols: usize) -> Self {
-        Self { num_rows, cols, num_fetched: 0, rows: Rows::Device(rows) }
+        Self { num_rows, cols, num_fetched: 0, rows: Rows::Device(rows), hidden: None }
+    }
+
+    /// `num_rows` rows of which no logits were wanted.
+    pub fn without_logits(num_rows: usize, cols: usize) -> Self {
+        Self { num_rows, cols, num_fetched: 0, rows: Rows::Nothing, hidden: None }
+    }
+
+    /// Adds the hidden states of all rows, of `cols` values each.
+    pub fn with_hidden(self, values: &'a [f32], cols: usize) -> Self {
+        Self { hidden: Some(Hidden { values, cols }), ..self }
     }
 
     pub fn num_rows(&self) -> usize {
@@ -118,6 +142,7 @@ impl<'a> Selection<'a> {
 
     pub fn row(&self, row: usize) -> Selected<'_> {
         match &self.rows {
+            Rows::Nothing => Selected::Nothing,
             Rows::Host(values) => Selected::Row(&values[row * self.cols..(row + 1) * self.cols]),
             Rows::Device(rows) => rows.row(row),
         }
@@ -126,14 +151,25 @@ impl<'a> Selection<'a> {
     /// The best tokens of a row before its alteration, where they were asked for and the row itself is not here.
     pub fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
         match &self.rows {
-            Rows::Host(_) => None,
+            Rows::Nothing | Rows::Host(_) => None,
             Rows::Device(rows) => rows.unaltered(row),
         }
+    }
+
+    /// The hidden state of a row's token after the output norm.
+    ///
+    /// # Errors
+    /// `Internal` where it was not wanted.
+    pub fn hidden(&self, row: usize) -> Result<&[f32]> {
+        let of_row = |hidden: &Hidden<'a>| hidden.values.get(row * hidden.cols..(row + 1) * hidden.cols);
+        let missing = || Error::internal(format!("the hidden state of row {row}, which nobody wanted"));
+        self.hidden.as_ref().and_then(of_row).ok_or_else(missing)
     }
 
     /// The whole row as the model left it, from the device if it is not here.
     pub fn whole_row(&mut self, row: usize) -> Result<&[f32]> {
         match &mut self.rows {
+            Rows::Nothing => Err(Error::internal(format!("the logits of row {row}, which nobody wanted"))),
             Rows::Host(values) => Ok(&values[row * self.cols..(row + 1) * self.cols]),
             Rows::Device(rows) => {
                 self.num_fetched += u64::from(!matches!(rows.row(row), Selected::Row(_)));

@@ -65,7 +65,7 @@ def test_every_command_is_documented() -> None:
 def test_the_examples_run(smollm2_path: Path, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").symlink_to(smollm2_path)
     examples = re.findall(r"^```python\n(.*?)^```$", USAGE + PARSING, re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     for code in examples:
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr

@@ -178,7 +178,7 @@ impl Best {
                 log_sum_exp,
                 log_total: self.log_total(f64::from(temperature)) as f32,
             },
-            Wanted::Row => panic!("a row is wanted"),
+            Wanted::Row | Wanted::Hidden => panic!("a row is wanted, or a hidden state"),
         }
     }
 }

@@ -126,6 +126,25 @@ class SamplingParams:
     __hash__: None  # type: ignore[assignment]
 
 @final
+class PoolingParams:
+    """Settings of a request for a vector. Immutable; checked when made.
+
+    Args:
+        pooling: `last`, `mean`, `cls` or, as the file says, `auto`; see `LLM.embed`.
+        normalize: Whether the vector is divided by its length.
+
+    Raises:
+        InvalidRequestError: There is no such pooling.
+    """
+
+    def __new__(cls, pooling: str, normalize: bool) -> Self: ...
+    @property
+    def pooling(self) -> str: ...
+    @property
+    def normalize(self) -> bool: ...
+    def __reduce__(self) -> tuple[type[PoolingParams], tuple[str, bool]]: ...
+
+@final
 class StructuredOutputsParams:
     """The form that a generated text is to have. Exactly one of the first five is given. Immutable; checked when made.
 

@@ -17,7 +17,8 @@ from rocmforge._devices import (
     doctor,
     embedded_targets,
 )
-from rocmforge._params import SamplingParams, StructuredOutputsParams
+from rocmforge._params import PoolingParams, SamplingParams, StructuredOutputsParams
+from rocmforge._updates import CompletionUpdate, RequestUpdate, TokenLogprob, UpdateMetrics
 from rocmforge.prompts import ChatOptions, TokenIds
 from rocmforge.reports import FileReport, StageReport
 from rocmforge.settings import EngineSettings
@@ -31,6 +32,7 @@ __all__ = [
     "CompletionUpdate",
     "Engine",
     "Inbox",
+    "PoolingParams",
     "RemoteInbox",
     "RemoteOutputs",
     "RequestUpdate",
@@ -163,7 +165,7 @@ class Engine:
             read: Descriptor of the one that the reader rings.
         """
 
-    def prepare(self, prompt: str | TokenIds, params: SamplingParams) -> list[int]:
+    def prepare(self, prompt: str | TokenIds, params: SamplingParams | PoolingParams) -> list[int]:
         """Token ids of a prompt that can be served with these parameters.
 
         Raises:
@@ -202,81 +204,6 @@ class Accepted:
     def prompt_token_ids(self) -> list[int]: ...
 
 @final
-class RequestUpdate:
-    """News of a request since the last update."""
-
-    @property
-    def completions(self) -> list[CompletionUpdate]:
-        """One update for each sequence with news."""
-
-    @property
-    def finished(self) -> bool: ...
-    @property
-    def prompt_logprobs(self) -> list[list[TokenLogprob] | None] | None:
-        """Log-probabilities of the prompt, which come once; per position, `None` at the first."""
-
-    @property
-    def metrics(self) -> UpdateMetrics: ...
-
-@final
-class CompletionUpdate:
-    """News of one of a request's sequences."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def token_ids(self) -> list[int]: ...
-    @property
-    def finish_reason(self) -> str | None: ...
-    @property
-    def stop_reason(self) -> int | str | None:
-        """The stop token or the stop text."""
-
-    @property
-    def logprobs(self) -> list[list[TokenLogprob]] | None:
-        """One list per new token; `None` if log-probabilities are not wanted."""
-
-    @property
-    def cumulative_logprob(self) -> float | None: ...
-    @property
-    def error(self) -> str | None: ...
-
-@final
-class TokenLogprob:
-    """The log-probability of one token at one position."""
-
-    @property
-    def token_id(self) -> int: ...
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def rank(self) -> int:
-        """1 is the most likely token."""
-
-    @property
-    def decoded_token(self) -> str | None:
-        """`None` for a model without a tokenizer."""
-
-@final
-class UpdateMetrics:
-    """The fields of `rocmforge.RequestMetrics`."""
-
-    @property
-    def arrival_time(self) -> float: ...
-    @property
-    def time_in_queue(self) -> float | None: ...
-    @property
-    def time_to_first_token(self) -> float | None: ...
-    @property
-    def total_time(self) -> float | None: ...
-    @property
-    def num_cached_tokens(self) -> int: ...
-    @property
-    def num_preemptions(self) -> int: ...
-
-@final
 class Inbox:
     """Hands requests to the engine and collects their outputs, merged per request until they are taken."""
 
@@ -287,7 +214,7 @@ class Inbox:
     def submit(
         self,
         prompt: str | TokenIds,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         request_id: str | None = None,
         priority: int = 0,
@@ -326,7 +253,7 @@ class RingInbox:
         self,
         key: int,
         prompt: str | TokenIds,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         request_id: str | None = None,
         priority: int = 0,
         timeout: float | None = None,
@@ -387,7 +314,7 @@ class RemoteInbox:
     def num_tokens(self) -> int:
         """Generated tokens of the requests that are still here. Methods without a text do what those of `Inbox` do."""
 
-    def expect(self, params: SamplingParams, *, final_only: bool = False) -> int:
+    def expect(self, params: SamplingParams | PoolingParams, *, final_only: bool = False) -> int:
         """Makes the entry of a request that is about to be submitted; the key is its name in the child."""
 
     def ready(self) -> list[int]: ...

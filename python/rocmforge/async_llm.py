@@ -6,10 +6,14 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, Self, Unpack
 
-from rocmforge._rocmforge import ChatPrompt, Engine, Inbox, SamplingParams
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge._rocmforge import Accepted, ChatPrompt, Engine, Inbox, PoolingParams, RequestUpdate, SamplingParams
+from rocmforge.embedding import PoolingName, embeddings_wanted, prepare_all, vector
 from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.isolation import AnyEngine
@@ -161,6 +165,40 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             async for output in outputs:
                 yield output
 
+    async def embed(
+        self,
+        prompts: AnyPrompt | Sequence[AnyPrompt],
+        *,
+        pooling: PoolingName = "auto",
+        normalize: bool = True,
+        priority: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 - the requests', not this call's
+        cache_salt: str | None = None,
+        client: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Embeds prompts as `LLM.embed` does. Cancelling the task aborts what runs.
+
+        The prompts are tokenised on a thread and handed over together; the other arguments are those of `generate`.
+
+        Raises:
+            InvalidRequestError: A prompt cannot be served; the message names it by its index. Nothing has run.
+            QueueFullError: There is no room for all of the prompts; none is left waiting.
+            TimeoutError: `timeout` was over before all of them were done.
+            RocmForgeError: A request failed while it ran.
+            EngineDeadError: The engine was closed, or it lost its device.
+        """
+        params = PoolingParams(pooling, normalize)
+        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
+        encoded = await asyncio.to_thread(prepare_all, self._engine, wanted)
+        options = {"priority": priority, "timeout": timeout, "cache_salt": cache_salt, "client": client}
+        with contextlib.ExitStack() as stack:
+            all_updates = []
+            for ids in encoded:
+                _, updates = await self._hand_over(ids, params, options)
+                stack.callback(updates.close)
+                all_updates.append(updates)
+            return np.stack([vector(await updates.next()) for updates in all_updates])
+
     async def abort(self, request_id: str | Iterable[str]) -> bool:
         """Ends a request, or several, by name. Each generator then yields its last output; the names are free at once.
 
@@ -225,8 +263,6 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
         # A form is compiled on a thread as well, and kept: the engine finds it there.
         if params.structured_outputs is not None or (isinstance(prompt, str) and len(prompt) > LONG_TEXT):
             prompt = await asyncio.to_thread(self._engine.prepare, prompt, params)
-        loop = asyncio.get_running_loop()
-        bridge = self._bridge(loop)
         options: dict[str, Any] = {
             "request_id": request_id,
             "priority": priority,
@@ -234,6 +270,14 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             "cache_salt": cache_salt,
             "client": client,
         }
+        accepted, updates = await self._hand_over(prompt, params, options)
+        return RequestStream(Request(accepted, text, params), updates)
+
+    async def _hand_over(
+        self, prompt: Prompt, params: SamplingParams | PoolingParams, options: dict[str, Any]
+    ) -> "tuple[Accepted, _Updates]":
+        loop = asyncio.get_running_loop()
+        bridge = self._bridge(loop)
         try:
             if isinstance(bridge.inbox, Inbox):
                 accepted = bridge.inbox.submit(prompt, params, **options)
@@ -243,7 +287,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             self._release(loop, bridge, None)
             raise
         release = functools.partial(self._release, loop, bridge, accepted.key)
-        return RequestStream(loop, bridge, Request(accepted, text, params), release)
+        return accepted, _Updates(loop, bridge, accepted.key, release)
 
     async def _stream(
         self,
@@ -287,19 +331,9 @@ class RequestStream:
     Used as `async with stream: async for output in stream`. Its end aborts a request that still runs.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, bridge: "_Bridge", request: Request, release: Callable[[], None]
-    ) -> None:
-        self._bridge = bridge
+    def __init__(self, request: Request, updates: "_Updates") -> None:
         self._request = request
-        self._news = bridge.news[request.id] = asyncio.Event()
-        # Outputs of another process may be here already, and nobody was told of them.
-        self._news.set()
-        self._finished = False
-        self._release = release
-        # For a stream that nobody closes. The collector may run inside of any code, so the loop does the work.
-        self._abandoned = weakref.finalize(self, _call_soon, loop, release)
-        self._abandoned.atexit = False
+        self._updates = updates
 
     @property
     def request_id(self) -> str:
@@ -315,27 +349,54 @@ class RequestStream:
         return self
 
     async def __anext__(self) -> RequestOutput:
-        while not self._finished:
-            await self._news.wait()
-            self._news.clear()
-            update = self._bridge.inbox.take(self._request.id)
-            if update is not None:
-                self._finished = update.finished
-                return self._request.output(update)
-            if self._bridge.ended:
-                raise EngineDeadError("the engine ended without a word about the request")
-        raise StopAsyncIteration
+        if self._updates.finished:
+            raise StopAsyncIteration
+        return self._request.output(await self._updates.next())
 
     async def aclose(self) -> None:
         """Aborts the request, unless it has ended; a second call does nothing."""
-        if self._abandoned.detach() is not None:
-            self._release()
+        self._updates.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class _Updates:
+    """Takes what the engine delivers for one request."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, bridge: "_Bridge", key: int, release: Callable[[], None]
+    ) -> None:
+        self._bridge = bridge
+        self._key = key
+        self._news = bridge.news[key] = asyncio.Event()
+        # Outputs of another process may be here already, and nobody was told of them.
+        self._news.set()
+        self.finished = False
+        self._release = release
+        # For one that nobody closes. The collector may run inside of any code, so the loop does the work.
+        self._abandoned = weakref.finalize(self, _call_soon, loop, release)
+        self._abandoned.atexit = False
+
+    async def next(self) -> RequestUpdate:
+        """Waits for news of a request that has not finished."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            update = self._bridge.inbox.take(self._key)
+            if update is not None:
+                self.finished = update.finished
+                return update
+            if self._bridge.ended:
+                raise EngineDeadError("the engine ended without a word about the request")
+
+    def close(self) -> None:
+        """Aborts the request, unless it has ended; a second call does nothing."""
+        if self._abandoned.detach() is not None:
+            self._release()
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:

@@ -4,10 +4,10 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from rocmforge._rocmforge import SamplingParams
+from rocmforge._rocmforge import Accepted, PoolingParams, RequestUpdate, SamplingParams
 from rocmforge.errors import EngineDeadError, InvalidRequestError, QueueFullError
 from rocmforge.isolation import AnyEngine, AnyInbox
 from rocmforge.outputs import CompletionOutput, Request, RequestMetrics, RequestOutput
@@ -18,15 +18,18 @@ from rocmforge.prompts import Prompt
 POLL_SECONDS = 0.1
 
 
+Params = TypeVar("Params", SamplingParams, PoolingParams)
+
+
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Generic[Params]):
     """One of the prompts of a call, with all that is wanted of it."""
 
     index: int
     prompt: Prompt
     text: str | None
     """The prompt's text, where that is known."""
-    params: SamplingParams
+    params: Params
     priority: int
     cache_salt: str | None
     client: str | None
@@ -40,9 +43,9 @@ class Wanted:
                 raise
             raise type(error)(f"prompt {self.index}: {error}") from error
 
-    def submit(self, inbox: AnyInbox, prompt_token_ids: list[int], *, final_only: bool) -> Request:
+    def submit(self, inbox: AnyInbox, prompt_token_ids: list[int], *, final_only: bool) -> Accepted:
         """Hands the request to the engine."""
-        accepted = inbox.submit(
+        return inbox.submit(
             prompt_token_ids,
             self.params,
             priority=self.priority,
@@ -50,18 +53,20 @@ class Wanted:
             client=self.client,
             final_only=final_only,
         )
-        return Request(accepted, self.text, self.params, self.index)
-
-    def aborted(self, prompt_token_ids: list[int]) -> RequestOutput:
-        """The output of a request whose engine is closed before it runs."""
-        logprobs: list[Any] | None = None if self.params.logprobs is None else []
-        outputs = [CompletionOutput(i, "", [], "abort", None, logprobs, None) for i in range(self.params.n)]
-        metrics = RequestMetrics(time.time(), None, None, None, 0, 0)
-        name = f"prompt-{self.index}"
-        return RequestOutput(name, self.text, prompt_token_ids, outputs, True, None, metrics, self.index)
 
 
-def generate(engine: AnyEngine, wanted: Sequence[Wanted], *, progress: bool) -> list[RequestOutput]:
+@dataclass(frozen=True, slots=True)
+class News(Generic[Params]):
+    """An update of one of the prompts of a call."""
+
+    wanted: Wanted[Params]
+    prompt_token_ids: list[int]
+    accepted: Accepted | None
+    update: RequestUpdate | None
+    """`None`, as `accepted` is, for a prompt whose engine was closed before it ran."""
+
+
+def generate(engine: AnyEngine, wanted: Sequence[Wanted[SamplingParams]], *, progress: bool) -> list[RequestOutput]:
     """The finished requests, in the order of the prompts."""
     results: dict[int, RequestOutput] = {}
     num_tokens, started = 0, time.monotonic()
@@ -80,26 +85,56 @@ def generate(engine: AnyEngine, wanted: Sequence[Wanted], *, progress: bool) -> 
 
 def serve(
     engine: AnyEngine,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[Wanted[SamplingParams]],
     *,
     final_only: bool = False,
     tell: Callable[[AnyInbox], None] = lambda _: None,
 ) -> Generator[RequestOutput, None, None]:
+    """Yields the outputs of prompts as they come, as `feed` does; with `final_only` each prompt has one output."""
+    requests: dict[int, Request] = {}
+    with contextlib.closing(feed(engine, wanted, final_only=final_only, tell=tell)) as all_news:
+        for news in all_news:
+            one = news.wanted
+            if news.accepted is None or news.update is None:
+                yield _aborted(one, news.prompt_token_ids)
+                continue
+            if one.index not in requests:
+                requests[one.index] = Request(news.accepted, one.text, one.params, one.index)
+            yield requests[one.index].output(news.update)
+            if news.update.finished:
+                del requests[one.index]
+
+
+def _aborted(one: Wanted[SamplingParams], prompt_token_ids: list[int]) -> RequestOutput:
+    """The output of a request whose engine is closed before it runs."""
+    logprobs: list[Any] | None = None if one.params.logprobs is None else []
+    outputs = [CompletionOutput(i, "", [], "abort", None, logprobs, None) for i in range(one.params.n)]
+    metrics = RequestMetrics(time.time(), None, None, None, 0, 0)
+    return RequestOutput(f"prompt-{one.index}", one.text, prompt_token_ids, outputs, True, None, metrics, one.index)
+
+
+def feed(
+    engine: AnyEngine,
+    wanted: Sequence[Wanted[Params]],
+    *,
+    final_only: bool,
+    tell: Callable[[AnyInbox], None],
+) -> Generator[News[Params], None, None]:
     """Feeds the engine as its queue has room, and yields what comes; closing it aborts what has not finished.
 
-    With `final_only` each prompt has one output. The error of a request is raised where it is streamed alone, else its
-    output tells of it. `tell` is called after each look at what has come.
+    With `final_only` there are news of each prompt once. The error of a request is raised where it is streamed alone,
+    else its news tell of it. `tell` is called after each look at what has come.
     """
     alone = len(wanted) == 1
     waiting = deque((one, one.prepare(engine, alone=alone)) for one in wanted)
     inbox = engine.inbox()
-    running: dict[int, Request] = {}
+    running: dict[int, News[Params]] = {}
     try:
         while waiting or running:
             while waiting:
                 one, prompt_token_ids = waiting[0]
                 try:
-                    request = one.submit(inbox, prompt_token_ids, final_only=final_only)
+                    accepted = one.submit(inbox, prompt_token_ids, final_only=final_only)
                 except QueueFullError:
                     break
                 except EngineDeadError:
@@ -107,15 +142,15 @@ def serve(
                     if len(waiting) == len(wanted) or not engine.was_closed:
                         raise
                     waiting.popleft()
-                    yield one.aborted(prompt_token_ids)
+                    yield News(one, prompt_token_ids, None, None)
                 else:
                     waiting.popleft()
-                    running[request.id] = request
+                    running[accepted.key] = News(one, prompt_token_ids, accepted, None)
             for key in inbox.wait(POLL_SECONDS):
                 update = inbox.take(key, raise_errors=alone and not final_only)
                 if update is not None:
-                    request = running.pop(key) if update.finished else running[key]
-                    yield request.output(update)
+                    news = running.pop(key) if update.finished else running[key]
+                    yield replace(news, update=update)
             tell(inbox)
     finally:
         inbox.close()

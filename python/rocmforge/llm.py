@@ -3,8 +3,12 @@
 from collections.abc import Generator, Sequence
 from typing import Unpack
 
-from rocmforge._rocmforge import SamplingParams
+import numpy as np
+from numpy.typing import NDArray
+
+from rocmforge._rocmforge import PoolingParams, SamplingParams
 from rocmforge.batch import Wanted, generate, serve
+from rocmforge.embedding import PoolingName, embed, embeddings_wanted
 from rocmforge.engine import LoadedModel
 from rocmforge.outputs import RequestOutput
 from rocmforge.prompts import (
@@ -160,6 +164,46 @@ class LLM(LoadedModel):  # noqa: D101 - below
             self._engine, self._answers(messages, sampling_params, options, cache_salt=cache_salt, client=client)
         )
 
+    def embed(
+        self,
+        prompts: AnyPrompt | Sequence[AnyPrompt],
+        *,
+        pooling: PoolingName = "auto",
+        normalize: bool = True,
+        progress: bool = True,
+        use_tqdm: bool | None = None,
+        priority: int | Sequence[int] = 0,
+        cache_salt: str | None = None,
+        client: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Makes a vector of each prompt, all of them together: `[len(prompts), embedding_size]`, in order.
+
+        The vectors are made of the model's hidden states after its last norm. An embedding model is trained for one
+        pooling, and for instructions in the prompt: its makers say which.
+
+        Args:
+            prompts: As for `generate`. A text is given the special tokens that the file wants at its beginning and its
+                end; token ids are taken as they are.
+            pooling: `last` takes the last token's hidden state, `mean` the mean of all tokens', `cls` the first one's,
+                and `auto` does what the file says (`<architecture>.pooling_type`), or `last` where it says nothing.
+            normalize: Whether each vector is divided by its length, so that a product of two is their cosine.
+            progress: As for `generate`.
+            use_tqdm: The same by vLLM's name.
+            priority: As for `generate`.
+            cache_salt: As for `AsyncLLM.generate`, for all of the prompts. The prefix cache serves `last` alone: it
+                keeps no hidden states.
+            client: As for `AsyncLLM.generate`, for all of the prompts.
+
+        Raises:
+            InvalidRequestError: A prompt cannot be served; the message names it by its index. Nothing has run.
+            RocmForgeError: A request failed while it ran.
+            EngineDeadError: The engine was closed, or it lost its device.
+            KeyboardInterrupt: Ctrl-C; nothing is left running.
+        """
+        params = PoolingParams(pooling, normalize)
+        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
+        return embed(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
+
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None
     ) -> SamplingParams | Sequence[SamplingParams]:
@@ -173,7 +217,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         priority: int | Sequence[int],
         cache_salt: str | None,
         client: str | None,
-    ) -> list[Wanted]:
+    ) -> list[Wanted[SamplingParams]]:
         items = prompt_list(prompts)
         params = params_list(self._params(sampling_params), len(items))
         priorities = priority_list(priority, len(items))
@@ -198,7 +242,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
         *,
         cache_salt: str | None,
         client: str | None,
-    ) -> list[Wanted]:
+    ) -> list[Wanted[SamplingParams]]:
         encoded = [self.tokenizer.encode_chat(one, **options) for one in conversation_list(messages)]
         params = params_list(self._params(sampling_params), len(encoded))
         return [

@@ -41,6 +41,10 @@ class ResolvedConfig(TypedDict):
     long_prefill_token_threshold: int
     retention: float
     seed: int | None
+    embedding_size: int
+    """Values of an embedding."""
+    pooling: str
+    """How `embed` makes a vector unless it is told: `last`, `mean` or `cls`."""
 
 
 @dataclass(frozen=True, slots=True)

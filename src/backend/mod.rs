@@ -134,7 +134,8 @@ pub trait Backend: Send + Sized + 'static {
     }
 
     /// Computes a step. `ops` is called once, or not at all where the device repeats a recorded step that does the
-    /// same; it must call the same ops for batches of the same shape.
+    /// same; for batches of the same shape it must call the ops that `rehearse` was shown, but for last ones whose
+    /// results nobody wants.
     ///
     /// # Errors
     /// Errors of the ops; `Error::Internal` for a batch that contradicts itself or is larger than was planned for;
@@ -161,6 +162,10 @@ pub trait Backend: Send + Sized + 'static {
     fn collect<'a>(&'a mut self, logits: &'a Self::Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
         Ok(Selection::of_rows(self.to_host(logits, rows, cols)?, cols))
     }
+
+    /// Computes a norm of rows that the last step left in `args.x`, into `args.out`, and brings it to the host. It is
+    /// not part of the step, so that a recorded one serves whoever wants hidden states as well.
+    fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]>;
 
     /// Brings `rows` rows of `cols` to the host (after everything queued before has run).
     fn to_host<'a>(&'a mut self, buffer: &'a Self::Buffer, rows: usize, cols: usize) -> Result<&'a [f32]>;

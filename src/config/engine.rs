@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::names::by_name;
 use super::sampling::within;
-use super::{GpuOptions, SamplingDefaults};
+use super::{GpuOptions, Pooling, SamplingDefaults};
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
@@ -151,6 +151,9 @@ pub struct EngineConfig {
     pub long_prefill_token_threshold: usize,
     pub retention: Duration,
     pub seed: Option<u64>,
+    /// Values of an embedding, and how one is made where a request does not say.
+    pub embedding_size: usize,
+    pub pooling: Pooling,
     /// Sampling settings that the model's file recommends.
     pub sampling_defaults: SamplingDefaults,
 }

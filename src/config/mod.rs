@@ -8,6 +8,7 @@ mod env;
 mod gpu;
 mod log;
 mod names;
+mod pooling;
 mod sampling;
 mod settings;
 mod structured;
@@ -18,6 +19,7 @@ pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype
 pub use env::log_level;
 pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use log::LogLevel;
+pub use pooling::{Pooling, PoolingParams, RequestParams};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};
 pub use settings::{SETTINGS, Setting};
 pub use structured::{BeginToken, Form, StructuredFields, StructuredOutputs};

@@ -50,8 +50,10 @@ pub(super) struct Launched(Step);
 /// The tokens picked from a step's logits.
 struct Sampled {
     picks: Vec<Pick>,
-    /// Requests that end with this step whatever was sampled: all they wanted is there, or reading failed.
-    ends: Vec<(RequestId, Result<()>)>,
+    /// Requests that sample nothing and have all they wanted.
+    complete: Vec<RequestId>,
+    /// Requests whose results could not be read.
+    failed: Vec<(RequestId, Error)>,
 }
 
 impl Core {
@@ -180,7 +182,8 @@ impl Core {
         self.panics = 0;
         self.shared.watch.end(StepEnd::Computed);
         check_shape(&logits, step.batch.logits_indices.len(), self.vocab_size)?;
-        let mut sampled = Sampled { picks: Vec::with_capacity(step.seqs.len()), ends: Vec::new() };
+        let picks = Vec::with_capacity(step.seqs.len());
+        let mut sampled = Sampled { picks, complete: Vec::new(), failed: Vec::new() };
         for scheduled in &step.seqs {
             let (id, _) = request_of(scheduled.id);
             let Some(request) = self.requests.get_mut(&id) else { continue };
@@ -189,12 +192,12 @@ impl Core {
             let read = guarded(|| request.read_logits(scheduled, &mut logits, sampler, picks));
             match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
                 Ok(false) => {}
-                Ok(true) => sampled.ends.push((id, Ok(()))),
+                Ok(true) => sampled.complete.push(id),
                 Err(error @ Error::EngineDead { .. }) => return Err(error),
                 Err(error) => {
                     sampled.picks.truncate(picked);
                     let problem = format!("request {}: {}", request.name, message_of(error));
-                    sampled.ends.push((id, Err(Error::StepFailed { problem })));
+                    sampled.failed.push((id, Error::StepFailed { problem }));
                 }
             }
         }
@@ -204,13 +207,10 @@ impl Core {
 
     fn commit(&mut self, Launched(step): &Launched, sampled: Sampled) -> Result<()> {
         let now = self.shared.clock.now();
-        let Sampled { mut picks, ends } = sampled;
-        // Requests end before the commit, so that K and V of a request with broken logits never become a cached prefix.
-        for (id, result) in ends {
-            match result {
-                Ok(()) => self.complete_prompt_logits(id, now),
-                Err(error) => self.end_request(id, FinishReason::Error, Some(error), now),
-            }
+        let Sampled { mut picks, complete, failed } = sampled;
+        // These end before the commit, so that K and V of a request with broken logits never become a cached prefix.
+        for (id, error) in failed {
+            self.end_request(id, FinishReason::Error, Some(error), now);
         }
         picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
         // Each sequence gets one token, since nothing drafts any.
@@ -218,6 +218,9 @@ impl Core {
         let accepted =
             sampled.map(|pick| (pick.seq, Accepted { tokens: std::slice::from_ref(&pick.token), drafts: &[] }));
         self.scheduler.commit(step, accepted, now)?;
+        for id in complete {
+            self.complete(id, now);
+        }
         for pick in picks.iter().filter(|pick| pick.fork_of.is_some()) {
             self.fork(pick, now)?;
         }

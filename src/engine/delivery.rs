@@ -152,6 +152,7 @@ mod tests {
             logprobs: Vec::new(),
             cumulative_logprob: None,
             prompt_logprobs: None,
+            embedding: None,
             finish_reason: end.map(|_| FinishReason::Length),
             stop_reason: None,
             error: None,

@@ -12,7 +12,7 @@ use super::core::Core;
 use super::delivery;
 use super::executor::Executor;
 use super::guidance::Guidance;
-use super::ids::RequestId;
+use super::ids::{RequestId, request_seed};
 use super::load::load_model;
 use super::output::SharedSink;
 use super::progress::LoadProgress;
@@ -23,7 +23,7 @@ use super::thread;
 use super::validate::{Limits, scheduler_config};
 use super::watch::Watch;
 use crate::backend::MemoryLedger;
-use crate::config::{EngineArgs, EngineConfig, SamplingParams};
+use crate::config::{EngineArgs, EngineConfig, RequestParams, SamplingParams};
 use crate::grammar::Grammars;
 use crate::kv_cache::{BlockInfo, KvCache, KvCacheConfig};
 use crate::scheduler::{Scheduler, WaitingReason};
@@ -41,7 +41,7 @@ pub struct NewRequest {
     /// The caller's name for it (`abort` takes it); must not be in use. `None`: the engine makes one up.
     pub name: Option<String>,
     pub prompt: Prompt,
-    pub params: SamplingParams,
+    pub params: RequestParams,
     /// Requests with lower values run earlier.
     pub priority: i32,
     /// Time from now to the request's deadline. It is kept to within one step, or to within 100 ms where steps can be
@@ -135,12 +135,12 @@ impl Engine {
         let for_outputs = Arc::clone(&shared);
         let (alive, ended) = bounded(0);
         let output_lives = alive.clone();
-        let output_thread = spawn("rocmforge-output", move || {
+        let output_thread = thread::spawn("rocmforge-output", move || {
             delivery::run(&outputs, &for_outputs);
             drop(output_lives);
         })?;
         // Should this thread not start, `core` is dropped with it, and with that the output thread ends.
-        let engine_thread = spawn("rocmforge-engine", move || {
+        let engine_thread = thread::spawn("rocmforge-engine", move || {
             thread::run(core, &command_queue);
             drop(alive);
         })?;
@@ -200,8 +200,13 @@ impl Engine {
         let prompt: Arc<[u32]> = prompt.into();
         let engine_seed = self.inner.seed;
         let (id, name) = self.inner.shared.admit(name, |id, name| {
-            let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
-            let kind = RequestKind::Tokens { params: Arc::new(params), seed, guidance, sink };
+            let kind = match params {
+                RequestParams::Sampling(params) => {
+                    let seed = params.seed.unwrap_or_else(|| request_seed(engine_seed, id));
+                    RequestKind::Tokens { params, seed, guidance, sink }
+                }
+                RequestParams::Pooling(params) => RequestKind::Vector { params, sink },
+            };
             announce(id);
             let admission = self.admission(id, name, Arc::clone(&prompt), timeout, kind);
             Admission { priority, cache_salt, client: client.map(Into::into), ..admission }
@@ -213,19 +218,23 @@ impl Engine {
     ///
     /// # Errors
     /// `InvalidRequest`, `Forked`.
-    pub fn prepare(&self, prompt: Prompt, params: &SamplingParams) -> Result<Vec<u32>> {
+    pub fn prepare(&self, prompt: Prompt, params: &RequestParams) -> Result<Vec<u32>> {
         self.check(prompt, params).map(|(prompt, _)| prompt)
     }
 
-    fn check(&self, prompt: Prompt, params: &SamplingParams) -> Result<(Vec<u32>, Option<Guidance>)> {
+    fn check(&self, prompt: Prompt, params: &RequestParams) -> Result<(Vec<u32>, Option<Guidance>)> {
         self.check_process()?;
-        self.limits().check_params(params)?;
+        let sampling = match params {
+            RequestParams::Sampling(params) => Some(params),
+            RequestParams::Pooling(_) => None,
+        };
+        sampling.map_or(Ok(()), |params| self.limits().check_params(params))?;
         let prompt = match prompt {
             Prompt::TokenIds(ids) => ids,
             Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,
         };
-        self.check_prompt(&prompt, params.max_tokens)?;
-        Ok((prompt, self.guidance(params)?))
+        self.check_prompt(&prompt, sampling.map_or(0, |params| params.max_tokens))?;
+        Ok((prompt, sampling.map_or(Ok(None), |params| self.guidance(params))?))
     }
 
     /// The rules of a text. Its form is compiled unless it is known, in milliseconds, for a large one in a second.
@@ -480,20 +489,6 @@ impl Drop for Inner {
     }
 }
 
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
-    spawned.map_err(|e| Error::internal(format!("the system gives no thread for {name}: {e}")))
-}
-
 fn no_randomness(error: getrandom::Error) -> Error {
     Error::internal(format!("the system gives no random numbers: {error}"))
-}
-
-/// A seed for a request that brings none: different for each, the same for the same request of the same engine seed.
-fn request_seed(engine_seed: u64, id: RequestId) -> u64 {
-    // The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give unrelated outputs.
-    let mut z = engine_seed.wrapping_add(id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
 }

@@ -23,6 +23,15 @@ pub(super) fn request_of(seq: SeqId) -> (RequestId, usize) {
     (RequestId(seq.0 >> INDEX_BITS), index as usize)
 }
 
+/// A seed for a request that brings none: different for each, the same for the same request of the same engine seed.
+pub(super) fn request_seed(engine_seed: u64, id: RequestId) -> u64 {
+    // The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): neighbouring inputs give unrelated outputs.
+    let mut z = engine_seed.wrapping_add(id.0.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,13 +8,14 @@ use super::guidance::Guidance;
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink, same_sink};
 use super::panics::{guarded, panicked};
+use super::pooling::Pooled;
 use super::records::RequestRecord;
 use super::request::{Generation, Pick, Request, Work};
 use super::sequence::{EndRules, Sequence, TextStream};
 use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
 use crate::batch::SeqExtras;
-use crate::config::SamplingParams;
+use crate::config::{PoolingParams, SamplingParams};
 use crate::sampler::SequenceSampler;
 use crate::scheduler::{NewSequence, SeqId, Step, WaitingReason};
 use crate::{Error, Result};
@@ -30,11 +31,16 @@ impl Core {
                 let all_logits = params.prompt_logprobs.is_some();
                 (Work::Generate(self.generation(params, seed, guidance, sink, &prompt)), all_logits)
             }
+            RequestKind::Vector { params: PoolingParams { pooling, normalize }, sink } => {
+                let pooled = Pooled::new(pooling.unwrap_or(self.config.pooling), normalize, sink);
+                let all = pooled.wants_all();
+                (Work::Pool(pooled), all)
+            }
             RequestKind::PromptLogits { reply } => (Work::PromptLogits { rows: Vec::new(), reply }, true),
         };
         let (will_fork, max_tokens) = match &work {
             Work::Generate(generation) => (generation.sequences.len() > 1, generation.params.max_tokens),
-            Work::PromptLogits { .. } => (false, 0),
+            Work::Pool(_) | Work::PromptLogits { .. } => (false, 0),
         };
         let sequence = NewSequence {
             id: seq_id(id, 0),
@@ -147,6 +153,7 @@ impl Core {
             logprobs: pick.logprobs.into_iter().collect(),
             cumulative_logprob,
             prompt_logprobs,
+            embedding: None,
             finish_reason,
             stop_reason,
             error: None,
@@ -190,18 +197,7 @@ impl Core {
             self.release(id, seq, now);
         }
         let Some(mut request) = self.requests.remove(&id) else { return };
-        match &mut request.work {
-            Work::Generate(generation) => {
-                let outputs = generation.end_all(id, reason, error.as_ref(), request.metrics);
-                let sink = &generation.sink;
-                self.outbox.extend(outputs.into_iter().map(|output| (Arc::clone(sink), output)));
-            }
-            Work::PromptLogits { reply, .. } => {
-                let error = error.clone().unwrap_or_else(|| Error::EngineDead { reason: "it was closed".into() });
-                // The caller may have stopped waiting.
-                let _ = reply.send(Err(error));
-            }
-        }
+        self.outbox.extend(request.end_all(reason, error.as_ref()));
         self.retire(request, reason, error, now);
     }
 
@@ -232,13 +228,16 @@ impl Core {
         });
     }
 
-    /// All positions of a prompt have their logits: the request is over, and nothing was sampled.
-    pub(super) fn complete_prompt_logits(&mut self, id: RequestId, now: u64) {
-        self.release(id, seq_id(id, 0), now);
-        let Some(mut request) = self.requests.remove(&id) else { return };
-        if let Work::PromptLogits { rows, reply } = &mut request.work {
-            let _ = reply.send(Ok(std::mem::take(rows)));
-        }
+    /// A request that samples nothing has all it wanted of its prompt: it is over.
+    pub(super) fn complete(&mut self, id: RequestId, now: u64) {
+        let seq = seq_id(id, 0);
+        let num_cached_tokens = self.scheduler.info(seq).map_or(0, |info| info.num_cached_tokens);
+        self.release(id, seq, now);
+        let Some(request) = self.requests.get_mut(&id) else { return };
+        request.metrics.num_cached_tokens = num_cached_tokens;
+        request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
+        self.outbox.extend(request.complete());
+        let Some(request) = self.requests.remove(&id) else { return };
         self.retire(request, FinishReason::Stop, None, now);
     }
 
@@ -252,7 +251,7 @@ impl Core {
         }
         let generated_tokens = request.generated_tokens();
         let Request { id, name, prompt, metrics, work, .. } = request;
-        let recorded = matches!(work, Work::Generate(_));
+        let recorded = !matches!(work, Work::PromptLogits { .. });
         if recorded {
             *self.counters.finished_mut(reason) += 1;
         }
@@ -279,7 +278,7 @@ impl Core {
 
     /// Ends all requests of a consumer that is gone.
     pub(super) fn abort_sink(&mut self, sink: &SharedSink) {
-        let gone = |request: &Request| matches!(&request.work, Work::Generate(g) if same_sink(&g.sink, sink));
+        let gone = |request: &Request| request.sink().is_some_and(|other| same_sink(other, sink));
         let ids: Vec<RequestId> = self.requests.values().filter(|request| gone(request)).map(|r| r.id).collect();
         let now = self.shared.clock.now();
         for id in ids {
@@ -290,12 +289,7 @@ impl Core {
     /// Tells the consumer of a request that could not be ended in order.
     pub(super) fn abandon(&mut self, id: RequestId, reason: FinishReason, error: Option<Error>) {
         let Some(mut request) = self.requests.remove(&id) else { return };
-        let metrics = request.metrics;
-        if let Work::Generate(generation) = &mut request.work {
-            for output in generation.end_all(id, reason, error.as_ref(), metrics) {
-                self.outbox.push((generation.sink.clone(), output));
-            }
-        }
+        self.outbox.extend(request.end_all(reason, error.as_ref()));
         self.retire(request, reason, error, self.shared.clock.now());
     }
 

@@ -129,6 +129,8 @@ fn load_onto<L: Loader>(
         long_prefill_token_threshold: resolve_threshold(args, pool.max_model_len, limits.max_num_batched_tokens),
         retention: args.retention,
         seed: args.seed,
+        embedding_size: spec.hidden_size,
+        pooling: spec.pooling,
         sampling_defaults: sampling_defaults(gguf.metadata()),
     };
     let num_blocks: Vec<usize> = config.kv_groups.iter().map(|group| group.num_blocks).collect();

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
-//! and end; `request` and `sequence` are what lives as long as a request; `delivery` is the output thread; `shared`
-//! what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of finished
-//! requests. `ids`, `output`, `progress` and `panics` are below all of them.
+//! and end; `request`, `sequence` and `pooling` are what lives as long as a request; `delivery` is the output thread;
+//! `shared` what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of
+//! finished requests. `ids`, `output`, `progress` and `panics` are below all of them.
 
 mod core;
 mod delivery;
@@ -21,6 +21,7 @@ mod lifecycle;
 mod load;
 pub mod output;
 mod panics;
+mod pooling;
 mod progress;
 mod publish;
 mod records;

@@ -56,6 +56,8 @@ pub struct SequenceOutput {
     pub cumulative_logprob: Option<f64>,
     /// One entry per prompt token (the first is `None`), sent with the first delivery if they were asked for.
     pub prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    /// The vector of a request for one, which comes with its end.
+    pub embedding: Option<Vec<f32>>,
     pub finish_reason: Option<FinishReason>,
     pub stop_reason: Option<StopReason>,
     /// Set with `FinishReason::Error`, and with it alone.
@@ -72,6 +74,7 @@ impl SequenceOutput {
         self.logprobs.extend(later.logprobs);
         self.cumulative_logprob = later.cumulative_logprob;
         self.prompt_logprobs = self.prompt_logprobs.take().or(later.prompt_logprobs);
+        self.embedding = later.embedding;
         self.finish_reason = later.finish_reason;
         self.stop_reason = later.stop_reason;
         self.error = later.error;
@@ -133,6 +136,7 @@ mod tests {
             logprobs: vec![vec![TokenLogprob { token_id: token, logprob: -1.0, rank: 1 }]],
             cumulative_logprob: Some(-f64::from(token)),
             prompt_logprobs: None,
+            embedding: None,
             finish_reason: None,
             stop_reason: None,
             error: None,

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
+use super::delivery::Delivery;
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
+use super::pooling::Pooled;
 use super::sequence::Sequence;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
@@ -38,6 +40,7 @@ pub(super) struct Request {
 
 pub(super) enum Work {
     Generate(Generation),
+    Pool(Pooled),
     /// Rows of logits so far.
     PromptLogits {
         rows: Vec<f32>,
@@ -80,7 +83,8 @@ fn pick(
 impl Request {
     /// Writes what the sequence needs of its rows of a step's logits to `wishes`, which holds all rows of the step.
     pub(super) fn want_logits<'a>(&'a self, scheduled: &ScheduledSeq, vocab_size: usize, wishes: &mut [Wish<'a>]) {
-        wishes[scheduled.logits.clone()].fill(Wanted::Row.into());
+        let wanted = if matches!(self.work, Work::Pool(_)) { Wanted::Hidden } else { Wanted::Row };
+        wishes[scheduled.logits.clone()].fill(wanted.into());
         if let Work::Generate(generation) = &self.work
             && let Some(row) = scheduled.samples.clone().last()
         {
@@ -104,7 +108,7 @@ impl Request {
     }
 
     /// Reads a step's logits: samples the next token of the sequence (and the first ones of its forks) into `picks`, or
-    /// keeps what was asked of the prompt. `true` when a request for the prompt's logits has them all.
+    /// keeps what was asked of the prompt. `true` when a request that samples nothing has all it wanted.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,
@@ -123,6 +127,7 @@ impl Request {
                 }
                 Ok(!scheduled.samples.is_empty())
             }
+            Work::Pool(pooled) => pooled.read(scheduled, logits),
             Work::Generate(generation) => {
                 generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
                 if let Some(row) = scheduled.samples.clone().last() {
@@ -136,14 +141,58 @@ impl Request {
     pub(super) fn generation(&mut self) -> Option<&mut Generation> {
         match &mut self.work {
             Work::Generate(generation) => Some(generation),
+            Work::Pool(_) | Work::PromptLogits { .. } => None,
+        }
+    }
+
+    /// The consumer of its outputs; whoever waits for logits has none.
+    pub(super) fn sink(&self) -> Option<&SharedSink> {
+        match &self.work {
+            Work::Generate(generation) => Some(&generation.sink),
+            Work::Pool(pooled) => Some(&pooled.sink),
             Work::PromptLogits { .. } => None,
+        }
+    }
+
+    /// Ends what has not ended yet: the last outputs of that, with their consumer.
+    pub(super) fn end_all(&mut self, reason: FinishReason, error: Option<&Error>) -> Vec<Delivery> {
+        let (id, metrics) = (self.id, self.metrics);
+        match &mut self.work {
+            Work::Generate(generation) => {
+                let outputs = generation.end_all(id, reason, error, metrics);
+                outputs.into_iter().map(|output| (Arc::clone(&generation.sink), output)).collect()
+            }
+            Work::Pool(pooled) => {
+                vec![(Arc::clone(&pooled.sink), pooled.end(id, reason, error.cloned(), metrics))]
+            }
+            Work::PromptLogits { reply, .. } => {
+                let error = error.cloned().unwrap_or_else(|| Error::EngineDead { reason: "it was closed".into() });
+                // The caller may have stopped waiting.
+                let _ = reply.send(Err(error));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Gives the consumer of a request that samples nothing what it wanted.
+    pub(super) fn complete(&mut self) -> Option<Delivery> {
+        match &mut self.work {
+            Work::Generate(_) => None,
+            Work::Pool(pooled) => {
+                let output = pooled.end(self.id, FinishReason::Stop, None, self.metrics);
+                Some((Arc::clone(&pooled.sink), output))
+            }
+            Work::PromptLogits { rows, reply } => {
+                let _ = reply.send(Ok(std::mem::take(rows)));
+                None
+            }
         }
     }
 
     pub(super) fn generated_tokens(&self) -> usize {
         match &self.work {
             Work::Generate(generation) => generation.sequences.iter().map(Sequence::generated).sum(),
-            Work::PromptLogits { .. } => 0,
+            Work::Pool(_) | Work::PromptLogits { .. } => 0,
         }
     }
 }
@@ -210,6 +259,7 @@ impl Generation {
             logprobs: Vec::new(),
             cumulative_logprob: sequence.cumulative_logprob(),
             prompt_logprobs: prompt_logprobs.take(),
+            embedding: None,
             finish_reason: Some(reason),
             stop_reason: None,
             error: error.cloned(),

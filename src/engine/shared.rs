@@ -15,7 +15,7 @@ use super::records::Records;
 use super::stats::Stats;
 use super::watch::Watch;
 use crate::backend::MemoryLedger;
-use crate::config::SamplingParams;
+use crate::config::{PoolingParams, SamplingParams};
 use crate::kv_cache::KvCache;
 use crate::scheduler::{SchedulerConfig, WaitingReason};
 use crate::{Error, Result};
@@ -55,6 +55,7 @@ pub(super) struct Admission {
 /// The kind of result that a request wants.
 pub(super) enum RequestKind {
     Tokens { params: Arc<SamplingParams>, seed: u64, guidance: Option<Guidance>, sink: SharedSink },
+    Vector { params: PoolingParams, sink: SharedSink },
     PromptLogits { reply: Sender<Result<Vec<f32>>> },
 }
 

@@ -1,6 +1,7 @@
 //! The engine thread: commands, then a step, then what it gave; asleep when there is nothing to do.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use crossbeam_channel::Receiver;
 
@@ -10,6 +11,15 @@ use super::panics::{guarded, panic_message};
 use super::shared::Command;
 use crate::backend::MemoryLedger;
 use crate::{Error, Result};
+
+/// Starts a thread.
+///
+/// # Errors
+/// `Internal` where the system gives none.
+pub(super) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(body);
+    spawned.map_err(|e| Error::internal(format!("the system gives no thread for {name}: {e}")))
+}
 
 /// Tells the loop how to continue after a command.
 #[derive(PartialEq, Eq)]

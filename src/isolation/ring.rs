@@ -279,6 +279,7 @@ mod tests {
             token_ids: ids,
             cumulative_logprob: Some(-0.1),
             prompt_logprobs: Some(vec![None, Some(Vec::new())]),
+            embedding: Some(vec![0.5; tokens]),
             finish_reason: (tokens.is_multiple_of(2)).then_some(FinishReason::Error),
             stop_reason: Some(StopReason::String("ü".into())),
             error: (tokens.is_multiple_of(2)).then(|| Error::StepFailed { problem: "no".into() }),

@@ -7,6 +7,7 @@ use super::spec::{AttentionSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
 use crate::Result;
 use crate::backend::{NormKind, QkvLayout, Scoring};
 use crate::batch::GroupKind;
+use crate::config::Pooling;
 
 /// Heads of no real model are near this; RoPE has a frequency for each two of their elements.
 const MAX_HEAD_DIM: usize = 1 << 12;
@@ -32,8 +33,24 @@ impl Keys<'_> {
             nextn_layers: 0,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
+            pooling: self.pooling()?,
             tied_output: self.gguf.tensor("output.weight").is_none(),
         })
+    }
+
+    /// The key is one of llama.cpp, whose numbers these are. A file without it, or one that says 0 (no pooling), is of
+    /// a model that was made to generate: only its last token has seen the whole text.
+    fn pooling(&self) -> Result<Pooling> {
+        if self.opt_bool("attention.causal")? == Some(false) {
+            return Err(self.error("attention.causal", "is false: attention in both directions is not supported"));
+        }
+        match self.opt_u32("pooling_type")? {
+            None | Some(0 | 3) => Ok(Pooling::Last),
+            Some(1) => Ok(Pooling::Mean),
+            Some(2) => Ok(Pooling::Cls),
+            Some(4) => Err(self.error("pooling_type", "is 4: models that rank are not supported")),
+            Some(other) => Err(self.error("pooling_type", format!("is {other}, expected 0 to 3"))),
+        }
     }
 
     /// Attention of a layer as it is in most models: over all tokens or the file's sliding window, scores divided by

@@ -11,15 +11,19 @@ use crate::backend::{
     Rotation, ScaleLogits, StepOps, WorkShape,
 };
 use crate::batch::Batch;
-use crate::selection::{Selection, Wish};
+use crate::selection::{Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
     model: Model<B>,
     limits: DecoderLimits,
-    /// Rows of logits of the step that was launched last.
+    /// Rows of the step that was launched last, and whether logits and hidden states of them are wanted.
     num_rows: usize,
+    wants_logits: bool,
+    wants_hidden: bool,
+    /// Hidden states of these rows, as they came to the host.
+    hidden: Vec<f32>,
 }
 
 /// The weights, KV layers and buffers that the ops of a step use.
@@ -42,7 +46,14 @@ impl<B: Backend> Decoder<B> {
     ) -> Result<Self> {
         let kv_layers = loader.alloc_kv_layers(kv_layers)?;
         let buffers = Buffers::new(&spec, limits, loader)?;
-        Ok(Self { model: Model { spec, weights, kv_layers, buffers }, limits, num_rows: 0 })
+        Ok(Self {
+            model: Model { spec, weights, kv_layers, buffers },
+            limits,
+            num_rows: 0,
+            wants_logits: false,
+            wants_hidden: false,
+            hidden: Vec::new(),
+        })
     }
 
     pub fn spec(&self) -> &ModelSpec {
@@ -73,8 +84,11 @@ impl<B: Backend> Decoder<B> {
             )));
         }
         let model = &mut self.model;
-        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step))?;
-        if rows > 0 {
+        self.wants_hidden = wishes.iter().any(|wish| wish.wanted == Wanted::Hidden);
+        let wants_logits = wishes.iter().any(|wish| wish.wanted != Wanted::Hidden);
+        self.wants_logits = wants_logits;
+        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step, wants_logits))?;
+        if wants_logits {
             backend.select(&self.model.buffers.logits, self.model.spec.vocab_size, wishes)?;
         }
         self.num_rows = rows;
@@ -87,23 +101,30 @@ impl<B: Backend> Decoder<B> {
     /// Errors of a step that would also fail later.
     pub fn rehearse(&mut self, backend: &mut B) -> Result<()> {
         let model = &mut self.model;
-        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step);
+        let ops: &mut StepOps<'_, B> = &mut |step: &mut B::Step<'_>| model.forward(step, true);
         backend.rehearse(ops)
     }
 
     /// Waits for the step that was launched last.
     pub fn collect<'a>(&'a mut self, backend: &'a mut B) -> Result<Selection<'a>> {
-        let (rows, cols) = (self.num_rows, self.model.spec.vocab_size);
-        match rows {
-            0 => Ok(Selection::of_rows(&[], cols)),
-            _ => backend.collect(&self.model.buffers.logits, rows, cols),
+        let Model { spec, weights, buffers: Buffers { last, work, logits, .. }, .. } = &mut self.model;
+        let rows = self.num_rows;
+        self.hidden.clear();
+        if rows > 0 && self.wants_hidden {
+            let (x, norm, out) = (&last.residual, weights.output_norm.norm(), &mut work.normed);
+            self.hidden.extend_from_slice(backend.normed_rows(NormRows { x, norm, rows, out, add: false })?);
         }
+        let selection = match rows > 0 && self.wants_logits {
+            true => backend.collect(logits, rows, spec.vocab_size)?,
+            false => Selection::without_logits(rows, spec.vocab_size),
+        };
+        Ok(selection.with_hidden(&self.hidden, spec.hidden_size))
     }
 }
 
 impl<B: Backend> Model<B> {
-    /// Computes the step's logits from its tokens.
-    fn forward(&mut self, step: &mut B::Step<'_>) -> Result<()> {
+    /// Computes the step's logits from its tokens; without logits it ends with the residuals that they are made of.
+    fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
         let Self { spec, weights, kv_layers, buffers } = self;
         let Buffers { angles, all, last, work, logits } = buffers;
         let (tokens, rows) = (step.num_tokens(), step.num_logits());
@@ -133,6 +154,9 @@ impl<B: Backend> Model<B> {
             } else {
                 return attend.store(step, kv, all, work);
             }
+        }
+        if !wants_logits {
+            return Ok(());
         }
         let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
         let (x, norm) = (&last.residual, Some(&weights.output_norm));

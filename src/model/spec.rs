@@ -2,7 +2,7 @@
 
 use crate::backend::{Activation, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, Temperature};
 use crate::batch::GroupKind;
-use crate::config::KvCacheDtype;
+use crate::config::{KvCacheDtype, Pooling};
 use crate::{Error, Result};
 
 /// Whether an architecture has a tensor of some kind.
@@ -33,6 +33,8 @@ pub struct ModelSpec {
     /// RoPEs and KV groups, which the layers name by their index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
+    /// How the file's makers turn hidden states into an embedding.
+    pub pooling: Pooling,
     /// Token embedding and output projection are the same tensor.
     pub tied_output: bool,
 }

@@ -15,7 +15,8 @@ use super::handle::{Handle, SIGNAL_INTERVAL, wait};
 use super::isolation::PyRingInbox;
 use super::logging::{flush, prepare};
 use super::merged::LoopWaker;
-use super::params::{PySamplingParams, shortest};
+use super::params::shortest;
+use super::pooling::PyParams;
 use super::requests::{PyInbox, prompt_argument};
 use super::settings::args_with;
 use super::snapshots::{self, ConfigFields};
@@ -69,16 +70,11 @@ impl PyEngine {
     ///
     /// # Errors
     /// `InvalidRequestError` for one that cannot; nothing is queued.
-    fn prepare(
-        &self,
-        py: Python<'_>,
-        prompt: &Bound<'_, PyAny>,
-        params: &Bound<'_, PySamplingParams>,
-    ) -> PyResult<Vec<u32>> {
+    fn prepare(&self, py: Python<'_>, prompt: &Bound<'_, PyAny>, params: PyParams<'_>) -> PyResult<Vec<u32>> {
         let engine = self.handle.engine()?;
         let prompt = prompt_argument(engine, prompt)?;
-        let params = &params.get().0;
-        Ok(py.detach(|| engine.prepare(prompt, params))?)
+        let params = params.get();
+        Ok(py.detach(|| engine.prepare(prompt, &params))?)
     }
 
     fn abort(&self, py: Python<'_>, request_id: &Bound<'_, PyString>) -> PyResult<bool> {

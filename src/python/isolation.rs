@@ -15,8 +15,8 @@ use super::arrays::seconds;
 use super::handle::Handle;
 use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
-use super::params::PySamplingParams;
-use super::requests::{Options, abort, keeps_all, new_request};
+use super::pooling::{PyParams, keeps_all};
+use super::requests::{Options, abort, new_request};
 use super::tokenizer::PyTokenizer;
 use super::update::PyRequestUpdate;
 use crate::engine::{AcceptedRequest, RequestId, SequenceOutput};
@@ -48,7 +48,7 @@ impl PyRingInbox {
         py: Python<'_>,
         key: u64,
         prompt: &Bound<'_, PyAny>,
-        params: &Bound<'_, PySamplingParams>,
+        params: PyParams<'_>,
         request_id: Option<&Bound<'_, PyString>>,
         priority: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
@@ -57,8 +57,8 @@ impl PyRingInbox {
     ) -> PyResult<(String, Vec<u32>)> {
         let engine = self.handle.engine()?;
         let options = Options { request_id, priority, timeout, cache_salt, client };
-        let request = new_request(engine, self.sink.clone(), prompt, params, options)?;
-        let n = request.params.n;
+        let request = new_request(engine, self.sink.clone(), prompt, params.get(), options)?;
+        let n = request.params.n();
         let accepted = py.detach(|| {
             let mut announced = None;
             let accepted = engine.add_request(request, |id| {
@@ -231,10 +231,11 @@ impl PyRemoteInbox {
 impl PyRemoteInbox {
     /// Makes the entry of a request that is about to be handed to the child; the key is its name there.
     #[pyo3(signature = (params, *, final_only=false))]
-    fn expect(&self, params: &Bound<'_, PySamplingParams>, final_only: bool) -> u64 {
+    fn expect(&self, params: PyParams<'_>, final_only: bool) -> u64 {
+        let params = params.get();
         let count = self.num_submitted.fetch_add(1, Ordering::Relaxed);
         let key = u64::from(self.number) << REQUEST_BITS | count;
-        let progress = Progress::new(&params.get().0, keeps_all(params, final_only));
+        let progress = Progress::new(&params, keeps_all(&params, final_only));
         self.outputs.expect(RequestId(key), progress);
         key
     }

@@ -16,6 +16,7 @@ mod logging;
 mod merged;
 mod output;
 mod params;
+mod pooling;
 mod requests;
 mod settings;
 mod snapshots;
@@ -42,6 +43,8 @@ mod _rocmforge {
     use super::logging::{py_log_level, set_log_level};
     #[pymodule_export]
     use super::params::PySamplingParams;
+    #[pymodule_export]
+    use super::pooling::PyPoolingParams;
     #[pymodule_export]
     use super::requests::{PyAccepted, PyInbox};
     #[pymodule_export]

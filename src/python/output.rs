@@ -1,7 +1,7 @@
 //! The merged progress of one request.
 
 use crate::Error;
-use crate::config::SamplingParams;
+use crate::config::RequestParams;
 use crate::engine::{FinishReason, RequestId, RequestMetrics, SequenceOutput, TokenLogprobs};
 
 /// One of the `n` sequences of a request.
@@ -26,13 +26,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    pub(super) fn new(params: &SamplingParams, final_only: bool) -> Self {
+    pub(super) fn new(params: &RequestParams, final_only: bool) -> Self {
+        let n = params.n();
         Self {
             final_only,
-            sequences: (0..params.n).map(|_| Sequence::default()).collect(),
-            num_unfinished: params.n,
+            sequences: (0..n).map(|_| Sequence::default()).collect(),
+            num_unfinished: n,
             announced: false,
-            wants_logprobs: params.logprobs.is_some(),
+            wants_logprobs: matches!(params, RequestParams::Sampling(params) if params.logprobs.is_some()),
             metrics: RequestMetrics::default(),
         }
     }
@@ -76,6 +77,7 @@ impl Progress {
                 logprobs: Vec::new(),
                 cumulative_logprob: None,
                 prompt_logprobs: None,
+                embedding: None,
                 finish_reason: Some(FinishReason::Error),
                 stop_reason: None,
                 error: Some(error.clone()),
@@ -95,6 +97,7 @@ impl Progress {
             finished: self.is_finished(),
             wants_logprobs: self.wants_logprobs,
             prompt_logprobs: sequences.iter_mut().find_map(|output| output.prompt_logprobs.take()),
+            embedding: sequences.iter_mut().find_map(|output| output.embedding.take()),
             metrics: self.metrics,
             sequences,
         })
@@ -108,5 +111,6 @@ pub(super) struct Update {
     pub(super) finished: bool,
     pub(super) wants_logprobs: bool,
     pub(super) prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    pub(super) embedding: Option<Vec<f32>>,
     pub(super) metrics: RequestMetrics,
 }

@@ -9,9 +9,9 @@ use super::arrays::{integer, real, seconds, text, token_ids_up_to};
 use super::handle::Handle;
 use super::merged::{LoopWaker, MergedOutputs};
 use super::output::Progress;
-use super::params::PySamplingParams;
+use super::pooling::{PyParams, keeps_all};
 use super::update::PyRequestUpdate;
-use crate::config::OutputKind;
+use crate::config::RequestParams;
 use crate::engine::{AcceptedRequest, Engine, NewRequest, OutputSink, Prompt, RequestId};
 use crate::{Error, Result};
 
@@ -56,25 +56,20 @@ pub(super) fn new_request(
     engine: &Engine,
     sink: Arc<dyn OutputSink>,
     prompt: &Bound<'_, PyAny>,
-    params: &Bound<'_, PySamplingParams>,
+    params: RequestParams,
     options: Options<'_, '_>,
 ) -> PyResult<NewRequest> {
     let Options { request_id, priority, timeout, cache_salt, client } = options;
     Ok(NewRequest {
         name: request_id.map(|name| text("request id", name)).transpose()?,
         prompt: prompt_argument(engine, prompt)?,
-        params: params.get().0.clone(),
+        params,
         priority: priority.map_or(Ok(0), |priority| integer("priority", priority))?,
         timeout: timeout.map(|timeout| PyResult::Ok(seconds("timeout", real("timeout", timeout)?)?)).transpose()?,
         cache_salt: cache_salt.map(|salt| text("cache_salt", salt)).transpose()?,
         client: client.map(|client| text("client", client)).transpose()?,
         sink,
     })
-}
-
-/// Whether all of a request's outputs are to come at once.
-pub(super) fn keeps_all(params: &Bound<'_, PySamplingParams>, final_only: bool) -> bool {
-    final_only || params.get().0.output_kind == OutputKind::FinalOnly
 }
 
 #[pymethods]
@@ -117,7 +112,7 @@ impl PyInbox {
         &self,
         py: Python<'_>,
         prompt: &Bound<'_, PyAny>,
-        params: &Bound<'_, PySamplingParams>,
+        params: PyParams<'_>,
         request_id: Option<&Bound<'_, PyString>>,
         priority: Option<&Bound<'_, PyAny>>,
         timeout: Option<&Bound<'_, PyAny>>,
@@ -125,7 +120,8 @@ impl PyInbox {
         client: Option<&Bound<'_, PyString>>,
         final_only: bool,
     ) -> PyResult<PyAccepted> {
-        let final_only = keeps_all(params, final_only);
+        let params = params.get();
+        let final_only = keeps_all(&params, final_only);
         let engine = self.handle.engine()?;
         let options = Options { request_id, priority, timeout, cache_salt, client };
         let request = new_request(engine, self.outputs.clone(), prompt, params, options)?;

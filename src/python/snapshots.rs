@@ -199,6 +199,8 @@ pub(super) struct ConfigFields {
     long_prefill_token_threshold: usize,
     retention: f64,
     seed: Option<u64>,
+    embedding_size: usize,
+    pooling: &'static str,
 }
 
 impl From<&EngineConfig> for ConfigFields {
@@ -220,6 +222,8 @@ impl From<&EngineConfig> for ConfigFields {
             long_prefill_token_threshold: config.long_prefill_token_threshold,
             retention: config.retention.as_secs_f64(),
             seed: config.seed,
+            embedding_size: config.embedding_size,
+            pooling: config.pooling.name(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! News of a request, as Python sees them.
 
+use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString};
 
@@ -17,6 +18,8 @@ pub(super) struct PyRequestUpdate {
     finished: bool,
     /// Log-probabilities of the prompt, which come once: a list of `TokenLogprob` per position, `None` at the first.
     prompt_logprobs: Option<Py<PyList>>,
+    /// The vector of a request for one.
+    embedding: Option<Py<PyArray1<f32>>>,
     metrics: Py<PyUpdateMetrics>,
 }
 
@@ -93,6 +96,7 @@ impl Update {
             completions: completions.unbind(),
             finished: self.finished,
             prompt_logprobs: prompt_logprobs.transpose()?,
+            embedding: self.embedding.map(|vector| PyArray1::from_vec(py, vector).unbind()),
             metrics: Py::new(py, PyUpdateMetrics::from(&self.metrics))?,
         })
     }

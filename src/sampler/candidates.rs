@@ -81,6 +81,7 @@ impl Sampler {
     ) -> Result<Option<Picked>> {
         let best = match &selected {
             Selected::Row(row) => return self.pick_from_row(row, sequence).map(Some),
+            Selected::Nothing => return Ok(None),
             Selected::Argmax { token: NO_TOKEN, .. } => return Err(not_a_number()),
             Selected::Argmax { token, logit, log_sum_exp } => Best {
                 ids: from_ref(token),

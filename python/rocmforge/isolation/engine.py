@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rocmforge._rocmforge import Accepted, RemoteInbox, SamplingParams, Tokenizer
+from rocmforge._rocmforge import Accepted, PoolingParams, RemoteInbox, SamplingParams, Tokenizer
 from rocmforge.errors import InvalidRequestError
 from rocmforge.isolation.supervisor import Supervisor
 from rocmforge.prompts import Prompt, TokenIds
@@ -66,7 +66,7 @@ class IsolatedEngine:
         tokenizer = None if self._supervisor.loaded.no_tokenizer is not None else self.tokenizer
         return IsolatedInbox(self._supervisor, self._supervisor.outputs.inbox(tokenizer, event_loop, callback))
 
-    def prepare(self, prompt: Prompt, params: SamplingParams) -> list[int]:
+    def prepare(self, prompt: Prompt, params: SamplingParams | PoolingParams) -> list[int]:
         """Token ids of a prompt that can be served with these parameters."""
         answer: list[int] = self._call("prepare", prompt, params)
         return answer
@@ -170,7 +170,7 @@ class IsolatedInbox:
     def submit(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         request_id: str | None = None,
         priority: int = 0,
@@ -191,7 +191,7 @@ class IsolatedInbox:
     async def submit_soon(
         self,
         prompt: Prompt,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         *,
         request_id: str | None = None,
         priority: int = 0,

@@ -26,7 +26,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     angles(loader(8)?, tally)
 }
 
-/// Checks norms of either kind, with a bias and without, and added to what the output holds.
+/// Checks norms of either kind, with a bias and without, and added to what the output holds, in a step and behind it.
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (values, w) = (random.values(rows * cols), random.values(cols));
@@ -59,7 +59,11 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
             (NormKind::Layer, _) => 1e-5,
         };
         let what = format!("norm {kind:?}, bias {with_bias}, added {add}, of {rows} rows of {cols}");
-        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, absolute);
+        let got = backend.to_host(&out, rows, cols)?.to_vec();
+        tally.close(&what, &got, &expected, 1e-6, absolute);
+        fill(&mut backend, &table, rows, &mut out)?;
+        let behind = backend.normed_rows(NormRows { x: &input, norm, rows, out: &mut out, add })?;
+        tally.same(&format!("{what}, behind a step"), behind, &got);
     }
     Ok(())
 }

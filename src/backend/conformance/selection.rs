@@ -209,6 +209,7 @@ impl<L: Loader> RowRig<L> {
             Selected::Argmax { token, logit, log_sum_exp } => vec![f32::from_bits(token), logit, log_sum_exp],
             Selected::Top { logits, .. } => logits.to_vec(),
             Selected::Row(row) => row.to_vec(),
+            Selected::Nothing => Vec::new(),
         })
     }
 }

@@ -40,6 +40,14 @@ impl Backend for CpuBackend {
         step.check_interrupt()
     }
 
+    fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]> {
+        let (rows, cols) = (args.rows, args.cols());
+        args.validate()?;
+        let NormRows { x, norm, out, add, .. } = args;
+        norm::norm(&self.pool, self.isa, &x[..rows * cols], norm, add, &mut out[..rows * cols]);
+        self.to_host(out, rows, cols)
+    }
+
     fn to_host<'a>(&'a mut self, buffer: &'a Storage<f32>, rows: usize, cols: usize) -> Result<&'a [f32]> {
         let elements = rows.checked_mul(cols).and_then(|n| buffer.get(..n));
         elements.ok_or_else(|| Error::internal(format!("{rows} rows of {cols} of a buffer of {}", buffer.room())))

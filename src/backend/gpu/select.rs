@@ -279,6 +279,7 @@ impl DeviceRows for Rows<'_> {
             },
             Wanted::Top { k, .. } => results.top.of_row(row, k as usize),
             Wanted::Row => Selected::Row(&results.rows[whole..whole + self.cols]),
+            Wanted::Hidden => Selected::Nothing,
         }
     }
 

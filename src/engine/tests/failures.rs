@@ -115,7 +115,7 @@ fn add(engine: &Engine, sink: Arc<Hostile>) -> crate::Result<()> {
     let request = NewRequest {
         name: None,
         prompt,
-        params: greedy(1000),
+        params: greedy(1000).into(),
         priority: 0,
         timeout: None,
         cache_salt: None,
@@ -185,7 +185,7 @@ fn a_sink_may_hold_the_last_handle_of_its_engine() {
     let request = NewRequest {
         name: None,
         prompt,
-        params: greedy(1000),
+        params: greedy(1000).into(),
         priority: 0,
         timeout: None,
         cache_salt: None,

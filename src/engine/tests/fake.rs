@@ -243,13 +243,15 @@ impl Executor for Fake {
             return Ok(Selection::of_rows(&[1.0], self.vocab_size));
         }
         if !self.script.selects.load(Ordering::SeqCst) {
-            return Ok(Selection::of_rows(&self.values, self.vocab_size));
+            let rows = Selection::of_rows(&self.values, self.vocab_size);
+            return Ok(rows.with_hidden(&self.values, self.vocab_size));
         }
         let whole = wishes.iter().filter(|wish| wish.wanted == Wanted::Row).count();
         self.script.rows_wanted.fetch_add(whole as u64, Ordering::SeqCst);
         let rows = self.values.chunks(self.vocab_size).zip(&wishes).map(|(row, wish)| FakeRow::new(row, wish));
         let rows = FakeRows { rows: rows.collect(), script: &self.script };
-        Ok(Selection::on_device(Box::new(rows), wishes.len(), self.vocab_size))
+        let rows = Selection::on_device(Box::new(rows), wishes.len(), self.vocab_size);
+        Ok(rows.with_hidden(&self.values, self.vocab_size))
     }
 
     fn is_asynchronous(&self) -> bool {
@@ -339,6 +341,7 @@ impl DeviceRows for FakeRows<'_> {
             }
             Wanted::Top { .. } => altered.top(),
             Wanted::Row => Selected::Row(row),
+            Wanted::Hidden => Selected::Nothing,
         }
     }
 

@@ -102,7 +102,7 @@ fn priorities() {
         let request = NewRequest {
             name: None,
             prompt,
-            params: greedy(1),
+            params: greedy(1).into(),
             priority,
             timeout: None,
             cache_salt: None,

@@ -12,6 +12,7 @@ mod handle;
 mod interrupts;
 mod lifecycle;
 mod logprobs;
+mod pooling;
 mod room;
 mod selection;
 mod stress;

@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
 use crate::batch::GroupKind;
-use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, SamplingDefaults, SamplingParams};
+use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams};
 use crate::engine::output::SharedSink;
 use crate::engine::{
     AcceptedRequest, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
@@ -40,6 +40,8 @@ pub(super) fn config() -> EngineConfig {
         long_prefill_token_threshold: 8,
         retention: Duration::from_secs(300),
         seed: Some(5),
+        embedding_size: 4,
+        pooling: Pooling::Last,
         sampling_defaults: SamplingDefaults::default(),
     }
 }
@@ -103,7 +105,7 @@ pub(super) fn request(prompt: &[u32], params: SamplingParams) -> Draft {
 impl Draft {
     pub(super) fn with_sink(self, sink: SharedSink) -> NewRequest {
         let Self { name, prompt, params, priority, timeout, cache_salt, client } = self;
-        NewRequest { name, prompt, params, priority, timeout, cache_salt, client, sink }
+        NewRequest { name, prompt, params: params.into(), priority, timeout, cache_salt, client, sink }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
 use super::experts::check_experts_in_any_place;
+use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::gpu::GpuBackend;
@@ -109,6 +110,7 @@ fn check_quantised(device: &Opened, name: &str) {
 
 fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
+    check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     for name in testdata::architectures() {
         check_architecture(&device, &name);
@@ -379,6 +381,7 @@ fn golden_logits_cpu_wave64() {
 /// other has, in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
+    check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");

@@ -2,6 +2,7 @@
 
 mod experts;
 mod gpu;
+mod hidden;
 mod instruction_sets;
 mod layers;
 
@@ -88,6 +89,11 @@ impl<B: Backend> Model<B> {
     /// Logits of the new tokens of several sequences, each as `logits`. A sequence's blocks are never contiguous, and
     /// other ones in each KV group.
     fn step(&mut self, seqs: &[(&[u32], usize)]) -> Result<Vec<f32>> {
+        Ok(self.rows(seqs, |_| Wanted::Row)?.concat())
+    }
+
+    /// Gives what is wanted of each new token of several sequences: its logits, or its hidden state.
+    fn rows(&mut self, seqs: &[(&[u32], usize)], wanted: impl Fn(usize) -> Wanted) -> Result<Vec<Vec<f32>>> {
         let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
         let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
         batch.groups = vec![empty; self.decoder.spec().kv_groups.len()];
@@ -106,14 +112,14 @@ impl<B: Backend> Model<B> {
         }
         let n = batch.token_ids.len();
         batch.logits_indices = (0..n as u32).collect();
-        let wanted: Vec<Wish<'_>> = vec![Wanted::Row.into(); n];
-        self.decoder.launch(&mut self.backend, &batch, &wanted)?;
-        let mut logits = self.decoder.collect(&mut self.backend)?;
-        let mut values = Vec::new();
-        for row in 0..n {
-            values.extend_from_slice(logits.whole_row(row)?);
-        }
-        Ok(values)
+        let wishes: Vec<Wish<'_>> = (0..n).map(|row| wanted(row).into()).collect();
+        self.decoder.launch(&mut self.backend, &batch, &wishes)?;
+        let mut rows = self.decoder.collect(&mut self.backend)?;
+        let row = |row: usize| match wanted(row) {
+            Wanted::Hidden => rows.hidden(row).map(<[f32]>::to_vec),
+            _ => rows.whole_row(row).map(<[f32]>::to_vec),
+        };
+        (0..n).map(row).collect()
     }
 }
 

@@ -45,6 +45,7 @@ impl Device {
                 Selected::Top { ids, logits, log_sum_exp, log_total }
             }
             Wanted::Row => Selected::Row(row),
+            Wanted::Hidden => Selected::Nothing,
         }
     }
 }

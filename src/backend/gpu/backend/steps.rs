@@ -8,7 +8,7 @@ use crate::backend::gpu::describe::describe;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
 use crate::backend::gpu::kernel::{COPY_STEP, ONCE};
-use crate::backend::{Backend, MemoryLedger, StepOps};
+use crate::backend::{Backend, MemoryLedger, NormRows, StepOps};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::selection::{Selection, Wish};
@@ -78,6 +78,13 @@ impl Backend for GpuBackend {
 
     fn collect<'a>(&'a mut self, logits: &'a Buffer, rows: usize, cols: usize) -> Result<Selection<'a>> {
         self.results.collect(self.compute.launcher().stream(), &mut self.transfers, logits, rows, cols)
+    }
+
+    fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]> {
+        let (rows, cols) = (args.rows, args.cols());
+        let NormRows { x, norm, out, add, .. } = args;
+        self.compute.norm_rows(NormRows { x, norm, rows, out: &mut *out, add })?;
+        self.to_host(out, rows, cols)
     }
 
     fn to_host<'a>(&'a mut self, buffer: &'a Buffer, rows: usize, cols: usize) -> Result<&'a [f32]> {

@@ -41,8 +41,7 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     }
 
     fn norm_rows(&mut self, args: NormRows<'_, GpuBackend>) -> Result<()> {
-        args.validate()?;
-        rows::norm_rows(self, args)
+        self.compute.norm_rows(args)
     }
 
     fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {

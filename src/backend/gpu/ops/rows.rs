@@ -67,27 +67,31 @@ pub(super) struct Gated<'b> {
     pub format_out: Format,
 }
 
-pub(super) fn norm_rows(step: &mut GpuStep<'_>, args: NormRows<'_, GpuBackend>) -> Result<()> {
-    let cols = args.cols();
-    let NormRows { x, norm, rows, out, add } = args;
-    let launcher = step.compute.launcher();
-    if !add {
-        return launcher.norm_rows(x, Some(norm), rows, cols, out, Format::F32);
+impl Compute {
+    /// See `Ops::norm_rows`.
+    pub(in super::super) fn norm_rows(&self, args: NormRows<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        let cols = args.cols();
+        let NormRows { x, norm, rows, out, add } = args;
+        let launcher = self.launcher();
+        if !add {
+            return launcher.norm_rows(x, Some(norm), rows, cols, out, Format::F32);
+        }
+        let rows = NormedRows {
+            x: x.read("the input of a norm", rows, cols)?,
+            out: out.read_f32("what a norm is added to", rows, cols)?,
+            rows,
+            cols,
+            x_stride: cols,
+            out_stride: cols,
+            format_in: x.format(),
+            format_out: Format::F32,
+            flags: LINEAR_ADD,
+            places: None,
+            share: 1,
+        };
+        launcher.launch_norm_rows(&rows, Some(norm))
     }
-    let rows = NormedRows {
-        x: x.read("the input of a norm", rows, cols)?,
-        out: out.read_f32("what a norm is added to", rows, cols)?,
-        rows,
-        cols,
-        x_stride: cols,
-        out_stride: cols,
-        format_in: x.format(),
-        format_out: Format::F32,
-        flags: LINEAR_ADD,
-        places: None,
-        share: 1,
-    };
-    launcher.launch_norm_rows(&rows, Some(norm))
 }
 
 pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>) -> Result<()> {

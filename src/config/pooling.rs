@@ -1,0 +1,79 @@
+//! Settings of a request for one vector in place of text.
+
+use std::sync::Arc;
+
+use super::names::by_name;
+use super::sampling::SamplingParams;
+use crate::Result;
+
+/// How the hidden states of a prompt's tokens, after the output norm, become one vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// That of the last token, which alone has seen the whole prompt.
+    Last,
+    /// The mean over all tokens.
+    Mean,
+    /// That of the first token.
+    Cls,
+}
+
+impl Pooling {
+    const ALL: [Self; 3] = [Self::Last, Self::Mean, Self::Cls];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Last => "last",
+            Self::Mean => "mean",
+            Self::Cls => "cls",
+        }
+    }
+}
+
+/// The settings of a request for a vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolingParams {
+    /// `None`: as the model's file says.
+    pub pooling: Option<Pooling>,
+    /// Whether the vector is divided by its length.
+    pub normalize: bool,
+}
+
+impl PoolingParams {
+    /// # Errors
+    /// `InvalidRequest` for what is no name of a pooling, nor `auto`.
+    pub fn named(pooling: &str, normalize: bool) -> Result<Self> {
+        let all: Vec<Option<Pooling>> = [None].into_iter().chain(Pooling::ALL.map(Some)).collect();
+        Ok(Self { pooling: by_name("pooling", pooling, &all, name_or_auto)?, normalize })
+    }
+
+    pub fn pooling_name(self) -> &'static str {
+        name_or_auto(self.pooling)
+    }
+}
+
+fn name_or_auto(pooling: Option<Pooling>) -> &'static str {
+    pooling.map_or("auto", Pooling::name)
+}
+
+/// The parameters of a request for tokens, or of one for a vector.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RequestParams {
+    Sampling(Arc<SamplingParams>),
+    Pooling(PoolingParams),
+}
+
+impl From<SamplingParams> for RequestParams {
+    fn from(params: SamplingParams) -> Self {
+        Self::Sampling(Arc::new(params))
+    }
+}
+
+impl RequestParams {
+    /// The sequences that are to be generated; a vector counts as one.
+    pub fn n(&self) -> usize {
+        match self {
+            Self::Sampling(params) => params.n,
+            Self::Pooling(_) => 1,
+        }
+    }
+}
