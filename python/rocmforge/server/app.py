@@ -20,9 +20,10 @@ from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, body, from_engine, from_validation
 from rocmforge.server.middleware import Gate
 from rocmforge.server.models import Models
+from rocmforge.server.ollama import embedding as ollama_embedding
 from rocmforge.server.ollama import generation as ollama_generation
 from rocmforge.server.ollama import models as ollama_models
-from rocmforge.server.openai import chat, completions, responses
+from rocmforge.server.openai import chat, completions, embeddings, responses
 from rocmforge.server.openai import models as openai_models
 from rocmforge.server.openai.stored import ResponseStore
 from rocmforge.server.streaming import ClientLeft
@@ -67,8 +68,8 @@ def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | No
     app.exception_handler(RequestValidationError)(_validation_error)
     app.exception_handler(RocmForgeError)(_engine_error)
     app.exception_handler(ClientLeft)(_nobody)
-    openai = (openai_models.router, completions.router, chat.router, responses.router)
-    ollama = (ollama_models.router, ollama_generation.router)
+    openai = (openai_models.router, completions.router, chat.router, responses.router, embeddings.router)
+    ollama = (ollama_models.router, ollama_generation.router, ollama_embedding.router)
     rest = (loading.router, native.router, tokens.router, state.router, page.router)
     for router in (*openai, messages.router, *ollama, *rest):
         app.include_router(router)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from rocmforge.async_llm import RequestStream
 from rocmforge.errors import RocmForgeError
 from rocmforge.outputs import RequestOutput
 from rocmforge.server.errors import ApiError
-from rocmforge.server.metrics import Timer
+from rocmforge.server.metrics import ModelMetrics, Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,9 @@ class Generation:
         self._open = True
 
     @property
-    def prompt_token_ids(self) -> list[int]:
-        """The prompt, as the engine took it."""
-        return self._stream.prompt_token_ids
+    def lengths(self) -> list[int]:
+        """The tokens of its prompt, in a list as an `Embedding` has them."""
+        return [self._timer.num_prompt_tokens]
 
     def progress(self) -> dict[str, Any]:
         """How far it is, for `/v1/engine/requests`."""
@@ -124,6 +124,49 @@ class Generation:
             self._open = False
             await self._stream.aclose()
             self._ended(self.call, self._timer)
+
+
+class Embedding:
+    """The vectors of one HTTP request that the engine makes, measured.
+
+    Args:
+        call: What they are for.
+        lengths: The tokens of each prompt.
+        metrics: What counts them.
+    """
+
+    def __init__(self, call: Call, lengths: Sequence[int], metrics: ModelMetrics) -> None:
+        self.call = call
+        self.lengths = lengths
+        self.reason = "abort"
+        self._metrics = metrics
+        self._started = time.monotonic()
+        for length in lengths:
+            metrics.arrived(length)
+
+    def progress(self) -> dict[str, Any]:
+        """How far it is, for `/v1/engine/requests`."""
+        return {
+            "id": self.call.id,
+            "client": self.call.client.name,
+            "priority": self.call.priority,
+            "streamed": False,
+            "n": len(self.lengths),
+            "prompt_tokens": sum(self.lengths),
+            "cached_tokens": None,
+            "generated_tokens": None,
+            "max_tokens": 0,
+            "seconds": round(time.monotonic() - self._started, 3),
+            "seconds_to_first_token": None,
+        }
+
+    def finish(self) -> str:
+        """Ends the measurement; returns a line for the log."""
+        seconds = time.monotonic() - self._started
+        for _ in self.lengths:
+            self._metrics.whole.observe(seconds)
+            self._metrics.ended(self.reason)
+        return f"{self.reason}, {len(self.lengths)} vectors of {sum(self.lengths)} tokens, {seconds:.3f} s"
 
 
 class Generations:

@@ -210,12 +210,16 @@ class ModelMetrics:
             num_prompt_tokens: Its prompt's length.
             started: When it arrived, by `time.monotonic`.
         """
-        self.prompt.observe(num_prompt_tokens)
-        self.prompt_tokens.inc(num_prompt_tokens)
+        self.arrived(num_prompt_tokens)
         self.n.observe(params.n)
         if params.max_tokens is not None:
             self.max_tokens.observe(params.max_tokens)
         return Timer(self, num_prompt_tokens, started)
+
+    def arrived(self, num_prompt_tokens: int) -> None:
+        """Counts the prompt of a request."""
+        self.prompt.observe(num_prompt_tokens)
+        self.prompt_tokens.inc(num_prompt_tokens)
 
     def ended(self, reason: str) -> None:
         """Counts the end of a request."""

@@ -1,9 +1,9 @@
 """Parameters that all ways to ask for a generation share, and what becomes of them."""
 
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
 from fastapi import Depends, Request
 from pydantic import Field, model_validator
@@ -161,6 +161,24 @@ def check_limit(param: str, got: int, limit: int, setting: str) -> None:
     """
     if got > limit:
         raise ApiError(400, f"{param}: got {got}, expected at most {limit} (the server's {setting})", param=param)
+
+
+Prompts: TypeAlias = str | list[str] | list[int] | list[list[int]]
+
+
+def prompt_list(param: str, prompts: Prompts, service: Service) -> Sequence[str | list[int]]:
+    """Every prompt of a request.
+
+    Raises:
+        ApiError: There is none, or there are more than the server's operator allows.
+    """
+    given: Any = prompts
+    if isinstance(given, str) or (given and isinstance(given[0], int)):
+        return [given]
+    if not given:
+        raise ApiError(400, f"{param}: got an empty list, expected at least one prompt or token id", param=param)
+    check_limit(param, len(given), service.config.max_prompts, "max_prompts")
+    return given  # type: ignore[no-any-return]
 
 
 MODEL_MEANING = "A name of `/v1/models`; may be left out where there is one model."

@@ -9,13 +9,17 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rocmforge._rocmforge import SamplingParams
 from rocmforge.async_llm import AsyncLLM
+from rocmforge.embedding import PoolingName
 from rocmforge.errors import EngineDeadError, RocmForgeError
 from rocmforge.prompts import AnyPrompt
 from rocmforge.server.config import ServerConfig
 from rocmforge.server.errors import RETRY_AFTER, ApiError, from_engine
-from rocmforge.server.generation import Call, Client, Generation, Generations
+from rocmforge.server.generation import Call, Client, Embedding, Generation, Generations
 from rocmforge.server.metrics import ModelMetrics, Timer
 from rocmforge.server.pace import Pace
 from rocmforge.server.replies import ReplyFormat
@@ -58,16 +62,16 @@ class Service:
         self.replies = ReplyFormat.of(engine, self.chat_template)
         self.metrics = metrics
         self.draining = False
-        self._running: dict[str, Generation] = {}
+        self._running: dict[str, Generation | Embedding] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._pace = Pace()
         self._proof = 0.0
         self._steps = (0, 0.0)
 
-    def running_for(self, client: Client) -> list[Generation]:
+    def running_for(self, client: Client) -> list[Generation | Embedding]:
         """The requests of one client that have not ended, the oldest first."""
-        return [generation for generation in self._running.values() if generation.call.client == client]
+        return [running for running in self._running.values() if running.call.client == client]
 
     async def waiting_reasons(self) -> dict[str, str]:
         """Returns what each waiting request waits for, by the requests' names."""
@@ -93,6 +97,44 @@ class Service:
             await generations.aclose()
             raise
         return generations
+
+    async def embed(
+        self, prompts: Sequence[Sequence[int]], call: Call, *, pooling: PoolingName = "auto", normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """Makes a vector of each prompt: of all of them, or of none.
+
+        Raises:
+            ApiError: The engine refuses one or fails, their time is over, or the server is about to end.
+        """
+        if self.draining:
+            raise self._going_down()
+        self._check_deadline(call)
+        if self.config.log_prompts:
+            logger.info("%s: prompts %r", call.id, prompts)
+        self._idle.clear()
+        embedding = Embedding(call, [len(prompt) for prompt in prompts], self.metrics)
+        self._running[call.id] = embedding
+        try:
+            vectors = await self.engine.embed(
+                prompts,
+                pooling=pooling,
+                normalize=normalize,
+                priority=call.priority,
+                timeout=call.timeout,
+                cache_salt=call.salt(),
+                client=call.client.name,
+            )
+        except TimeoutError as error:
+            embedding.reason = "timeout"
+            raise ApiError(408, f"timeout: {error}; give it more, or fewer texts at once", param="timeout") from error
+        except RocmForgeError as error:
+            embedding.reason = "error"
+            raise self._failed(error) from error
+        else:
+            embedding.reason = "stop"
+            return vectors
+        finally:
+            self._ended(call, embedding)
 
     async def _submit(self, prompt: AnyPrompt, params: SamplingParams, call: Call) -> Generation:
         if self.draining:
@@ -132,9 +174,10 @@ class Service:
             return
         own = self.running_for(call.client)
         # Which of them wait is not known here: at least those that are no other client's, and the shortest ones.
-        later = sum(each.call.priority > call.priority for each in own)
-        num_waiting = max(0, stats.num_waiting - (len(self._running) - len(own)) - later)
-        lengths = sorted(len(each.prompt_token_ids) for each in own if each.call.priority <= call.priority)
+        later = sum(len(each.lengths) for each in own if each.call.priority > call.priority)
+        of_others = sum(len(each.lengths) for each in self._running.values() if each.call.client != call.client)
+        num_waiting = max(0, stats.num_waiting - of_others - later)
+        lengths = sorted(length for each in own if each.call.priority <= call.priority for length in each.lengths)
         wait = self._pace.least_wait(lengths[:num_waiting])
         if wait > call.timeout:
             after = max(1, min(MAX_RETRY_AFTER, math.ceil(wait - call.timeout)))
@@ -150,7 +193,7 @@ class Service:
     def _failed(self, error: RocmForgeError) -> ApiError:
         return from_engine(error, self.retry_after())
 
-    def _ended(self, call: Call, timer: Timer) -> None:
+    def _ended(self, call: Call, timer: Timer | Embedding) -> None:
         del self._running[call.id]
         self._pace.read(self.engine.stats().prompt_tokens)
         if not self._running:

@@ -73,13 +73,32 @@ class _OllamaBody(Body):
         return {key: item for key, item in value.items() if item not in ("", []) or key not in _EMPTY_IS_NONE}
 
 
-class OllamaOptions(Body):
+class _OllamaContext(Body):
+    num_ctx: int | None = Field(default=None, ge=1, description="The context that is needed; at most `max_model_len`.")
+
+    def check(self, service: Service) -> None:
+        """Refuses a context that the engine does not have.
+
+        Raises:
+            ApiError: It is longer.
+        """
+        longest = service.engine.max_model_len
+        if self.num_ctx is not None and self.num_ctx > longest:
+            raise ApiError(
+                400, f"options.num_ctx: got {self.num_ctx}, expected at most {longest}, the server's max_model_len"
+            )
+
+
+class OllamaEmbedOptions(_OllamaContext):
+    """The options of a request for vectors."""
+
+
+class OllamaOptions(_OllamaContext):
     """The options of a request that the engine has."""
 
     num_predict: int = Field(
         default=-1, ge=-2, description="Most tokens to generate; -1 and -2 go on while there is room."
     )
-    num_ctx: int | None = Field(default=None, ge=1, description="The context that is needed; at most `max_model_len`.")
     temperature: float | None = Field(
         default=None, description="0 takes the most likely token, always; by default 0.8."
     )
@@ -110,11 +129,7 @@ class OllamaOptions(Body):
         Raises:
             ApiError: An option is out of its range, or beyond what the server allows.
         """
-        longest = service.engine.max_model_len
-        if self.num_ctx is not None and self.num_ctx > longest:
-            raise ApiError(
-                400, f"options.num_ctx: got {self.num_ctx}, expected at most {longest}, the server's max_model_len"
-            )
+        self.check(service)
         given = self.model_dump(exclude_none=True, exclude={"num_predict", "num_ctx", "repeat_last_n"})
         if "repeat_penalty" in given:
             given["repetition_penalty"] = given.pop("repeat_penalty")
@@ -128,15 +143,44 @@ class OllamaOptions(Body):
             raise ApiError(error.status_code, f"options.{_THEIRS.get(name, name)}{colon}{fault}") from error
 
 
-class _OllamaGenerationBody(_OllamaBody):
+class OllamaModelBody(_OllamaBody):
+    """Parameters of all requests to a model."""
+
     model: str = Field(min_length=1, description="A name of `/api/tags`, with or without `:latest`.")
-    stream: bool = Field(default=True, description="Whether the answer comes in pieces.")
-    options: OllamaOptions = Field(default_factory=OllamaOptions, description="Sampling, and the length of the answer.")
     keep_alive: float | str | None = Field(
         default=None,
         description="How long the model stays loaded after this request and later ones: seconds, or a text such as "
         "`5m`; 0 unloads it, below 0 is for ever.",
     )
+
+    @field_validator("keep_alive")
+    @classmethod
+    def _in_seconds(cls, value: float | str | None) -> float | None:
+        seconds = _seconds(value) if isinstance(value, str) else value
+        if seconds is not None and not math.isfinite(seconds):
+            raise ValueError("seconds, or a text such as 5m or 1h30m")
+        return seconds
+
+
+class OllamaEmbedRequest(OllamaModelBody):
+    """The body of `/api/embed`."""
+
+    input: str | list[str] = Field(description="A text, or a list of them.")
+    truncate: bool = Field(default=True, description="Whether a text that is too long is cut; otherwise it is refused.")
+    dimensions: int | None = Field(default=None, ge=1, description="Only so many of each vector's values.")
+    options: OllamaEmbedOptions = Field(default_factory=OllamaEmbedOptions, description="`num_ctx` alone.")
+
+
+class OllamaEmbeddingsRequest(OllamaModelBody):
+    """The body of `/api/embeddings`."""
+
+    prompt: str = Field(default="", description="A text; of an empty one there is no vector, but the model is loaded.")
+    options: OllamaEmbedOptions = Field(default_factory=OllamaEmbedOptions, description="`num_ctx` alone.")
+
+
+class _OllamaGenerationBody(OllamaModelBody):
+    stream: bool = Field(default=True, description="Whether the answer comes in pieces.")
+    options: OllamaOptions = Field(default_factory=OllamaOptions, description="Sampling, and the length of the answer.")
     logprobs: bool = Field(default=False, description="Whether the log-probability of each token is reported.")
     top_logprobs: int = Field(default=0, ge=0, description="Most likely tokens to report beside each token.")
     format: Literal["json"] | JsonObject | None = Field(
@@ -161,14 +205,6 @@ class _OllamaGenerationBody(_OllamaBody):
             effort=level,
             effort_param="think",
         )
-
-    @field_validator("keep_alive")
-    @classmethod
-    def _in_seconds(cls, value: float | str | None) -> float | None:
-        seconds = _seconds(value) if isinstance(value, str) else value
-        if seconds is not None and not math.isfinite(seconds):
-            raise ValueError("seconds, or a text such as 5m or 1h30m")
-        return seconds
 
     @model_validator(mode="after")
     def _fits_together(self) -> "_OllamaGenerationBody":

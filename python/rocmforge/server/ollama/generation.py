@@ -22,6 +22,7 @@ from rocmforge.server.ollama.bodies import (
     AnyJsonRoute,
     OllamaChatRequest,
     OllamaGenerateRequest,
+    OllamaModelBody,
     served_name,
 )
 from rocmforge.server.ollama.model_file import timestamp
@@ -45,7 +46,7 @@ async def generate(body: OllamaGenerateRequest, request: Request, models: Served
     if not body.prompt and body.keep_alive == 0:
         return await _unloaded(body, models, {"response": ""})
     started = time.monotonic_ns()
-    service = await _used(body, models)
+    service = await used(body, models)
     answer = _Answer(body, service, started, lambda text, others: {"response": text} | others)
     if not body.prompt:
         return answer.loaded()
@@ -58,7 +59,7 @@ async def chat(body: OllamaChatRequest, request: Request, models: Served) -> Res
     if not body.messages and body.keep_alive == 0:
         return await _unloaded(body, models, {"message": {"role": "assistant", "content": ""}})
     started = time.monotonic_ns()
-    service = await _used(body, models)
+    service = await used(body, models)
     answer = _Answer(
         body, service, started, lambda text, others: {"message": {"role": "assistant", "content": text} | others}
     )
@@ -67,7 +68,8 @@ async def chat(body: OllamaChatRequest, request: Request, models: Served) -> Res
     return await answer.respond(request, functools.partial(_chat_prompt, body, service))
 
 
-async def _used(body: OllamaGenerateRequest | OllamaChatRequest, models: RequestModels) -> Service:
+async def used(body: OllamaModelBody, models: RequestModels) -> Service:
+    """The model that a request names, kept loaded for as long as it says."""
     name = served_name(models.registry, body.model)
     service = await models.use(name)
     if body.keep_alive is not None:

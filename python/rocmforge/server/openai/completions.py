@@ -2,7 +2,7 @@
 
 import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -20,9 +20,11 @@ from rocmforge.server.requests import (
     STREAM_MEANING,
     STREAM_OPTIONS_MEANING,
     GenerationBody,
+    Prompts,
     Served,
     StreamOptions,
     check_limit,
+    prompt_list,
 )
 from rocmforge.server.streaming import Submitted, event, respond
 
@@ -33,29 +35,19 @@ class CompletionRequest(GenerationBody):
     """The body of `/v1/completions`."""
 
     model: str | None = Field(None, description=MODEL_MEANING)
-    prompt: str | list[str] | list[int] | list[list[int]] = Field(description="Text or token ids, or a list of them.")
+    prompt: Prompts = Field(description="Text or token ids, or a list of them.")
     max_tokens: int = Field(16, ge=0, description="Most tokens of each sequence; 0 only with `echo`.")
     logprobs: int | None = Field(None, ge=0, description="Most likely tokens to report for each token.")
     echo: bool = Field(default=False, description="Whether the text begins with the prompt.")
     stream: bool = Field(default=False, description=STREAM_MEANING)
     stream_options: StreamOptions | None = Field(None, description=STREAM_OPTIONS_MEANING)
 
-    def prompts(self) -> Sequence[str | list[int]]:
-        """Every prompt."""
-        prompt: Any = self.prompt
-        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
-            return [prompt]
-        if not prompt:
-            raise ApiError(400, "prompt: got an empty list, expected at least one prompt or token id", param="prompt")
-        return prompt  # type: ignore[no-any-return]
-
 
 @router.post("/v1/completions")
 async def create_completion(body: CompletionRequest, request: Request, models: Served) -> Response:
     """Goes on with a text."""
     service = await models.use(body.model)
-    prompts = body.prompts()
-    check_limit("prompt", len(prompts), service.config.max_prompts, "max_prompts")
+    prompts = prompt_list("prompt", body.prompt, service)
     check_limit("logprobs", body.logprobs or 0, service.config.max_logprobs, "max_logprobs")
     if body.stream and body.echo:
         raise ApiError(400, "echo: got true with stream, expected one of them", param="echo")
