@@ -130,7 +130,7 @@ class PoolingParams:
     """Settings of a request for a vector. Immutable; checked when made.
 
     Args:
-        pooling: `last`, `mean`, `cls` or, as the file says, `auto`; see `LLM.embed`.
+        pooling: `last`, `mean`, `cls`, `rank` or, as the file says, `auto`; see `LLM.embed`.
         normalize: Whether the vector is divided by its length.
 
     Raises:

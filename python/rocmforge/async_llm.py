@@ -199,6 +199,23 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
                 all_updates.append(updates)
             return np.stack([vector(await updates.next()) for updates in all_updates])
 
+    async def score(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        priority: int = 0,
+        timeout: float | None = None,  # noqa: ASYNC109 - the requests', not this call's
+        cache_salt: str | None = None,
+        client: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Ranks documents as `LLM.score` does, and raises what `embed` does."""
+        prompts = await asyncio.to_thread(self.rank_prompts, query, documents)
+        scores = await self.embed(
+            prompts, pooling="rank", priority=priority, timeout=timeout, cache_salt=cache_salt, client=client
+        )
+        return scores[:, 0]
+
     async def abort(self, request_id: str | Iterable[str]) -> bool:
         """Ends a request, or several, by name. Each generator then yields its last output; the names are free at once.
 

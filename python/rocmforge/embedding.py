@@ -14,7 +14,7 @@ from rocmforge.isolation import AnyEngine
 from rocmforge.progress import bar
 from rocmforge.prompts import AnyPrompt, priority_list, prompt_list
 
-PoolingName: TypeAlias = Literal["auto", "last", "mean", "cls"]
+PoolingName: TypeAlias = Literal["auto", "last", "mean", "cls", "rank"]
 
 
 def embeddings_wanted(

@@ -3,14 +3,16 @@
 import functools
 import os
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rocmforge._rocmforge import Engine, SamplingParams, Tokenizer
 from rocmforge.arguments import check_names, one_of
+from rocmforge.errors import InvalidRequestError
 from rocmforge.hub import model_file
 from rocmforge.isolation import load_engine
 from rocmforge.notebook import table
@@ -18,6 +20,9 @@ from rocmforge.progress import load_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
+
+if TYPE_CHECKING:
+    from rocmforge.ranking import RankTemplate
 
 
 class LoadedModel:
@@ -163,6 +168,28 @@ class LoadedModel:
     def recommended_sampling(self) -> dict[str, Any]:
         """Returns the file's advice (`general.sampling.*`), by the names of `SamplingParams`; mostly there is none."""
         return self._engine.sampling_defaults()
+
+    @functools.cached_property
+    def _rank_template(self) -> "RankTemplate":
+        # Most programs do without it, and without the modules that it needs.
+        from rocmforge.ranking import RankTemplate  # noqa: PLC0415
+
+        return RankTemplate.of_file(self._model, self.tokenizer)
+
+    def rank_prompts(self, query: str, documents: Sequence[str]) -> list[list[int]]:
+        """The prompts of a query with each document, as `score` makes them of the file's `rerank` template.
+
+        What query and documents spell never becomes a control token.
+
+        Raises:
+            InvalidRequestError: The model does not rank, or there is no document.
+        """
+        if self._engine.config()["pooling"] != "rank":
+            raise InvalidRequestError(
+                "model: got one that does not rank, expected a file with a rank head (`pooling_type` 4 and tensor "
+                "cls.output.weight), such as a conversion of Qwen3-Reranker by llama.cpp"
+            )
+        return self._rank_template.prompts(query, documents)
 
     def prompt_logits(self, token_ids: TokenIds) -> NDArray[np.float32]:
         """Logits at every position, `[len(token_ids), vocab_size]`; runs alone, without the prefix cache."""

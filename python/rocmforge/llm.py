@@ -186,6 +186,7 @@ class LLM(LoadedModel):  # noqa: D101 - below
                 end; token ids are taken as they are.
             pooling: `last` takes the last token's hidden state, `mean` the mean of all tokens', `cls` the first one's,
                 and `auto` does what the file says (`<architecture>.pooling_type`), or `last` where it says nothing.
+                With `rank` a model that ranks gives one number, which is not normalised; see `score`.
             normalize: Whether each vector is divided by its length, so that a product of two is their cosine.
             progress: As for `generate`.
             use_tqdm: The same by vLLM's name.
@@ -203,6 +204,40 @@ class LLM(LoadedModel):  # noqa: D101 - below
         params = PoolingParams(pooling, normalize)
         wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
         return embed(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)
+
+    def score(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        progress: bool = True,
+        use_tqdm: bool | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        client: str | None = None,
+    ) -> NDArray[np.float32]:
+        """Says how relevant each document is to a query, from 0 to 1, by a model that ranks.
+
+        Args:
+            query: A question.
+            documents: Texts that may answer it.
+            progress: As for `generate`.
+            use_tqdm: The same by vLLM's name.
+            priority: As for `generate`.
+            cache_salt: As for `AsyncLLM.generate`, for all of the documents. What comes before the document in the
+                prompts is computed once.
+            client: As for `AsyncLLM.generate`, for all of the documents.
+
+        Raises:
+            InvalidRequestError: The model does not rank, or a document is too long; the message names it by its index.
+            RocmForgeError: A request failed while it ran.
+            EngineDeadError: The engine was closed, or it lost its device.
+            KeyboardInterrupt: Ctrl-C; nothing is left running.
+        """
+        prompts = self.rank_prompts(query, documents)
+        params = PoolingParams("rank", False)
+        wanted = embeddings_wanted(prompts, params, priority=priority, cache_salt=cache_salt, client=client)
+        return embed(self._engine, wanted, progress=progress if use_tqdm is None else use_tqdm)[:, 0]
 
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None

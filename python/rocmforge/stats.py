@@ -44,7 +44,7 @@ class ResolvedConfig(TypedDict):
     embedding_size: int
     """Values of an embedding."""
     pooling: str
-    """How `embed` makes a vector unless it is told: `last`, `mean` or `cls`."""
+    """How `embed` makes a vector unless it is told: `last`, `mean` or `cls`; `rank` for a model that ranks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,16 +15,19 @@ pub enum Pooling {
     Mean,
     /// That of the first token.
     Cls,
+    /// The last token's becomes one number by the model's rank head.
+    Rank,
 }
 
 impl Pooling {
-    const ALL: [Self; 3] = [Self::Last, Self::Mean, Self::Cls];
+    const ALL: [Self; 4] = [Self::Last, Self::Mean, Self::Cls, Self::Rank];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Last => "last",
             Self::Mean => "mean",
             Self::Cls => "cls",
+            Self::Rank => "rank",
         }
     }
 }

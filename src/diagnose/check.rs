@@ -57,7 +57,7 @@ pub fn check_file(path: &Path, progress: &mut dyn FnMut(LoadProgress) -> bool) -
 /// The metadata that the architecture needs, and every tensor's shape against it.
 fn architecture(file: &GgufFile) -> crate::Result<String> {
     let spec = ModelSpec::from_gguf(file, None)?;
-    ModelTensors::collect(file, &spec)?;
+    ModelTensors::collect(file, &spec)?.rank_head()?;
     Ok(format!("{}, every tensor is there and fits", spec.architecture))
 }
 

@@ -14,6 +14,7 @@ use super::shared::Shared;
 use super::stats::Stats;
 use super::watch::StepEnd;
 use crate::config::EngineConfig;
+use crate::model::RankHead;
 use crate::sampler::Sampler;
 use crate::scheduler::{Accepted, Scheduler, Step};
 use crate::selection::{Selection, Wanted, Wish};
@@ -29,6 +30,7 @@ pub(super) struct Core {
     pub(super) executor: Box<dyn Executor>,
     pub(super) scheduler: Scheduler,
     pub(super) vocab_size: usize,
+    pub(super) rank_head: Option<Arc<RankHead>>,
     sampler: Sampler,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     pub(super) requests: HashMap<RequestId, Request>,
@@ -65,13 +67,14 @@ impl Core {
         tokenizer: Option<Arc<Tokenizer>>,
         outputs: Outbox,
     ) -> Self {
-        let vocab_size = executor.vocab_size();
+        let (vocab_size, rank_head) = (executor.vocab_size(), executor.rank_head());
         Self {
             shared,
             config,
             executor,
             scheduler,
             vocab_size,
+            rank_head,
             sampler: Sampler::new(vocab_size),
             tokenizer,
             requests: HashMap::new(),

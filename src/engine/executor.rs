@@ -1,9 +1,12 @@
 //! The interface through which the engine loop runs a model on a device: a few virtual calls per step.
 
+use std::sync::Arc;
+
 use crate::Result;
 use crate::backend::MemoryLedger;
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
+use crate::model::RankHead;
 use crate::selection::{Selection, Wish};
 
 pub trait Executor: Send {
@@ -21,6 +24,10 @@ pub trait Executor: Send {
     /// Whether the device computes on its own after `launch`, so that the next step may be prepared meanwhile.
     fn is_asynchronous(&self) -> bool;
     fn vocab_size(&self) -> usize;
+    /// The head of a model that ranks.
+    fn rank_head(&self) -> Option<Arc<RankHead>> {
+        None
+    }
     fn memory(&self) -> MemoryLedger;
     fn device_allocations(&self) -> u64;
     fn describe(&self) -> String;

@@ -228,7 +228,10 @@ impl Engine {
             RequestParams::Sampling(params) => Some(params),
             RequestParams::Pooling(_) => None,
         };
-        sampling.map_or(Ok(()), |params| self.limits().check_params(params))?;
+        match params {
+            RequestParams::Sampling(params) => self.limits().check_params(params)?,
+            RequestParams::Pooling(params) => self.limits().check_pooling(params)?,
+        }
         let prompt = match prompt {
             Prompt::TokenIds(ids) => ids,
             Prompt::Text(text) => self.tokenizer()?.encode(&text, true, false)?,

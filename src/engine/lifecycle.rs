@@ -15,7 +15,7 @@ use super::sequence::{EndRules, Sequence, TextStream};
 use super::shared::{Admission, RequestKind};
 use super::stop::StopStrings;
 use crate::batch::SeqExtras;
-use crate::config::{PoolingParams, SamplingParams};
+use crate::config::{Pooling, PoolingParams, SamplingParams};
 use crate::sampler::SequenceSampler;
 use crate::scheduler::{NewSequence, SeqId, Step, WaitingReason};
 use crate::{Error, Result};
@@ -32,7 +32,9 @@ impl Core {
                 (Work::Generate(self.generation(params, seed, guidance, sink, &prompt)), all_logits)
             }
             RequestKind::Vector { params: PoolingParams { pooling, normalize }, sink } => {
-                let pooled = Pooled::new(pooling.unwrap_or(self.config.pooling), normalize, sink);
+                let pooling = pooling.unwrap_or(self.config.pooling);
+                let head = self.rank_head.clone().filter(|_| pooling == Pooling::Rank);
+                let pooled = Pooled::new(pooling, normalize, head, sink);
                 let all = pooled.wants_all();
                 (Work::Pool(pooled), all)
             }

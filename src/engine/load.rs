@@ -135,7 +135,7 @@ fn load_onto<L: Loader>(
     };
     let num_blocks: Vec<usize> = config.kv_groups.iter().map(|group| group.num_blocks).collect();
     let kv_layers = spec.kv_layers(&num_blocks, args.block_size, args.kv_cache_dtype);
-    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, &kv_layers)?;
+    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, &kv_layers, tensors.rank_head()?)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok((Box::new(Runner::new(backend, decoder)), config))

@@ -1,8 +1,11 @@
 //! A request for one vector: the hidden states of its prompt as they come, chunk by chunk, and what becomes of them.
 
+use std::sync::Arc;
+
 use super::ids::RequestId;
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use crate::config::Pooling;
+use crate::model::RankHead;
 use crate::scheduler::ScheduledSeq;
 use crate::selection::Selection;
 use crate::{Error, Result};
@@ -10,6 +13,7 @@ use crate::{Error, Result};
 pub(super) struct Pooled {
     pooling: Pooling,
     normalize: bool,
+    head: Option<Arc<RankHead>>,
     pub sink: SharedSink,
     /// Sum of the hidden states so far; positions are added in their order, however the prompt is cut into chunks.
     sum: Vec<f64>,
@@ -18,14 +22,14 @@ pub(super) struct Pooled {
 }
 
 impl Pooled {
-    pub(super) fn new(pooling: Pooling, normalize: bool, sink: SharedSink) -> Self {
-        Self { pooling, normalize, sink, sum: Vec::new(), count: 0, vector: Vec::new() }
+    pub(super) fn new(pooling: Pooling, normalize: bool, head: Option<Arc<RankHead>>, sink: SharedSink) -> Self {
+        Self { pooling, normalize, head, sink, sum: Vec::new(), count: 0, vector: Vec::new() }
     }
 
     /// Whether all of the prompt's positions are wanted, and not the last one alone: none may come from the prefix
     /// cache, which does not keep hidden states.
     pub(super) fn wants_all(&self) -> bool {
-        self.pooling != Pooling::Last
+        matches!(self.pooling, Pooling::Mean | Pooling::Cls)
     }
 
     /// Reads the step's hidden states of the prompt; `true` when the vector is there.
@@ -56,6 +60,9 @@ impl Pooled {
         let length = self.sum.iter().map(|value| value * value).sum::<f64>().sqrt();
         if !length.is_finite() {
             return Err(Error::StepFailed { problem: "the hidden states hold values that are no numbers".into() });
+        }
+        if let Some(head) = &self.head {
+            return Ok(vec![head.relevance(&self.sum) as f32]);
         }
         let divisor = if self.normalize { length } else { self.count as f64 };
         let scale = if divisor > 0.0 { 1.0 / divisor } else { 0.0 };

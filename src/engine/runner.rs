@@ -1,11 +1,13 @@
 //! A model on a device as the engine loop sees it.
 
+use std::sync::Arc;
+
 use super::executor::Executor;
 use crate::Result;
 use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
-use crate::model::Decoder;
+use crate::model::{Decoder, RankHead};
 use crate::selection::{Selection, Wish};
 
 /// `Executor` over any backend, monomorphised: a few virtual calls per step, none per op.
@@ -42,6 +44,10 @@ where
 
     fn vocab_size(&self) -> usize {
         self.decoder.spec().vocab_size
+    }
+
+    fn rank_head(&self) -> Option<Arc<RankHead>> {
+        self.decoder.rank_head().cloned()
     }
 
     fn memory(&self) -> MemoryLedger {

@@ -1,6 +1,6 @@
 //! Checks of a request on its caller's thread, before it takes a place in the queue.
 
-use crate::config::{EngineConfig, SamplingParams};
+use crate::config::{EngineConfig, Pooling, PoolingParams, SamplingParams};
 use crate::scheduler::SchedulerConfig;
 use crate::{Error, Result};
 
@@ -43,6 +43,22 @@ impl Limits<'_> {
         match token_ids.find(|&token| token as usize >= self.vocab_size) {
             Some(bad) => Err(Error::invalid(what, bad, format!("less than {}", self.vocab_size))),
             None => Ok(()),
+        }
+    }
+
+    /// A model that ranks has its one number for whom asks for that alone, and others have none.
+    pub(super) fn check_pooling(&self, params: &PoolingParams) -> Result<()> {
+        let of_file = self.config.pooling;
+        match params.pooling {
+            Some(Pooling::Rank) if of_file != Pooling::Rank => {
+                let expected = "another one: the model has no rank head (pooling_type 4 and tensor cls.output.weight)";
+                Err(Error::invalid("pooling", "rank", expected))
+            }
+            None if of_file == Pooling::Rank => {
+                let expected = "'last', 'mean' or 'cls': the model ranks, which is what score is for";
+                Err(Error::invalid("pooling", "auto", expected))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -12,6 +12,9 @@ use crate::config::Pooling;
 /// Heads of no real model are near this; RoPE has a frequency for each two of their elements.
 const MAX_HEAD_DIM: usize = 1 << 12;
 
+/// Architectures whose models may have a head that ranks.
+const RANKS: [&str; 2] = ["qwen3", "qwen3vl"];
+
 impl Keys<'_> {
     /// The model without its layers, with RMS norms.
     pub(super) fn model(&self) -> Result<ModelSpec> {
@@ -48,8 +51,14 @@ impl Keys<'_> {
             None | Some(0 | 3) => Ok(Pooling::Last),
             Some(1) => Ok(Pooling::Mean),
             Some(2) => Ok(Pooling::Cls),
-            Some(4) => Err(self.error("pooling_type", "is 4: models that rank are not supported")),
-            Some(other) => Err(self.error("pooling_type", format!("is {other}, expected 0 to 3"))),
+            // The heads of others differ in what becomes of their values.
+            Some(4) if RANKS.contains(&self.architecture) => Ok(Pooling::Rank),
+            Some(4) => {
+                let problem =
+                    format!("is 4: of the models that rank only those of {} are supported", RANKS.join(" and "));
+                Err(self.error("pooling_type", problem))
+            }
+            Some(other) => Err(self.error("pooling_type", format!("is {other}, expected 0 to 4"))),
         }
     }
 

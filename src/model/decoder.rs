@@ -1,9 +1,12 @@
 //! The forward pass: the layers of a model, one after the other, over any backend.
 
+use std::sync::Arc;
+
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
 use super::layers::{
     AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
 };
+use super::rank::RankHead;
 use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
     Activate, Backend, CopyBlocks, Embed, ExpertShape, Fusions, GatherRows, KvLayerSpec, Linear, Loader, MixExperts,
@@ -18,6 +21,7 @@ use crate::{Error, Result};
 pub struct Decoder<B: Backend> {
     model: Model<B>,
     limits: DecoderLimits,
+    rank_head: Option<Arc<RankHead>>,
     /// Rows of the step that was launched last, and whether logits and hidden states of them are wanted.
     num_rows: usize,
     wants_logits: bool,
@@ -43,12 +47,14 @@ impl<B: Backend> Decoder<B> {
         loader: &mut L,
         limits: DecoderLimits,
         kv_layers: &[KvLayerSpec],
+        rank_head: Option<RankHead>,
     ) -> Result<Self> {
         let kv_layers = loader.alloc_kv_layers(kv_layers)?;
         let buffers = Buffers::new(&spec, limits, loader)?;
         Ok(Self {
             model: Model { spec, weights, kv_layers, buffers },
             limits,
+            rank_head: rank_head.map(Arc::new),
             num_rows: 0,
             wants_logits: false,
             wants_hidden: false,
@@ -58,6 +64,11 @@ impl<B: Backend> Decoder<B> {
 
     pub fn spec(&self) -> &ModelSpec {
         &self.model.spec
+    }
+
+    /// The head of a model that ranks.
+    pub fn rank_head(&self) -> Option<&Arc<RankHead>> {
+        self.rank_head.as_ref()
     }
 
     /// Bytes of activations that `new` takes, for budgeting.

@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use super::layers::{Part, Tensors, Visitor, Weights, of_layer};
 use super::rope::ROPE_TENSORS;
-use super::spec::{ModelSpec, Presence};
+use super::spec::{ModelSpec, Presence, RANK_TENSORS};
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
+use crate::config::Pooling;
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::quant;
 use crate::tensor::TensorView;
@@ -25,7 +26,9 @@ impl<'a> ModelTensors<'a> {
     /// `Error::ModelFile` naming the tensor that is missing, unknown, or of the wrong shape or type.
     pub fn collect(gguf: &'a GgufFile, spec: &'a ModelSpec) -> Result<Self> {
         let finder = Finder { gguf };
-        let mut inventory = Inventory { finder, used: HashSet::from(ROPE_TENSORS), uploads: Vec::new() };
+        let head = RANK_TENSORS.into_iter().filter(|_| spec.pooling == Pooling::Rank);
+        let used = head.chain(ROPE_TENSORS).collect();
+        let mut inventory = Inventory { finder, used, uploads: Vec::new() };
         Weights::visit(spec, &mut inventory)?;
         inventory.reject_unused(spec)?;
         Ok(Self { finder, spec, uploads: inventory.uploads })
@@ -70,12 +73,12 @@ pub(super) struct Finder<'a> {
 }
 
 impl<'a> Finder<'a> {
-    fn error(&self, name: &str, problem: impl std::fmt::Display) -> Error {
+    pub(super) fn error(&self, name: &str, problem: impl std::fmt::Display) -> Error {
         self.gguf.metadata().error(name, problem)
     }
 
     /// A tensor of this shape, whose last dimensions a file may leave out where they are one.
-    fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor<'a>>> {
+    pub(super) fn optional(&self, name: &str, shape: &[usize]) -> Result<Option<Tensor<'a>>> {
         let Some(info) = self.gguf.tensor(name) else { return Ok(None) };
         let view = self.gguf.view(info);
         let given = info.shape.iter().copied().chain(std::iter::repeat(1));
@@ -91,7 +94,7 @@ impl<'a> Finder<'a> {
         Ok(Some(Tensor { info, view }))
     }
 
-    fn required(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>> {
+    pub(super) fn required(&self, name: &str, shape: &[usize]) -> Result<Tensor<'a>> {
         self.optional(name, shape)?.ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
     }
 

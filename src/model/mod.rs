@@ -2,7 +2,8 @@
 //!
 //! `arch` makes a `ModelSpec` of a file's keys (one file per architecture); `keys`, `common`, `experts` and `rope` read
 //! the keys for it. `layers` defines the tensors of a `ModelSpec` once; `find` checks them in the file, `upload` brings
-//! them to a device. `buffers` are the activations of a step, `decoder` is the forward pass over any `Backend`.
+//! them to a device; `rank` reads the head of a model that ranks. `buffers` are the activations of a step, `decoder` is
+//! the forward pass over any `Backend`.
 
 mod arch;
 mod buffers;
@@ -12,6 +13,7 @@ mod experts;
 mod find;
 mod keys;
 mod layers;
+mod rank;
 mod rope;
 mod spec;
 mod upload;
@@ -22,4 +24,5 @@ mod tests;
 pub use buffers::DecoderLimits;
 pub use decoder::Decoder;
 pub use find::ModelTensors;
+pub use rank::RankHead;
 pub use spec::{KvGroupSpec, ModelSpec};

@@ -5,6 +5,9 @@ use crate::batch::GroupKind;
 use crate::config::{KvCacheDtype, Pooling};
 use crate::{Error, Result};
 
+/// Tensors of the head of a model that ranks; the second one is optional.
+pub(super) const RANK_TENSORS: [&str; 2] = ["cls.output.weight", "cls.output.bias"];
+
 /// Whether an architecture has a tensor of some kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from rocmforge import __version__
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError, RocmForgeError
-from rocmforge.server import loading, native, page, state, tokens
+from rocmforge.server import loading, native, page, rerank, state, tokens
 from rocmforge.server.anthropic import messages
 from rocmforge.server.catalog import ModelSpec
 from rocmforge.server.config import ServerConfig
@@ -70,7 +70,7 @@ def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | No
     app.exception_handler(ClientLeft)(_nobody)
     openai = (openai_models.router, completions.router, chat.router, responses.router, embeddings.router)
     ollama = (ollama_models.router, ollama_generation.router, ollama_embedding.router)
-    rest = (loading.router, native.router, tokens.router, state.router, page.router)
+    rest = (rerank.router, loading.router, native.router, tokens.router, state.router, page.router)
     for router in (*openai, messages.router, *ollama, *rest):
         app.include_router(router)
     if config.cors_origin:

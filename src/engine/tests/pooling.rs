@@ -30,7 +30,7 @@ fn embed(rig: &Rig, prompts: &[Vec<u32>], params: &RequestParams) -> Vec<Sequenc
 fn expected(rule: &Rule, prompt: &[u32], pooling: Pooling) -> Vec<f32> {
     let states: Vec<Vec<f32>> = (1..=prompt.len()).map(|len| rule(&prompt[..len])).collect();
     let chosen = match pooling {
-        Pooling::Last => &states[states.len() - 1..],
+        Pooling::Last | Pooling::Rank => &states[states.len() - 1..],
         Pooling::Cls => &states[..1],
         Pooling::Mean => &states[..],
     };

@@ -68,7 +68,7 @@ fn try_load_with<L: Loader>(
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv_layers = spec.kv_layers(&vec![544; spec.kv_groups.len()], BLOCK, dtype);
-    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers)?;
+    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers, None)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok(Model { backend, decoder })
@@ -135,7 +135,7 @@ fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl
     let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits).unwrap();
     let weights = tensors.upload(&mut loader, 0, &mut |_| Ok(())).unwrap();
     let kv_layers = spec.kv_layers(&vec![4; spec.kv_groups.len()], BLOCK, KvCacheDtype::F16);
-    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers).unwrap();
+    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers, None).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
     assert_eq!(available - (256 << 20) - room + activations, ledger.weights + ledger.scratch, "{name}");

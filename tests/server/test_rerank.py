@@ -1,0 +1,86 @@
+"""`/v1/rerank` against the engine in this process."""
+
+import httpx
+import numpy as np
+import pytest
+from rocmforge import LLM
+from server_process import serving
+from tiny_models import rewritten
+
+TEMPLATE = "<Query>: {query}\n<Document>: {document}<|im_end|>\n"
+QUERY, DOCUMENTS = "What is a river?", ["A kind of bread.", "Water.", "A kind of bread.", "Numbers: 1 2 3"]
+
+
+@pytest.fixture(scope="module")
+def embedding_model(tiny_model):
+    return tiny_model("embedding/qwen3_embedding")
+
+
+@pytest.fixture(scope="module")
+def path(embedding_model, tmp_path_factory):
+    head = np.random.default_rng(6).standard_normal((2, 64)).astype(np.float32)
+    return rewritten(
+        embedding_model,
+        tmp_path_factory.mktemp("rank") / "rank.gguf",
+        replace={"qwen3.pooling_type": 4},
+        extra={"tokenizer.chat_template.rerank": TEMPLATE},
+        tensors={"cls.output.weight": head},
+    )
+
+
+@pytest.fixture(scope="module")
+def server(path, tmp_path_factory):
+    arguments = ["--num-threads", 1, "--served-model-name", "rank", "--max-prompts", 16]
+    with serving(tmp_path_factory.mktemp("log"), path, *arguments) as server:
+        yield server
+
+
+def post(server, **body):
+    return httpx.post(f"{server.url}/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS} | body, timeout=30)
+
+
+def test_documents_in_the_order_of_their_scores(server, path):
+    with LLM(path, num_threads=1) as llm:
+        scores = llm.score(QUERY, DOCUMENTS, progress=False).tolist()
+        count = sum(map(len, llm.rank_prompts(QUERY, DOCUMENTS)))
+    order = sorted(range(4), key=lambda index: (-scores[index], index))
+    answer = post(server, model="rank").json()
+    assert [one["index"] for one in answer["results"]] == order
+    assert [one["relevance_score"] for one in answer["results"]] == [scores[index] for index in order]
+    assert [one["document"] for one in answer["results"]] == [{"text": DOCUMENTS[index]} for index in order]
+    assert answer["usage"] == {"prompt_tokens": count, "total_tokens": count}
+    assert answer["model"] == "rank"
+    best = post(server, top_n=2, return_documents=False).json()["results"]
+    assert best == [{"index": index, "relevance_score": scores[index]} for index in order[:2]]
+    assert len(post(server, top_n=9).json()["results"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("body", "problem", "param"),
+    [
+        ({"documents": []}, "documents: got []", "documents"),
+        ({"documents": ["x"] * 17}, "documents: got 17, expected at most 16", "documents"),
+        ({"documents": [{"text": "x"}]}, "documents", "documents.0"),
+        ({"top_n": 0}, "top_n: got 0", "top_n"),
+        ({"max_chunks_per_doc": 3}, "max_chunks_per_doc: this parameter is not supported", "max_chunks_per_doc"),
+        ({"documents": ["x", "x " * 400]}, "prompt 1: ", None),
+    ],
+)
+def test_what_is_refused(server, body, problem, param):
+    """S18, S22, A8: a 400 that says what is wrong."""
+    answer = post(server, **body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert problem in error["message"]
+    assert error["param"] == param
+
+
+def test_models_serve_what_they_are_for(server, embedding_model, tmp_path):
+    """S29: a model that embeds does not rank, and the other way round."""
+    answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "x"})
+    assert answer.status_code == 400
+    assert "the model ranks" in answer.json()["error"]["message"]
+    with serving(tmp_path, embedding_model, "--num-threads", 1) as other:
+        answer = post(other)
+        assert answer.status_code == 400
+        assert "does not rank, expected a file with a rank head" in answer.json()["error"]["message"]
