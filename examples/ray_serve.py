@@ -20,7 +20,7 @@ from rocmforge import AsyncLLM, InvalidRequestError, SamplingParams
 
 # Ray shows this class as ray.serve.llm.request_router.PrefixCacheAffinityRouter, but only where vLLM is installed.
 PREFIX_ROUTER = "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
-# What a replica computes at once; Ray makes more replicas when more requests than that are under way.
+# Requests that a replica computes at once. Ray makes more replicas where more than that are under way.
 REQUESTS_PER_REPLICA = 16
 
 
