@@ -120,7 +120,7 @@ def test_an_id_of_no_use_is_replaced():
 
 def test_long_words_end_a_call():
     """A number, a name or a key without end is not waited for."""
-    for text in ['{"name": "f", "arguments": {"a": ' + "1" * 1000, '{"name": "f", "arguments": {"a": ' + "1" * 100_000]:
+    for text in ['{"name": "f", "arguments": {"a": ' + "1" * 2000, '{"name": "f", "arguments": {"a": ' + "1" * 100_000]:
         message = parse(FORMATS["hermes"], "<tool_call>" + text, [TOOLS["openai"]])
         assert message.tool_calls[0].arguments == '{"a": '
         assert message.content == "1" * text.count("1")

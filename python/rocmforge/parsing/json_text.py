@@ -14,7 +14,7 @@ _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_BEGUN = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _LITERAL = re.compile(r"[-+.0-9A-Za-z]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
-_MAX_LITERAL = 64
+_MAX_LITERAL = 1024
 # Models write Python's words where a template has shown them.
 _WORDS = {word: word for word in ("true", "false", "null")} | {"True": "true", "False": "false", "None": "null"}
 
