@@ -182,6 +182,27 @@ def blocks(llm, count):
     return count * llm.memory().kv_cache // llm.stats().blocks_total
 
 
+def test_forced_tokens_take_no_steps_of_their_own(llm, assert_nothing_left):
+    """Behind a choice the form leaves one text alone: its tokens are computed several in a step."""
+    text = " is the capital of a country in Europe, and has many inhabitants."
+    form = StructuredOutputsParams(regex=f"(Paris|Rome|Oslo){re.escape(text)}")
+    before = llm.stats().engine_steps
+    one = completions(llm, SamplingParams(max_tokens=200, seed=5, logprobs=2, structured_outputs=form))[0]
+    steps = llm.stats().engine_steps - before
+    assert one.text.removesuffix(text) in ("Paris", "Rome", "Oslo")
+    assert len(one.logprobs) == len(one.token_ids) > 15
+    assert steps < len(one.token_ids) / 2
+    # The model's tokenizer divides the text, as it does in a prompt.
+    forced = llm.tokenizer.encode(one.text, add_special=False)
+    assert one.token_ids[-8:] == forced[-8:]
+    # The log-probabilities are those of the same tokens in one prompt.
+    prompt = llm.tokenizer.encode("x")
+    check = llm.generate([prompt + one.token_ids], SamplingParams(max_tokens=1, prompt_logprobs=0))[0]
+    for token, entry, known in zip(one.token_ids, one.logprobs, check.prompt_logprobs[len(prompt) :], strict=True):
+        assert entry[token].logprob == pytest.approx(known[token].logprob, abs=1e-4)
+    assert_nothing_left(llm)
+
+
 def test_sampling_settings_hold_under_a_grammar(llm, assert_nothing_left):
     form = StructuredOutputsParams(regex="[ab]{20}")
     base = SamplingParams(max_tokens=40, seed=1, structured_outputs=form)

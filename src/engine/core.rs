@@ -21,6 +21,9 @@ use crate::selection::{Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
+/// Forced tokens for which a sequence sits out a step, where steps are scheduled ahead.
+const MIN_DRAFTS_AHEAD: usize = 3;
+
 /// Steps in a row that may panic before the executor is taken for broken.
 const MAX_PANICS: u32 = 3;
 
@@ -123,7 +126,7 @@ impl Core {
                 return Ok(None);
             }
         };
-        self.commit(&running, sampled)?;
+        self.commit(&running, sampled, &ahead)?;
         let next = self.scheduler.complete(ahead, self.shared.clock.now())?;
         self.note_freed();
         self.launch(next)
@@ -165,7 +168,7 @@ impl Core {
         self.shared.watch.begin(requests);
         for scheduled in &step.seqs {
             if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.prepare_mask(scheduled);
+                request.prepare(scheduled);
             }
         }
         let wishes = want_logits(&self.requests, &step, self.vocab_size);
@@ -208,7 +211,8 @@ impl Core {
         Ok(sampled)
     }
 
-    fn commit(&mut self, Launched(step): &Launched, sampled: Sampled) -> Result<()> {
+    /// Gives the sequences of a step their tokens; `ahead` is the step that was scheduled while it ran.
+    fn commit(&mut self, Launched(step): &Launched, sampled: Sampled, ahead: &Step) -> Result<()> {
         let now = self.shared.clock.now();
         let Sampled { mut picks, complete, failed } = sampled;
         // These end before the commit, so that K and V of a request with broken logits never become a cached prefix.
@@ -216,10 +220,17 @@ impl Core {
             self.end_request(id, FinishReason::Error, Some(error), now);
         }
         picks.retain(|pick| self.requests.contains_key(&request_of(pick.seq).0));
-        // Each sequence gets one token, since nothing drafts any.
-        let sampled = picks.iter().filter(|pick| pick.fork_of.is_none());
-        let accepted =
-            sampled.map(|pick| (pick.seq, Accepted { tokens: std::slice::from_ref(&pick.token), drafts: &[] }));
+        let tokens: Vec<u32> = picks.iter().map(|pick| pick.token).collect();
+        let mut accepted = Vec::with_capacity(picks.len());
+        let mut start = 0;
+        for picks in picks.chunk_by(|pick, next| pick.seq == next.seq) {
+            let range = start..start + picks.len();
+            start = range.end;
+            if picks[0].fork_of.is_none() {
+                let drafts = forced_behind(&self.requests, picks, ahead);
+                accepted.push((picks[0].seq, Accepted { tokens: &tokens[range], drafts }));
+            }
+        }
         self.scheduler.commit(step, accepted, now)?;
         for id in complete {
             self.complete(id, now);
@@ -299,6 +310,17 @@ fn want_logits<'a>(requests: &'a HashMap<RequestId, Request>, step: &Step, vocab
         }
     }
     wishes
+}
+
+/// The tokens that are forced behind those picked for a sequence: the next step computes them with the last of these,
+/// and nothing has to be guessed.
+fn forced_behind<'a>(requests: &'a HashMap<RequestId, Request>, picks: &[Pick], ahead: &Step) -> &'a [u32] {
+    let forced = requests.get(&request_of(picks[0].seq).0).map_or(&[][..], |request| request.forced(picks[0].seq));
+    let behind = forced.get(picks.len()..).unwrap_or_default();
+    // A sequence with drafts that is part of the step ahead is not part of the one after that, and then goes on by all
+    // of them but the first: with fewer it would lose time.
+    let waits = !behind.is_empty() && ahead.seqs.iter().any(|scheduled| scheduled.id == picks[0].seq);
+    if waits && behind.len() < MIN_DRAFTS_AHEAD { &[] } else { behind }
 }
 
 fn forward_panicked(panics: &mut u32, payload: &(dyn Any + Send)) -> Error {

@@ -37,37 +37,46 @@ impl Guidance {
         Self { thoughts: self.thoughts, begin: self.begin, form: self.form.as_ref().map(Guide::sibling) }
     }
 
-    /// Whether not all tokens may come next.
-    pub(super) fn masks(&self) -> bool {
-        self.forced().is_some() || self.form_holds()
+    /// The tokens that are known to be the only ones that may come next, one after the other.
+    pub(super) fn forced(&self) -> &[u32] {
+        match (&self.thoughts, &self.form) {
+            (Some(thoughts), _) if thoughts.tokens_left == 0 => std::slice::from_ref(&thoughts.end),
+            (_, Some(form)) if self.form_holds() => form.forced(),
+            _ => &[],
+        }
     }
 
-    /// The only token that may come next.
-    fn forced(&self) -> Option<u32> {
-        self.thoughts.filter(|thoughts| thoughts.tokens_left == 0).map(|thoughts| thoughts.end)
+    /// Whether all tokens may come next.
+    pub(super) fn is_free(&self) -> bool {
+        self.forced().is_empty() && !self.form_holds()
     }
 
     fn form_holds(&self) -> bool {
         self.begin.is_none() && self.form.is_some()
     }
 
-    /// Has the mask of the next token computed, if it takes time.
+    /// Has it computed what follows, if it takes time.
     pub(super) fn prepare(&mut self) {
-        if !self.masks() || self.forced().is_some() {
-            return;
+        if self.form_holds() && self.forced().is_empty() {
+            self.form.iter_mut().for_each(Guide::prepare);
         }
-        self.form.iter_mut().for_each(Guide::prepare);
     }
 
-    /// The tokens that may come next, where not all may.
-    pub(super) fn mask(&mut self) -> Result<Option<TokenMask>> {
-        if let Some(token) = self.forced() {
-            return Ok(Some(TokenMask::of(token)));
+    /// The rule for the token that comes `ahead` tokens after the next one. Those in between are forced.
+    pub(super) fn rule(&mut self, ahead: usize) -> Result<Rule> {
+        if self.form_holds()
+            && self.forced().is_empty()
+            && let Some(form) = &mut self.form
+        {
+            form.mask()?;
         }
-        if !self.form_holds() {
-            return Ok(None);
+        if let Some(&token) = self.forced().get(ahead) {
+            return Ok(Rule::Forced(token));
         }
-        self.form.as_mut().map(|form| form.mask().cloned()).transpose()
+        match &mut self.form {
+            Some(form) if self.begin.is_none() => Ok(Rule::Masked(form.mask()?.clone())),
+            _ => Ok(Rule::Free),
+        }
     }
 
     /// Takes the next token of the text.
@@ -91,6 +100,15 @@ impl Guidance {
         };
         Ok(if complete { Accepted::Complete } else { Accepted::GoesOn })
     }
+}
+
+/// The tokens that may come at a place of the text.
+#[derive(Debug, Clone)]
+pub(super) enum Rule {
+    /// All of them.
+    Free,
+    Forced(u32),
+    Masked(TokenMask),
 }
 
 /// The effect of a token on the rules.

@@ -132,6 +132,10 @@ impl Core {
         let mut metrics = request.metrics;
         let Some(generation) = request.generation() else { return };
         let sequence = &mut generation.sequences[index];
+        if sequence.ended() {
+            // A token before this one, of the same step, was its last.
+            return;
+        }
         let pushed = guarded(|| sequence.push(pick.token, pick.logprobs.as_ref()));
         let pushed = match pushed.unwrap_or_else(|payload| Err(panicked("detokenising", payload.as_ref()))) {
             Ok(pushed) => pushed,

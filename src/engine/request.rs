@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::delivery::Delivery;
+use super::guidance::Rule;
 use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::pooling::Pooled;
@@ -80,35 +81,57 @@ fn pick(
     }
 }
 
+/// Picks one token by its rule. A forced one does not depend on the row.
+fn follow(
+    rule: &Rule,
+    row: usize,
+    selection: &mut Selection<'_>,
+    sampler: &mut Sampler,
+    sequence: &SequenceSampler,
+) -> Result<Picked> {
+    match rule {
+        Rule::Free => pick(selection, row, sampler, sequence),
+        Rule::Masked(mask) => sampler.pick_under(selection.whole_row(row)?, sequence, Some(mask)),
+        &Rule::Forced(token) => {
+            let top = sequence.params().logprobs;
+            let logprobs = top.map(|top| sampler.logprobs(selection.whole_row(row)?, token, top)).transpose()?;
+            Ok(Picked { token, logprobs })
+        }
+    }
+}
+
 impl Request {
     /// Writes what the sequence needs of its rows of a step's logits to `wishes`, which holds all rows of the step.
     pub(super) fn want_logits<'a>(&'a self, scheduled: &ScheduledSeq, vocab_size: usize, wishes: &mut [Wish<'a>]) {
         let wanted = if matches!(self.work, Work::Pool(_)) { Wanted::Hidden } else { Wanted::Row };
         wishes[scheduled.logits.clone()].fill(wanted.into());
-        if let Work::Generate(generation) = &self.work
-            && let Some(row) = scheduled.samples.clone().last()
-        {
+        if let Work::Generate(generation) = &self.work {
             let (_, index) = request_of(scheduled.id);
             let sequence = &generation.sequences[index];
-            // Its mask is computed while the device works.
-            if !sequence.is_masked() {
-                wishes[row] = sequence.sampler().wish(vocab_size);
+            for (ahead, row) in scheduled.samples.clone().enumerate() {
+                if sequence.is_free() {
+                    wishes[row] = sequence.sampler().wish(vocab_size);
+                } else if ahead < sequence.forced().len() && generation.params.logprobs.is_none() {
+                    // Nothing of the row is needed, and this is the least.
+                    wishes[row] = Wanted::Argmax.into();
+                }
+                // The mask of other rows is computed while the device works.
             }
         }
     }
 
-    /// Has the mask of the sequence's next token computed, if it gets one in this step.
-    pub(super) fn prepare_mask(&mut self, scheduled: &ScheduledSeq) {
+    /// Has it computed what the sequence may go on with, if it gets a token in this step.
+    pub(super) fn prepare(&mut self, scheduled: &ScheduledSeq) {
         if let Work::Generate(generation) = &mut self.work
             && !scheduled.samples.is_empty()
         {
             let (_, index) = request_of(scheduled.id);
-            generation.sequences[index].prepare_mask();
+            generation.sequences[index].prepare();
         }
     }
 
-    /// Reads a step's logits: samples the next token of the sequence (and the first ones of its forks) into `picks`, or
-    /// keeps what was asked of the prompt. `true` when a request that samples nothing has all it wanted.
+    /// Reads a step's logits: samples the next tokens of the sequence (and the first ones of its forks) into `picks`,
+    /// or keeps what was asked of the prompt. `true` when a request that samples nothing has all it wanted.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,
@@ -130,11 +153,17 @@ impl Request {
             Work::Pool(pooled) => pooled.read(scheduled, logits),
             Work::Generate(generation) => {
                 generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
-                if let Some(row) = scheduled.samples.clone().last() {
-                    generation.sample(self.id, scheduled.id, row, logits, sampler, picks)?;
-                }
+                generation.sample(self.id, scheduled, logits, sampler, picks)?;
                 Ok(false)
             }
+        }
+    }
+
+    /// The tokens that are known to be the only ones that may come next in a sequence, one after the other.
+    pub(super) fn forced(&self, seq: SeqId) -> &[u32] {
+        match &self.work {
+            Work::Generate(generation) => generation.sequences[request_of(seq).1].forced(),
+            Work::PromptLogits { .. } | Work::Pool(_) => &[],
         }
     }
 
@@ -216,27 +245,33 @@ impl Generation {
         Ok(())
     }
 
+    /// Samples a token of each row that the sequence was given for it: one, or behind forced tokens that were drafted
+    /// one more than there are of these.
     fn sample(
         &mut self,
         id: RequestId,
-        seq: SeqId,
-        row: usize,
+        scheduled: &ScheduledSeq,
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
     ) -> Result<()> {
-        let (_, index) = request_of(seq);
-        // Its forks begin as it does, so that they have one mask.
-        let mask = self.sequences[index].mask()?;
-        let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
-        for index in std::iter::once(index).chain(forks.clone()) {
-            let sequence = self.sequences[index].sampler();
-            let Picked { token, logprobs } = match &mask {
-                Some(mask) => sampler.pick_under(logits.whole_row(row)?, sequence, Some(mask))?,
-                None => pick(logits, row, sampler, sequence)?,
-            };
-            let fork_of = forks.contains(&index).then_some(seq);
-            picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
+        let (_, index) = request_of(scheduled.id);
+        let rows = scheduled.samples.clone();
+        // A sequence whose tokens are all known but for the last one.
+        let mut drafted = (rows.len() > 1).then(|| self.sequences[index].sampler().clone());
+        for (ahead, row) in rows.enumerate() {
+            // Its forks begin as it does, so that they have one rule.
+            let rule = self.sequences[index].rule(ahead)?;
+            let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
+            for index in std::iter::once(index).chain(forks.clone()) {
+                let sequence = drafted.as_ref().unwrap_or_else(|| self.sequences[index].sampler());
+                let Picked { token, logprobs } = follow(&rule, row, logits, sampler, sequence)?;
+                let fork_of = forks.contains(&index).then_some(scheduled.id);
+                picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
+            }
+            if let (Some(sequence), Some(pick)) = (&mut drafted, picks.last()) {
+                sequence.accept(pick.token);
+            }
         }
         Ok(())
     }

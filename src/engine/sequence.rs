@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::guidance::{Accepted, Guidance};
+use super::guidance::{Accepted, Guidance, Rule};
 use super::output::{FinishReason, StopReason};
 use super::stop::{StopFound, StopMatcher, StopStrings};
 use crate::Result;
 use crate::config::SamplingParams;
 use crate::sampler::{SequenceSampler, TokenLogprobs};
-use crate::selection::TokenMask;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
 
 /// The conditions under which sequences of a request end.
@@ -52,19 +51,24 @@ impl Sequence {
         Self { sampler, rules, text, guidance, cumulative_logprob, scheduled, ended: false }
     }
 
-    /// Whether not all tokens may come next.
-    pub(super) fn is_masked(&self) -> bool {
-        self.guidance.as_ref().is_some_and(Guidance::masks)
+    /// Whether all tokens may come next.
+    pub(super) fn is_free(&self) -> bool {
+        self.guidance.as_ref().is_none_or(Guidance::is_free)
     }
 
-    /// Has the mask of the next token computed, if it has one.
-    pub(super) fn prepare_mask(&mut self) {
+    /// The tokens that are known to be the only ones that may come next, one after the other.
+    pub(super) fn forced(&self) -> &[u32] {
+        self.guidance.as_ref().map_or(&[], Guidance::forced)
+    }
+
+    /// Has it computed what may come next, if that takes time.
+    pub(super) fn prepare(&mut self) {
         self.guidance.iter_mut().for_each(Guidance::prepare);
     }
 
-    /// The tokens that may come next, where not all may.
-    pub(super) fn mask(&mut self) -> Result<Option<TokenMask>> {
-        self.guidance.as_mut().map_or(Ok(None), Guidance::mask)
+    /// The rule for the token that comes `ahead` tokens after the next one. Those in between are forced.
+    pub(super) fn rule(&mut self, ahead: usize) -> Result<Rule> {
+        self.guidance.as_mut().map_or(Ok(Rule::Free), |guidance| guidance.rule(ahead))
     }
 
     pub(super) fn sampler(&self) -> &SequenceSampler {

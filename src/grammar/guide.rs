@@ -12,16 +12,20 @@ use super::{Compiled, source};
 use crate::selection::TokenMask;
 use crate::{Error, Result};
 
-/// The grammar's part in one sequence: which tokens may come next, and whether the text is complete.
+/// The grammar's part in one sequence: which tokens come next, or may, and whether the text is complete.
 pub struct Guide {
     grammar: Arc<Compiled>,
     jobs: Sender<Job>,
     /// Whether end tokens may come where the grammar allows the end; if not, only where it allows nothing else.
     may_end: bool,
+    /// Tokens that the grammar forces next, of which the first `taken` are in the text already.
+    forced: Vec<u32>,
+    taken: usize,
+    /// The place behind the forced tokens.
     place: Place,
 }
 
-/// Where the text is.
+/// Where the text is, once the tokens that are forced have come.
 enum Place {
     /// The mask of the next token was not asked for yet.
     Here(Box<Matcher>),
@@ -40,7 +44,7 @@ impl std::fmt::Debug for Guide {
 impl Guide {
     pub(super) fn new(grammar: Arc<Compiled>, jobs: Sender<Job>, may_end: bool) -> Self {
         let place = Place::Here(Box::new(grammar.matcher()));
-        Self { grammar, jobs, may_end, place }
+        Self { grammar, jobs, may_end, forced: Vec::new(), taken: 0, place }
     }
 
     /// A guide of the same grammar, at the beginning of another text.
@@ -61,7 +65,12 @@ impl Guide {
         }
     }
 
-    /// The tokens that may come next, once they are known.
+    /// The tokens that the grammar is known to force next.
+    pub fn forced(&self) -> &[u32] {
+        &self.forced[self.taken..]
+    }
+
+    /// Waits until it is known what follows. Returns the tokens that may come behind those that are forced.
     ///
     /// # Errors
     /// `StepFailed` with the library's message, above all where the text has led the grammar out of its bounds.
@@ -81,6 +90,14 @@ impl Guide {
     /// `StepFailed`, as `mask`, and for a token that was not allowed.
     pub fn accept(&mut self, token: u32) -> Result<bool> {
         self.settle();
+        if let Some(&forced) = self.forced().first() {
+            if token != forced {
+                self.fail(&format!("token {token} came in place of token {forced}"));
+                return Err(failed("a token came that was not allowed"));
+            }
+            self.taken += 1;
+            return Ok(self.forced().is_empty() && self.is_complete());
+        }
         match mem::replace(&mut self.place, Place::Failed("it has failed before".into())) {
             Place::Here(mut matcher) | Place::Masked(mut matcher, _) => match matcher.consume_token(token) {
                 Ok(()) => {
@@ -106,26 +123,34 @@ impl Guide {
     fn settle(&mut self) {
         let Place::Away(answers) = &self.place else { return };
         match answers.recv() {
-            Ok((matcher, Ok(mut mask))) => {
+            Ok(Answer { matcher, forced, mask: Ok(mut mask) }) => {
                 if !self.may_end {
                     mask.remove_unless_alone(&self.grammar.end_tokens);
                 }
+                (self.forced, self.taken) = (forced, 0);
                 self.place = Place::Masked(matcher, mask);
             }
-            Ok((_, Err(problem))) => self.fail(&problem),
+            Ok(Answer { mask: Err(problem), .. }) => self.fail(&problem),
             Err(_) => self.fail("the thread that computes masks has ended"),
         }
+    }
+
+    /// Whether nothing can follow the forced tokens.
+    fn is_complete(&self) -> bool {
+        matches!(&self.place, Place::Masked(matcher, _) if matcher.is_stopped())
     }
 
     fn fail(&mut self, problem: &str) {
         // Copies share their lexer's states, so that one that ran out of them is of no use to others.
         self.grammar.broken.store(true, Ordering::Relaxed);
+        self.forced.clear();
+        self.taken = 0;
         self.place = Place::Failed(source::message(problem).to_owned());
     }
 }
 
 impl Compiled {
-    fn matcher(&self) -> Matcher {
+    pub(super) fn matcher(&self) -> Matcher {
         Matcher::new(Ok(self.start.clone()))
     }
 

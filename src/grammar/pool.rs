@@ -12,8 +12,14 @@ use crate::{Error, Result};
 /// Threads at most. A mask takes some 50 microseconds, and the device's threads want the cores as well.
 const MAX_THREADS: usize = 4;
 
-/// The mask of a text's next token, or the reason why there is none.
-pub(super) type Answer = (Box<Matcher>, std::result::Result<TokenMask, String>);
+/// The tokens that follow in a text because the grammar forces them, and the mask of the token behind them.
+pub(super) struct Answer {
+    /// The place behind the forced tokens.
+    pub matcher: Box<Matcher>,
+    pub forced: Vec<u32>,
+    /// The mask, or the reason why there is none.
+    pub mask: std::result::Result<TokenMask, String>,
+}
 
 /// Where in its grammar a text is, on its way to the mask of its next token.
 pub(super) struct Job {
@@ -48,13 +54,14 @@ impl Pool {
 fn serve(queue: &Receiver<Job>) {
     for Job { matcher, answer } in queue {
         // A sequence that has ended meanwhile waits for nothing.
-        let _ = answer.send(compute_mask(matcher));
+        let _ = answer.send(look_ahead(matcher));
     }
 }
 
-/// Computes the tokens that may come next; runs on a thread of the pool.
-fn compute_mask(mut matcher: Box<Matcher>) -> Answer {
+/// Computes what follows; runs on a thread of the pool. An error in the forced tokens is the mask's too.
+fn look_ahead(mut matcher: Box<Matcher>) -> Answer {
+    let forced = matcher.consume_ff_tokens();
     let mask = matcher.compute_mask_or_eos();
     let mask = mask.map(|set| TokenMask::from_words(set.as_slice().to_vec())).map_err(|error| error.to_string());
-    (matcher, mask)
+    Answer { matcher, forced, mask }
 }

@@ -39,7 +39,7 @@ const FIRST_WORD: u32 = 259;
 /// Logits of the model, of which the last few stand for no token.
 const PADDED: usize = 320;
 
-fn grammars() -> Grammars {
+pub(super) fn grammars() -> Grammars {
     Grammars::new(tokenizer(&["true", "tru", "\"}", "a long word of many letters"]), PADDED)
 }
 
@@ -51,7 +51,7 @@ fn regex(regex: &str) -> StructuredOutputs {
     of(Form::Regex(regex.into()))
 }
 
-fn lark(grammar: &str) -> StructuredOutputs {
+pub(super) fn lark(grammar: &str) -> StructuredOutputs {
     of(Form::Grammar(grammar.into()))
 }
 
@@ -59,9 +59,17 @@ fn compact(schema: serde_json::Value) -> StructuredOutputs {
     StructuredOutputs { disable_any_whitespace: true, ..of(Form::Json(schema.to_string())) }
 }
 
+/// The tokens that may come next: the one that is forced, or those of the mask.
 fn allowed(guide: &mut Guide) -> Vec<u32> {
-    let mask = guide.mask().unwrap();
-    (0..2 * PADDED as u32).filter(|&token| mask.allows(token)).collect()
+    try_allowed(guide).unwrap()
+}
+
+fn try_allowed(guide: &mut Guide) -> Result<Vec<u32>> {
+    let mask = guide.mask()?.clone();
+    Ok(match guide.forced().first() {
+        Some(&token) => vec![token],
+        None => (0..2 * PADDED as u32).filter(|&token| mask.allows(token)).collect(),
+    })
 }
 
 fn bytes(text: &str) -> Vec<u32> {
@@ -76,7 +84,7 @@ fn got(result: Result<Guide>) -> String {
 }
 
 /// Tokens that the text may go on with, until it ends: `random` chooses among those allowed.
-fn walk(mut guide: Guide, random: &mut ChaCha8Rng, most: usize) -> Option<String> {
+pub(super) fn walk(mut guide: Guide, random: &mut ChaCha8Rng, most: usize) -> Option<String> {
     let tokenizer = tokenizer(&["true", "tru", "\"}", "a long word of many letters"]);
     let mut text = Vec::new();
     for _ in 0..most {
@@ -132,6 +140,44 @@ fn any_text_is_made_of_text() {
     assert!(!first.contains(&0xff) && !first.contains(&0x80), "no character begins so");
     assert!(!guide.accept(0xc3).unwrap());
     assert_eq!(allowed(&mut guide), (0x80..0xc0).collect::<Vec<u32>>(), "the second byte of a character");
+}
+
+/// Text that can go on in one way alone is divided into tokens as the model's tokenizer does it, and known at once.
+#[test]
+fn forced_tokens_are_known_ahead() {
+    let grammars = grammars();
+    let schema = serde_json::json!({"type": "object", "properties": {"a long word of many letters": {"const": true}},
+        "required": ["a long word of many letters"], "additionalProperties": false});
+    let mut guide = grammars.guide(&compact(schema), true).unwrap();
+    guide.mask().unwrap();
+    // The tokenizer has a score for each word: all are 0, and the longest is found by merging.
+    let text: Vec<u8> = guide.forced().iter().flat_map(|&token| word(token)).collect();
+    assert_eq!(String::from_utf8(text).unwrap(), "{\"a long word of many letters\":true}");
+    let forced = guide.forced().to_vec();
+    for (i, &token) in forced.iter().enumerate() {
+        assert_eq!(guide.forced(), &forced[i..]);
+        assert_eq!(guide.accept(token).unwrap(), i + 1 == forced.len(), "complete with the last one");
+    }
+    // Where an optional end comes first, nothing is forced; behind a choice the rest is.
+    let mut guide = grammars.guide(&regex("(ab|b)(cd)?"), true).unwrap();
+    guide.mask().unwrap();
+    assert!(guide.forced().is_empty());
+    assert!(!guide.accept(u32::from(b'a')).unwrap());
+    assert_eq!(allowed(&mut guide), [u32::from(b'b')]);
+    assert_eq!(guide.forced(), [u32::from(b'b')]);
+    assert!(!guide.accept(u32::from(b'b')).unwrap());
+    assert_eq!(allowed(&mut guide), [u32::from(b'c'), END]);
+    // A text without end is forced up to the library's bound at once, or not at all; it never hangs.
+    let mut guide = grammars.guide(&lark("start: \"a\" start"), true).unwrap();
+    for _ in 0..20 {
+        let Ok(tokens) = try_allowed(&mut guide) else { return };
+        assert_eq!(tokens, [u32::from(b'a')]);
+        assert!(!guide.accept(tokens[0]).unwrap());
+    }
+}
+
+fn word(token: u32) -> Vec<u8> {
+    tokenizer(&["true", "tru", "\"}", "a long word of many letters"]).token_bytes(token).unwrap().to_vec()
 }
 
 /// A token that was not allowed is an error, and so is all that follows.
@@ -290,8 +336,7 @@ fn exploding_forms_end_in_bounded_time() {
         let refused = guide.is_err();
         if let Ok(mut guide) = guide {
             for _ in 0..50 {
-                let Ok(mask) = guide.mask() else { break };
-                let choices: Vec<u32> = (0..PADDED as u32).filter(|&token| mask.allows(token)).collect();
+                let Ok(choices) = try_allowed(&mut guide) else { break };
                 let token = choices[(random.next_u64() % choices.len() as u64) as usize];
                 if token == END || guide.accept(token).unwrap_or(true) {
                     break;

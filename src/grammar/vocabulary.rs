@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -18,7 +18,7 @@ const MARK: u8 = TokTrie::SPECIAL_TOKEN_MARKER;
 ///
 /// # Errors
 /// `InvalidRequest` for a vocabulary without an end token, or too large for the library.
-pub(super) fn of(tokenizer: &Tokenizer, vocab_size: usize) -> Result<TokEnv> {
+pub(super) fn of(tokenizer: &Arc<Tokenizer>, vocab_size: usize) -> Result<TokEnv> {
     let end_tokens = tokenizer.eos_token_ids();
     let Some(&end) = end_tokens.first() else {
         return Err(unfit("a model without an end token", "one that has"));
@@ -32,8 +32,28 @@ pub(super) fn of(tokenizer: &Tokenizer, vocab_size: usize) -> Result<TokEnv> {
         return Err(unfit(format!("a vocabulary of {vocab_size} tokens"), format!("at most {}", MAX_NODES / 2)));
     }
     let trie = TokTrie::from(&TokRxInfo::new(words.len() as u32, end), &words).with_eos_tokens(end_tokens);
-    // Not canonical: the model chooses how a text is divided into tokens.
-    Ok(Arc::new(ApproximateTokEnv::new(trie)))
+    Ok(Arc::new(Vocabulary { trie, tokenizer: Arc::clone(tokenizer) }))
+}
+
+/// Text that a grammar forces is divided into tokens by the model's own tokenizer, as the model has learnt it.
+struct Vocabulary {
+    trie: TokTrie,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    /// Bytes that are no text, or that the tokenizer spells in another way, are divided into the longest tokens.
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        let text = std::str::from_utf8(bytes).ok();
+        let tokens = text.and_then(|text| self.tokenizer.encode_continuing(text).ok());
+        let known = |token: &TokenId| (*token as usize) < self.trie.vocab_size();
+        let spelt = |tokens: &Vec<TokenId>| tokens.iter().all(known) && self.trie.decode_raw(tokens) == bytes;
+        tokens.filter(spelt).unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+    }
 }
 
 fn word(tokenizer: &Tokenizer, id: u32) -> Vec<u8> {

@@ -9,13 +9,6 @@ impl TokenMask {
         Self(words)
     }
 
-    /// The set of one token.
-    pub fn of(token: u32) -> Self {
-        let mut words = vec![0; token as usize / 32 + 1];
-        words[token as usize / 32] = 1 << (token % 32);
-        Self(words)
-    }
-
     #[cfg(test)]
     pub fn allows(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)

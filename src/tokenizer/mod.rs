@@ -115,7 +115,8 @@ impl Tokenizer {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
         out.extend(self.bos.filter(|_| add_special && self.add_bos));
         let whole = 0..text.len();
-        self.encode_into(text, if parse_special { std::slice::from_ref(&whole) } else { &[] }, &mut out)?;
+        let trusted = if parse_special { std::slice::from_ref(&whole) } else { &[] };
+        self.encode_into(text, trusted, self.add_space, &mut out)?;
         out.extend(self.eos.filter(|_| add_special && self.add_eos));
         Ok(out)
     }
@@ -124,17 +125,24 @@ impl Tokenizer {
     /// token is one only where it lies in one of them as a whole.
     pub fn encode_trusting(&self, text: &str, trusted: &[Range<usize>]) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(text.len() / 3 + 2);
-        self.encode_into(text, trusted, &mut out)?;
+        self.encode_into(text, trusted, self.add_space, &mut out)?;
         Ok(out)
     }
 
-    fn encode_into(&self, text: &str, trusted: &[Range<usize>], out: &mut Vec<u32>) -> Result<()> {
+    /// Text that follows other text: nothing is put in front of it.
+    pub fn encode_continuing(&self, text: &str) -> Result<Vec<u32>> {
+        let mut out = Vec::with_capacity(text.len() / 3 + 2);
+        self.encode_into(text, &[], false, &mut out)?;
+        Ok(out)
+    }
+
+    fn encode_into(&self, text: &str, trusted: &[Range<usize>], add_space: bool, out: &mut Vec<u32>) -> Result<()> {
         let mut scratch = bpe::Scratch::default();
         // Text begins at the start or after a token found below: in both places the space prefix is due.
         let mut plain = |text, out: &mut Vec<u32>| match &self.model {
             Model::Bpe(bpe) => bpe.encode(&self.vocab, text, &mut scratch, out),
             Model::Spm(spm) => {
-                spm.encode(&self.vocab, text, self.add_space, out);
+                spm.encode(&self.vocab, text, add_space, out);
                 Ok(())
             }
         };

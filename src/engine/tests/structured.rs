@@ -8,7 +8,7 @@ use super::support::*;
 use crate::Error;
 use crate::config::{EngineConfig, Form, SamplingParams, StructuredOutputs};
 use crate::engine::FinishReason;
-use crate::sampler::{Sampler, SequenceSampler};
+use crate::sampler::{Sampler, SequenceSampler, TokenLogprobs};
 
 /// The tokens of `tokenizer`, and logits of a model that has more.
 const TOKENS: usize = 286 + 1;
@@ -180,5 +180,84 @@ fn a_grammar_out_of_bounds_ends_its_request() {
         Err(error) => assert!(error.to_string().contains("grammar that is refused"), "{error}"),
     }
     check(&rig, beside, &PROMPT, &guided(2));
+    assert_nothing_left(&rig.engine);
+}
+
+/// Rounds of a letter that is chosen and five that are forced.
+const ROUNDS: usize = 4;
+const FORCED: [char; 5] = ['c', 'd', 'd', 'c', 'd'];
+
+/// The tokens of such a text, by the rule and the sampler alone, with the log-probabilities of the model's own rows.
+fn expected_rounds(rig: &Rig, params: &SamplingParams, index: u32) -> (Vec<u32>, Vec<TokenLogprobs>) {
+    let mut sampler = Sampler::new(LOGITS);
+    let params = Arc::new(SamplingParams { n: 1, structured_outputs: None, ..params.clone() });
+    let mut sequence = SequenceSampler::new(params, 77, index, &PROMPT, Arc::from([EOS]));
+    let mut content = PROMPT.to_vec();
+    let mut logprobs = Vec::new();
+    for i in 0..ROUNDS * (1 + FORCED.len()) {
+        let row = (rig.rule)(&content);
+        let token = match i % (1 + FORCED.len()) {
+            0 => {
+                let choices = [letter('a'), letter('b'), byte(b'a'), byte(b'b')];
+                let masked = |(id, logit): (u32, &f32)| if choices.contains(&id) { *logit } else { f32::NEG_INFINITY };
+                sampler.sample(&(0u32..).zip(&row).map(masked).collect::<Vec<f32>>(), &sequence).unwrap()
+            }
+            place => letter(FORCED[place - 1]),
+        };
+        logprobs.push(sampler.logprobs(&row, token, 3).unwrap());
+        sequence.accept(token);
+        content.push(token);
+    }
+    (content.split_off(PROMPT.len()), logprobs)
+}
+
+/// Forced tokens are computed several in a step, and the text is the one that single steps would give: whatever runs
+/// beside it, drawn or greedy, with penalties, forked, and preempted.
+#[test]
+fn forced_tokens_take_no_steps_of_their_own() {
+    let regex = format!("([ab]{}){{{ROUNDS}}}", FORCED.iter().collect::<String>());
+    let params = |n| SamplingParams { n, logprobs: Some(3), structured_outputs: form(&regex), ..guided(1) };
+    for (synchronous, num_blocks) in [(true, 60), (false, 60), (true, 14), (false, 14)] {
+        let rig = rig(EngineConfig { kv_groups: blocks(num_blocks), ..config() });
+        rig.script.synchronous.store(synchronous, SeqCst);
+        let before = rig.engine.stats().engine_steps;
+        let alone = rig.run(&PROMPT, params(1));
+        let (tokens, logprobs) = expected_rounds(&rig, &params(1), 0);
+        assert_eq!((&alone[&0].tokens, &alone[&0].logprobs), (&tokens, &logprobs));
+        let steps = rig.engine.stats().engine_steps - before;
+        let most = if synchronous { 2 * ROUNDS as u64 + 1 } else { 3 * ROUNDS as u64 + 2 };
+        assert!(steps <= most, "{steps} steps for {} tokens", tokens.len());
+        let kinds = [
+            params(3),
+            SamplingParams { temperature: 0.0, ..params(1) },
+            SamplingParams { frequency_penalty: 1.5, repetition_penalty: 1.3, ..params(2) },
+            SamplingParams { logprobs: None, presence_penalty: 0.7, ..params(2) },
+            SamplingParams { max_tokens: 9, ..params(1) },
+        ];
+        let clients: Vec<_> = kinds.iter().map(|params| rig.submit(&PROMPT, params.clone())).collect();
+        for (client, params) in clients.into_iter().zip(&kinds) {
+            for (index, one) in client.wait() {
+                let (mut tokens, mut logprobs) = expected_rounds(&rig, params, index as u32);
+                tokens.truncate(params.max_tokens);
+                logprobs.truncate(params.logprobs.map_or(0, |_| params.max_tokens));
+                assert_eq!((one.tokens, one.logprobs), (tokens, logprobs), "sequence {index} of {params:?}");
+            }
+        }
+        assert_eq!(rig.engine.stats().num_preemptions > 0, num_blocks == 14);
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// A stop string in the middle of forced tokens ends the text there.
+#[test]
+fn forced_tokens_stop_where_the_text_does() {
+    let rig = rig(config());
+    rig.script.synchronous.store(true, SeqCst);
+    let regex = format!("([ab]{}){{{ROUNDS}}}", FORCED.iter().collect::<String>());
+    let params = SamplingParams { structured_outputs: form(&regex), stop: vec!["dd".into()], ..guided(2) };
+    for (_, one) in rig.run(&PROMPT, params) {
+        assert!(one.text == "ac" || one.text == "bc", "{}", one.text);
+        assert_eq!((one.tokens.len(), one.reason), (4, Some(FinishReason::Stop)));
+    }
     assert_nothing_left(&rig.engine);
 }
