@@ -42,6 +42,15 @@ NUMBER: /[0-9]{1,3}/
 """
 
 
+# This describes the language of ARITHMETIC in llama.cpp's syntax.
+ARITHMETIC_GBNF = r"""
+root    ::= sum
+sum     ::= product (("+" | "-") product){0,2}
+product ::= factor (("*" | "/") factor){0,2}
+factor  ::= [0-9]{1,3} | "(" sum ")"
+"""
+
+
 def compact(**form):
     return StructuredOutputsParams(**form, disable_any_whitespace=True)
 
@@ -132,10 +141,9 @@ def test_choice(llm, assert_nothing_left):
     assert_nothing_left(llm)
 
 
-def test_lark_grammar(llm, assert_nothing_left):
-    params = SamplingParams(
-        n=16, max_tokens=900, seed=2, structured_outputs=StructuredOutputsParams(grammar=ARITHMETIC)
-    )
+@pytest.mark.parametrize("grammar", [ARITHMETIC, ARITHMETIC_GBNF], ids=["lark", "gbnf"])
+def test_grammar(llm, assert_nothing_left, grammar):
+    params = SamplingParams(n=16, max_tokens=900, seed=2, structured_outputs=StructuredOutputsParams(grammar=grammar))
     parser = lark.Lark(ARITHMETIC)
     complete = [one.text for one in completions(llm, params) if one.finish_reason == "stop"]
     for text in complete:
@@ -250,7 +258,7 @@ BAD = [
     {"regex": "a("},
     {"regex": "(?=a)b"},
     {"grammar": "start: missing"},
-    {"grammar": 'root ::= "a"'},
+    {"grammar": 'root ::= "a" item'},
     {"json": {"type": "strnig"}},
     {"json": {"$ref": "https://example.com/schema.json"}},
     {"json": {"type": "integer", "minimum": 4, "maximum": 3}},

@@ -154,7 +154,8 @@ class StructuredOutputsParams:
         json: A JSON value that this schema allows: a dictionary, or JSON text.
         regex: A text that this regular expression matches as a whole, in the syntax of Rust's crate `regex`.
         choice: One of these texts.
-        grammar: A text of the language that this grammar describes, in the syntax of Lark; its first rule is `start`.
+        grammar: A text of the language that this grammar describes, in the syntax of Lark (its first rule is
+            `start`) or of GBNF (`root`).
         json_object: Any JSON object.
         disable_any_whitespace: No white space between the parts of JSON.
         whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.

@@ -54,6 +54,7 @@ __all__ = [
     "device_repeats",
     "doctor",
     "embedded_targets",
+    "grammar_in_lark",
     "inspect_gguf",
     "log_level",
     "run_helper",
@@ -342,6 +343,13 @@ def uses_gpu(**settings: Unpack[EngineSettings]) -> bool:
 
     Raises:
         DeviceError: A GPU is asked for that is not usable.
+    """
+
+def grammar_in_lark(grammar: str) -> str:
+    """Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+
+    Raises:
+        InvalidRequestError: A grammar in the syntax of GBNF that is wrong.
     """
 
 def run_helper() -> None:

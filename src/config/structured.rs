@@ -42,7 +42,7 @@ pub enum Form {
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A text of the language that a grammar in the syntax of Lark describes.
+    /// A text of the language that a grammar in the syntax of Lark or of GBNF describes.
     Grammar(String),
 }
 

@@ -5,6 +5,7 @@
 //! Which tokens may come next is computed by threads of the pool, while the device computes their logits.
 
 mod cache;
+mod gbnf;
 mod guide;
 mod pool;
 mod source;
@@ -20,6 +21,7 @@ use llguidance::{ParserFactory, TokenParser};
 use parking_lot::Mutex;
 
 pub use guide::Guide;
+pub use source::in_lark;
 
 use self::cache::Cache;
 use self::pool::Pool;
@@ -81,14 +83,15 @@ impl Grammars {
         }
         // Two callers with one new form both compile it: nobody waits under the lock.
         let factory = self.factory()?;
-        let source = source::grammar(form)?;
-        let build = || factory.create_parser(source);
+        let build = || {
+            let source = source::grammar(form)?;
+            factory.create_parser(source).map_err(|error| source::refused(form, &error))
+        };
         let start = thread::scope(|scope| {
             let builder = thread::Builder::new().name("rocmforge-grammar".into()).stack_size(STACK_BYTES);
             let running = builder.spawn_scoped(scope, build).map_err(no_thread)?;
             running.join().map_err(|_| Error::internal("a panic in the compilation of a grammar"))
-        })?;
-        let start = start.map_err(|error| source::refused(form, &error))?;
+        })??;
         let end_tokens = self.tokenizer.eos_token_ids().into();
         let compiled = Arc::new(Compiled { start, end_tokens, broken: false.into() });
         self.cache.lock().insert(form.clone(), Arc::clone(&compiled));

@@ -3,6 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
+use super::gbnf;
 use crate::config::{Form, StructuredOutputs};
 use crate::{Error, Result};
 
@@ -13,7 +14,7 @@ const MAX_MESSAGE: usize = 500;
 const MAX_KEYS: usize = 1000;
 
 /// # Errors
-/// `InvalidRequest` for a schema with too large an object, and for a grammar in another syntax than Lark's.
+/// `InvalidRequest` for a schema with too large an object, and for a wrong grammar in the syntax of GBNF.
 pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
     Ok(match &wanted.form {
         Form::Json(schema) => {
@@ -29,12 +30,18 @@ pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
             let texts: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
             TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
         }
-        Form::Grammar(grammar) if grammar.contains("::=") && !grammar.contains("start:") => {
-            let got = "a grammar in the syntax of GBNF (with ::=)";
-            return Err(Error::invalid(WHAT, got, "one in the syntax of Lark, whose first rule is called start"));
+        Form::Grammar(grammar) => {
+            TopLevelGrammar::from_lark(in_lark(grammar).map_err(|problem| refused(wanted, &problem))?)
         }
-        Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
     })
+}
+
+/// Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+///
+/// # Errors
+/// The problem with a grammar in the syntax of GBNF.
+pub fn in_lark(grammar: &str) -> std::result::Result<String, String> {
+    if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar) } else { Ok(grammar.to_owned()) }
 }
 
 /// Keys of the schema's largest object.
@@ -70,7 +77,7 @@ pub(super) fn refused(wanted: &StructuredOutputs, problem: &impl ToString) -> Er
         Form::Json(_) | Form::JsonObject => ("json", "a schema whose keywords are supported, within bounds of size"),
         Form::Regex(_) => ("regex", "a regular expression in the syntax of Rust's crate regex, within bounds of size"),
         Form::Choice(_) => ("choice", "fewer or shorter texts"),
-        Form::Grammar(_) => ("grammar", "a grammar in the syntax of Lark, within bounds of size"),
+        Form::Grammar(_) => ("grammar", "a grammar in the syntax of Lark or of GBNF, within bounds of size"),
     };
     Error::invalid(WHAT, format!("{field} that is refused ({})", message(&problem.to_string())), expected)
 }

@@ -273,7 +273,7 @@ fn bad_forms_are_refused() {
         (lark("start: missing"), "missing"),
         (lark("start: \"a"), "grammar that is refused"),
         (lark("other: \"a\""), "start"),
-        (lark("root ::= \"a\""), "GBNF"),
+        (lark("root ::= \"a"), "line 1"),
         (compact(serde_json::json!({"type": "strnig"})), "strnig"),
         (compact(serde_json::json!({"$ref": "#/$defs/none"})), "none"),
         (compact(serde_json::json!({"$ref": "https://example.com/schema"})), "$ref"),

@@ -50,7 +50,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::settings::{default_settings, uses_gpu};
     #[pymodule_export]
-    use super::structured::PyStructuredOutputs;
+    use super::structured::{PyStructuredOutputs, grammar_in_lark};
     #[pymodule_export]
     use super::tokenizer::{PyChatPrompt, PyTokenizer};
     #[pymodule_export]

@@ -5,7 +5,9 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use super::arrays::{optional_integer, text, wrong_type};
 use super::json::to_json;
+use crate::Error;
 use crate::config::{Form, StructuredFields, StructuredOutputs};
+use crate::grammar::in_lark;
 
 /// The form that a generated text is to have. Exactly one of the first five is given. Immutable; checked when made.
 ///
@@ -13,7 +15,8 @@ use crate::config::{Form, StructuredFields, StructuredOutputs};
 ///     json: A JSON value that this schema allows: a dictionary, or JSON text.
 ///     regex: A text that this regular expression matches as a whole, in the syntax of Rust's crate regex.
 ///     choice: One of these texts.
-///     grammar: A text of the language that this grammar describes, in the syntax of Lark; its first rule is `start`.
+///     grammar: A text of the language that this grammar describes, in the syntax of Lark (its first rule is
+///         `start`) or of GBNF (`root`).
 ///     json_object: Any JSON object.
 ///     disable_any_whitespace: No white space between the parts of JSON.
 ///     whitespace_pattern: A regular expression of the white space between the parts of JSON; any unless given.
@@ -116,6 +119,17 @@ impl PyStructuredOutputs {
         let values = FIELDS.map(|name| slf.getattr(name)).into_iter().collect::<PyResult<Vec<_>>>()?;
         Ok((slf.get_type(), PyTuple::new(slf.py(), values)?))
     }
+}
+
+/// Returns a grammar in the syntax of Lark as it is, and one in the syntax of GBNF in that of Lark.
+///
+/// Raises:
+///     InvalidRequestError: A grammar in the syntax of GBNF that is wrong.
+#[pyfunction]
+pub(super) fn grammar_in_lark(grammar: &str) -> PyResult<String> {
+    let expected = "a grammar in the syntax of Lark or of GBNF";
+    Ok(in_lark(grammar)
+        .map_err(|problem| Error::invalid("structured_outputs", format!("grammar ({problem})"), expected))?)
 }
 
 fn string(what: &'static str, value: Option<&Bound<'_, PyAny>>) -> PyResult<Option<String>> {

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rocmforge._rocmforge import StructuredOutputsParams
+from rocmforge._rocmforge import StructuredOutputsParams, grammar_in_lark
 from rocmforge.arguments import meanings
 from rocmforge.errors import InvalidRequestError
 from rocmforge.server.bodies import Body, JsonObject
@@ -93,9 +93,13 @@ def form_fields(form: StructuredOutputsParams) -> dict[str, Any]:
 
 
 def lark_rule(form: StructuredOutputsParams) -> str:
-    """The body of a rule of Lark's that allows what a form allows."""
+    """The body of a rule of Lark's that allows what a form allows.
+
+    Raises:
+        InvalidRequestError: A grammar in the syntax of GBNF is wrong.
+    """
     if form.grammar is not None:
-        return f"%lark {{\n{form.grammar}\n}}"
+        return f"%lark {{\n{grammar_in_lark(form.grammar)}\n}}"
     if form.choice is not None:
         return " | ".join(json.dumps(choice, ensure_ascii=False) for choice in form.choice)
     if form.regex is not None:
