@@ -18,7 +18,7 @@ from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
-from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, plain_prompt
+from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, with_text
 from rocmforge.settings import LoadOptions
 
 # Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
@@ -124,8 +124,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             EngineDeadError: The engine was closed before, or it lost its device. A request that runs when it is closed
                 ends with finish reason `abort`.
         """
-        plain = plain_prompt(prompt)
-        text = plain if isinstance(plain, str) else None
+        plain, text = with_text(prompt)
         return self._stream(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     def chat(
@@ -261,8 +260,7 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
             QueueFullError: Too many requests wait.
             EngineDeadError: The engine was closed, or it lost its device.
         """
-        plain = plain_prompt(prompt)
-        text = plain if isinstance(plain, str) else None
+        plain, text = with_text(prompt)
         return await self._submit(plain, text, sampling_params, request_id, priority, timeout, cache_salt, client)
 
     async def _submit(

@@ -84,6 +84,12 @@ def plain_prompt(prompt: AnyPrompt) -> Prompt:
     raise TypeError(f"prompts: got a dict with {sorted(map(str, fields))}, expected text, token ids, {forms}")
 
 
+def with_text(prompt: AnyPrompt) -> tuple[Prompt, str | None]:
+    """The text or the token ids of a prompt in any form, and the text once more where it is one."""
+    plain = plain_prompt(prompt)
+    return plain, plain if isinstance(plain, str) else None
+
+
 def priority_list(priority: int | Sequence[int], count: int) -> list[int]:
     """Lists a priority for each of `count` prompts; a single one is for all of them."""
     if isinstance(priority, str | bytes) or not isinstance(priority, Integral | Iterable):

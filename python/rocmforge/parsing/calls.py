@@ -2,6 +2,7 @@
 
 import json
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 
 from rocmforge.parsing.json_text import copy_json, copy_string
@@ -17,7 +18,7 @@ _ID = re.compile(r"[A-Za-z0-9]*")
 _MISTRAL_ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
-class CallReader:
+class CallReader(ABC):
     """Reads the tool calls that follow a marker.
 
     Until a call is sure to be one, the source is held, so that whoever asks can go back. From then on text is let go
@@ -33,6 +34,7 @@ class CallReader:
         self.started = False
         """Whether the call that is read has begun, so that there is no way back."""
 
+    @abstractmethod
     def read(self, marker: str, known_only: bool) -> Steps[bool]:
         """Reads what follows a marker.
 
@@ -43,7 +45,6 @@ class CallReader:
         Returns:
             Whether there was a call. If not, nothing was written.
         """
-        raise NotImplementedError
 
     def attempt(self, marker: str, known_only: bool) -> Steps[bool]:
         """Reads a marker and what follows it; where there is no call, nothing is read."""
