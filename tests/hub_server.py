@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+PAUSE_SECONDS = 60.0
 
 
 @dataclass
@@ -23,6 +24,9 @@ class Hub:
     """Whether contents differ from their checksums in one byte."""
     cut_after: int | None = None
     """Bytes of a content after which the connection ends, once."""
+    pause_after: int | None = None
+    """Bytes of a content after which it waits until `released` is set, once."""
+    released: threading.Event = field(default_factory=threading.Event)
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)
     """Method, path and `Range` of each request."""
     tokens: set[str | None] = field(default_factory=set)
@@ -134,7 +138,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if self.hub.cut_after is not None and status in (200, 206) and "/resolve/" in self.path:
+        is_content = status in (200, 206) and "/resolve/" in self.path
+        if self.hub.cut_after is not None and is_content:
             body, self.hub.cut_after = body[: self.hub.cut_after], None
             self.close_connection = True
-        self.wfile.write(body)
+        if self.hub.pause_after is not None and is_content:
+            start, body, self.hub.pause_after = body[: self.hub.pause_after], body[self.hub.pause_after :], None
+            self.wfile.write(start)
+            self.hub.released.wait(PAUSE_SECONDS)
+        # A client may have left meanwhile.
+        with contextlib.suppress(ConnectionError):
+            self.wfile.write(body)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import httpx
 
 START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @dataclass
@@ -46,6 +47,14 @@ class ServerProcess:
             time.sleep(0.002)
         assert stats["blocks_free"] + stats["blocks_cached"] == stats["blocks_total"]
         return stats
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Waits for a condition."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
+from rocmforge.progress import until
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, with_text
 from rocmforge.settings import LoadOptions
 
@@ -32,20 +33,12 @@ class AsyncLLM(LoadedModel):  # noqa: D101 - below
     async def load(cls, model: str | os.PathLike[str], **options: Unpack[LoadOptions]) -> Self:
         """Loads a model as the constructor does, on a thread of its own: the event loop goes on meanwhile.
 
-        Cancelling the task stops the load while weights are read; what comes before and after that (the file's
-        metadata, compiling kernels, the self-test) ends first, and then what was loaded is closed.
+        Cancelling the task stops the load while a model is downloaded or weights are read; what comes before and after
+        that (the file's metadata, compiling kernels, the self-test) ends first, and then what was loaded is closed.
         """
         left = threading.Event()
         loaded: list[Self] = []
-        on_load = options.pop("on_load", None)
-
-        def report(done: int, total: int) -> None:
-            if left.is_set():
-                raise asyncio.CancelledError
-            if on_load is not None:
-                on_load(done, total)
-
-        options["on_load"] = report
+        options["on_load"] = until(left, options.get("on_load"))
 
         def work() -> None:
             loaded.append(cls(model, **options))

@@ -16,7 +16,7 @@ from rocmforge.errors import InvalidRequestError
 from rocmforge.hub import model_file
 from rocmforge.isolation import load_engine
 from rocmforge.notebook import table
-from rocmforge.progress import load_bar
+from rocmforge.progress import byte_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
 from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
@@ -69,7 +69,8 @@ class LoadedModel:
             running requests with `EngineDeadError`, and a new process takes its place. `None`: where it uses a GPU.
         watchdog: Seconds without a step after which an isolated engine that has requests is killed.
         progress: Whether a load that takes long shows a bar, on a terminal or in a notebook.
-        on_load: Called during the load with what is done and with the whole, in bytes; what it raises ends the load.
+        on_load: Called during the load with what is done and with the whole, in bytes, and during a download before it;
+            what it raises ends them.
 
     What is not given, or `None`, is as the environment says (`ROCMFORGE_DEVICE`, `ROCMFORGE_NUM_THREADS`,
     `ROCMFORGE_CACHE_DIR` and so on; docs/usage.md lists the variables), else as the engine decides.
@@ -84,8 +85,9 @@ class LoadedModel:
         options["kv_cache_memory"] = one_of(
             "kv_cache_memory", options.get("kv_cache_memory"), "kv_cache_memory_bytes", theirs
         )
-        file = model_file(model)
-        with load_bar(enabled=options.pop("progress", True), on_load=on_load) as report:
+        progress = options.pop("progress", True)
+        file = model_file(model, progress=progress, on_load=on_load)
+        with byte_bar("Loading", enabled=progress, report=on_load) as report:
             isolate = options.pop("isolate", PROCESS_DEFAULTS["isolate"])
             watchdog = options.pop("watchdog", PROCESS_DEFAULTS["watchdog"])
             # The options that are left are settings of the engine.

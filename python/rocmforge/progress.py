@@ -2,7 +2,9 @@
 
 import contextlib
 import sys
+import threading
 import time
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -52,16 +54,28 @@ def bar(description: str, *, unit: str, enabled: bool = True) -> Iterator[Callab
 
 
 @contextlib.contextmanager
-def load_bar(*, enabled: bool = True, on_load: Report | None = None) -> Iterator[Report]:
-    """Gives what a load reports to, in bytes: a bar, and `on_load`."""
-    with bar("Loading", unit="MB", enabled=enabled) as draw:
+def byte_bar(description: str, *, enabled: bool = True, report: Report | None = None) -> Iterator[Report]:
+    """Gives what work on bytes reports to: a bar, and `report`."""
+    with bar(description, unit="MB", enabled=enabled) as draw:
 
-        def report(done: int, total: int) -> None:
+        def both(done: int, total: int) -> None:
             draw(done // 1_000_000, total // 1_000_000, "")
-            if on_load is not None:
-                on_load(done, total)
+            if report is not None:
+                report(done, total)
 
-        yield report
+        yield both
+
+
+def until(left: threading.Event, report: Report | None) -> Report:
+    """Gives a report that ends the work with `CancelledError` once nobody waits for it any more."""
+
+    def checked(done: int, total: int) -> None:
+        if left.is_set():
+            raise CancelledError
+        if report is not None:
+            report(done, total)
+
+    return checked
 
 
 def _new(description: str, unit: str, total: int) -> Any:

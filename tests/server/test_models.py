@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import threading
-import time
 import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +18,10 @@ import pytest
 from rocmforge import LLM, AsyncLLM, InvalidRequestError, SamplingParams
 from rocmforge.server import ModelSpec, ServerConfig, create_app
 from rocmforge.server.catalog import from_folder, from_tables
-from server_process import serving
+from server_process import WAIT_SECONDS, serving, wait_until
 
 PROMPT = "The sky is"
 ENGINE = ("--num-threads", 1, "--max-model-len", 256)
-WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +67,6 @@ def metric(server, name, **labels):
     lines = re.findall(rf"^{name}{{(.*)}} (\S+)$", server.client.get("/metrics").text, re.MULTILINE)
     wanted = {f'{key}="{value}"' for key, value in labels.items()}
     return sum(float(value) for found, value in lines if wanted <= set(found.split(",")))
-
-
-def wait_until(holds):
-    """Waits for a condition."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def resident(server):

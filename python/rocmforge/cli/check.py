@@ -4,7 +4,7 @@ import typer
 
 from rocmforge._rocmforge import check_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, model_path, print_json
-from rocmforge.progress import bar
+from rocmforge.progress import byte_bar
 
 
 def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
@@ -13,8 +13,8 @@ def check(model: ModelArgument, *, json_output: JsonOption = False) -> None:
     Exits with 1 when anything is wrong.
     """
     path = model_path(model)
-    with bar("Checking", unit="MB") as draw:
-        stages = check_gguf(path, lambda done, total: draw(done // 1_000_000, total // 1_000_000, ""))
+    with byte_bar("Checking") as report:
+        stages = check_gguf(path, report)
     valid = not any(stage["problems"] for stage in stages)
     if json_output:
         print_json({"model": str(path), "valid": valid, "stages": stages})

@@ -1,8 +1,11 @@
 """Models by name: `hf:OWNER/REPO[:QUANT]` of the Hugging Face hub, `ollama:NAME[:TAG]` of Ollama's store."""
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
+
+from rocmforge.progress import Report
 
 HF = "hf:"
 OLLAMA = "ollama:"
@@ -13,7 +16,35 @@ def is_name(model: str | os.PathLike[str]) -> bool:
     return os.fspath(model).startswith((HF, OLLAMA))
 
 
-def model_file(model: str | os.PathLike[str], say: Callable[[str], None] | None = None) -> Path:
+def local_file(model: str | os.PathLike[str]) -> Path | None:
+    """The file of a model that is on this machine, `None` for a name whose model is not; the network is not asked.
+
+    Raises:
+        InvalidRequestError: The name is not one, or the package huggingface_hub is missing.
+        ModelFileError: Ollama's manifest of the model is broken.
+    """
+    name = os.fspath(model)
+    if not is_name(model):
+        return Path(model)
+    if name.startswith(OLLAMA):
+        from rocmforge.hub.ollama import find  # noqa: PLC0415
+
+        with contextlib.suppress(FileNotFoundError):
+            return find(name, lambda _: None)
+        return None
+    from rocmforge.hub.huggingface import cached  # noqa: PLC0415
+
+    found = cached(name)
+    return None if found is None else found[0]
+
+
+def model_file(
+    model: str | os.PathLike[str],
+    say: Callable[[str], None] | None = None,
+    *,
+    progress: bool = True,
+    on_load: Report | None = None,
+) -> Path:
     """The file of a model (the first one, for a split model); what is not on this machine is downloaded.
 
     A model that is complete in a cache is taken from there without asking the network.
@@ -21,6 +52,8 @@ def model_file(model: str | os.PathLike[str], say: Callable[[str], None] | None 
     Args:
         model: A name or a path; a path is returned as it is.
         say: Called with what was chosen, and why; by default that is logged.
+        progress: Whether a download that takes long shows a bar.
+        on_load: Called during a download with what is done and with the whole, in bytes; what it raises ends it.
 
     Raises:
         InvalidRequestError: The name is not one, or the package huggingface_hub is missing.
@@ -39,7 +72,7 @@ def model_file(model: str | os.PathLike[str], say: Callable[[str], None] | None 
         return find(name, say)
     from rocmforge.hub.huggingface import find_or_pull  # noqa: PLC0415
 
-    return find_or_pull(name, say)
+    return find_or_pull(name, say, progress=progress, on_load=on_load)
 
 
 def _log(text: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rocmforge.errors import InvalidRequestError, ModelFileError
 from rocmforge.hub.choice import RemoteFile, Variant, fitting, free_memory, named, preferred, variants
-from rocmforge.progress import bar
+from rocmforge.progress import Report, byte_bar
 
 try:
     import httpx2
@@ -36,21 +36,32 @@ NAME = re.compile(r"hf:(?P<repo>[\w.-]+/[\w.-]+)(?::(?P<quant>[\w.-]+))?")
 CHUNK_BYTES = 1 << 20
 
 
-def find_or_pull(name: str, say: Callable[[str], None]) -> Path:
-    """The file of `hf:OWNER/REPO[:QUANT]`, from the cache if it has one that the name means, else downloaded."""
+def cached(name: str) -> tuple[Path, Variant] | None:
+    """The file in the cache that `hf:OWNER/REPO[:QUANT]` means, and what it is.
+
+    Raises:
+        InvalidRequestError: The name is not of that form.
+    """
     repo, wanted = _parsed(name)
     snapshot = _snapshot(repo)
-    cached = _cached(snapshot) if snapshot else []
-    candidates = named(cached, wanted) if wanted else preferred(cached)
+    there = _cached_variants(snapshot) if snapshot else []
+    candidates = named(there, wanted) if wanted else preferred(there)
     if snapshot is None or not candidates:
-        return pull(name, say)
-    chosen = candidates[0]
-    path = snapshot / chosen.files[0].path
+        return None
+    return snapshot / candidates[0].files[0].path, candidates[0]
+
+
+def find_or_pull(name: str, say: Callable[[str], None], *, progress: bool, on_load: Report | None) -> Path:
+    """The file of `hf:OWNER/REPO[:QUANT]`, from the cache if it has one that the name means, else downloaded."""
+    found = cached(name)
+    if found is None:
+        return pull(name, say, progress=progress, on_load=on_load)
+    path, chosen = found
     say(f"model: {path} ({name}, {chosen.label()}, {chosen.size / 1e9:.2f} GB, from the cache)")
     return path
 
 
-def pull(name: str, say: Callable[[str], None]) -> Path:
+def pull(name: str, say: Callable[[str], None], *, progress: bool = True, on_load: Report | None = None) -> Path:
     """Asks the hub for `hf:OWNER/REPO[:QUANT]`, downloads what the cache lacks, and checks it.
 
     A download whose connection is cut off goes on there. Every file has the hub's checksum, or is removed.
@@ -71,11 +82,11 @@ def pull(name: str, say: Callable[[str], None]) -> Path:
     chosen = _chosen(repo, variants(files), wanted, say)
     missing = sum(one.size for one in chosen.files if not _is_cached(repo, one.path))
     _check_disk(missing)
-    with bar("Downloading", unit="MB") as draw, _hub_errors(repo):
-        meter = _meter(draw, missing)
+    with byte_bar("Downloading", enabled=progress, report=on_load) as report, _hub_errors(repo):
+        meter = _meter(report, missing)
         paths = [Path(hf_hub_download(repo, one.path, tqdm_class=meter)) for one in chosen.files]
     for path, one in zip(paths, chosen.files, strict=True):
-        _check_sum(path, one)
+        _check_sum(path, one, progress=progress)
     say(f"model: {paths[0]} ({len(paths)} {'file' if len(paths) == 1 else 'files'}, checksums as the hub's)")
     return paths[0]
 
@@ -120,7 +131,7 @@ def _snapshot(repo: str) -> Path | None:
     return folder / "snapshots" / newest.read_text(encoding="ascii").strip() if newest.is_file() else None
 
 
-def _cached(snapshot: Path) -> list[Variant]:
+def _cached_variants(snapshot: Path) -> list[Variant]:
     files = [path for path in snapshot.rglob("*") if path.is_file()]
     return variants(RemoteFile(path.relative_to(snapshot).as_posix(), path.stat().st_size, None) for path in files)
 
@@ -140,15 +151,15 @@ def _check_disk(needed: int) -> None:
         )
 
 
-def _check_sum(path: Path, file: RemoteFile) -> None:
+def _check_sum(path: Path, file: RemoteFile, *, progress: bool) -> None:
     if file.sha256 is None:
         return
     digest = hashlib.sha256()
     size = path.stat().st_size
-    with bar(f"Checking {path.name}", unit="MB") as draw, path.open("rb") as content:
+    with byte_bar(f"Checking {path.name}", enabled=progress) as report, path.open("rb") as content:
         while chunk := content.read(CHUNK_BYTES):
             digest.update(chunk)
-            draw(content.tell() // 1_000_000, size // 1_000_000, "")
+            report(content.tell(), size)
     if digest.hexdigest() != file.sha256:
         # The cache's entry is a link to the content.
         path.resolve().unlink()
@@ -159,14 +170,14 @@ def _check_sum(path: Path, file: RemoteFile) -> None:
         )
 
 
-def _meter(draw: Callable[[int, int, str], None], total: int) -> type[tqdm]:
+def _meter(report: Report, total: int) -> type[tqdm]:
     """A class that huggingface_hub takes for its bars: all files together are one bar of ours."""
     done = 0
 
     def add(count: float) -> None:
         nonlocal done
         done += int(count)
-        draw(done // 1_000_000, total // 1_000_000, "")
+        report(done, total)
 
     class Meter(tqdm):  # type: ignore[misc]
         """Draws nothing itself."""

@@ -9,6 +9,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError
+from rocmforge.hub import is_name
 from rocmforge.server.config import ServerConfig
 from rocmforge.settings import ModelSettings
 
@@ -21,7 +22,7 @@ class ModelSpec:
     """A model that a server can load, for `create_app`."""
 
     path: Path
-    """Its GGUF file; the first one, for a split model."""
+    """Its GGUF file (the first one, for a split model), or its name: `hf:OWNER/REPO[:QUANT]` or `ollama:NAME[:TAG]`."""
     names: tuple[str, ...]
     """Clients call it by these. Answers to requests that name no model have the first."""
     settings: ModelSettings = field(default_factory=ModelSettings)
@@ -60,8 +61,8 @@ def from_tables(tables: Mapping[str, Any], folder: Path, settings: ModelSettings
     """Reads the tables of a file of settings.
 
     Args:
-        tables: A table for each model, by its name: `path`, and as needed `aliases`, `chat_template` and settings of
-            the engine.
+        tables: A table for each model, by its name: `path` (a file, or a name as in `ModelSpec`), and as needed
+            `aliases`, `chat_template` and settings of the engine.
         folder: Where relative paths begin.
         settings: Those of models that have no others.
 
@@ -107,14 +108,15 @@ def _from_table(name: str, table: Any, folder: Path, settings: ModelSettings) ->
             raise InvalidRequestError(f"{place}.{key}: it is not known; expected some of {', '.join(kinds)}")
         _check_kind(f"{place}.{key}", value, kinds[key])
     if "path" not in table:
-        raise InvalidRequestError(f"{place}.path: it is missing; give the path of a .gguf file")
+        raise InvalidRequestError(f"{place}.path: it is missing; give the path of a .gguf file, or hf:OWNER/REPO")
     aliases = table.get("aliases", [])
     for alias in aliases:
         _check_kind(f"{place}.aliases", alias, str)
     own: Any = {key: value for key, value in table.items() if key in get_type_hints(ModelSettings)}
     template = table.get("chat_template")
+    path = Path(table["path"])
     return ModelSpec(
-        path=folder / table["path"],
+        path=path if is_name(path) else folder / path,
         names=(name, *aliases),
         settings={**settings, **own},
         chat_template=None if template is None else folder / template,

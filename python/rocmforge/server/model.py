@@ -1,11 +1,16 @@
 """One model of a server: whether it is loaded, who uses it, and when it may go."""
 
 import asyncio
+import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocmforge.hub import is_name, local_file, model_file
+from rocmforge.progress import until
 from rocmforge.server.catalog import ModelSpec
 
 if TYPE_CHECKING:
@@ -18,11 +23,17 @@ class Model:
     Args:
         spec: What it is.
         on_idle: Called when nobody uses it any more.
+
+    Raises:
+        InvalidRequestError: It has a name that is none, or that needs a package which is missing.
+        ModelFileError: Ollama's manifest of it is broken.
     """
 
     def __init__(self, spec: ModelSpec, on_idle: Callable[["Model"], None]) -> None:
         self.spec = spec
         self.chat_template = None if spec.chat_template is None else spec.chat_template.read_text("utf-8")
+        self.file = local_file(spec.path)
+        """Its file; `None` for a model that is not on this machine before its first load."""
         self._on_idle = on_idle
         self.keep_alive: float | None = None
         """Seconds without a request after which it is unloaded; `None` for never."""
@@ -30,7 +41,8 @@ class Model:
         self.service: Service | None = None
         self.loading: asyncio.Task[None] | None = None
         self.progress = (0, 0)
-        """Bytes that the load has read, and bytes that it has to read."""
+        """Bytes that the load, or the download before it, has read, and bytes that it has to read."""
+        self.is_downloading = False
         self.error: str | None = None
         """Why the last load failed."""
         self.takes_requests = asyncio.Event()
@@ -71,6 +83,7 @@ class Model:
         if self.service is not None:
             status["memory_bytes"] = self.num_bytes
         elif self.loading is not None:
+            status["stage"] = "download" if self.is_downloading else "load"
             status["done_bytes"], status["total_bytes"] = self.progress
         elif self.error is not None:
             status |= {"failed": True, "error": self.error}
@@ -82,6 +95,26 @@ class Model:
             return None
         idle = time.monotonic() - self.last_used if self.is_idle.is_set() else 0.0
         return self.keep_alive - idle
+
+    async def fetch(self) -> Path:
+        """Finds the file, and downloads it if need be; cancelling the task ends the download.
+
+        Raises:
+            RocmForgeError: The name means several files, or what was downloaded is not what the hub has.
+            OSError: There is no such model, or the hub cannot be reached or refuses.
+        """
+        if not is_name(self.spec.path):
+            return self.spec.path
+        left = threading.Event()
+        find = functools.partial(model_file, self.spec.path, progress=False, on_load=until(left, self.report))
+        self.is_downloading = True
+        try:
+            self.file = await asyncio.to_thread(find)
+            return self.file
+        finally:
+            left.set()
+            self.is_downloading = False
+            self.progress = (0, 0)
 
     def report(self, done: int, total: int) -> None:
         """Takes the progress of the load, in whatever thread that runs."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from fastapi import Request
 
@@ -192,8 +193,10 @@ class Models:
         """The task that loads a model."""
         started = time.monotonic()
         try:
+            # Other models may be loaded while one is downloaded.
+            file = await model.fetch()
             async with self._turn:
-                await self._load_in_turn(model)
+                await self._load_in_turn(model, file)
             self.metrics.loaded(model.name, time.monotonic() - started)
         except Exception as error:
             model.error = str(error)
@@ -204,14 +207,12 @@ class Models:
         finally:
             model.loading = None
 
-    async def _load_in_turn(self, model: Model) -> None:
+    async def _load_in_turn(self, model: Model, file: Path) -> None:
         while True:
             await self._space.make(model)
             started = time.monotonic()
             try:
-                engine = await AsyncLLM.load(
-                    model.spec.path, **model.spec.settings, progress=False, on_load=model.report
-                )
+                engine = await AsyncLLM.load(file, **model.spec.settings, progress=False, on_load=model.report)
             except OutOfMemoryError:
                 if not await self._space.free_oldest(model):
                     raise
@@ -329,7 +330,7 @@ class Models:
 def _failed(model: Model, error: BaseException) -> ApiError:
     """Makes what those who wait for a model are told when it cannot be loaded."""
     message = f"model: {model.name!r} cannot be loaded: {error}"
-    if isinstance(error, OutOfMemoryError):
+    if isinstance(error, OutOfMemoryError | ConnectionError):
         return ApiError(503, message, param="model", headers={"Retry-After": str(RETRY_AFTER)})
     return ApiError(500, message, param="model")
 

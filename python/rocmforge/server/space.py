@@ -52,9 +52,9 @@ class Space:
                 f"it takes {needed} bytes of {model.device}, more than the {cap} that models may take "
                 "(max_model_memory); raise that, or give the model a smaller max_model_len or kv_cache_memory"
             )
-        if not self._fits(model):
+        if model.file is not None and not self._fits(model):
             # A file that cannot be read is not worth another model's place.
-            await asyncio.to_thread(inspect_gguf, model.spec.path)
+            await asyncio.to_thread(inspect_gguf, model.file)
         while not self._fits(model):
             full = self._config.max_models is not None and len(self._others(model)) >= self._config.max_models
             others = _movable(self._others(model) if full else self._neighbours(model))
@@ -106,7 +106,9 @@ class Space:
 
 def _needed(model: Model) -> int:
     """Bytes that a model takes: those that it took the last time, else at least those of its file."""
-    return model.spec.path.stat().st_size if model.num_bytes is None else model.num_bytes
+    if model.num_bytes is not None:
+        return model.num_bytes
+    return 0 if model.file is None else model.file.stat().st_size
 
 
 def _movable(models: Iterable[Model]) -> list[Model]:

@@ -63,6 +63,18 @@ def model_file(path: Path) -> ModelFile:
     )
 
 
+def awaited_file(name: str, created: float) -> ModelFile:
+    """Describes the file of a model that is downloaded when it is first asked for: nothing of it is here yet."""
+    nothing = {"parent_model": "", "format": "gguf", "family": "", "families": [], "parameter_size": ""}
+    return ModelFile(
+        size=0,
+        digest=hashlib.sha256(name.encode()).hexdigest(),
+        modified_at=timestamp(created),
+        details=nothing | {"quantization_level": ""},
+        info={},
+    )
+
+
 def plain_metadata(metadata: dict[str, Any], *, lists: bool) -> dict[str, Any]:
     """The metadata as JSON can say it: `null` for numbers that are none, and for lists unless they are asked for."""
     return {key: _plain(value, lists=lists) for key, value in metadata.items()}

@@ -12,9 +12,10 @@ from rocmforge import __version__
 from rocmforge._rocmforge import inspect_gguf
 from rocmforge.errors import RocmForgeError
 from rocmforge.parsing import find_format
+from rocmforge.server.errors import ApiError
 from rocmforge.server.model import Model
 from rocmforge.server.ollama.bodies import AnyJsonRoute, OllamaShowRequest, served_name
-from rocmforge.server.ollama.model_file import ModelFile, model_file, plain_metadata, timestamp
+from rocmforge.server.ollama.model_file import ModelFile, awaited_file, model_file, plain_metadata, timestamp
 from rocmforge.server.replies import ReplyFormat
 from rocmforge.server.requests import AllModels
 
@@ -61,8 +62,10 @@ async def version() -> dict[str, str]:
 
 
 def _file(model: Model) -> ModelFile | None:
+    if model.file is None:
+        return awaited_file(model.name, model.created)
     try:
-        return model_file(model.spec.path)
+        return model_file(model.file)
     except (RocmForgeError, OSError) as error:
         logger.warning("model %s: its file cannot be read: %s", model.name, error)
         return None
@@ -79,7 +82,7 @@ def _loaded(model: Model) -> list[dict[str, Any]]:
         "size_vram": 0 if service.engine.device.startswith("CPU") else size,
         "context_length": service.engine.max_model_len,
     }
-    file = model_file(model.spec.path)
+    file = model_file(service.engine.model)
     return [_listed(name, file) | more for name in model.spec.names]
 
 
@@ -89,10 +92,13 @@ def _listed(name: str, file: ModelFile) -> dict[str, Any]:
 
 
 def _show(model: Model, *, verbose: bool) -> Response:
-    path = model.spec.path
-    file = model_file(path)
+    if model.file is None:
+        raise ApiError(
+            409, f"model: {model.name!r} is not on this machine, expected one that is; ask it something first"
+        )
+    file = model_file(model.file)
     template = model.chat_template or file.info.get("tokenizer.chat_template", "")
-    lists = plain_metadata(inspect_gguf(path)["metadata"], lists=True) if verbose else {}
+    lists = plain_metadata(inspect_gguf(model.file)["metadata"], lists=True) if verbose else {}
     sampling = {} if model.service is None else model.service.engine.recommended_sampling()
     if "repetition_penalty" in sampling:
         sampling["repeat_penalty"] = sampling.pop("repetition_penalty")

@@ -80,7 +80,7 @@ export class Models {
 }
 
 function showProgress(model, status) {
-  const text = `Loading ${model}`;
+  const text = `${status.stage === "download" ? "Downloading" : "Loading"} ${model}`;
   const bar = byId("load-progress");
   byId("load").hidden = false;
   // A status that says the same again would be read out each time.
