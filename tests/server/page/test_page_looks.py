@@ -147,10 +147,13 @@ def test_keyboard(page):
         *("chat-link", "engine-link", "model", "theme", "new", "export-all", "settings-button", "messages"),
         "Explain how a paged KV cache works, in five sentences.",
     ]
+    ground = page.locator("html").evaluate("(html) => getComputedStyle(html).backgroundColor")
     page.locator("#theme").focus()
     page.keyboard.press("Enter")
+    expect(page.locator("html")).to_have_css("background-color", ground)
     page.keyboard.press("Enter")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    expect(page.locator("html")).not_to_have_css("background-color", ground)
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     expect(page.get_by_role("textbox", name="Message")).to_be_focused()

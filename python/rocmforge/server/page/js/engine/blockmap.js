@@ -179,12 +179,15 @@ function shade(age) {
   return Math.min(SHADES - 1, Math.floor(share * SHADES));
 }
 
+/** The colours by kind. A custom property is text until a real one takes it; `fill` changes nothing of a canvas. */
 function palette(canvas) {
   const style = getComputedStyle(canvas);
-  return KINDS.map(({ name, color }) => {
-    if (name !== "cached") return [style.getPropertyValue(color)];
-    return Array.from({ length: SHADES }, (_, step) => style.getPropertyValue(`${color}-${step}`));
-  });
+  const computed = (name) => {
+    canvas.style.fill = `var(${name})`;
+    return style.fill;
+  };
+  return KINDS.map(({ name, color }) => (name !== "cached" ? [computed(color)]
+    : Array.from({ length: SHADES }, (_, step) => computed(`${color}-${step}`))));
 }
 
 /** A time that a reader takes in at once. */
