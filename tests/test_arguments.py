@@ -126,9 +126,12 @@ def test_vllms_name_of_the_cache_size(tiny_model, assert_nothing_left):
 @pytest.mark.parametrize(
     ("path", "hint"),
     [
-        ("nope.gguf", "expected the path of a .gguf file"),
-        ("Qwen/Qwen3-0.6B-GGUF", "not downloaded by their names"),
-        ("hf.co/Qwen/Qwen3-0.6B-GGUF", "not downloaded by their names"),
+        ("nope.gguf", "expected the path of a .gguf file: 'nope.gguf'"),
+        ("models/nope.gguf", "expected the path of a .gguf file: 'models/nope.gguf'"),
+        ("/models/Qwen3", "expected the path of a .gguf file: '/models/Qwen3'"),
+        ("Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
+        ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF:Q8_0: "),
+        ("hf.co/Qwen/Qwen3-0.6B-GGUF", "on the Hugging Face hub give hf:Qwen/Qwen3-0.6B-GGUF: "),
     ],
 )
 def test_a_model_that_is_not_there(path, hint):

@@ -41,16 +41,24 @@ impl From<Error> for PyErr {
     }
 }
 
-/// Advice on a model that is not there; most who meet this gave a name in place of a path.
-fn missing(path: &Path) -> &'static str {
-    let text = path.to_string_lossy();
-    let is_gguf = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    let relative = !text.starts_with(['.', '/', '~']);
-    match relative && !is_gguf && text.matches('/').count() > 0 {
-        true => {
-            "No such file or directory; expected the path of a .gguf file. Models are not downloaded by their names: \
-             fetch a .gguf file first, for example with `hf download`"
-        }
-        false => "No such file or directory; expected the path of a .gguf file",
+/// Advice on a model that is not there; many who meet this gave the name of a repository in place of a path.
+fn missing(path: &Path) -> String {
+    let problem = "No such file or directory; expected the path of a .gguf file";
+    match repository(&path.to_string_lossy()) {
+        Some(name) => format!("{problem}; for the repository of that name on the Hugging Face hub give hf:{name}"),
+        None => problem.into(),
     }
+}
+
+/// The `OWNER/REPO` or `OWNER/REPO:QUANT` of the hub that a text may be meant as, with or without the hub's address.
+fn repository(text: &str) -> Option<&str> {
+    let name = text.strip_prefix("https://").unwrap_or(text);
+    let name = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host)).unwrap_or(name);
+    let (repo, quant) = name.split_once(':').unwrap_or((name, "any"));
+    let parts: Vec<_> = repo.split('/').chain([quant]).collect();
+    let is_word = |part: &&str| {
+        part.starts_with(|c: char| c.is_alphanumeric())
+            && part.chars().all(|c| c.is_alphanumeric() || "._-".contains(c))
+    };
+    (parts.len() == 3 && parts.iter().all(is_word) && !repo.to_lowercase().ends_with(".gguf")).then_some(name)
 }
