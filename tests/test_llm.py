@@ -232,8 +232,33 @@ def test_more_sequences_than_run_at_once(model, assert_nothing_left):
 def test_no_lookups_without_a_prefix_cache(model):
     """A20: the counter of lookups stands still where there is nothing to look up."""
     with LLM(model, max_model_len=64, num_threads=1, enable_prefix_caching=False) as engine:
-        engine.generate([[5] * 20] * 3, GREEDY, progress=False)
+        outputs = engine.generate([[5] * 20] * 3, GREEDY, progress=False)
         assert engine.stats().prefix_cache_queries == 0
+        assert {output.metrics.prefix_miss for output in outputs} == {"disabled"}
+
+
+def test_a_miss_of_the_prefix_cache_has_its_reason(model, assert_nothing_left):
+    """A20: of each prompt it is known why no more of it was found; by tokens, the reasons add up to what was missed."""
+    block = 16 * 2 * 2 * 2 * 64 * 2
+    with LLM(model, max_model_len=64, num_threads=1, kv_cache_memory=6 * block) as engine:
+
+        def ask(prompt, **more):
+            params = GREEDY.replace(max_tokens=1, **more)
+            (output,) = engine.generate([prompt], params, progress=False)
+            assert engine.record(output.request_id).metrics == output.metrics
+            return output.num_cached_tokens, output.metrics.prefix_miss
+
+        assert ask([1] * 33) == (0, "new")
+        assert ask([1] * 33) == (32, "last_block")
+        assert ask([1] * 33, prompt_logprobs=1) == (0, "all_positions")
+        assert ask([1] * 16 + [2] * 17) == (16, "new")
+        assert ask([3] * 60) == (0, "new")
+        assert ask([4] * 60) == (0, "new")
+        assert ask([1] * 33) == (0, "evicted")
+        stats = engine.stats()
+        assert stats.prefix_cache_misses == {"last_block": 1, "new": 33 + 17 + 60 + 60, "evicted": 33, "forgotten": 0}
+        assert sum(stats.prefix_cache_misses.values()) == stats.prefix_cache_queries - stats.prefix_cache_hits
+        assert_nothing_left(engine)
 
 
 def test_salt_keeps_prefixes_apart(llm):

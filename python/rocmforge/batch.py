@@ -109,7 +109,7 @@ def _aborted(one: Wanted[SamplingParams], prompt_token_ids: list[int]) -> Reques
     """The output of a request whose engine is closed before it runs."""
     logprobs: list[Any] | None = None if one.params.logprobs is None else []
     outputs = [CompletionOutput(i, "", [], "abort", None, logprobs, None) for i in range(one.params.n)]
-    metrics = RequestMetrics(time.time(), None, None, None, 0, 0)
+    metrics = RequestMetrics(time.time(), None, None, None, 0, None, 0)
     return RequestOutput(f"prompt-{one.index}", one.text, prompt_token_ids, outputs, True, None, metrics, one.index)
 
 

@@ -47,6 +47,12 @@ class RequestMetrics:
     total_time: float | None
     num_cached_tokens: int
     """Prompt tokens that came from the prefix cache."""
+    prefix_miss: str | None
+    """Why not more of them did: `last_block` (all whole blocks before the last token, which is always computed, did),
+    `new` (the block behind them has not been in the cache since that was last empty), `evicted` (it was, and it or one
+    that it needs is gone), `forgotten` (it is not there, and too many were evicted to say whether it was),
+    `all_positions` (nothing was looked up, since something is wanted of every position), `disabled` (nor here, without
+    a prefix cache); `None` until the first token."""
     num_preemptions: int
 
 
@@ -201,6 +207,7 @@ def _metrics(metrics: UpdateMetrics) -> RequestMetrics:
         metrics.time_to_first_token,
         metrics.total_time,
         metrics.num_cached_tokens,
+        metrics.prefix_miss,
         metrics.num_preemptions,
     )
 

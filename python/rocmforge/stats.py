@@ -82,6 +82,8 @@ class Stats:
     """Prompt tokens looked up in the prefix cache; none without `enable_prefix_caching`."""
     prefix_cache_hits: int
     """Prompt tokens found there."""
+    prefix_cache_misses: dict[str, int]
+    """Prompt tokens not found there, by `RequestMetrics.prefix_miss`: `last_block`, `new`, `evicted`, `forgotten`."""
     prefix_cache_evictions: int
     block_lifetime: Histogram
     """Time of evicted blocks from when they were taken to their eviction."""

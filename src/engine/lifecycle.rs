@@ -127,6 +127,7 @@ impl Core {
             request.metrics.time_to_first_token = Some(age);
             if let Some(info) = self.scheduler.info(pick.seq) {
                 request.metrics.num_cached_tokens = info.num_cached_tokens;
+                request.metrics.prefix_miss = info.prefix_miss;
             }
         }
         let mut metrics = request.metrics;
@@ -237,10 +238,11 @@ impl Core {
     /// A request that samples nothing has all it wanted of its prompt: it is over.
     pub(super) fn complete(&mut self, id: RequestId, now: u64) {
         let seq = seq_id(id, 0);
-        let num_cached_tokens = self.scheduler.info(seq).map_or(0, |info| info.num_cached_tokens);
+        let info = self.scheduler.info(seq);
         self.release(id, seq, now);
         let Some(request) = self.requests.get_mut(&id) else { return };
-        request.metrics.num_cached_tokens = num_cached_tokens;
+        request.metrics.num_cached_tokens = info.map_or(0, |info| info.num_cached_tokens);
+        request.metrics.prefix_miss = info.and_then(|info| info.prefix_miss);
         request.metrics.total_time = Some(seconds(now - request.arrival.min(now)));
         self.outbox.extend(request.complete());
         let Some(request) = self.requests.remove(&id) else { return };

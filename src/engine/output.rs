@@ -6,6 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::ids::RequestId;
 use crate::Error;
+use crate::kv_cache::PrefixMiss;
 pub use crate::sampler::{TokenLogprob, TokenLogprobs};
 
 /// The reason for which a sequence ended.
@@ -40,6 +41,8 @@ pub struct RequestMetrics {
     pub time_to_first_token: Option<f64>,
     pub total_time: Option<f64>,
     pub num_cached_tokens: usize,
+    /// The reason why not more of the prompt came from the prefix cache; `None` until that is known.
+    pub prefix_miss: Option<PrefixMiss>,
     pub num_preemptions: usize,
 }
 

@@ -16,6 +16,7 @@ mod free_list;
 mod groups;
 mod hash_chain;
 mod integrity;
+mod miss;
 mod plan;
 mod pool;
 mod prefix_index;
@@ -29,6 +30,7 @@ pub use block_table::SeqBlocks;
 pub use config::KvCacheConfig;
 pub use events::{KvEvent, StoredBlock};
 pub use hash_chain::{BlockHash, HashChain};
+pub use miss::{MissedTokens, PrefixMiss};
 pub use plan::{AllocPlan, Demand, PrefixHit};
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
 pub use tokens::Tokens;
@@ -37,6 +39,7 @@ use block_table::Tables;
 use crossbeam_channel::{Receiver, Sender};
 use events::EventLog;
 use groups::Group;
+use miss::Evicted;
 
 use crate::{Error, Result};
 
@@ -54,6 +57,8 @@ pub struct KvCache {
     num_gains: u64,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
+    prefix_cache_misses: MissedTokens,
+    evicted: Evicted,
     /// A log of what came and went, if somebody reads it.
     events: Option<EventLog>,
     /// A broken invariant met where there was nobody to tell; `check_integrity` reports it.
@@ -75,6 +80,8 @@ impl KvCache {
             num_gains: 0,
             prefix_cache_queries: 0,
             prefix_cache_hits: 0,
+            prefix_cache_misses: MissedTokens::default(),
+            evicted: Evicted::default(),
             events: None,
             fault: None,
         })
@@ -227,18 +234,11 @@ impl KvCache {
         self.num_gains
     }
 
-    /// Counts a prompt of which `hits` of `queries` tokens were found; nothing is looked up without prefix caching.
-    pub fn count_prefix_query(&mut self, queries: usize, hits: usize) {
-        if self.config.enable_prefix_caching {
-            self.prefix_cache_queries += queries as u64;
-            self.prefix_cache_hits += hits as u64;
-        }
-    }
-
     pub fn stats(&self) -> KvCacheStats {
         let mut stats = KvCacheStats {
             prefix_cache_queries: self.prefix_cache_queries,
             prefix_cache_hits: self.prefix_cache_hits,
+            prefix_cache_misses: self.prefix_cache_misses,
             ..KvCacheStats::default()
         };
         for Group { pool, .. } in &self.groups {
@@ -265,6 +265,7 @@ impl KvCache {
         }
         self.version += 1;
         self.groups.iter_mut().for_each(|group| group.pool.forget_content());
+        self.evicted = Evicted::default();
         if let Some(log) = &mut self.events {
             log.cleared();
         }

@@ -178,10 +178,11 @@ impl KvCache {
         let pool = &mut self.groups[group].pool;
         let overcommitted = || Error::internal("an allocation plan promised more blocks than there are");
         let (id, forgotten) = pool.allocate(self.now).ok_or_else(overcommitted)?;
-        if let (Some(log), Some(hash)) = (&mut self.events, forgotten)
-            && pool.index.get(&hash).is_none()
-        {
-            log.removed(group, hash);
+        if let Some(hash) = forgotten.filter(|hash| pool.index.get(hash).is_none()) {
+            self.evicted.insert(&hash);
+            if let Some(log) = &mut self.events {
+                log.removed(group, hash);
+            }
         }
         Ok(id)
     }

@@ -1,7 +1,9 @@
 //! Maps the name of a content to the blocks that hold it. Two sequences that computed the same prefix at the same time
 //! hold equal blocks; tables are append-only, so both stay, and either serves a hit.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
 
 use super::{BlockHash, BlockId};
 

@@ -1,5 +1,7 @@
 //! Gauges, counters, and how long blocks live.
 
+use super::MissedTokens;
+
 /// Gauges and counters of the cache.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KvCacheStats {
@@ -12,6 +14,7 @@ pub struct KvCacheStats {
     /// Prompt tokens looked up in, and found in, the prefix cache.
     pub prefix_cache_queries: u64,
     pub prefix_cache_hits: u64,
+    pub prefix_cache_misses: MissedTokens,
     /// Cached blocks whose content was given up for a new owner.
     pub evictions: u64,
     /// Times that blocks of all groups stay.

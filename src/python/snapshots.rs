@@ -10,7 +10,7 @@ use super::update::reason_name;
 use crate::backend::MemoryLedger;
 use crate::config::EngineConfig;
 use crate::engine::{RequestMetrics, RequestRecord, Stats};
-use crate::kv_cache::Histogram;
+use crate::kv_cache::{Histogram, MissedTokens, PrefixMiss};
 
 type Class = PyOnceLock<Py<PyType>>;
 
@@ -52,6 +52,21 @@ struct FinishedFields {
     error: u64,
 }
 
+/// Prompt tokens that the prefix cache did not have, by the reason.
+#[derive(IntoPyObject)]
+struct MissedFields {
+    last_block: u64,
+    new: u64,
+    evicted: u64,
+    forgotten: u64,
+}
+
+impl From<MissedTokens> for MissedFields {
+    fn from(MissedTokens { last_block, new, evicted, forgotten }: MissedTokens) -> Self {
+        Self { last_block, new, evicted, forgotten }
+    }
+}
+
 #[derive(IntoPyObject)]
 struct StatsFields<'py> {
     num_waiting: usize,
@@ -64,6 +79,7 @@ struct StatsFields<'py> {
     blocks_owned: usize,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
+    prefix_cache_misses: MissedFields,
     prefix_cache_evictions: u64,
     block_lifetime: Bound<'py, PyAny>,
     block_idle_before_evict: Bound<'py, PyAny>,
@@ -98,6 +114,7 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         blocks_owned: cache.blocks_owned,
         prefix_cache_queries: cache.prefix_cache_queries,
         prefix_cache_hits: cache.prefix_cache_hits,
+        prefix_cache_misses: MissedFields::from(cache.prefix_cache_misses),
         prefix_cache_evictions: cache.evictions,
         block_lifetime: histogram(py, &residency.lifetime)?,
         block_idle_before_evict: histogram(py, &residency.idle_before_evict)?,
@@ -120,6 +137,7 @@ struct MetricsFields {
     time_to_first_token: Option<f64>,
     total_time: Option<f64>,
     num_cached_tokens: usize,
+    prefix_miss: Option<&'static str>,
     num_preemptions: usize,
 }
 
@@ -132,6 +150,7 @@ pub(super) fn request_metrics<'py>(py: Python<'py>, metrics: &RequestMetrics) ->
         time_to_first_token: metrics.time_to_first_token,
         total_time: metrics.total_time,
         num_cached_tokens: metrics.num_cached_tokens,
+        prefix_miss: metrics.prefix_miss.map(PrefixMiss::as_str),
         num_preemptions: metrics.num_preemptions,
     };
     instance(py, &CLASS, ("rocmforge.outputs", "RequestMetrics"), fields)

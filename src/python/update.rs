@@ -7,6 +7,7 @@ use pyo3::types::{PyList, PyString};
 use super::output::Update;
 use crate::Error;
 use crate::engine::{FinishReason, RequestMetrics, SequenceOutput, StopReason, TokenLogprobs};
+use crate::kv_cache::PrefixMiss;
 use crate::tokenizer::Tokenizer;
 
 /// News of a request since the last update.
@@ -57,6 +58,7 @@ pub(super) struct PyUpdateMetrics {
     time_to_first_token: Option<f64>,
     total_time: Option<f64>,
     num_cached_tokens: usize,
+    prefix_miss: Option<&'static str>,
     num_preemptions: usize,
 }
 
@@ -68,6 +70,7 @@ impl From<&RequestMetrics> for PyUpdateMetrics {
             time_to_first_token: metrics.time_to_first_token,
             total_time: metrics.total_time,
             num_cached_tokens: metrics.num_cached_tokens,
+            prefix_miss: metrics.prefix_miss.map(PrefixMiss::as_str),
             num_preemptions: metrics.num_preemptions,
         }
     }

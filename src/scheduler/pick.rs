@@ -61,7 +61,6 @@ impl Picks {
     pub(super) fn spend(&mut self, seq: &Sequence, num_tokens: usize) {
         self.budget -= num_tokens;
         if seq.wants_prompt_logits() {
-            // Each sequence has one row of its own. A decode that wants prompt logits may be left without a row of the
             // Each sequence has a row of its own, so a decode that wants prompt logits may find none left in the
             // prompts' share.
             self.prompt_logits = self.prompt_logits.saturating_sub(num_tokens);

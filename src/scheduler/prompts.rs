@@ -24,7 +24,7 @@ use super::pick::Picks;
 use super::reason::WaitingReason;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
-use crate::kv_cache::{Demand, KvCache, PrefixHit};
+use crate::kv_cache::{Demand, KvCache, PrefixHit, PrefixMiss};
 
 /// An admission that found too few blocks. No use trying it again before the cache has gained some, or content to
 /// share, or the step has room for fewer tokens.
@@ -303,9 +303,12 @@ impl Scheduler {
     /// A waiting sequence with blocks, of which `num_cached` tokens were found in the prefix cache, begins to run.
     fn start(&mut self, key: Key, slot: usize, num_cached: usize, kv: &mut KvCache) {
         let seq = &mut self.sequences[slot];
-        if seq.scheduled_at.is_none() && !seq.wants_prompt_logits() {
+        if seq.scheduled_at.is_none() {
             seq.num_cached_tokens = num_cached;
-            kv.count_prefix_query(seq.tokens.len(), num_cached);
+            seq.prefix_miss = Some(match seq.wants_prompt_logits() {
+                true => PrefixMiss::AllPositions,
+                false => kv.count_prefix_query(&seq.chain, seq.tokens.len(), num_cached),
+            });
         }
         seq.num_computed = num_cached;
         seq.num_scheduled = num_cached;

@@ -3,7 +3,7 @@
 use super::reason::WaitingReason;
 use super::{NewSequence, SeqId};
 use crate::batch::SeqExtras;
-use crate::kv_cache::{HashChain, SeqBlocks, Tokens};
+use crate::kv_cache::{HashChain, PrefixMiss, SeqBlocks, Tokens};
 
 /// Order in which the sequences of one client are served; the last of all is the first to be preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +63,7 @@ pub(super) struct Sequence {
     pub(super) access_count: u64,
     pub(super) scheduled_at: Option<u64>,
     pub(super) num_cached_tokens: usize,
+    pub(super) prefix_miss: Option<PrefixMiss>,
     pub(super) num_preemptions: usize,
 }
 
@@ -102,6 +103,7 @@ impl Sequence {
             access_count: 0,
             scheduled_at: None,
             num_cached_tokens: 0,
+            prefix_miss: None,
             num_preemptions: 0,
         }
     }
@@ -152,6 +154,7 @@ impl Sequence {
             last_access: self.last_access,
             access_count: self.access_count,
             num_cached_tokens: self.num_cached_tokens,
+            prefix_miss: self.prefix_miss,
             num_preemptions: self.num_preemptions,
             num_tokens: self.tokens.len(),
             num_computed_tokens: self.num_computed,
@@ -170,6 +173,8 @@ pub struct SeqInfo {
     pub access_count: u64,
     /// Prompt tokens that came from the prefix cache when it first ran.
     pub num_cached_tokens: usize,
+    /// The reason why not more of them did; `None` while it has never run.
+    pub prefix_miss: Option<PrefixMiss>,
     pub num_preemptions: usize,
     pub num_tokens: usize,
     pub num_computed_tokens: usize,

@@ -119,6 +119,22 @@ def test_what_waits_says_what_for(server):
         first_token(server, "many", 9000, 64)
 
 
+def test_what_runs_says_what_was_cached_and_why_no_more(server):
+    """Nothing is said of what another client has."""
+    answers = {}
+    first_token(server, "one", 150, 256)
+    for client, length in (("one", 256), ("one", 300), ("many", 256)):
+        body = {"prompt": prompt(150, length), "max_tokens": 10_000, "ignore_eos": True, "stream": True}
+        with server.client.stream("POST", "/v1/completions", json=body, headers=as_client(client)) as response:
+            # A reader that nobody holds would close the stream.
+            lines = response.iter_lines()
+            next(lines)
+            (listed,) = server.client.get("/v1/engine/requests", headers=as_client(client)).json()["requests"]
+            answers[client, length] = listed["cached_tokens"], listed["miss"]
+        server.settled()
+    assert answers == {("one", 256): (240, "last_block"), ("one", 300): (256, "new"), ("many", 256): (0, "new")}
+
+
 def test_expired_while_waiting_is_never_computed(server):
     """The time of the earlier of both deadlines ends a request that waits; none of its tokens is counted."""
     with busy(server, 1):

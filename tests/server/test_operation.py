@@ -42,6 +42,9 @@ def wait_for(server, gauge, count):
         time.sleep(0.005)
 
 
+MISSES = ("last_block", "new", "evicted", "forgotten")
+
+
 def metrics(server):
     """Every sample by its name and the labels that tell samples of one name apart."""
     found = {}
@@ -87,6 +90,8 @@ def test_after_three_requests_every_counter_says_three(start):
     assert found["vllm:num_requests_running",] == found["vllm:num_requests_waiting",] == 0
     assert found["vllm:kv_cache_usage_perc",] == 0
     assert found["rocmforge:memory_bytes", "weights"] > 0
+    missed = sum(found["rocmforge:prefix_cache_missed_tokens_total", why] for why in MISSES)
+    assert missed == found["vllm:prefix_cache_queries_total",] - found["vllm:prefix_cache_hits_total",] > 0
 
 
 def test_engine_is_told(server):

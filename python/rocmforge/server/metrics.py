@@ -243,6 +243,7 @@ class Timer:
     started: float
     num_generated: int = 0
     num_cached: int = 0
+    miss: str | None = None
     first: float = 0.0
     last: float = 0.0
     reason: str = "abort"
@@ -270,7 +271,7 @@ class Timer:
             self.last = now
             self.num_generated += new
             self.metrics.generation_tokens.inc(new)
-        self.num_cached = output.metrics.num_cached_tokens
+        self.num_cached, self.miss = output.metrics.num_cached_tokens, output.metrics.prefix_miss
 
     def finish(self) -> str:
         """Ends the measurement.
@@ -321,6 +322,7 @@ class _EngineCollector(Collector):
             yield _counter(name, meaning, values(attrgetter(name.partition(":")[2])))
         for name, (meaning, field) in HISTOGRAMS.items():
             yield _histogram(name, meaning, values(attrgetter(field)))
+        yield self._misses(stats)
         yield self._memory()
         yield self._restarts()
         yield self._config()
@@ -334,6 +336,17 @@ class _EngineCollector(Collector):
             for one in STATES:
                 family.add_metric([name, ENGINE, one], one == state)
         return family
+
+    def _misses(self, stats: Mapping[str, Stats]) -> Metric:
+        missed = CounterMetricFamily(
+            "rocmforge:prefix_cache_missed_tokens",
+            "Prompt tokens not found there, by the reason.",
+            labels=[*LABELS, "reason"],
+        )
+        for name, one in stats.items():
+            for reason, count in one.prefix_cache_misses.items():
+                missed.add_metric([name, ENGINE, reason], count)
+        return missed
 
     def _memory(self) -> Metric:
         used = GaugeMetricFamily(

@@ -59,7 +59,9 @@ fn test_reuse_gaps() {
 fn queries_are_counted_where_there_is_a_cache() {
     for enable_prefix_caching in [true, false] {
         let mut kv = KvCache::new(KvCacheConfig { enable_prefix_caching, ..cache(4).config().clone() }).unwrap();
-        kv.count_prefix_query(10, 0);
+        let chain = kv.new_chain(None, None);
+        let miss = kv.count_prefix_query(&chain, 10, 0);
+        assert_eq!(miss == PrefixMiss::Disabled, !enable_prefix_caching);
         assert_eq!(kv.stats().prefix_cache_queries, if enable_prefix_caching { 10 } else { 0 });
     }
 }

@@ -7,6 +7,7 @@ mod forks;
 mod free_list;
 mod index;
 mod metrics;
+mod miss;
 mod prefix;
 mod prop;
 mod truncation;

@@ -1,6 +1,6 @@
 //! The cache against a model that knows only tokens: who holds what, and what content each block has.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proptest::collection;
 use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, any};
@@ -53,6 +53,18 @@ impl Held {
     fn content(&self, i: usize, block_size: usize) -> Content {
         let end = ((i + 1) * block_size).min(self.seq.tokens.len());
         std::iter::once(u32::from(self.salted)).chain(self.seq.tokens[..end].iter().copied()).collect()
+    }
+
+    /// The reason why no more of it was found than was, by all contents that the cache ever had.
+    fn expected_miss(&self, ever_held: &HashSet<Content>, block_size: usize) -> PrefixMiss {
+        let next = self.seq.num_hit / block_size;
+        if (next + 1) * block_size >= self.seq.tokens.len() {
+            return PrefixMiss::LastBlock;
+        }
+        match ever_held.contains(&self.content(next, block_size)) {
+            true => PrefixMiss::Evicted,
+            false => PrefixMiss::New,
+        }
     }
 }
 
@@ -131,6 +143,7 @@ proptest! {
         let mut router = Router::default();
         let mut memory = Memory::default();
         let mut live: Vec<Held> = Vec::new();
+        let mut ever_held: HashSet<Content> = HashSet::new();
         for (time, op) in ops.into_iter().enumerate() {
             kv.tick(time as u64);
             let len = live.len();
@@ -144,6 +157,8 @@ proptest! {
                             prop_assert!(seq.num_hit < tokens.len());
                             let mut held = Held { seq, salted };
                             let from = held.seq.num_hit;
+                            let miss = kv.count_prefix_query(&held.seq.chain, tokens.len(), from);
+                            prop_assert_eq!(miss, held.expected_miss(&ever_held, block_size));
                             memory.write(&held, from, block_size);
                             memory.check(&held, block_size)?;
                             held.seq.compute(&mut kv);
@@ -193,6 +208,9 @@ proptest! {
                 Op::Reset => {
                     let is_idle = counts(&kv).2 == 0;
                     prop_assert_eq!(kv.reset_prefix_cache(), is_idle);
+                    if is_idle {
+                        ever_held.clear();
+                    }
                 }
                 _ => {}
             }
@@ -201,6 +219,7 @@ proptest! {
             kv.check_owners(owned).map_err(|error| TestCaseError::fail(error.to_string()))?;
             for held in &live {
                 memory.check(held, block_size)?;
+                ever_held.extend((0..held.seq.tokens.len() / block_size).map(|i| held.content(i, block_size)));
             }
             if time % reads_each == 0 {
                 router.read(&mut kv);

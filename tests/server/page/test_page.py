@@ -219,7 +219,7 @@ def test_engine_view(page, server):
         expect(page.locator("[data-kind=owned]")).not_to_have_text("0")
         expect(page.locator("#requests li")).to_have_count(1)
         expect(page.locator("#requests li")).to_contain_text(
-            re.compile(r"answers.* generated of 2000 · [\d.]+ tokens/s")
+            re.compile(r"answers.* \d+ cached: the rest is .* generated of 2000 · [\d.]+ tokens/s")
         )
         expect(canvas).to_have_attribute("aria-label", re.compile(" [1-9][0-9]* owned by one sequence"))
         assert canvas.evaluate("(canvas) => canvas.toDataURL()") != before
@@ -234,6 +234,9 @@ def test_engine_view(page, server):
     expect(page.locator("#block-detail")).to_have_text(re.compile(r"^Block 0: (cached, idle for|free)"))
     memory = server.get("/v1/engine/memory").json()
     assert page.locator("#memory tbody tr").count() == len(memory) - 1
+    stats = server.get("/v1/engine/stats").json()
+    for part, count in (stats["prefix_cache_misses"] | {"found": stats["prefix_cache_hits"]}).items():
+        expect(page.locator(f"#prefixes [data-part={part}] td").first).to_have_text(f"{count:,}")
     # It asks while it is seen, and not else.
     page.get_by_role("link", name="Chat", exact=True).click()
     page.wait_for_timeout(1500)

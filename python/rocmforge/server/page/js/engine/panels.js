@@ -49,6 +49,16 @@ const WAITING_FOR = {
   shared_prefix: "its prefix, which is being computed",
 };
 
+// Why the prefix cache had no more of a prompt.
+const MISSES = {
+  last_block: "the rest is its last block",
+  new: "the rest is new",
+  evicted: "the rest was evicted",
+  forgotten: "the rest is new or was evicted long ago",
+  all_positions: "all positions are wanted",
+  disabled: "there is no prefix cache",
+};
+
 /** Shows the requests that have not ended. */
 export function showRequests(requests, stats) {
   byId("request-total").textContent = `${stats.num_running} running, ${stats.num_waiting} waiting`;
@@ -60,11 +70,11 @@ export function showRequests(requests, stats) {
 }
 
 function requestItem(request) {
-  const { generated_tokens: generated, max_tokens: most, prompt_tokens: prompt, cached_tokens: cached } = request;
+  const { generated_tokens: generated, max_tokens: most, prompt_tokens: prompt, cached_tokens: cached, miss } = request;
   const begun = request.seconds_to_first_token !== null;
   const writing = begun ? request.seconds - request.seconds_to_first_token : 0;
   const facts = [
-    cached === null ? `${prompt} prompt tokens` : `${prompt} prompt tokens, ${cached} cached`,
+    cached === null ? `${prompt} prompt tokens` : `${prompt} prompt tokens, ${cached} cached: ${MISSES[miss]}`,
     !request.streamed ? "told at its end" : `${generated} generated${most === null ? "" : ` of ${most * request.n}`}`,
     writing > 0 && generated > 1 ? `${((generated - 1) / writing).toFixed(1)} tokens/s` : null,
     `${request.seconds.toFixed(1)} s`,
@@ -94,19 +104,40 @@ const PURPOSES = [
 /** Shows what holds the device's memory. */
 export function showMemory(memory) {
   byId("memory-total").textContent = size(memory.total);
-  const bar = svg("svg", { viewBox: "0 0 100 1", preserveAspectRatio: "none", class: "memory-bar",
-    "aria-hidden": "true" });
+  showShares("memory", "Memory by purpose", PURPOSES, memory, size);
+}
+
+const LOOKED_UP = [
+  { name: "found", label: "Found" },
+  { name: "new", label: "New" },
+  { name: "evicted", label: "Evicted" },
+  { name: "forgotten", label: "New or evicted long ago" },
+  { name: "last_block", label: "Last block, always computed" },
+];
+
+/** Shows what the prefix cache had of the prompts, and why it did not have the rest. */
+export function showPrefixes(stats) {
+  byId("prefixes-total").textContent = `${stats.prefix_cache_queries.toLocaleString("en")} prompt tokens looked up`;
+  const counts = { ...stats.prefix_cache_misses, found: stats.prefix_cache_hits };
+  showShares("prefixes", "Prompt tokens by what the prefix cache had of them", LOOKED_UP, counts,
+    (count) => count.toLocaleString("en"));
+}
+
+/** Shows the parts of a whole as a bar and a table. */
+function showShares(id, caption, parts, values, written) {
+  const total = Math.max(1, parts.reduce((sum, { name }) => sum + values[name], 0));
+  const bar = svg("svg", { viewBox: "0 0 100 1", preserveAspectRatio: "none", "aria-hidden": "true" });
   let at = 0;
-  for (const { name } of PURPOSES) {
-    const share = (100 * memory[name]) / Math.max(1, memory.total);
+  for (const { name } of parts) {
+    const share = (100 * values[name]) / total;
     bar.append(svg("rect", { x: at, y: 0, width: share, height: 1, class: name }));
     at += share;
   }
-  const rows = PURPOSES.map(({ name, label }) => el("tr", {},
+  const rows = parts.map(({ name, label }) => el("tr", { dataset: { part: name } },
     el("th", { scope: "row" }, el("span", { class: `swatch ${name}` }), label),
-    el("td", {}, size(memory[name])),
-    el("td", { class: "muted" }, `${((100 * memory[name]) / Math.max(1, memory.total)).toFixed(1)} %`)));
-  byId("memory").replaceChildren(bar, el("table", {}, el("caption", { class: "visually-hidden" }, "Memory by purpose"),
+    el("td", {}, written(values[name])),
+    el("td", { class: "muted" }, `${((100 * values[name]) / total).toFixed(1)} %`)));
+  byId(id).replaceChildren(bar, el("table", {}, el("caption", { class: "visually-hidden" }, caption),
     el("tbody", {}, ...rows)));
 }
 

@@ -4,7 +4,7 @@ import { getJson, send } from "../api.js";
 import { byId } from "../dom.js";
 import { BlockMap } from "./blockmap.js";
 import { histogram, quantile, since } from "./metrics.js";
-import { Tile, showMemory, showRequests } from "./panels.js";
+import { Tile, showMemory, showPrefixes, showRequests } from "./panels.js";
 
 const PERIOD = 1000;
 // Readings that the time to the first token is taken over: a minute.
@@ -75,6 +75,7 @@ export class EngineView {
     if (this.#before?.model !== model) this.#before = null;
     this.blockMap.update(blocks);
     showMemory(memory);
+    showPrefixes(stats);
     showRequests(requests.requests, stats);
     this.#showFigures(stats, now);
     this.#showFirstToken(metrics);
