@@ -1,6 +1,7 @@
 """An engine in a child process gives what the engine in this one gives, and its faults stay there."""
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 import signal
@@ -40,11 +41,12 @@ def until(holds):
 
 def children(process):
     """The ids of the processes that a process has started."""
-    return [
-        int(child)
-        for thread in Path(f"/proc/{process}/task").iterdir()
-        for child in (thread / "children").read_text().split()
-    ]
+    found = []
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        # A thread that has ended meanwhile has left its children to another.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def is_alive(process):
