@@ -10,7 +10,7 @@ use rocmforge::backend::MemoryLedger;
 use rocmforge::batch::{Batch, GroupKind};
 use rocmforge::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams};
 use rocmforge::engine::{ChannelSink, Engine, Executor, NewRequest, Prompt};
-use rocmforge::selection::{Selection, Wish};
+use rocmforge::selection::{Needs, Selection, Wish};
 
 const VOCAB: usize = 512;
 const STEPS: usize = 512;
@@ -21,7 +21,10 @@ struct NoForward {
 }
 
 impl Executor for NoForward {
-    fn launch(&mut self, _: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+    fn launch(&mut self, _: &Batch, _: Needs) -> Result<()> {
+        Ok(())
+    }
+    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
         self.num_rows = wishes.len();
         Ok(())
     }

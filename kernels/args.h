@@ -350,6 +350,13 @@ struct AlterLogitsArgs {
   u32 cols;
 };
 
+// The tokens that may be chosen of a row; the others count as -infinity.
+constexpr u32 NO_MASK = ~0u;
+struct MaskArgs {
+  const u32* places;      // [rows]: which mask the row has, or NO_MASK; null: no row has one
+  const u32* words;       // [masks][ceil(cols / 32)]: bit i % 32 of word i / 32 is 1 if token i may be chosen
+};
+
 // Per row: the largest logit (first among equals) and log(sum(exp)). argmax, grid (rows, ceil(cols / share)): the last
 // block of a row to arrive puts together what its blocks have found, in their order.
 // With a NaN in the row, token = 0xffffffff.
@@ -360,6 +367,7 @@ struct ArgmaxArgs {
   float* values;          // [rows][2]: largest logit, log-sum-exp
   u32* partial;           // several blocks a row: [rows][blocks][4], 16-byte aligned; for the kernel alone
   u32* counters;          // several blocks a row: [rows], zero before and after
+  MaskArgs masks;
   u32 rows, cols;
   u32 share;              // logits of a block; a multiple of 4 where a row has several
 };
@@ -372,6 +380,7 @@ struct TopKArgs {
   float* values;          // [rows][k]
   float* log_sums;        // [rows][2]; NaN if the row holds one
   const float* temperatures;  // [rows], above 0
+  MaskArgs masks;
   u32 rows, cols, k;      // k <= 256 and k <= cols
 };
 

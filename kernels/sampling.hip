@@ -38,7 +38,16 @@ DEV bool is_finite(float x) { return fabs_(x) < F32_INFINITY; }
 struct Share {
   const float* logits;    // of the whole row
   u32 first, end;
+  const u32* mask;        // of the whole row; null: every token may be chosen
 };
+
+DEV const u32* mask_of(const MaskArgs& masks, u32 row, u32 cols) {
+  if (!masks.places || masks.places[row] == NO_MASK) return nullptr;
+  return masks.words + (u64)masks.places[row] * ((cols + 31) / 32);
+}
+
+// A logit by the lowest bit of its mask. A NaN stays one: it is an error of the model that no mask may hide.
+DEV float masked(u32 bits, float logit) { return (bits & 1) || logit != logit ? logit : -F32_INFINITY; }
 
 // Start of the stretch of a chunk that holds the threads' i-th logits.
 DEV u32 stretch_of(u32 start, u32 i) { return start + (i >> 2) * STRETCH; }
@@ -46,7 +55,18 @@ DEV u32 stretch_of(u32 start, u32 i) { return start + (i >> 2) * STRETCH; }
 // Id of this thread's i-th logit of the chunk at `start`; ascends with i.
 DEV u32 token_id(u32 start, u32 i) { return stretch_of(start, i) + 4 * (u32)tid_x() + (i & 3); }
 
-// This thread's logits of a chunk; -infinity beyond the share.
+// A thread's four neighbours have their bits in one word.
+DEV void mask_chunk(const Share& share, u32 start, float* v) {
+  UNROLL
+  for (u32 i = 0; i < PER_THREAD; i += 4) {
+    const u32 id = token_id(start, i);
+    const u32 bits = share.mask[(id < share.end ? id : share.end - 1) / 32] >> (id & 31);
+    UNROLL
+    for (u32 j = 0; j < 4; j++) v[i + j] = masked(bits >> j, v[i + j]);
+  }
+}
+
+// This thread's logits of a chunk, under their mask; -infinity beyond the share.
 DEV void load_chunk(const Share& share, u32 start, float* v) {
   const bool aligned = is_aligned(share.logits, 16);
   UNROLL
@@ -62,6 +82,7 @@ DEV void load_chunk(const Share& share, u32 start, float* v) {
       }
     }
   }
+  if (share.mask) mask_chunk(share, start, v);
 }
 
 // A sum of exp((logit - max) / temperature) under a maximum that grows, and what its rounding lost (Kahan).
@@ -270,7 +291,9 @@ DEV u32 collect_thinning(const Share& row, u64 floor, u32 k, u64* keys, u32* cou
   u32 kept = 0;
   for (u32 start = 0; start < row.end; start += THREADS) {
     const u32 id = start + (u32)tid_x();
-    const u64 key = id < row.end ? token_key(row.logits[id], id) : 0;
+    const float logit = id < row.end ? row.logits[id] : 0.f;
+    const u32 bits = id < row.end && row.mask ? row.mask[id / 32] >> (id & 31) : 1;
+    const u64 key = id < row.end ? token_key(masked(bits, logit), id) : 0;
     if (id < row.end && key >= floor) add_candidate(keys, count, key);
     block_sync();
     kept = *count;
@@ -317,7 +340,7 @@ KERNEL(1024, argmax, ArgmaxArgs) {
   pdl_launch(); pdl_wait();
   const u32 r = (u32)bid_x(), first = (u32)bid_y() * a.share, blocks = (a.cols + a.share - 1) / a.share;
   const u32 end = a.cols - first < a.share ? a.cols : first + a.share;
-  const Share share{a.logits + (u64)r * a.cols, first, end};
+  const Share share{a.logits + (u64)r * a.cols, first, end, mask_of(a.masks, r, a.cols)};
   Whole whole = combine(share, scan(share, 1.f), 1.f);
   if (tid_x() >= WARP) return;
   if (blocks > 1 && !combine_blocks(a, r, blocks, whole)) return;
@@ -336,7 +359,7 @@ KERNEL(1024, top_k, TopKArgs) {
   SHARED u64 keys[CAPACITY];
   SHARED u32 count;
   const u32 r = (u32)bid_x(), t = (u32)tid_x();
-  const Share row{a.logits + (u64)r * a.cols, 0, a.cols};
+  const Share row{a.logits + (u64)r * a.cols, 0, a.cols, mask_of(a.masks, r, a.cols)};
   const float temperature = a.temperatures[r];
   const Part part = scan(row, temperature);
   const Whole whole = combine(row, part, temperature);

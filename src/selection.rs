@@ -32,29 +32,34 @@ pub enum Wanted {
     Hidden,
 }
 
+/// The results that a step is computed for: the logits of its rows, or the hidden states that they are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    pub logits: bool,
+    pub hidden: bool,
+}
+
 /// The part of one row of logits that is needed, and the changes to the row that come before that part is taken of it.
+/// A row that comes back whole is the model's own: whoever reads it changes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wish<'a> {
     pub wanted: Wanted,
-    /// A row that comes back whole is the model's own: whoever reads it changes it.
     pub alteration: Option<Alteration<'a>>,
-}
-
-impl Wish<'_> {
-    /// Best tokens of the row as the model left it, beside what is wanted of the altered one.
-    pub fn unaltered(&self) -> usize {
-        self.alteration.map_or(0, |alteration| alteration.unaltered as usize)
-    }
+    /// All other tokens are impossible, after the alteration.
+    pub mask: Option<&'a TokenMask>,
+    /// How many of the best tokens of the row as the model left it are needed too (`Selection::unaltered`), at most
+    /// `MAX_TOP` and the vocabulary: log-probabilities are the model's own.
+    pub unaltered: u32,
 }
 
 impl From<Wanted> for Wish<'_> {
     fn from(wanted: Wanted) -> Self {
-        Self { wanted, alteration: None }
+        Self { wanted, alteration: None, mask: None, unaltered: 0 }
     }
 }
 
 /// The part of one row that came back: the one that was wanted, or more. A whole row is the model's own; every other
-/// part is taken from the row after its alteration.
+/// part is taken from the row after its alteration and under its mask.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Selected<'a> {
     /// The first token with the largest logit, and the logarithm of the sum of all `exp(logit)`.
@@ -80,7 +85,7 @@ pub enum Selected<'a> {
 pub trait DeviceRows {
     fn row(&self, row: usize) -> Selected<'_>;
 
-    /// The best tokens of a row before its alteration, where they were asked for.
+    /// The best tokens of a row as the model left it, where they were asked for.
     fn unaltered(&self, row: usize) -> Option<Selected<'_>>;
 
     /// Brings a whole row to the host, as the model left it. It costs a round trip to the device: for the few rows
@@ -148,7 +153,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// The best tokens of a row before its alteration, where they were asked for and the row itself is not here.
+    /// The best tokens of a row as the model left it, where they were asked for and the row itself is not here.
     pub fn unaltered(&self, row: usize) -> Option<Selected<'_>> {
         match &self.rows {
             Rows::Nothing | Rows::Host(_) => None,

@@ -17,7 +17,7 @@ use crate::config::EngineConfig;
 use crate::model::RankHead;
 use crate::sampler::Sampler;
 use crate::scheduler::{Accepted, Scheduler, Step};
-use crate::selection::{Selection, Wanted, Wish};
+use crate::selection::{Needs, Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -50,7 +50,11 @@ pub(super) struct Core {
 }
 
 /// A step that the executor computes: `Core::launch` makes it, `Core::collect` waits for it.
-pub(super) struct Launched(Step);
+pub(super) struct Launched {
+    step: Step,
+    /// Whether the executor knows what is wanted of each row. It is told once all masks are there.
+    selected: bool,
+}
 
 /// The tokens picked from a step's logits.
 struct Sampled {
@@ -122,7 +126,7 @@ impl Core {
             Ok(sampled) => sampled,
             Err(error) => {
                 self.scheduler.withdraw(&ahead)?;
-                self.give_up(&running.0, error)?;
+                self.give_up(&running.step, error)?;
                 return Ok(None);
             }
         };
@@ -166,22 +170,42 @@ impl Core {
             Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
         });
         self.shared.watch.begin(requests);
+        let (mut needs, mut selected) = (Needs::default(), true);
         for scheduled in &step.seqs {
             if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
-                request.prepare(scheduled);
+                selected &= !request.prepare(scheduled);
+                let of_request = request.needs();
+                needs.logits |= of_request.logits;
+                needs.hidden |= of_request.hidden;
             }
         }
-        let wishes = want_logits(&self.requests, &step, self.vocab_size);
         let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let launched = guarded(|| executor.launch(&step.batch, &wishes));
-        match launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref()))) {
-            Ok(()) => Ok(Some(Launched(step))),
+        let launched = guarded(|| executor.launch(&step.batch, needs));
+        let launched = launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())));
+        match launched.and_then(|()| if selected { self.select(&step) } else { Ok(()) }) {
+            Ok(()) => Ok(Some(Launched { step, selected })),
             Err(error) => self.give_up(&step, error).map(|()| None),
         }
     }
 
+    /// Tells the executor what is wanted of each row of the step that runs, once all masks are known.
+    fn select(&mut self, step: &Step) -> Result<()> {
+        for scheduled in &step.seqs {
+            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
+                request.settle(scheduled);
+            }
+        }
+        let wishes = want_logits(&self.requests, step, self.vocab_size);
+        let (executor, panics) = (&mut self.executor, &mut self.panics);
+        let selected = guarded(|| executor.select(&wishes));
+        selected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))
+    }
+
     /// Waits for the step's logits and samples from them.
-    fn collect(&mut self, Launched(step): &Launched) -> Result<Sampled> {
+    fn collect(&mut self, Launched { step, selected }: &Launched) -> Result<Sampled> {
+        if !selected {
+            self.select(step)?;
+        }
         let (executor, panics) = (&mut self.executor, &mut self.panics);
         let collected = guarded(|| executor.collect());
         let mut logits = collected.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
@@ -212,7 +236,7 @@ impl Core {
     }
 
     /// Gives the sequences of a step their tokens; `ahead` is the step that was scheduled while it ran.
-    fn commit(&mut self, Launched(step): &Launched, sampled: Sampled, ahead: &Step) -> Result<()> {
+    fn commit(&mut self, Launched { step, .. }: &Launched, sampled: Sampled, ahead: &Step) -> Result<()> {
         let now = self.shared.clock.now();
         let Sampled { mut picks, complete, failed } = sampled;
         // These end before the commit, so that K and V of a request with broken logits never become a cached prefix.

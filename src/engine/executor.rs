@@ -7,7 +7,7 @@ use crate::backend::MemoryLedger;
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::RankHead;
-use crate::selection::{Selection, Wish};
+use crate::selection::{Needs, Selection, Wish};
 
 pub trait Executor: Send {
     /// Returns the switch that stops a step under way. A stopped step ends in `Error::Interrupted` and may be launched
@@ -15,10 +15,12 @@ pub trait Executor: Send {
     fn interrupt(&self) -> Option<Interrupt> {
         None
     }
-    /// Starts a step, of which `collect` brings what the `wishes` name of each row of `Batch::logits_indices`. One step
-    /// at a time. An error (or panic), here or there, fails the requests of the step; the executor stays usable unless
-    /// the error is `Error::EngineDead`.
-    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()>;
+    /// Starts a step. One step at a time. An error (or panic), here, in `select` or in `collect`, fails the requests of
+    /// the step; the executor stays usable unless the error is `Error::EngineDead`.
+    fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()>;
+    /// Says what `collect` is to bring of each row of `Batch::logits_indices` of the step that was launched. Once a
+    /// step.
+    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()>;
     /// Waits for the step that was launched last.
     fn collect(&mut self) -> Result<Selection<'_>>;
     /// Whether the device computes on its own after `launch`, so that the next step may be prepared meanwhile.

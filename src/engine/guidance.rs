@@ -46,11 +46,6 @@ impl Guidance {
         }
     }
 
-    /// Whether all tokens may come next.
-    pub(super) fn is_free(&self) -> bool {
-        self.forced().is_empty() && !self.form_holds()
-    }
-
     fn form_holds(&self) -> bool {
         self.begin.is_none() && self.form.is_some()
     }
@@ -62,19 +57,24 @@ impl Guidance {
         }
     }
 
-    /// The rule for the token that comes `ahead` tokens after the next one. Those in between are forced.
-    pub(super) fn rule(&mut self, ahead: usize) -> Result<Rule> {
-        if self.form_holds()
-            && self.forced().is_empty()
-            && let Some(form) = &mut self.form
-        {
-            form.mask()?;
-        }
+    /// Whether what follows is being computed.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.form.as_ref().is_some_and(Guide::is_awaited)
+    }
+
+    /// Waits for what is being computed.
+    pub(super) fn settle(&mut self) {
+        self.form.iter_mut().for_each(Guide::settle);
+    }
+
+    /// The rule for the token that comes `ahead` tokens after the next one, once nothing is being computed. Those in
+    /// between are forced.
+    pub(super) fn rule(&self, ahead: usize) -> Result<Rule<'_>> {
         if let Some(&token) = self.forced().get(ahead) {
             return Ok(Rule::Forced(token));
         }
-        match &mut self.form {
-            Some(form) if self.begin.is_none() => Ok(Rule::Masked(form.mask()?.clone())),
+        match &self.form {
+            Some(form) if self.begin.is_none() => Ok(Rule::Masked(form.mask()?)),
             _ => Ok(Rule::Free),
         }
     }
@@ -103,12 +103,12 @@ impl Guidance {
 }
 
 /// The tokens that may come at a place of the text.
-#[derive(Debug, Clone)]
-pub(super) enum Rule {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rule<'a> {
     /// All of them.
     Free,
     Forced(u32),
-    Masked(TokenMask),
+    Masked(&'a TokenMask),
 }
 
 /// The effect of a token on the rules.

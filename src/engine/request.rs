@@ -13,7 +13,7 @@ use super::sequence::Sequence;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
-use crate::selection::{Selection, Wanted, Wish};
+use crate::selection::{Needs, Selection, Wanted, Wish};
 use crate::{Error, Result};
 
 /// A token that was sampled for a sequence in this step.
@@ -68,35 +68,27 @@ fn reserve_rows(rows: &mut Vec<f32>, count: usize, vocab_size: usize) -> Result<
     })
 }
 
-/// Picks one token: from what the device selected of the row, or from the row itself where that is not enough.
+/// Picks one token by its rule: from what the device selected of the row, or from the row itself where that is not
+/// enough. A forced one does not depend on the row.
 fn pick(
-    selection: &mut Selection<'_>,
-    row: usize,
-    sampler: &mut Sampler,
-    sequence: &SequenceSampler,
-) -> Result<Picked> {
-    match sampler.pick(selection.row(row), selection.unaltered(row), sequence)? {
-        Some(picked) => Ok(picked),
-        None => sampler.pick_from_row(selection.whole_row(row)?, sequence),
-    }
-}
-
-/// Picks one token by its rule. A forced one does not depend on the row.
-fn follow(
-    rule: &Rule,
+    rule: Rule<'_>,
     row: usize,
     selection: &mut Selection<'_>,
     sampler: &mut Sampler,
     sequence: &SequenceSampler,
 ) -> Result<Picked> {
-    match rule {
-        Rule::Free => pick(selection, row, sampler, sequence),
-        Rule::Masked(mask) => sampler.pick_under(selection.whole_row(row)?, sequence, Some(mask)),
-        &Rule::Forced(token) => {
+    let mask = match rule {
+        Rule::Forced(token) => {
             let top = sequence.params().logprobs;
             let logprobs = top.map(|top| sampler.logprobs(selection.whole_row(row)?, token, top)).transpose()?;
-            Ok(Picked { token, logprobs })
+            return Ok(Picked { token, logprobs });
         }
+        Rule::Masked(mask) => Some(mask),
+        Rule::Free => None,
+    };
+    match sampler.pick(selection.row(row), selection.unaltered(row), sequence, mask)? {
+        Some(picked) => Ok(picked),
+        None => sampler.pick_from_row(selection.whole_row(row)?, sequence, mask),
     }
 }
 
@@ -109,24 +101,47 @@ impl Request {
             let (_, index) = request_of(scheduled.id);
             let sequence = &generation.sequences[index];
             for (ahead, row) in scheduled.samples.clone().enumerate() {
-                if sequence.is_free() {
-                    wishes[row] = sequence.sampler().wish(vocab_size);
-                } else if ahead < sequence.forced().len() && generation.params.logprobs.is_none() {
-                    // Nothing of the row is needed, and this is the least.
-                    wishes[row] = Wanted::Argmax.into();
-                }
-                // The mask of other rows is computed while the device works.
+                wishes[row] = match sequence.rule(ahead) {
+                    // The settings of tokens behind others count these as well: the host knows how.
+                    Ok(Rule::Free | Rule::Masked(_)) if ahead > 0 => continue,
+                    Ok(Rule::Free) => sequence.sampler().wish(vocab_size, None),
+                    Ok(Rule::Masked(mask)) => sequence.sampler().wish(vocab_size, Some(mask)),
+                    Ok(Rule::Forced(_)) if generation.params.logprobs.is_some() => continue,
+                    // Nothing of the row is needed, and this is the least. A rule that failed ends its request.
+                    Ok(Rule::Forced(_)) | Err(_) => Wanted::Argmax.into(),
+                };
             }
         }
     }
 
-    /// Has it computed what the sequence may go on with, if it gets a token in this step.
-    pub(super) fn prepare(&mut self, scheduled: &ScheduledSeq) {
-        if let Work::Generate(generation) = &mut self.work
-            && !scheduled.samples.is_empty()
-        {
-            let (_, index) = request_of(scheduled.id);
-            generation.sequences[index].prepare();
+    /// The results that its part in a step is computed for.
+    pub(super) fn needs(&self) -> Needs {
+        let hidden = matches!(self.work, Work::Pool(_));
+        Needs { logits: !hidden, hidden }
+    }
+
+    /// The sequence that gets tokens in this step, if it does.
+    fn sampled(&mut self, scheduled: &ScheduledSeq) -> Option<&mut Sequence> {
+        match &mut self.work {
+            Work::Generate(generation) if !scheduled.samples.is_empty() => {
+                Some(&mut generation.sequences[request_of(scheduled.id).1])
+            }
+            _ => None,
+        }
+    }
+
+    /// Has it computed what the sequence may go on with, if it gets a token in this step. Whether that takes time.
+    pub(super) fn prepare(&mut self, scheduled: &ScheduledSeq) -> bool {
+        self.sampled(scheduled).is_some_and(|sequence| {
+            sequence.prepare();
+            sequence.is_awaited()
+        })
+    }
+
+    /// Waits until it is known what the sequence may go on with.
+    pub(super) fn settle(&mut self, scheduled: &ScheduledSeq) {
+        if let Some(sequence) = self.sampled(scheduled) {
+            sequence.settle();
         }
     }
 
@@ -265,7 +280,7 @@ impl Generation {
             let forks = if self.sequences[index].forks_now(index) { 1..self.sequences.len() } else { 0..0 };
             for index in std::iter::once(index).chain(forks.clone()) {
                 let sequence = drafted.as_ref().unwrap_or_else(|| self.sequences[index].sampler());
-                let Picked { token, logprobs } = follow(&rule, row, logits, sampler, sequence)?;
+                let Picked { token, logprobs } = pick(rule, row, logits, sampler, sequence)?;
                 let fork_of = forks.contains(&index).then_some(scheduled.id);
                 picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
             }

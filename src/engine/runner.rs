@@ -8,7 +8,7 @@ use crate::backend::{Backend, MemoryLedger};
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
 use crate::model::{Decoder, RankHead};
-use crate::selection::{Selection, Wish};
+use crate::selection::{Needs, Selection, Wish};
 
 /// `Executor` over any backend, monomorphised: a few virtual calls per step, none per op.
 pub struct Runner<B: Backend> {
@@ -30,8 +30,12 @@ where
         self.backend.interrupt().cloned()
     }
 
-    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
-        self.decoder.launch(&mut self.backend, batch, wishes)
+    fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {
+        self.decoder.launch(&mut self.backend, batch, needs)
+    }
+
+    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
+        self.decoder.select(&mut self.backend, wishes)
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {

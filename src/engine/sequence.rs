@@ -51,11 +51,6 @@ impl Sequence {
         Self { sampler, rules, text, guidance, cumulative_logprob, scheduled, ended: false }
     }
 
-    /// Whether all tokens may come next.
-    pub(super) fn is_free(&self) -> bool {
-        self.guidance.as_ref().is_none_or(Guidance::is_free)
-    }
-
     /// The tokens that are known to be the only ones that may come next, one after the other.
     pub(super) fn forced(&self) -> &[u32] {
         self.guidance.as_ref().map_or(&[], Guidance::forced)
@@ -66,9 +61,20 @@ impl Sequence {
         self.guidance.iter_mut().for_each(Guidance::prepare);
     }
 
-    /// The rule for the token that comes `ahead` tokens after the next one. Those in between are forced.
-    pub(super) fn rule(&mut self, ahead: usize) -> Result<Rule> {
-        self.guidance.as_mut().map_or(Ok(Rule::Free), |guidance| guidance.rule(ahead))
+    /// Whether what may come next is being computed.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.guidance.as_ref().is_some_and(Guidance::is_awaited)
+    }
+
+    /// Waits for what is being computed.
+    pub(super) fn settle(&mut self) {
+        self.guidance.iter_mut().for_each(Guidance::settle);
+    }
+
+    /// The rule for the token that comes `ahead` tokens after the next one, once nothing is being computed. Those in
+    /// between are forced.
+    pub(super) fn rule(&self, ahead: usize) -> Result<Rule<'_>> {
+        self.guidance.as_ref().map_or(Ok(Rule::Free), |guidance| guidance.rule(ahead))
     }
 
     pub(super) fn sampler(&self) -> &SequenceSampler {

@@ -70,13 +70,16 @@ impl Guide {
         &self.forced[self.taken..]
     }
 
-    /// Waits until it is known what follows. Returns the tokens that may come behind those that are forced.
+    /// Whether what follows is being computed.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self.place, Place::Away(_))
+    }
+
+    /// Returns the tokens that may come behind those that are forced, once `settle` has waited for them.
     ///
     /// # Errors
     /// `StepFailed` with the library's message, above all where the text has led the grammar out of its bounds.
-    pub fn mask(&mut self) -> Result<&TokenMask> {
-        self.prepare();
-        self.settle();
+    pub fn mask(&self) -> Result<&TokenMask> {
         match &self.place {
             Place::Masked(_, mask) => Ok(mask),
             Place::Failed(problem) => Err(failed(problem)),
@@ -119,8 +122,8 @@ impl Guide {
         }
     }
 
-    /// Waits for the mask that is being computed.
-    fn settle(&mut self) {
+    /// Waits for what is being computed.
+    pub fn settle(&mut self) {
         let Place::Away(answers) = &self.place else { return };
         match answers.recv() {
             Ok(Answer { matcher, forced, mask: Ok(mut mask) }) => {

@@ -8,6 +8,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use super::{Grammars, Guide};
 use crate::config::{Form, StructuredFields, StructuredOutputs};
 use crate::gguf::{Array, Metadata, Value};
+use crate::selection::TokenMask;
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 
@@ -64,8 +65,14 @@ fn allowed(guide: &mut Guide) -> Vec<u32> {
     try_allowed(guide).unwrap()
 }
 
+fn mask(guide: &mut Guide) -> Result<&TokenMask> {
+    guide.prepare();
+    guide.settle();
+    guide.mask()
+}
+
 fn try_allowed(guide: &mut Guide) -> Result<Vec<u32>> {
-    let mask = guide.mask()?.clone();
+    let mask = mask(guide)?.clone();
     Ok(match guide.forced().first() {
         Some(&token) => vec![token],
         None => (0..2 * PADDED as u32).filter(|&token| mask.allows(token)).collect(),
@@ -149,7 +156,7 @@ fn forced_tokens_are_known_ahead() {
     let schema = serde_json::json!({"type": "object", "properties": {"a long word of many letters": {"const": true}},
         "required": ["a long word of many letters"], "additionalProperties": false});
     let mut guide = grammars.guide(&compact(schema), true).unwrap();
-    guide.mask().unwrap();
+    mask(&mut guide).unwrap();
     // The tokenizer has a score for each word: all are 0, and the longest is found by merging.
     let text: Vec<u8> = guide.forced().iter().flat_map(|&token| word(token)).collect();
     assert_eq!(String::from_utf8(text).unwrap(), "{\"a long word of many letters\":true}");
@@ -160,7 +167,7 @@ fn forced_tokens_are_known_ahead() {
     }
     // Where an optional end comes first, nothing is forced; behind a choice the rest is.
     let mut guide = grammars.guide(&regex("(ab|b)(cd)?"), true).unwrap();
-    guide.mask().unwrap();
+    mask(&mut guide).unwrap();
     assert!(guide.forced().is_empty());
     assert!(!guide.accept(u32::from(b'a')).unwrap());
     assert_eq!(allowed(&mut guide), [u32::from(b'b')]);
@@ -186,7 +193,7 @@ fn a_wrong_token_is_an_error() {
     let grammars = grammars();
     let mut guide = grammars.guide(&regex("abc"), true).unwrap();
     assert!(matches!(guide.accept(u32::from(b'x')), Err(Error::StepFailed { .. })));
-    assert!(matches!(guide.mask(), Err(Error::StepFailed { .. })));
+    assert!(matches!(mask(&mut guide), Err(Error::StepFailed { .. })));
     assert!(matches!(guide.accept(u32::from(b'a')), Err(Error::StepFailed { .. })));
     // A grammar that broke is not given to others.
     assert_eq!(allowed(&mut grammars.guide(&regex("abc"), true).unwrap()), [u32::from(b'a')]);

@@ -14,7 +14,7 @@ use crate::backend::{
     Rotation, ScaleLogits, StepOps, WorkShape,
 };
 use crate::batch::Batch;
-use crate::selection::{Selection, Wanted, Wish};
+use crate::selection::{Needs, Selection, Wish};
 use crate::{Error, Result};
 
 /// A model on a device, with its KV pool and the activations of one step.
@@ -22,10 +22,9 @@ pub struct Decoder<B: Backend> {
     model: Model<B>,
     limits: DecoderLimits,
     rank_head: Option<Arc<RankHead>>,
-    /// Rows of the step that was launched last, and whether logits and hidden states of them are wanted.
+    /// Rows of the step that was launched last, and what it computed of them.
     num_rows: usize,
-    wants_logits: bool,
-    wants_hidden: bool,
+    needs: Needs,
     /// Hidden states of these rows, as they came to the host.
     hidden: Vec<f32>,
 }
@@ -56,8 +55,7 @@ impl<B: Backend> Decoder<B> {
             limits,
             rank_head: rank_head.map(Arc::new),
             num_rows: 0,
-            wants_logits: false,
-            wants_hidden: false,
+            needs: Needs::default(),
             hidden: Vec::new(),
         })
     }
@@ -76,18 +74,14 @@ impl<B: Backend> Decoder<B> {
         buffers::bytes::<L>(spec, limits)
     }
 
-    /// Starts a step. `wishes` name the part of each row of logits that `collect` will bring, one for each entry of the
-    /// batch's `logits_indices`.
+    /// Starts a step, which computes what it needs of the rows of the batch's `logits_indices`.
     ///
     /// # Errors
     /// Errors of the backend; `Interrupted` where its interrupt is due before the step is done: the cache's slots of
     /// the step's tokens then hold anything, all others what they held.
-    pub fn launch(&mut self, backend: &mut B, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+    pub fn launch(&mut self, backend: &mut B, batch: &Batch, needs: Needs) -> Result<()> {
         self.num_rows = 0;
         let (tokens, rows) = (batch.num_tokens(), batch.logits_indices.len());
-        if rows != wishes.len() {
-            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
-        }
         if tokens == 0 || tokens > self.limits.max_num_batched_tokens || rows > self.limits.max_logits_rows {
             return Err(Error::internal(format!(
                 "a step of {tokens} tokens and {rows} logits rows; the limits are {:?}",
@@ -95,15 +89,24 @@ impl<B: Backend> Decoder<B> {
             )));
         }
         let model = &mut self.model;
-        self.wants_hidden = wishes.iter().any(|wish| wish.wanted == Wanted::Hidden);
-        let wants_logits = wishes.iter().any(|wish| wish.wanted != Wanted::Hidden);
-        self.wants_logits = wants_logits;
-        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step, wants_logits))?;
-        if wants_logits {
-            backend.select(&self.model.buffers.logits, self.model.spec.vocab_size, wishes)?;
-        }
-        self.num_rows = rows;
+        backend.step(batch, &mut |step: &mut B::Step<'_>| model.forward(step, needs.logits))?;
+        (self.num_rows, self.needs) = (rows, needs);
         Ok(())
+    }
+
+    /// Says what `collect` is to bring of each row of the step that was launched last.
+    ///
+    /// # Errors
+    /// Errors of the backend.
+    pub fn select(&mut self, backend: &mut B, wishes: &[Wish<'_>]) -> Result<()> {
+        let rows = self.num_rows;
+        if rows != wishes.len() {
+            return Err(Error::internal(format!("{rows} rows of logits, and {} of them are wanted", wishes.len())));
+        }
+        if rows == 0 || !self.needs.logits {
+            return Ok(());
+        }
+        backend.select(&self.model.buffers.logits, self.model.spec.vocab_size, wishes)
     }
 
     /// Lets the device see the steps that it asks for before the first one is launched.
@@ -121,11 +124,11 @@ impl<B: Backend> Decoder<B> {
         let Model { spec, weights, buffers: Buffers { last, work, logits, .. }, .. } = &mut self.model;
         let rows = self.num_rows;
         self.hidden.clear();
-        if rows > 0 && self.wants_hidden {
+        if rows > 0 && self.needs.hidden {
             let (x, norm, out) = (&last.residual, weights.output_norm.norm(), &mut work.normed);
             self.hidden.extend_from_slice(backend.normed_rows(NormRows { x, norm, rows, out, add: false })?);
         }
-        let selection = match rows > 0 && self.wants_logits {
+        let selection = match rows > 0 && self.needs.logits {
             true => backend.collect(logits, rows, spec.vocab_size)?,
             false => Selection::without_logits(rows, spec.vocab_size),
         };

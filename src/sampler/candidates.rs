@@ -42,16 +42,25 @@ struct Best<'a> {
 }
 
 impl SequenceSampler {
-    /// The part of its row of logits that the next token needs.
-    pub fn wish(&self, vocab_size: usize) -> Wish<'_> {
-        let wanted = self.wanted(vocab_size);
-        Wish { wanted, alteration: self.alteration(vocab_size).filter(|_| wanted != Wanted::Row) }
+    /// The part of its row of logits that the next token needs, where the tokens of the mask may come, or all.
+    pub fn wish<'a>(&'a self, vocab_size: usize, mask: Option<&'a TokenMask>) -> Wish<'a> {
+        let own = !self.alters_logits() && mask.is_none();
+        let wanted = self.wanted(vocab_size, own);
+        if wanted == Wanted::Row {
+            return wanted.into();
+        }
+        // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many
+        // anyhow.
+        let apart = !own && self.params().logprobs.is_some();
+        let unaltered = if apart { MAX_TOP.min(vocab_size) as u32 } else { 0 };
+        Wish { wanted, alteration: self.alteration(), mask, unaltered }
     }
 
-    fn wanted(&self, vocab_size: usize) -> Wanted {
+    /// `own`: the token is chosen of the row as the model left it.
+    fn wanted(&self, vocab_size: usize, own: bool) -> Wanted {
         let p = self.params();
-        // They are taken of the row before its alteration.
-        let logprobs = if self.alters_logits() { 0 } else { p.logprobs.unwrap_or(0) };
+        // They are taken of the row as the model left it.
+        let logprobs = if own { p.logprobs.unwrap_or(0) } else { 0 };
         let candidates = match (p.temperature == 0.0, p.top_k) {
             (true, _) if logprobs == 0 => return Wanted::Argmax,
             (true, _) => logprobs,
@@ -69,7 +78,7 @@ impl SequenceSampler {
 
 impl Sampler {
     /// The next token of a sequence, and its log-probabilities, from what came back of its row of logits, and of the
-    /// row before its alteration (`Selection::unaltered`); `None` when only the whole row can tell.
+    /// row as the model left it (`Selection::unaltered`); `None` when only the whole row can tell.
     ///
     /// # Errors
     /// The errors of `pick_from_row`.
@@ -78,9 +87,10 @@ impl Sampler {
         selected: Selected<'_>,
         unaltered: Option<Selected<'_>>,
         sequence: &SequenceSampler,
+        mask: Option<&TokenMask>,
     ) -> Result<Option<Picked>> {
         let best = match &selected {
-            Selected::Row(row) => return self.pick_from_row(row, sequence).map(Some),
+            Selected::Row(row) => return self.pick_from_row(row, sequence, mask).map(Some),
             Selected::Nothing => return Ok(None),
             Selected::Argmax { token: NO_TOKEN, .. } => return Err(not_a_number()),
             Selected::Argmax { token, logit, log_sum_exp } => Best {
@@ -97,34 +107,38 @@ impl Sampler {
             }
             _ => None,
         };
-        self.pick_from_best(best, unaltered, sequence)
+        // Where the alteration leaves none of the allowed tokens, the mask goes first.
+        if mask.is_some() && best.logits.first() == Some(&f32::NEG_INFINITY) && !best.log_sum_exp.is_nan() {
+            return Ok(None);
+        }
+        let own = if sequence.alters_logits() || mask.is_some() { unaltered } else { Some(best) };
+        self.pick_from_best(best, own, sequence)
     }
 
-    /// The next token of a sequence, and its log-probabilities, from its row of logits.
+    /// The next token of a sequence, and its log-probabilities, from its row of logits, where the tokens of the mask
+    /// may come, or all. Log-probabilities are the model's own.
     ///
     /// # Errors
     /// `StepFailed` when the row has the wrong length, holds a NaN, or leaves no token possible.
-    pub fn pick_from_row(&mut self, row: &[f32], sequence: &SequenceSampler) -> Result<Picked> {
-        self.pick_under(row, sequence, None)
-    }
-
-    /// Does what `pick_from_row` does, with the tokens that the mask allows. Log-probabilities are those of all tokens.
-    ///
-    /// # Errors
-    /// The errors of `pick_from_row`.
-    pub fn pick_under(&mut self, row: &[f32], sequence: &SequenceSampler, mask: Option<&TokenMask>) -> Result<Picked> {
+    pub fn pick_from_row(
+        &mut self,
+        row: &[f32],
+        sequence: &SequenceSampler,
+        mask: Option<&TokenMask>,
+    ) -> Result<Picked> {
         let token = self.sample_under(row, sequence, mask)?;
         let logprobs = sequence.params().logprobs.map(|top| self.logprobs(row, token, top)).transpose()?;
         Ok(Picked { token, logprobs })
     }
 
+    /// `own` are the best tokens of the row as the model left it.
     fn pick_from_best(
         &mut self,
         best: Best<'_>,
-        unaltered: Option<Best<'_>>,
+        own: Option<Best<'_>>,
         sequence: &SequenceSampler,
     ) -> Result<Option<Picked>> {
-        for best in std::iter::once(best).chain(unaltered) {
+        for best in std::iter::once(best).chain(own) {
             self.check_best(best)?;
             // Infinite logits are equals that a sum cannot tell apart.
             if !best.log_sum_exp.is_finite() {
@@ -132,8 +146,6 @@ impl Sampler {
             }
         }
         let params = sequence.params();
-        // The model's own probabilities, of which the altered row says nothing.
-        let own = if sequence.alters_logits() { unaltered } else { Some(best) };
         let token = if params.temperature == 0.0 { Some(best.ids[0]) } else { self.draw_from(best, sequence)? };
         let Some(token) = token else { return Ok(None) };
         let logprobs = match params.logprobs {

@@ -80,7 +80,7 @@ impl Sampler {
     fn sample_under(&mut self, row: &[f32], sequence: &SequenceSampler, mask: Option<&TokenMask>) -> Result<u32> {
         let mut max = self.check(row)?;
         let mut altered = std::mem::take(&mut self.logits);
-        let alteration = sequence.alteration(row.len());
+        let alteration = sequence.alteration();
         let logits = if mask.is_some() || alteration.is_some() {
             let masked = |altered: &mut Vec<f32>| {
                 altered.clear();

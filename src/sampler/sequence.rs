@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::config::SamplingParams;
-use crate::selection::{Alteration, AlteredToken, MAX_TOP, Penalties};
+use crate::selection::{Alteration, AlteredToken, Penalties};
 
 /// Sampling state of one sequence. Its random numbers depend on (seed, index, number of tokens generated) alone, so
 /// the same seed gives the same tokens whatever the batch, and a preempted sequence goes on as if nothing had been.
@@ -128,12 +128,9 @@ impl SequenceSampler {
         self.penalises() || !self.params.logit_bias.is_empty() || self.must_go_on()
     }
 
-    /// The change that a row of `vocab_size` logits needs; `None` where it needs none.
-    pub(super) fn alteration(&self, vocab_size: usize) -> Option<Alteration<'_>> {
+    /// The change that the sequence's row of logits needs; `None` where it needs none.
+    pub(super) fn alteration(&self) -> Option<Alteration<'_>> {
         let p = &self.params;
-        // The best tokens of the model's own row name the chosen one nearly always, and the device sorts as many
-        // anyhow.
-        let unaltered = if p.logprobs.is_some() { MAX_TOP.min(vocab_size) as u32 } else { 0 };
         self.alters_logits().then_some(Alteration {
             tokens: &self.altered.list,
             penalties: Penalties {
@@ -141,7 +138,6 @@ impl SequenceSampler {
                 frequency: p.frequency_penalty,
                 presence: p.presence_penalty,
             },
-            unaltered,
         })
     }
 }

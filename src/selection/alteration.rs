@@ -1,5 +1,5 @@
-//! Changes to a row of logits before a token is chosen of it: bias, masks and penalties. They touch only the tokens
-//! that a sequence names, so a device is sent a list of these, and their logits change in place.
+//! Changes to a row of logits before a token is chosen of it: bias, forbidden tokens and penalties. They touch only the
+//! tokens that a sequence names, so a device is sent a list of these, and their logits change in place.
 //!
 //! The arithmetic is in one place here, and in `alter_logits` of `kernels/sampling.hip`, operation by operation in
 //! single precision: a device's row has the same bits as the host's, so the token is the same wherever it is chosen.
@@ -31,9 +31,6 @@ pub struct Alteration<'a> {
     /// The tokens whose logits change, none twice.
     pub tokens: &'a [AlteredToken],
     pub penalties: Penalties,
-    /// How many of the best tokens of the row as it was are needed too (`Selection::unaltered`): log-probabilities are
-    /// the model's own. At most `MAX_TOP` and the vocabulary.
-    pub unaltered: u32,
 }
 
 impl Penalties {

@@ -9,6 +9,10 @@ impl TokenMask {
         Self(words)
     }
 
+    pub fn words(&self) -> &[u32] {
+        &self.0
+    }
+
     #[cfg(test)]
     pub fn allows(&self, token: u32) -> bool {
         self.0.get(token as usize / 32).is_some_and(|word| word >> (token % 32) & 1 == 1)

@@ -4,7 +4,7 @@ use super::tally::bits;
 use super::{BufferOf, Random, Tally, fill, matrix, rows_batch};
 use crate::Result;
 use crate::backend::{Backend, Embed, Loader, Ops};
-use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, Wanted, Wish};
+use crate::selection::{Alteration, AlteredToken, MAX_TOP, NO_TOKEN, Penalties, Selected, TokenMask, Wanted, Wish};
 
 /// Vocabularies: smaller and larger than what a block of threads reads at a time, and a real one.
 const COLS: [usize; 6] = [1, 3, 257, 2050, 33_000, 151_936];
@@ -82,7 +82,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     Ok(())
 }
 
-/// Bias, masks and penalties of the best tokens of every row but each third, and of many others.
+/// Bias and penalties of the best tokens of every row but each third, and of many others; masks of most rows.
 fn check_altered<B: Backend>(
     backend: &mut B,
     buffer: &B::Buffer,
@@ -116,40 +116,70 @@ fn check_altered<B: Backend>(
             (tokens, penalties)
         })
         .collect();
+    let masks: Vec<Option<TokenMask>> = (0..rows).map(|row| mask(row, cols)).collect();
     let most = MAX_TOP.min(cols) as u32;
     let wish = |row: usize| {
         let (tokens, penalties) = &lists[row];
-        let alteration =
-            Alteration { tokens, penalties: *penalties, unaltered: if row.is_multiple_of(2) { most } else { 0 } };
-        Wish { wanted: wishes[row % 2], alteration: (!row.is_multiple_of(3)).then_some(alteration) }
+        let alteration = (!row.is_multiple_of(3)).then_some(Alteration { tokens, penalties: *penalties });
+        let mask = masks[row].as_ref();
+        let unaltered = if row.is_multiple_of(2) { most } else { 0 };
+        Wish { wanted: wishes[row % 2], alteration, mask, unaltered }
     };
     let asked: Vec<Wish<'_>> = (0..rows).map(wish).collect();
     backend.select(buffer, cols, &asked)?;
     let mut selection = backend.collect(buffer, rows, cols)?;
     for (row, own) in logits.chunks(cols).enumerate() {
-        let Wish { wanted, alteration } = asked[row];
+        let Wish { wanted, alteration, .. } = asked[row];
         let what = format!("altered row {row} of {cols} logits, {wanted:?}");
         if let Some(unaltered) = selection.unaltered(row) {
             let temperature = if let Wanted::Top { temperature, .. } = wanted { temperature } else { 1.0 };
             tally.judge(&what, 1, verdict(unaltered, Wanted::Top { k: most, temperature }, own));
         }
-        match (selection.row(row), alteration) {
-            (Selected::Row(whole), _) => tally.same(&format!("{what}: the model's own row"), whole, own),
-            (selected, Some(_)) => {
+        match selection.row(row) {
+            Selected::Row(whole) => tally.same(&format!("{what}: the model's own row"), whole, own),
+            selected => {
                 let (tokens, penalties) = &lists[row];
-                tally.judge(&what, 1, verdict(selected, wanted, &altered(own, tokens, penalties)));
+                let tokens = if alteration.is_some() { &tokens[..] } else { &[] };
+                let mut expected = altered(own, tokens, penalties);
+                for (token, logit) in expected.iter_mut().enumerate().filter(|(_, logit)| !logit.is_nan()) {
+                    *logit = if is_allowed(row, token, cols) { *logit } else { f32::NEG_INFINITY };
+                }
+                tally.judge(&what, 1, verdict(selected, wanted, &expected));
                 if selection.unaltered(row).is_some() != row.is_multiple_of(2) {
                     tally.judge(&what, 1, Err("what was not asked for, or not what was".to_owned()));
                 }
             }
-            (selected, None) => tally.judge(&what, 1, verdict(selected, wanted, own)),
         }
         tally.same(&format!("{what}: the whole row"), selection.whole_row(row)?, own);
     }
     Ok(())
 }
 
-/// The row with bias, masks and penalties. Every operation in double precision and then rounded: for these four that is
+/// Whether a row's mask allows a token: every fourth row has none, and of the others one allows tokens here and there,
+/// one three, and one nearly all.
+fn is_allowed(row: usize, token: usize, cols: usize) -> bool {
+    match row % 4 {
+        0 => true,
+        1 => token == 0 || (token.wrapping_mul(2_654_435_761) >> 7).is_multiple_of(2),
+        2 => [0, cols / 2, cols - 1].contains(&token),
+        _ => token % 1000 != 500,
+    }
+}
+
+/// A row's mask. One ends with its last token, and the others behind the row.
+fn mask(row: usize, cols: usize) -> Option<TokenMask> {
+    let mut words = vec![0u32; cols.div_ceil(32) + if row.is_multiple_of(2) { 0 } else { 3 }];
+    let allowed = (0..cols).filter(|&token| is_allowed(row, token, cols));
+    allowed.for_each(|token| words[token / 32] |= 1 << (token % 32));
+    if row % 4 == 1 {
+        // Tokens behind the last word are not allowed.
+        let last = (0..cols).rfind(|&token| is_allowed(row, token, cols));
+        words.truncate(last.map_or(1, |token| token / 32 + 1));
+    }
+    (!row.is_multiple_of(4)).then(|| TokenMask::from_words(words))
+}
+
+/// The row with bias and penalties. Every operation in double precision and then rounded: for these four that is
 /// how a single-precision one rounds.
 fn altered(row: &[f32], tokens: &[AlteredToken], penalties: &Penalties) -> Vec<f32> {
     let mut out = row.to_vec();

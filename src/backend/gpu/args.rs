@@ -150,6 +150,7 @@ constants! {
     ATTENTION_DECODE_HEAD_THREADS = 256;
     /// Blocks of a row of `argmax` at most.
     ARGMAX_BLOCKS = 64;
+    NO_MASK = u32::MAX;
 }
 
 /// Implements `KernelArgs` for types that a kernel takes as one number.
@@ -367,12 +368,14 @@ kernel_args! {
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
     AlteredToken { id: u32, bias: f32, seen: u32 }
     AlterLogitsArgs { logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, cols: u32 }
+    MaskArgs { places: DevicePtr, words: DevicePtr }
     ArgmaxArgs {
         logits: DevicePtr,
         tokens: DevicePtr,
         values: DevicePtr,
         partial: DevicePtr,
         counters: DevicePtr,
+        masks: MaskArgs,
         rows: u32,
         cols: u32,
         share: u32,
@@ -383,6 +386,7 @@ kernel_args! {
         values: DevicePtr,
         log_sums: DevicePtr,
         temperatures: DevicePtr,
+        masks: MaskArgs,
         rows: u32,
         cols: u32,
         k: u32,

@@ -1,11 +1,13 @@
 //! Logits to candidates on the device: only what the sampler needs of a row comes to the host.
 
 mod alter;
+mod masks;
 mod results;
 
 use self::alter::Alterations;
+use self::masks::{Masks, NO_MASKS};
 use self::results::{Places, Top, TopPlaces, Words};
-use super::args::{ArgmaxArgs, Format, TopKArgs};
+use super::args::{ArgmaxArgs, Format, MaskArgs, TopKArgs};
 use super::buffer::{Buffer, count};
 use super::compute::Compute;
 use super::kernel::{ARGMAX, ONCE, TOP_K};
@@ -22,6 +24,7 @@ pub(super) struct Results {
     /// Temperatures on their way to the kernel.
     temperatures: HostBuffer,
     alterations: Alterations,
+    masks: Masks,
     max_rows: usize,
     /// The wish of each row of the step.
     wanted: Vec<RowWanted>,
@@ -41,6 +44,14 @@ pub(super) struct Results {
     fetched: Vec<f32>,
 }
 
+/// Rows of logits on the device, and the tokens that may be chosen of them.
+struct LogitsRows<'a> {
+    logits: DeviceSlice<'a>,
+    num_rows: usize,
+    cols: usize,
+    masks: MaskArgs,
+}
+
 #[derive(Clone, Copy)]
 struct RowWanted {
     wanted: Wanted,
@@ -57,6 +68,7 @@ impl Results {
             device: DeviceBuffer::new(device, result_bytes(max_rows))?,
             temperatures: HostBuffer::new(device, 4 * max_rows.max(1))?,
             alterations: Alterations::new(device, limits)?,
+            masks: Masks::new(device, limits)?,
             max_rows,
             wanted: Vec::with_capacity(max_rows),
             argmax: false,
@@ -79,19 +91,21 @@ impl Results {
         self.at(Places::new(self.max_rows, MAX_TOP, MAX_TOP).end)
     }
 
-    /// Notes what is wanted of each row, and what alters it. A row whose tokens find no room comes whole: the host
-    /// alters it then.
+    /// Notes what is wanted of each row, what alters it and which tokens may be chosen. A row for which there is no
+    /// room comes whole: the host does all that then.
     fn note(&mut self, wishes: &[Wish<'_>], cols: usize) -> Result<()> {
         self.alterations.clear();
+        self.masks.clear(cols);
         self.wanted.clear();
         let (mut whole, mut width, mut unaltered) = (0, 0, 0);
         for (row, wish) in (0..).zip(wishes) {
-            let fits = match &wish.alteration {
-                Some(alteration) if wish.wanted != Wanted::Row => self.alterations.add(row, alteration),
-                _ => true,
-            };
-            let wanted = if fits { wish.wanted } else { Wanted::Row };
-            let of_row = if wanted == Wanted::Row { 0 } else { wish.unaltered().min(MAX_TOP).min(cols) };
+            let alter = |alteration| self.alterations.add(row, alteration);
+            let chosen_here = wish.wanted != Wanted::Row
+                && (wish.mask.is_none() || self.masks.has_room())
+                && wish.alteration.as_ref().is_none_or(alter);
+            self.masks.add(wish.mask.filter(|_| chosen_here));
+            let wanted = if chosen_here { wish.wanted } else { Wanted::Row };
+            let of_row = if wanted == Wanted::Row { 0 } else { (wish.unaltered as usize).min(MAX_TOP).min(cols) };
             self.wanted.push(RowWanted { wanted, whole, unaltered: of_row });
             whole += if wanted == Wanted::Row { cols } else { 0 };
             width = width.max(if let Wanted::Top { k, .. } = wanted { k as usize } else { 0 });
@@ -114,7 +128,7 @@ fn result_bytes(rows: usize) -> u64 {
 
 /// Bytes on the device for steps of this size.
 pub(super) fn device_bytes(limits: &StepLimits) -> u64 {
-    result_bytes(limits.logits_rows) + alter::bytes(limits) as u64
+    result_bytes(limits.logits_rows) + alter::bytes(limits) as u64 + masks::bytes(limits) as u64
 }
 
 fn floats(bytes: &[u8]) -> impl Iterator<Item = f32> {
@@ -142,24 +156,23 @@ impl Results {
         if tops > 0 {
             self.upload_temperatures(launcher.stream())?;
         }
-        self.queue_top_k(launcher, from, num_rows, cols, &places.unaltered)?;
+        let rows = LogitsRows { logits: from, num_rows, cols, masks: NO_MASKS };
+        self.queue_top_k(launcher, &rows, &places.unaltered)?;
         // SAFETY: the rows' room was checked, and the results of one selection are waited for before the next is asked
         // for.
-        unsafe { self.alterations.queue(launcher, from, cols)? };
+        let masks = unsafe {
+            self.alterations.queue(launcher, from, cols)?;
+            self.masks.queue(launcher.stream())?
+        };
+        let rows = LogitsRows { masks, ..rows };
         if self.argmax {
-            self.queue_argmax(compute, from, num_rows, cols, &places)?;
+            self.queue_argmax(compute, &rows, &places)?;
         }
-        self.queue_top_k(launcher, from, num_rows, cols, &places.top)
+        self.queue_top_k(launcher, &rows, &places.top)
     }
 
-    fn queue_argmax(
-        &self,
-        compute: &Compute,
-        logits: DeviceSlice<'_>,
-        num_rows: usize,
-        cols: usize,
-        places: &Places,
-    ) -> Result<()> {
+    fn queue_argmax(&self, compute: &Compute, rows: &LogitsRows<'_>, places: &Places) -> Result<()> {
+        let &LogitsRows { logits, num_rows, cols, masks } = rows;
         let (launcher, workspace) = (compute.launcher(), compute.workspace());
         let share = launcher.tuning().argmax_share(num_rows, cols, launcher.multiprocessors());
         let args = ArgmaxArgs {
@@ -168,6 +181,7 @@ impl Results {
             values: self.at(places.largest)?.ptr(),
             partial: workspace.partial().ptr(),
             counters: workspace.counters().ptr(),
+            masks,
             rows: count(num_rows)?,
             cols: count(cols)?,
             share: count(share)?,
@@ -179,14 +193,8 @@ impl Results {
     }
 
     /// Queues `top_k`, unless no row wants candidates.
-    fn queue_top_k(
-        &self,
-        launcher: &Launcher,
-        logits: DeviceSlice<'_>,
-        num_rows: usize,
-        cols: usize,
-        places: &TopPlaces,
-    ) -> Result<()> {
+    fn queue_top_k(&self, launcher: &Launcher, rows: &LogitsRows<'_>, places: &TopPlaces) -> Result<()> {
+        let &LogitsRows { logits, num_rows, cols, masks } = rows;
         let width = (places.logits - places.ids) / num_rows.max(1);
         if width == 0 {
             return Ok(());
@@ -197,6 +205,7 @@ impl Results {
             values: self.at(places.logits)?.ptr(),
             log_sums: self.at(places.log_sums)?.ptr(),
             temperatures: self.temperatures()?.ptr(),
+            masks,
             rows: count(num_rows)?,
             cols: count(cols)?,
             k: count(width)?,

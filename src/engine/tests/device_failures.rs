@@ -22,7 +22,7 @@ use crate::batch::Batch;
 use crate::config::{DeviceKind, EngineArgs, SamplingParams};
 use crate::engine::load::load_on;
 use crate::engine::{Engine, Executor, FinishReason, LoadedModel};
-use crate::selection::{Selection, Wish};
+use crate::selection::{Needs, Selection, Wish};
 use crate::testdata::TempFile;
 use crate::{Error, Result};
 
@@ -114,12 +114,16 @@ struct Held {
 }
 
 impl Executor for Held {
-    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
+    fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {
         if self.closed.swap(false, Ordering::SeqCst) {
             self.arrived.send(()).unwrap();
             self.open.recv().unwrap();
         }
-        self.executor.launch(batch, wishes)
+        self.executor.launch(batch, needs)
+    }
+
+    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
+        self.executor.select(wishes)
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {

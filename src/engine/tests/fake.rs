@@ -12,7 +12,9 @@ use crate::backend::MemoryLedger;
 use crate::batch::Batch;
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
-use crate::selection::{Alteration, AlteredToken, DeviceRows, NO_TOKEN, Penalties, Selected, Selection, Wanted, Wish};
+use crate::selection::{
+    Alteration, AlteredToken, DeviceRows, NO_TOKEN, Needs, Penalties, Selected, Selection, TokenMask, Wanted, Wish,
+};
 use crate::{Error, Result};
 
 /// Logits of the token after a sequence, from the whole sequence.
@@ -119,8 +121,8 @@ pub(super) struct Fake {
     pub block_size: usize,
     /// (token, position) in each slot.
     slots: HashMap<u32, (u32, u32)>,
-    /// Number of the step that was launched, and the step.
-    launched: Option<(u64, Batch, Vec<OwnWish>)>,
+    /// Number of the step that was launched, the step, and what is wanted of its rows.
+    launched: Option<(u64, Batch, Option<Vec<OwnWish>>)>,
     values: Vec<f32>,
 }
 
@@ -130,6 +132,7 @@ struct OwnWish {
     wanted: Wanted,
     tokens: Vec<AlteredToken>,
     penalties: Option<Penalties>,
+    mask: Option<TokenMask>,
     unaltered: usize,
 }
 
@@ -137,14 +140,20 @@ impl OwnWish {
     fn of(wish: &Wish<'_>) -> Self {
         let tokens = wish.alteration.map_or(&[][..], |alteration| alteration.tokens).to_vec();
         let penalties = wish.alteration.map(|alteration| alteration.penalties);
-        Self { wanted: wish.wanted, tokens, penalties, unaltered: wish.unaltered() }
+        let (mask, unaltered) = (wish.mask.cloned(), wish.unaltered as usize);
+        Self { wanted: wish.wanted, tokens, penalties, mask, unaltered }
     }
 
-    /// The row after its alteration.
+    /// The row after its alteration and under its mask.
     fn altered(&self, row: &[f32]) -> Vec<f32> {
         let mut altered = row.to_vec();
         if let Some(penalties) = self.penalties {
-            Alteration { tokens: &self.tokens, penalties, unaltered: 0 }.apply(&mut altered);
+            Alteration { tokens: &self.tokens, penalties }.apply(&mut altered);
+        }
+        for (token, logit) in (0..).zip(&mut altered) {
+            if self.mask.as_ref().is_some_and(|mask| !mask.allows(token)) {
+                *logit = f32::NEG_INFINITY;
+            }
         }
         altered
     }
@@ -224,20 +233,28 @@ impl Executor for Fake {
         Some(self.script.interrupt.clone())
     }
 
-    fn launch(&mut self, batch: &Batch, wishes: &[Wish<'_>]) -> Result<()> {
-        assert_eq!(wishes.len(), batch.logits_indices.len());
+    fn launch(&mut self, batch: &Batch, _needs: Needs) -> Result<()> {
         assert!(self.launched.is_none(), "a step was launched before the last one was collected");
         let step = self.script.steps.fetch_add(1, Ordering::SeqCst);
         // Every other step fails when it is launched, the rest when it is waited for.
         if step % 2 == 1 {
             self.fault(step)?;
         }
-        self.launched = Some((step, batch.clone(), wishes.iter().map(OwnWish::of).collect()));
+        self.launched = Some((step, batch.clone(), None));
+        Ok(())
+    }
+
+    fn select(&mut self, wishes: &[Wish<'_>]) -> Result<()> {
+        let (_, batch, selected) = self.launched.as_mut().expect("a step that was launched");
+        assert_eq!(wishes.len(), batch.logits_indices.len());
+        assert!(selected.is_none(), "the rows of a step were selected twice");
+        *selected = Some(wishes.iter().map(OwnWish::of).collect());
         Ok(())
     }
 
     fn collect(&mut self) -> Result<Selection<'_>> {
         let (step, batch, wishes) = self.launched.take().expect("a step that was launched");
+        let wishes = wishes.expect("rows that were selected");
         self.compute(step, &batch)?;
         if self.script.fault_of(step) == Some(Fault::WrongShape) {
             return Ok(Selection::of_rows(&[1.0], self.vocab_size));

@@ -16,7 +16,7 @@ use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::quant::GgmlType;
-use crate::selection::{Wanted, Wish};
+use crate::selection::{Needs, Wanted, Wish};
 use crate::tensor::TensorView;
 use crate::testdata::{self, TempFile};
 use crate::{Error, Result};
@@ -113,7 +113,10 @@ impl<B: Backend> Model<B> {
         let n = batch.token_ids.len();
         batch.logits_indices = (0..n as u32).collect();
         let wishes: Vec<Wish<'_>> = (0..n).map(|row| wanted(row).into()).collect();
-        self.decoder.launch(&mut self.backend, &batch, &wishes)?;
+        let wants = |hidden| (0..n).any(|row| (wanted(row) == Wanted::Hidden) == hidden);
+        let needs = Needs { logits: wants(false), hidden: wants(true) };
+        self.decoder.launch(&mut self.backend, &batch, needs)?;
+        self.decoder.select(&mut self.backend, &wishes)?;
         let mut rows = self.decoder.collect(&mut self.backend)?;
         let row = |row: usize| match wanted(row) {
             Wanted::Hidden => rows.hidden(row).map(<[f32]>::to_vec),

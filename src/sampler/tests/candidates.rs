@@ -8,7 +8,7 @@ use super::{LARGE_VOCAB, logits, sequence};
 use crate::Error;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler};
-use crate::selection::{MAX_TOP, NO_TOKEN, Selected, Wanted, Wish};
+use crate::selection::{MAX_TOP, NO_TOKEN, Selected, TokenMask, Wanted, Wish};
 
 /// A row as a device sees it.
 struct Device {
@@ -67,22 +67,27 @@ fn assert_same(got: &Picked, expected: &Picked) {
 
 /// Samples `steps` tokens from what is wanted of a row and from the row. How many the selection decided.
 fn compare(device: &Device, params: &SamplingParams, steps: usize) -> usize {
+    compare_under(device, params, None, steps)
+}
+
+/// Does what `compare` does, with the tokens of the mask alone.
+fn compare_under(device: &Device, params: &SamplingParams, mask: Option<&TokenMask>, steps: usize) -> usize {
     let (mut one, mut other) = (Sampler::new(device.row.len()), Sampler::new(device.row.len()));
     let prompt: Vec<u32> = device.order.iter().copied().step_by(3).take(50).collect();
     let mut sequence = SequenceSampler::new(Arc::new(params.clone()), 5, 0, &prompt, Arc::from(&device.order[..1]));
     let mut decided = 0;
     for _ in 0..steps {
-        let expected = other.pick_from_row(&device.row, &sequence).unwrap();
-        let Wish { wanted, alteration } = sequence.wish(device.row.len());
-        let altered = alteration.map(|alteration| {
+        let expected = other.pick_from_row(&device.row, &sequence, mask).unwrap();
+        let Wish { wanted, alteration, unaltered: k, .. } = sequence.wish(device.row.len(), mask);
+        let altered = (alteration.is_some() || mask.is_some()).then(|| {
             let mut row = device.row.clone();
-            alteration.apply(&mut row);
+            alteration.iter().for_each(|alteration| alteration.apply(&mut row));
+            mask.iter().for_each(|mask| mask.apply(&mut row));
             Device::new(row)
         });
         let selected = altered.as_ref().unwrap_or(device).select(wanted);
-        let k = alteration.map_or(0, |alteration| alteration.unaltered);
         let unaltered = (k > 0).then(|| device.select(Wanted::Top { k, temperature: 1.0 }));
-        if let Some(picked) = one.pick(selected, unaltered, &sequence).unwrap() {
+        if let Some(picked) = one.pick(selected, unaltered, &sequence, mask).unwrap() {
             assert_same(&picked, &expected);
             decided += 1;
         }
@@ -149,7 +154,7 @@ fn log_probabilities_before_the_alteration() {
     let sequence = SequenceSampler::new(Arc::new(params), 0, 0, &[], Arc::from([best]));
     let altered = Selected::Argmax { token: second, logit: device.sorted[1], log_sum_exp: 1.0 };
     let mut sampler = Sampler::new(1000);
-    let mut pick = |unaltered| sampler.pick(altered, unaltered, &sequence).unwrap();
+    let mut pick = |unaltered| sampler.pick(altered, unaltered, &sequence, None).unwrap();
     let own = pick(Some(device.select(Wanted::Top { k: 5, temperature: 1.0 }))).unwrap();
     let entries = own.logprobs.unwrap();
     assert_eq!(own.token, second);
@@ -162,6 +167,41 @@ fn log_probabilities_before_the_alteration() {
     // Neither without the model's own tokens, nor where the chosen one is not among them.
     assert_eq!(pick(None), None);
     assert_eq!(pick(Some(device.select(Wanted::Top { k: 1, temperature: 1.0 }))), None);
+}
+
+/// A mask changes nothing of that: few tokens that may come, or half of them, with what else alters the row. Where the
+/// alteration leaves none of them, the row decides, and so it does where a log-probability is not known.
+#[test]
+fn candidates_decide_under_a_mask() {
+    let device = Device::new(logits(LARGE_VOCAB, 2));
+    let words = LARGE_VOCAB.div_ceil(32);
+    let mask_of = |tokens: &[u32]| {
+        let mut mask = vec![0u32; words];
+        tokens.iter().for_each(|&token| mask[token as usize / 32] |= 1 << (token % 32));
+        TokenMask::from_words(mask)
+    };
+    let few = mask_of(&[device.order[3], device.order[500], device.order[90_000], 7]);
+    let half = TokenMask::from_words(vec![0x5555_5555; words]);
+    let warm = SamplingParams { temperature: 0.8, ..Default::default() };
+    for (mask, params, least) in [
+        (&few, SamplingParams { temperature: 0.0, ..warm.clone() }, 50),
+        (&few, warm.clone(), 50),
+        (&few, SamplingParams { top_k: 3, ..warm.clone() }, 50),
+        (&few, SamplingParams { top_p: 0.9, repetition_penalty: 1.3, ..warm.clone() }, 50),
+        (&few, SamplingParams { min_p: 0.01, frequency_penalty: 0.4, ..warm.clone() }, 50),
+        // The likely one of the allowed tokens is among the best of the row; the others are not.
+        (&few, SamplingParams { temperature: 0.0, logprobs: Some(3), ..warm.clone() }, 50),
+        (&half, SamplingParams { temperature: 0.0, ..warm.clone() }, 50),
+        (&half, SamplingParams { top_k: 40, top_p: 0.9, logprobs: Some(5), ..warm.clone() }, 40),
+        (&half, SamplingParams { top_p: 0.5, presence_penalty: 0.2, ..warm.clone() }, 25),
+    ] {
+        let decided = compare_under(&device, &params, Some(mask), 50);
+        assert!(decided >= least, "{decided} of 50 with {params:?}");
+    }
+    // The end token is all that the mask allows, and the settings do not want it yet.
+    let end = mask_of(&device.order[..1]);
+    let params = SamplingParams { min_tokens: 5, temperature: 0.0, ..Default::default() };
+    assert_eq!(compare_under(&device, &params, Some(&end), 10), 5);
 }
 
 /// Infinities are left to the row; a vocabulary that fits needs no row at all.
@@ -191,7 +231,7 @@ fn edges() {
 
 #[test]
 fn what_is_wanted() {
-    let wanted = |params| sequence(params, 0).wish(1000).wanted;
+    let wanted = |params| sequence(params, 0).wish(1000, None).wanted;
     let top = |k: usize, temperature: f32| Wanted::Top { k: k as u32, temperature };
     let greedy = SamplingParams { temperature: 0.0, ..Default::default() };
     assert_eq!(wanted(greedy.clone()), Wanted::Argmax);
@@ -201,7 +241,7 @@ fn what_is_wanted() {
     assert_eq!(wanted(SamplingParams::default()), top(MAX_TOP, 1.0));
     assert_eq!(wanted(SamplingParams { min_p: 0.1, temperature: 2.0, ..Default::default() }), top(MAX_TOP, 2.0));
     assert_eq!(
-        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wish(100).wanted,
+        sequence(SamplingParams { temperature: 1e-40, ..greedy.clone() }, 0).wish(100, None).wanted,
         top(100, f32::MIN_POSITIVE)
     );
     assert_eq!(wanted(SamplingParams { top_k: MAX_TOP + 1, ..Default::default() }), Wanted::Row);
@@ -214,7 +254,7 @@ fn what_alters_a_row() {
     let ends: Arc<[u32]> = Arc::from([8, 9]);
     let new = |params: SamplingParams| SequenceSampler::new(Arc::new(params), 0, 0, &[5, 6, 5], Arc::clone(&ends));
     let listed = |sequence: &SequenceSampler| {
-        let Wish { wanted, alteration } = sequence.wish(1000);
+        let Wish { wanted, alteration, .. } = sequence.wish(1000, None);
         assert_eq!(wanted, Wanted::Argmax);
         let tokens = alteration.map(|alteration| alteration.tokens.iter().map(|t| (t.id, t.bias, t.seen)).collect());
         tokens.map(|mut tokens: Vec<_>| {
@@ -242,7 +282,7 @@ fn what_alters_a_row() {
     assert_eq!(listed(&both), Some(vec![(8, 0.0, 0), (9, 2.5, 0)]));
     // The host alters a row that it gets whole.
     let whole = new(SamplingParams { top_k: MAX_TOP + 1, repetition_penalty: 1.1, ..Default::default() });
-    assert_eq!(whole.wish(1000), Wanted::Row.into());
+    assert_eq!(whole.wish(1000, None), Wanted::Row.into());
 }
 
 /// A selection that cannot decide is not an error; one that a row could not give is.
@@ -251,16 +291,16 @@ fn selections_of_every_kind() {
     let device = Device::new(logits(1000, 9));
     let random = sequence(SamplingParams { temperature: 2.0, ..Default::default() }, 0);
     let mut sampler = Sampler::new(1000);
-    assert_eq!(sampler.pick(device.select(Wanted::Argmax), None, &random).unwrap(), None);
+    assert_eq!(sampler.pick(device.select(Wanted::Argmax), None, &random, None).unwrap(), None);
     let few = Wanted::Top { k: 3, temperature: 2.0 };
-    assert_eq!(sampler.pick(device.select(few), None, &random).unwrap(), None);
-    assert!(sampler.pick(device.select(Wanted::Row), None, &random).unwrap().is_some());
+    assert_eq!(sampler.pick(device.select(few), None, &random, None).unwrap(), None);
+    assert!(sampler.pick(device.select(Wanted::Row), None, &random, None).unwrap().is_some());
     let greedy = sequence(SamplingParams { temperature: 0.0, ..Default::default() }, 0);
     for wanted in [Wanted::Argmax, few, Wanted::Row] {
-        assert_eq!(sampler.pick(device.select(wanted), None, &greedy).unwrap().unwrap().token, device.order[0]);
+        assert_eq!(sampler.pick(device.select(wanted), None, &greedy, None).unwrap().unwrap().token, device.order[0]);
     }
     let failed = |selected: Selected<'_>, sequence: &SequenceSampler| {
-        matches!(Sampler::new(1000).pick(selected, None, sequence), Err(Error::StepFailed { .. }))
+        matches!(Sampler::new(1000).pick(selected, None, sequence, None), Err(Error::StepFailed { .. }))
     };
     let nan = f32::NAN;
     assert!(failed(Selected::Argmax { token: NO_TOKEN, logit: 1.0, log_sum_exp: nan }, &greedy));
@@ -269,7 +309,7 @@ fn selections_of_every_kind() {
     assert!(failed(Selected::Argmax { token: 0, logit: least, log_sum_exp: least }, &greedy));
     let mut broken = |ids: &[u32], logits: &[f32]| {
         matches!(
-            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, None, &greedy),
+            sampler.pick(Selected::Top { ids, logits, log_sum_exp: 1.0, log_total: 1.0 }, None, &greedy, None),
             Err(Error::Internal { .. })
         )
     };

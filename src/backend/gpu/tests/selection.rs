@@ -3,7 +3,7 @@
 use super::devices::{self, CPU_TARGETS};
 use crate::backend::conformance::{Random, fill, matrix};
 use crate::backend::{Backend, Loader};
-use crate::selection::{Alteration, AlteredToken, Penalties, Selected, Wanted, Wish};
+use crate::selection::{Alteration, AlteredToken, Penalties, Selected, TokenMask, Wanted, Wish};
 
 /// The sum of a row has the same bits whichever of its blocks arrives last: the stand-in runs them in both orders, and
 /// as often as it is asked to.
@@ -45,14 +45,41 @@ fn a_list_without_room_brings_its_row() {
     let forbidden = |id| AlteredToken { id, bias: f32::NEG_INFINITY, seen: 0 };
     let tokens: Vec<AlteredToken> = (0..140_000).map(forbidden).collect();
     let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
-    let alteration = Some(Alteration { tokens: &tokens, penalties, unaltered: 0 });
-    let wish = Wish { wanted: Wanted::Argmax, alteration };
+    let wish = Wish { alteration: Some(Alteration { tokens: &tokens, penalties }), ..Wanted::Argmax.into() };
     backend.select(&logits, cols, &[wish; 2]).unwrap();
     let mut selection = backend.collect(&logits, rows, cols).unwrap();
     let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first list has room") };
     let largest = values[140_000..cols].iter().copied().fold(f32::MIN, f32::max);
     assert_eq!((token >= 140_000, logit), (true, largest));
     assert_eq!(values[token as usize], largest);
+    assert_eq!(selection.row(1), Selected::Row(&values[cols..]));
+    assert_eq!(selection.whole_row(0).unwrap(), &values[..cols]);
+    assert_eq!(selection.num_fetched(), 1);
+}
+
+/// Two rows have room for the masks of 524,288 tokens, so for one of 300,000: the second row comes as the model left
+/// it, and is not altered either.
+#[test]
+fn a_mask_without_room_brings_its_row() {
+    let Some(device) = devices::open(CPU_TARGETS[0]) else { return };
+    let (rows, cols) = (2, 300_000);
+    let values = Random(4).values(rows * cols);
+    let mut loader = devices::loader(&device, rows);
+    let table = matrix(&mut loader, &values, cols).unwrap();
+    let mut logits = loader.alloc_buffer(rows, cols).unwrap();
+    let mut backend = loader.finish().unwrap();
+    fill(&mut backend, &table, rows, &mut logits).unwrap();
+    // Tokens 65 to 127 may come: the mask allows no others but 64, which is forbidden.
+    let mask = TokenMask::from_words(vec![0, 0, u32::MAX, u32::MAX]);
+    let tokens = [AlteredToken { id: 64, bias: f32::NEG_INFINITY, seen: 0 }];
+    let penalties = Penalties { repetition: 1.0, frequency: 0.0, presence: 0.0 };
+    let alteration = Some(Alteration { tokens: &tokens, penalties });
+    let wish = Wish { alteration, mask: Some(&mask), ..Wanted::Argmax.into() };
+    backend.select(&logits, cols, &[wish; 2]).unwrap();
+    let mut selection = backend.collect(&logits, rows, cols).unwrap();
+    let Selected::Argmax { token, logit, .. } = selection.row(0) else { panic!("the first mask has room") };
+    let largest = values[65..128].iter().copied().fold(f32::MIN, f32::max);
+    assert_eq!((values[token as usize], logit), (largest, largest));
     assert_eq!(selection.row(1), Selected::Row(&values[cols..]));
     assert_eq!(selection.whole_row(0).unwrap(), &values[..cols]);
     assert_eq!(selection.num_fetched(), 1);
