@@ -101,11 +101,11 @@ pub fn check(bytes: &[u8]) {
     ids(&input.generated).into_iter().for_each(|token| sequence.accept(token));
 
     let mut sampler = Sampler::new(row.len());
-    let from_row = allowed(sampler.pick_from_row(&row, &sequence));
-    assert_eq!(from_row, allowed(sampler.pick_from_row(&row, &sequence)), "two samplings of one row differ");
+    let from_row = allowed(sampler.pick_from_row(&row, &sequence, None));
+    assert_eq!(from_row, allowed(sampler.pick_from_row(&row, &sequence, None)), "two samplings of one row differ");
     let is_nan = row.iter().any(|logit| logit.is_nan());
     assert!(from_row.is_none() || !is_nan, "a token of a row with a NaN");
-    let wish = sequence.wish(row.len());
+    let wish = sequence.wish(row.len(), None);
     if wish.wanted == Wanted::Row {
         assert!(from_row.is_none_or(|picked| (picked.token as usize) < row.len()), "no token of the vocabulary");
         return;
@@ -126,9 +126,10 @@ pub fn check(bytes: &[u8]) {
         assert_eq!(altered.iter().position(|&logit| logit == largest), Some(from_row.token as usize));
     }
     let unaltered = Best::of(&row);
-    let own = unaltered.select(Wanted::Top { k: wish.unaltered() as u32, temperature: 1.0 });
-    let own = (wish.unaltered() > 0).then_some(own);
-    if let Some(from_few) = allowed(sampler.pick(Best::of(&altered).select(wish.wanted), own, &sequence)).flatten() {
+    let own = unaltered.select(Wanted::Top { k: wish.unaltered, temperature: 1.0 });
+    let own = (wish.unaltered > 0).then_some(own);
+    let few = Best::of(&altered);
+    if let Some(from_few) = allowed(sampler.pick(few.select(wish.wanted), own, &sequence, None)).flatten() {
         same(&from_few, &from_row);
     }
 }

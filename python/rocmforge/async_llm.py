@@ -18,12 +18,24 @@ from rocmforge.engine import LoadedModel
 from rocmforge.errors import EngineDeadError
 from rocmforge.isolation import AnyEngine
 from rocmforge.outputs import Request, RequestOutput
-from rocmforge.progress import until
+from rocmforge.progress import Report
 from rocmforge.prompts import AnyPrompt, ChatOptions, Conversation, Prompt, with_text
 from rocmforge.settings import LoadOptions
 
 # Longer texts (characters) are tokenised on a thread, so that the event loop is not held up for milliseconds.
 LONG_TEXT = 16_384
+
+
+def until(left: threading.Event, report: Report | None) -> Report:
+    """Gives a report that ends the work with `CancelledError` once nobody waits for it any more."""
+
+    def checked(done: int, total: int) -> None:
+        if left.is_set():
+            raise asyncio.CancelledError
+        if report is not None:
+            report(done, total)
+
+    return checked
 
 
 class AsyncLLM(LoadedModel):  # noqa: D101 - below

@@ -2,9 +2,7 @@
 
 import contextlib
 import sys
-import threading
 import time
-from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
@@ -64,18 +62,6 @@ def byte_bar(description: str, *, enabled: bool = True, report: Report | None = 
                 report(done, total)
 
         yield both
-
-
-def until(left: threading.Event, report: Report | None) -> Report:
-    """Gives a report that ends the work with `CancelledError` once nobody waits for it any more."""
-
-    def checked(done: int, total: int) -> None:
-        if left.is_set():
-            raise CancelledError
-        if report is not None:
-            report(done, total)
-
-    return checked
 
 
 def _new(description: str, unit: str, total: int) -> Any:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rocmforge.async_llm import until
 from rocmforge.hub import is_name, local_file, model_file
-from rocmforge.progress import until
 from rocmforge.server.catalog import ModelSpec
 
 if TYPE_CHECKING:
