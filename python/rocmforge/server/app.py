@@ -77,13 +77,17 @@ def create_app(models: AsyncLLM | Sequence[ModelSpec], config: ServerConfig | No
         app.add_middleware(
             CORSMiddleware, allow_origins=list(config.cors_origin), allow_methods=["*"], allow_headers=["*"]
         )
-    # Added last, so that it comes first.
+    # Added after those that it comes before.
     app.add_middleware(
         Gate,
         keys=config.keys(),
         max_body_bytes=config.max_body_bytes,
         max_header_bytes=config.max_header_bytes,
     )
+    if registry.tracer is not None:
+        from rocmforge.server.tracing import Traced  # noqa: PLC0415 - an extra
+
+        app.add_middleware(Traced, tracer=registry.tracer)
     return app
 
 

@@ -44,6 +44,9 @@ class ServerConfig:
     kv_events_replay_endpoint: Annotated[str | None, "Where routers ask for KV events that they missed."] = None
     kv_events_topic: Annotated[str, "The topic of KV events, in which {model} is the model's name."] = ""
     kv_events_buffer_steps: Annotated[int, "Batches of KV events that are kept for those who missed them."] = 10_000
+    otlp_traces_endpoint: Annotated[
+        str | None, "Where OpenTelemetry traces are sent, as http://localhost:4318/v1/traces."
+    ] = None
     shutdown_timeout: Annotated[float, "Seconds that running requests have to finish in when the server ends."] = 30.0
     log_prompts: Annotated[bool, "Write the prompts of requests into the log."] = False
 

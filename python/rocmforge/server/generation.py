@@ -58,6 +58,8 @@ class Generation:
         ended: Called once, at the end.
     """
 
+    operation = "text_completion"
+
     def __init__(
         self,
         stream: RequestStream,
@@ -100,6 +102,34 @@ class Generation:
             "seconds_to_first_token": round(timer.first - timer.started, 3) if timer.num_generated else None,
         }
 
+    def traced(self) -> dict[str, Any]:
+        """Returns what a trace says of it, once it has ended."""
+        timer, params = self._timer, self._params
+        settings = {
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
+            "top_p": params.top_p,
+            "top_k": params.top_k,
+            "frequency_penalty": params.frequency_penalty,
+            "presence_penalty": params.presence_penalty,
+            "seed": params.seed,
+            "choice.count": params.n,
+        }
+        latencies = {
+            "time_in_queue": timer.queued,
+            "time_to_first_token": timer.first - timer.started if timer.num_generated else None,
+            "e2e": time.monotonic() - timer.started,
+        }
+        return {
+            **{f"gen_ai.request.{name}": value for name, value in settings.items() if value is not None},
+            **{f"gen_ai.latency.{name}": value for name, value in latencies.items() if value is not None},
+            "gen_ai.operation.name": self.operation,
+            "gen_ai.usage.input_tokens": timer.num_prompt_tokens,
+            "gen_ai.usage.cache_read.input_tokens": timer.num_cached,
+            "gen_ai.usage.output_tokens": timer.num_generated,
+            "gen_ai.response.finish_reasons": [timer.reason],
+        }
+
     def __aiter__(self) -> Self:
         return self
 
@@ -136,12 +166,14 @@ class Embedding:
         metrics: What counts them.
     """
 
+    operation = "embeddings"
+
     def __init__(self, call: Call, lengths: Sequence[int], metrics: ModelMetrics) -> None:
         self.call = call
         self.lengths = lengths
         self.reason = "abort"
         self._metrics = metrics
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         for length in lengths:
             metrics.arrived(length)
 
@@ -158,13 +190,21 @@ class Embedding:
             "miss": None,
             "generated_tokens": None,
             "max_tokens": 0,
-            "seconds": round(time.monotonic() - self._started, 3),
+            "seconds": round(time.monotonic() - self.started, 3),
             "seconds_to_first_token": None,
+        }
+
+    def traced(self) -> dict[str, Any]:
+        """Returns what a trace says of it, once it has ended."""
+        return {
+            "gen_ai.operation.name": self.operation,
+            "gen_ai.usage.input_tokens": sum(self.lengths),
+            "gen_ai.response.finish_reasons": [self.reason],
         }
 
     def finish(self) -> str:
         """Ends the measurement; returns a line for the log."""
-        seconds = time.monotonic() - self._started
+        seconds = time.monotonic() - self.started
         for _ in self.lengths:
             self._metrics.whole.observe(seconds)
             self._metrics.ended(self.reason)

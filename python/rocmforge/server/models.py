@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import Request
 
@@ -22,6 +23,9 @@ from rocmforge.server.model import Model
 from rocmforge.server.service import Service
 from rocmforge.server.space import Space
 from rocmforge.server.streaming import unless_gone
+
+if TYPE_CHECKING:
+    from rocmforge.server.tracing import Tracer
 
 logger = logging.getLogger("rocmforge.server")
 
@@ -57,14 +61,16 @@ class Models:
         self._reports: dict[Model, asyncio.Task[None]] = {}
         self._sleeping: dict[Model, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._kv_events = KvEvents(specs, config)
-        try:
+        with ExitStack() as undo:
+            self.tracer = _tracer(config)
+            if self.tracer is not None:
+                undo.callback(self.tracer.close)
+            self._kv_events = KvEvents(specs, config)
+            undo.callback(self._kv_events.close)
             for model, spec in zip(self.all, specs, strict=True):
                 if spec.engine is not None:
                     self._set_loaded(model, spec.engine)
-        except BaseException:
-            self._kv_events.close()
-            raise
+            undo.pop_all()
 
     @property
     def names(self) -> list[str]:
@@ -238,7 +244,7 @@ class Models:
     def _set_loaded(self, model: Model, engine: AsyncLLM) -> None:
         self._kv_events.add(engine, model.name)
         metrics = self.metrics.model(model.name, engine)
-        model.service = Service(engine, model.spec.names, model.chat_template, self._config, metrics)
+        model.service = Service(engine, model.spec.names, model.chat_template, self._config, metrics, self.tracer)
         model.num_bytes = engine.memory().total
         model.error = None
         model.is_asleep = False
@@ -325,6 +331,18 @@ class Models:
             await self.drain()
             for report in self._reports.values():
                 report.cancel()
+            # By now every answer was sent.
+            if self.tracer is not None:
+                await asyncio.to_thread(self.tracer.close)
+
+
+def _tracer(config: ServerConfig) -> "Tracer | None":
+    if config.otlp_traces_endpoint is None:
+        return None
+    # Its packages are an extra of their own.
+    from rocmforge.server.tracing import Tracer  # noqa: PLC0415
+
+    return Tracer(config.otlp_traces_endpoint)
 
 
 def _failed(model: Model, error: BaseException) -> ApiError:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ from rocmforge.server.generation import Call, Client, Embedding, Generation, Gen
 from rocmforge.server.metrics import ModelMetrics, Timer
 from rocmforge.server.pace import Pace
 from rocmforge.server.replies import ReplyFormat
+
+if TYPE_CHECKING:
+    from rocmforge.server.tracing import Tracer
 
 logger = logging.getLogger("rocmforge.server")
 
@@ -44,6 +48,7 @@ class Service:
         chat_template: What replaces the chat template of its file.
         config: The settings of the server.
         metrics: What counts its requests.
+        tracer: What traces them, if they are traced.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Service:
         chat_template: str | None,
         config: ServerConfig,
         metrics: ModelMetrics,
+        tracer: "Tracer | None",
     ) -> None:
         self.engine = engine
         self.config = config
@@ -62,6 +68,7 @@ class Service:
         self.replies = ReplyFormat.of(engine, self.chat_template)
         self.metrics = metrics
         self.draining = False
+        self._tracer = tracer
         self._running: dict[str, Generation | Embedding] = {}
         self._idle = asyncio.Event()
         self._idle.set()
@@ -194,10 +201,15 @@ class Service:
         return from_engine(error, self.retry_after())
 
     def _ended(self, call: Call, timer: Timer | Embedding) -> None:
-        del self._running[call.id]
+        running = self._running.pop(call.id)
         self._pace.read(self.engine.stats().prompt_tokens)
         if not self._running:
             self._idle.set()
+        if self._tracer is not None:
+            error = "error" if timer.reason == "error" else None
+            attributes = {"gen_ai.request.model": self.names[0], "gen_ai.response.id": call.id}
+            seconds = time.monotonic() - timer.started
+            self._tracer.record(running.operation, seconds, attributes | running.traced(), error)
         logger.info("%s: %s, client %s", call.id, timer.finish(), call.client.name)
 
     def _going_down(self) -> ApiError:
