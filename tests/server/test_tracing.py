@@ -1,5 +1,6 @@
 """A collector gets the spans of a real server, by OpenTelemetry's own protocol."""
 
+import asyncio
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,7 +10,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from rocmforge import InvalidRequestError
 from rocmforge.server import ModelSpec, ServerConfig, create_app
+from rocmforge.server.tracing import Traced, Tracer
 from server_process import serving
+from starlette.routing import Route, Router
 
 TRACE_ID, PARENT_ID = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SECRET = "marzipan"
@@ -153,6 +156,27 @@ def test_every_request_has_its_spans(traced):
 def test_no_text_is_told(traced):
     assert traced.raw
     assert SECRET.encode() not in traced.raw
+
+
+def test_an_error_nobody_handled_is_told_without_its_text():
+    async def fail(_):
+        raise LookupError(SECRET)
+
+    async def nothing(*_):
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    with Collector() as collector:
+        tracer = Tracer(collector.url)
+        scope = {"type": "http", "method": "POST", "path": "/mounted", "scheme": "http", "headers": [], "state": {}}
+        app = Traced(Router([Route("/mounted", fail, methods=["POST"])]), tracer)
+        with pytest.raises(LookupError):
+            asyncio.run(app(scope, nothing, nothing))
+        tracer.close()
+    (span,) = collector.spans()
+    assert span.name == "POST /mounted"
+    assert span.status.code == Status.STATUS_CODE_ERROR
+    assert values(span.attributes)["error.type"] == "LookupError"
+    assert SECRET.encode() not in collector.raw
 
 
 def test_a_collector_that_hangs_holds_nobody_up(model, tmp_path):

@@ -69,6 +69,9 @@ class Tracer:
             self._propagator.extract(headers),
             SpanKind.SERVER,
             {"http.request.method": method, "url.path": path, "url.scheme": scope["scheme"]},
+            # An exception's message and stack can hold text of the request.
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
 
             async def noted(message: Message) -> None:
@@ -80,13 +83,19 @@ class Tracer:
                         span.set_status(StatusCode.ERROR)
                 await send(message)
 
-            await app(scope, receive, noted)
-            # The router has said by now which route it is, and the gate what the request is called.
-            if route := getattr(scope.get("route"), "path", None):
-                span.update_name(f"{method} {route}")
-                span.set_attribute("http.route", route)
-            if request_id := scope.get("state", {}).get("request_id"):
-                span.set_attribute("http.response.header.x-request-id", [request_id])
+            try:
+                await app(scope, receive, noted)
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                span.set_status(StatusCode.ERROR)
+                raise
+            finally:
+                # The router has said by now which route it is, and the gate what the request is called.
+                if route := getattr(scope.get("route"), "path", None):
+                    span.update_name(f"{method} {route}")
+                    span.set_attribute("http.route", route)
+                if request_id := scope.get("state", {}).get("request_id"):
+                    span.set_attribute("http.response.header.x-request-id", [request_id])
 
     def record(self, name: str, seconds: float, attributes: Mapping[str, AttributeValue], error: str | None) -> None:
         """Adds a span that ends now to that of the client's request.

@@ -149,8 +149,8 @@ constants! {
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
     /// Blocks of a row of `argmax` at most.
-    ARGMAX_BLOCKS = 64;
     NO_MASK = u32::MAX;
+    ARGMAX_BLOCKS = 64;
 }
 
 /// Implements `KernelArgs` for types that a kernel takes as one number.
