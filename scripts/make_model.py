@@ -168,11 +168,27 @@ def tensor_type(recipe: str, name: str, layer: int, layers: int, cols: int) -> T
     return FALLBACK.get(kind, kind) if cols % gguf.GGML_QUANT_SIZES[kind][0] else kind
 
 
-def write(shape: Shape, recipe: str, path: str) -> None:
+def add_tokenizer(writer: gguf.GGUFWriter, source: str, vocab: int) -> None:
+    """Copies the tokenizer and the chat template of another file; what the vocabulary has beyond it is unused."""
+    for name, field in gguf.GGUFReader(source).fields.items():
+        kind, *elements = field.types
+        value = field.contents()
+        if name == "tokenizer.ggml.tokens":
+            value += [f"<unused {i}>" for i in range(len(value), vocab)]
+        elif name == "tokenizer.ggml.token_type":
+            value += [gguf.TokenType.UNUSED] * (vocab - len(value))
+        if name.startswith("tokenizer."):
+            writer.add_key_value(name, value, kind, elements[-1] if elements else None)
+
+
+def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
     """Writes the model."""
     weights = Weights()
     writer = gguf.GGUFWriter(path, shape.arch)
-    writer.add_tokenizer_model("none")
+    if tokenizer is None:
+        writer.add_tokenizer_model("none")
+    else:
+        add_tokenizer(writer, tokenizer, shape.vocab)
     writer.add_vocab_size(shape.vocab)
     writer.add_context_length(shape.context)
     writer.add_block_count(shape.layers)
@@ -248,8 +264,11 @@ def main() -> None:
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("recipe", choices=["f32", "f16", "bf16", "q4_k_m", *(kind.name.lower() for kind in BLOCKS)])
     parser.add_argument("out")
+    parser.add_argument(
+        "--tokenizer", metavar="GGUF", help="a file whose tokenizer and chat template it gets; else none"
+    )
     args = parser.parse_args()
-    write(SHAPES[args.shape], args.recipe, args.out)
+    write(SHAPES[args.shape], args.recipe, args.out, args.tokenizer)
 
 
 if __name__ == "__main__":
