@@ -144,6 +144,8 @@ def test_callers_that_leave(long_model, tmp_path):
             while not (running := (await http.get("/v1/engine/requests")).json()["requests"]):
                 await asyncio.sleep(0.01)
             assert (running[0]["n"], running[0]["prompt_tokens"]) == (8, 160_000)
+            while (stats := (await http.get("/v1/engine/stats")).json())["num_running"] + stats["num_waiting"] < 8:
+                await asyncio.sleep(0.001)
             task.cancel()
             while (await http.get("/v1/engine/requests")).json()["requests"]:
                 await asyncio.sleep(0.01)

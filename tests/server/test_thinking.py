@@ -65,8 +65,8 @@ def check(text):
 def test_chat_budget(openai_client, server, budget):
     """No thought is longer than its budget, and the answer comes behind it."""
     asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "seed": 4, "n": 3}
-    (long, *_) = openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": 60}).choices
-    assert long.finish_reason == "length"
+    free = openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": 60}).choices
+    assert "length" in {choice.finish_reason for choice in free}
     for choice in openai_client.chat.completions.create(**asked, extra_body={"thinking_token_budget": budget}).choices:
         thoughts = getattr(choice.message, "reasoning_content", None) or ""
         # A text may be more tokens anew than it was, where it is cut within a character.
