@@ -8,6 +8,7 @@ mod cache;
 mod gbnf;
 mod guide;
 mod pool;
+mod schema;
 mod source;
 #[cfg(test)]
 mod tests;

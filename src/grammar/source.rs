@@ -3,7 +3,7 @@
 use llguidance::api::TopLevelGrammar;
 use serde_json::{Value, json};
 
-use super::gbnf;
+use super::{gbnf, schema};
 use crate::config::{Form, StructuredOutputs};
 use crate::{Error, Result};
 
@@ -14,7 +14,8 @@ const MAX_MESSAGE: usize = 500;
 const MAX_KEYS: usize = 1000;
 
 /// # Errors
-/// `InvalidRequest` for a schema with too large an object, and for a wrong grammar in the syntax of GBNF.
+/// `InvalidRequest` for a schema with too large an object, or that the library would read wrongly, and for a wrong
+/// grammar in the syntax of GBNF.
 pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
     Ok(match &wanted.form {
         Form::Json(schema) => {
@@ -22,6 +23,7 @@ pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
             if widest(&schema) > MAX_KEYS {
                 return Err(refused(wanted, &format_args!("an object of it has more than {MAX_KEYS} keys")));
             }
+            let schema = schema::prepare(schema).map_err(|problem| refused(wanted, &problem))?;
             TopLevelGrammar::from_json_schema(spaced(schema, wanted))
         }
         Form::JsonObject => TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}), wanted)),
@@ -56,17 +58,21 @@ fn widest(schema: &Value) -> usize {
 /// The argument that errors name.
 const WHAT: &str = "structured_outputs";
 
-/// The schema with the settings of white space, as the library reads them: a key of the schema.
+/// The schema with the library's settings, which are a key of the schema.
 fn spaced(schema: Value, wanted: &StructuredOutputs) -> Value {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
         Value::Bool(false) => json!({"not": {}}),
         schema => schema,
     };
-    let options = match &wanted.whitespace_pattern {
+    let mut options = match &wanted.whitespace_pattern {
         Some(pattern) => json!({"whitespace_pattern": pattern}),
         None => json!({"whitespace_flexible": !wanted.disable_any_whitespace}),
     };
+    if schema::has_open_names(&schema) {
+        // With \u, a name of the schema could be written in a second way, for a value that its schema does not allow.
+        options["json_allowed_escapes"] = json!("nrbtf\\\"");
+    }
     schema["x-guidance"] = options;
     schema
 }

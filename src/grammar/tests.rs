@@ -1,3 +1,5 @@
+mod suite;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
