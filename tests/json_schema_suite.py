@@ -1,4 +1,4 @@
-"""Packs JSON Schema's own test suite for the Rust tests of grammars (src/grammar/tests/suite.rs).
+"""Packs JSON Schema's own test suite for test_json_schema_suite.py and the Rust tests (src/grammar/tests/suite.rs).
 
 `python tests/json_schema_suite.py CHECKOUT` reads a checkout of github.com/json-schema-org/JSON-Schema-Test-Suite and
 writes tests/data/json_schema/suite.json.xz: the groups of draft 2020-12, each with a schema and instances that are
