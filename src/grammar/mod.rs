@@ -7,6 +7,7 @@
 mod cache;
 mod gbnf;
 mod guide;
+mod lark;
 mod pool;
 mod schema;
 mod source;

@@ -16,6 +16,9 @@ const SCHEMAS: [&str; 7] =
 const NUMBERS: [&str; 7] =
     ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"];
 
+/// Keys of an object in a schema at most: the time of a compilation grows with their square, or worse.
+const MAX_KEYS: usize = 1000;
+
 /// 2**53: floats of 64 bits hold all integers below.
 const INEXACT: f64 = 9_007_199_254_740_992.0;
 
@@ -30,12 +33,46 @@ const SECONDS: &str = ":[0-5][0-9]:[0-5]";
 const PLAIN_LABELS: &str =
     r"^(?:(?:[^.]{1,3}|[^.]{2}(?:-[^.-]|[^.-][^.])[^.]*)\.)*(?:[^.]{1,3}|[^.]{2}(?:-[^.-]|[^.-][^.])[^.]*)$";
 
-/// Returns the schema in words that the library reads as the standard says.
+/// The key of a schema that holds the library's settings.
+pub(super) const SETTINGS: &str = "x-guidance";
+
+/// Returns the schema in words that the library reads as the standard says, with the library's `settings`. With
+/// `lenient` among them, what the library would read in another way stays as it is.
 ///
 /// # Errors
-/// The problem with a schema that it would read in another way.
-pub(super) fn prepare(schema: Value) -> Result<Value, String> {
-    prepared(schema, 0, false)
+/// The problem with a schema that the library would read in another way, or with too large an object.
+pub(super) fn read(schema: Value, mut settings: Map<String, Value>) -> Result<Value, String> {
+    if widest(&schema) > MAX_KEYS {
+        return Err(format!("an object of it has more than {MAX_KEYS} keys"));
+    }
+    let schema = match schema {
+        Value::Bool(true) => json!({}),
+        Value::Bool(false) => json!({"not": {}}),
+        schema => schema,
+    };
+    let is_lenient = settings.get("lenient") == Some(&Value::Bool(true));
+    let read = match prepared(schema.clone(), 0, false) {
+        Err(_) if is_lenient => schema,
+        read => read?,
+    };
+    if has_open_names(&read) {
+        // With \u, a name of the schema could be written in a second way, for a value that its schema does not allow.
+        settings.entry("json_allowed_escapes").or_insert_with(|| json!("nrbtf\\\""));
+    }
+    let Value::Object(mut read) = read else {
+        return Err("a schema that is neither an object nor a boolean".into());
+    };
+    read.insert(SETTINGS.into(), Value::Object(settings));
+    Ok(Value::Object(read))
+}
+
+/// Keys of the schema's largest object.
+fn widest(schema: &Value) -> usize {
+    match schema {
+        Value::Object(entries) => entries.values().map(widest).max().unwrap_or(0).max(entries.len()),
+        Value::Array(items) => items.iter().map(widest).max().unwrap_or(0),
+        _ => 0,
+    }
 }
 
 /// `depth` counts the schemas around it; `embedded` says that one of them but the outermost has a name of its own.
@@ -117,7 +154,7 @@ fn is_exact(value: &Value) -> bool {
 
 /// Whether objects have properties of given names and others beside them. A schema that does not say so may be taken
 /// for one that does.
-pub(super) fn has_open_names(schema: &Value) -> bool {
+fn has_open_names(schema: &Value) -> bool {
     match schema {
         Value::Array(values) => values.iter().any(has_open_names),
         Value::Object(entries) => {

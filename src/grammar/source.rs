@@ -1,39 +1,33 @@
 //! From the form that a user gave to the library's kinds of grammar.
 
 use llguidance::api::TopLevelGrammar;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::{gbnf, schema};
+use super::{gbnf, lark, schema};
 use crate::config::{Form, StructuredOutputs};
 use crate::{Error, Result};
 
 /// Bytes of the library's message at most: some quote all of the grammar.
 const MAX_MESSAGE: usize = 500;
 
-/// Keys of an object in a schema at most: the time of a compilation grows with their square, or worse.
-const MAX_KEYS: usize = 1000;
-
 /// # Errors
-/// `InvalidRequest` for a schema with too large an object, or that the library would read wrongly, and for a wrong
-/// grammar in the syntax of GBNF.
+/// `InvalidRequest` for a schema with too large an object, or that the library would read wrongly (in a grammar, too),
+/// and for a wrong grammar in the syntax of GBNF.
 pub(super) fn grammar(wanted: &StructuredOutputs) -> Result<TopLevelGrammar> {
     Ok(match &wanted.form {
         Form::Json(schema) => {
             let schema = serde_json::from_str(schema).map_err(|error| refused(wanted, &error))?;
-            if widest(&schema) > MAX_KEYS {
-                return Err(refused(wanted, &format_args!("an object of it has more than {MAX_KEYS} keys")));
-            }
-            let schema = schema::prepare(schema).map_err(|problem| refused(wanted, &problem))?;
-            TopLevelGrammar::from_json_schema(spaced(schema, wanted))
+            TopLevelGrammar::from_json_schema(read(schema, wanted)?)
         }
-        Form::JsonObject => TopLevelGrammar::from_json_schema(spaced(json!({"type": "object"}), wanted)),
+        Form::JsonObject => TopLevelGrammar::from_json_schema(read(json!({"type": "object"}), wanted)?),
         Form::Regex(regex) => TopLevelGrammar::from_regex(regex),
         Form::Choice(choices) => {
             let texts: Vec<String> = choices.iter().map(|choice| json!(choice).to_string()).collect();
             TopLevelGrammar::from_lark(format!("start: {}", texts.join(" | ")))
         }
         Form::Grammar(grammar) => {
-            TopLevelGrammar::from_lark(in_lark(grammar).map_err(|problem| refused(wanted, &problem))?)
+            let grammar = in_lark(grammar).and_then(|grammar| lark::read_schemas(&grammar));
+            TopLevelGrammar::from_lark(grammar.map_err(|problem| refused(wanted, &problem))?)
         }
     })
 }
@@ -46,35 +40,17 @@ pub fn in_lark(grammar: &str) -> std::result::Result<String, String> {
     if gbnf::is_gbnf(grammar) { gbnf::to_lark(grammar) } else { Ok(grammar.to_owned()) }
 }
 
-/// Keys of the schema's largest object.
-fn widest(schema: &Value) -> usize {
-    match schema {
-        Value::Object(entries) => entries.values().map(widest).max().unwrap_or(0).max(entries.len()),
-        Value::Array(items) => items.iter().map(widest).max().unwrap_or(0),
-        _ => 0,
-    }
-}
-
 /// The argument that errors name.
 const WHAT: &str = "structured_outputs";
 
-/// The schema with the library's settings, which are a key of the schema.
-fn spaced(schema: Value, wanted: &StructuredOutputs) -> Value {
-    let mut schema = match schema {
-        Value::Bool(true) => json!({}),
-        Value::Bool(false) => json!({"not": {}}),
-        schema => schema,
+/// The schema with the white space that is wanted, as the library reads it rightly.
+fn read(schema: Value, wanted: &StructuredOutputs) -> Result<Value> {
+    let (name, spacing) = match &wanted.whitespace_pattern {
+        Some(pattern) => ("whitespace_pattern", json!(pattern)),
+        None => ("whitespace_flexible", json!(!wanted.disable_any_whitespace)),
     };
-    let mut options = match &wanted.whitespace_pattern {
-        Some(pattern) => json!({"whitespace_pattern": pattern}),
-        None => json!({"whitespace_flexible": !wanted.disable_any_whitespace}),
-    };
-    if schema::has_open_names(&schema) {
-        // With \u, a name of the schema could be written in a second way, for a value that its schema does not allow.
-        options["json_allowed_escapes"] = json!("nrbtf\\\"");
-    }
-    schema["x-guidance"] = options;
-    schema
+    let settings = Map::from_iter([(name.to_owned(), spacing)]);
+    schema::read(schema, settings).map_err(|problem| refused(wanted, &problem))
 }
 
 /// The error of a form that the library refuses.

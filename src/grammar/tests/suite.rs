@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{END, Grammars, Guide, PADDED, compact, got, of, tokenizer};
+use super::{END, Grammars, Guide, PADDED, compact, got, lark, mask, of, tokenizer};
 use crate::config::Form;
 use crate::testdata;
 
@@ -50,13 +50,13 @@ fn names(reasons: &Reasons) -> BTreeSet<String> {
 fn allows(mut guide: Guide, text: &str) -> bool {
     let mut complete = false;
     for byte in text.bytes().map(u32::from) {
-        let mask = guide.mask().unwrap().clone();
+        let mask = mask(&mut guide).unwrap().clone();
         if complete || !guide.forced().first().map_or(mask.allows(byte), |&forced| forced == byte) {
             return false;
         }
         complete = guide.accept(byte).unwrap();
     }
-    complete || (guide.mask().unwrap().allows(END) && guide.forced().is_empty())
+    complete || (mask(&mut guide).unwrap().allows(END) && guide.forced().is_empty())
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn valid_instances_are_allowed_and_others_are_not() {
     let reason = |name: &String| known.refused.iter().find(|(_, names)| names.contains(name)).map(|(reason, _)| reason);
     let mut other_messages = Vec::new();
     let (mut refused, mut not_allowed, mut allowed) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for group in &groups {
+    for (i, group) in groups.iter().enumerate() {
         let name = format!("{}: {}", group.file, group.description);
         let Ok(guide) = grammars.guide(&compact(group.schema.clone()), true) else {
             let message = got(grammars.guide(&compact(group.schema.clone()), true));
@@ -78,11 +78,14 @@ fn valid_instances_are_allowed_and_others_are_not() {
             continue;
         };
         let spaced = grammars.guide(&of(Form::Json(group.schema.to_string())), true).unwrap();
+        let within = lark(&format!("start: %json {}", group.schema));
+        let within = if i % 8 == 0 { grammars.guide(&within, true).unwrap() } else { spaced.sibling() };
         for case in &group.tests {
             let allows_it = allows(guide.sibling(), &case.data.to_string());
             let pretty = serde_json::to_string_pretty(&case.data).unwrap();
             let name = format!("{name}: {}", case.description);
             assert_eq!(allows(spaced.sibling(), &pretty), allows_it, "{name}: white space makes a difference");
+            assert_eq!(allows(within.sibling(), &pretty), allows_it, "{name}: a grammar around makes a difference");
             match (case.valid, allows_it) {
                 (true, false) => _ = not_allowed.insert(name),
                 (false, true) => _ = allowed.insert(name),
@@ -137,7 +140,40 @@ fn what_would_be_read_wrongly_is_refused() {
         (json!({"type": "integer", "maximum": -1e19}), "maximum"),
         (json!({"$defs": {"a": {"type": "integer"}, "b": inner}, "$ref": "#/$defs/b"}), "$id"),
     ] {
-        let message = got(grammars.guide(&compact(schema.clone()), true));
-        assert!(message.contains(part), "{schema}: {message}");
+        for form in [compact(schema.clone()), lark(&format!("start: \"a\" b\nb: %json {schema}\n"))] {
+            let message = got(grammars.guide(&form, true));
+            assert!(message.contains(part), "{schema}: {message}");
+        }
+        // Who asks for it gets the library's reading. It has none of a number below those of 64 bits.
+        let mut lenient = schema.clone();
+        lenient["x-guidance"] = json!({"lenient": true});
+        let lenient = grammars.guide(&lark(&format!("start: %json {lenient}")), true);
+        assert!(lenient.is_ok() || part == "maximum", "{schema}: {}", got(lenient));
+    }
+}
+
+/// Schemas stand anywhere in a grammar; the word for them in a text, a pattern or a comment is no schema.
+#[test]
+fn schemas_of_grammars_are_found() {
+    let grammars = Grammars::new(tokenizer(&[]), PADDED);
+    let grammar = r##"
+        start: "%json {\"type" /%json \/\{[0-9]/ a | b // %json {
+        b: %lark {
+            start: "x" %json{"format": "date", "type": "string"}
+        }
+        # %json {"type": 5}
+        a: %json {
+            "type": "string", "format": "date", "x-guidance": {"whitespace_flexible": false}
+        } "]"
+        "##;
+    let guide = grammars.guide(&lark(grammar), true).unwrap();
+    assert!(allows(guide.sibling(), r#"%json {"type%json /{5"2024-02-29"]"#));
+    assert!(allows(guide.sibling(), r#"x"2024-02-29""#));
+    // The library's own format for dates has 31 days in each month.
+    assert!(!allows(guide.sibling(), r#"%json {"type%json /{5"2023-02-29"]"#));
+    assert!(!allows(guide.sibling(), r#"x"2023-02-29""#));
+    for (wrong, part) in [("{", "json"), ("[1]", "neither"), ("", "json"), (r#"{"type": "strnig"}"#, "strnig")] {
+        let message = got(grammars.guide(&lark(&format!("start: %json {wrong}")), true));
+        assert!(message.contains(part), "{wrong}: {message}");
     }
 }
