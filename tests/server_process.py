@@ -15,6 +15,8 @@ import httpx
 
 START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
+# Variables that say where, and how, all tests run.
+KEPT = {"ROCMFORGE_DEVICE", "ROCMFORGE_BATCH_INVARIANT", "ROCMFORGE_GPU_PLATFORM", "ROCMFORGE_CACHE_DIR"}
 WAIT_SECONDS = 60.0
 
 
@@ -64,7 +66,7 @@ def serving(
     """Runs `rocmforge serve` with arguments and variables; at the end it must leave nothing and end by SIGTERM."""
     log_file = folder / f"server-{time.monotonic_ns()}.log"
     command = [sys.executable, "-m", "rocmforge", "serve", "--port", "0", *map(str, arguments)]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("ROCMFORGE_")}
+    variables = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("ROCMFORGE_")}
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=variables | environment)
     try:

@@ -20,8 +20,8 @@ def as_client(name):
 
 @pytest.fixture(scope="module")
 def server(long_model, tmp_path_factory):
-    """A server with two keys, of a tiny model in which prompts may be long."""
-    limits = ["--max-num-seqs", 8, "--max-num-batched-tokens", 512]
+    """A server with two keys, of a tiny model whose prompts may be long: long for a CPU, a GPU would not feel it."""
+    limits = ["--device", "cpu", "--max-num-seqs", 8, "--max-num-batched-tokens", 512]
     with serving(tmp_path_factory.mktemp("log"), long_model, *FLAGS, *limits, headers=as_client("one")) as server:
         yield server
 
