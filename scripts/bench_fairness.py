@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Times one client's first tokens with and without a crowd of another client's long prompts, turn about.
 
-A server of its own serves the model to two API keys. One client sends a prompt, waits for its first token and sends the
-next one; in every second turn the other client has sent a thousand long prompts before, all at once. Prints medians and
-their ratio as a Markdown table. The server has its default settings, or those of the variables (`ROCMFORGE_…`):
+A server of its own serves the model to two API keys. One client sends a prompt, waits for its answer and, after a
+pause, sends the next one; in every second turn the other client has sent a thousand long prompts before, all at once.
+Prints medians and their ratio as a Markdown table. The server has its default settings, or those of the variables
+(`ROCMFORGE_…`):
 
     .venv/bin/python scripts/bench_fairness.py MODEL.gguf
 """
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("-p", "--prompt", default="64,512,1024", help="prompt lengths of the one client")
     parser.add_argument("--crowd", type=int, default=1000, help="prompts of the other client")
     parser.add_argument("--crowd-len", type=int, default=1024, help="their length")
+    parser.add_argument("--pause", type=float, default=1.0, help="seconds from an answer of the one client on")
     parser.add_argument("--requests", type=int, default=10, help="requests of each length in a turn")
     parser.add_argument("--rounds", type=int, default=3, help="turns without and with the crowd")
     args = parser.parse_args()
@@ -73,14 +75,14 @@ async def compare(url: str, args: argparse.Namespace) -> None:
     lengths = [int(length) for length in args.prompt.split(",")]
     medians: dict[tuple[int, bool], list[float]] = {}
     one = of_server(url, None, KEYS["one"], 1)
-    await first_tokens(one, max(lengths), 2)
+    await first_tokens(one, max(lengths), 2, 0.0)
     for _ in range(args.rounds):
         for length in lengths:
-            seconds = await first_tokens(one, length, args.requests)
+            seconds = await first_tokens(one, length, args.requests, args.pause)
             medians.setdefault((length, False), []).append(statistics.median(seconds))
         async with crowd(url, args.crowd, args.crowd_len):
             for length in lengths:
-                seconds = await first_tokens(one, length, args.requests)
+                seconds = await first_tokens(one, length, args.requests, args.pause)
                 medians.setdefault((length, True), []).append(statistics.median(seconds))
     print("| prompt | alone, ms | beside the crowd, ms | ratio, median (lowest to highest of a turn) |")
     print("|---:|---:|---:|---|")
@@ -92,10 +94,11 @@ async def compare(url: str, args: argparse.Namespace) -> None:
         print(f"| {length} | {' | '.join(f'{each:.0f}' for each in times)} | {spread} |")
 
 
-async def first_tokens(ask: Ask, length: int, count: int) -> list[float]:
-    """Seconds until the first token of each of several prompts, one after the other."""
+async def first_tokens(ask: Ask, length: int, count: int, pause: float) -> list[float]:
+    """Seconds until the first token of each of several prompts, one after the other, with pauses before them."""
     seconds = []
     for _ in range(count):
+        await asyncio.sleep(pause)
         started = time.perf_counter()
         pieces = [time.perf_counter() - started async for _ in ask(prompt(length))]
         seconds.append(pieces[0])

@@ -4,9 +4,10 @@
 //! is the next to get prompt tokens or to be let in. So clients that always have prompts waiting get equally many
 //! tokens, however many requests each has sent, and however long they are. Within a flow the order is by arrival.
 //!
-//! Nobody saves up: a flow that had nothing waiting begins with what the flow that is next has had (`Level::time`, the
-//! virtual time of fair queueing). Nobody escapes by pausing either: a flow that is ahead of that is remembered without
-//! sequences until the others have caught up. It is bounded how many are.
+//! Nobody saves up much: a flow that had nothing waiting begins at most `credit` tokens behind what the flow that is
+//! next has had (`Level::time`, the virtual time of fair queueing). So who comes now and then goes first, and steps
+//! with its prompts are not filled up with what others have waiting. Nobody escapes by pausing either: a flow that has
+//! used some of that is remembered without sequences until the others have caught up. It is bounded how many are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,9 +34,9 @@ pub(super) struct Flow {
 }
 
 /// The flows of one priority.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Level {
-    /// Tokens that the flow that was next had been served; it never falls.
+    /// Tokens that the flow that was next had been served, where it had used its credit; it never falls.
     time: u64,
     /// Flows with sequences.
     num_live: usize,
@@ -49,8 +50,10 @@ impl Flow {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Flows {
+    /// Tokens by which a flow may be behind when it begins.
+    credit: u64,
     flows: Slab<Flow>,
     ids: HashMap<(i32, Option<Arc<str>>), usize>,
     levels: BTreeMap<i32, Level>,
@@ -58,11 +61,43 @@ pub(super) struct Flows {
 }
 
 impl Flows {
+    pub(super) fn new(credit: u64) -> Self {
+        Self { credit, flows: Slab::new(), ids: HashMap::new(), levels: BTreeMap::new(), num_waiting: 0 }
+    }
+
+    fn level(&mut self, priority: i32) -> &mut Level {
+        let new = || Level { time: self.credit, num_live: 0, idle: BTreeSet::new() };
+        self.levels.entry(priority).or_insert_with(new)
+    }
+
+    /// The tokens that a flow which begins now counts as served.
+    fn beginning(&mut self, priority: i32) -> u64 {
+        let credit = self.credit;
+        self.level(priority).time.saturating_sub(credit)
+    }
+
+    /// Whether a flow was served less than others that have used their credit.
+    pub(super) fn is_in_credit(&self, id: usize) -> bool {
+        self.has_credit(&self.flows[id])
+    }
+
+    fn has_credit(&self, flow: &Flow) -> bool {
+        self.levels.get(&flow.priority).is_some_and(|level| flow.served < level.time)
+    }
+
+    /// Whether of the flows with sequences some have credit, and others have none.
+    pub(super) fn differ(&self) -> bool {
+        let num_live: usize = self.levels.values().map(|level| level.num_live).sum();
+        let mut live = self.flows.iter().map(|(_, flow)| flow).filter(|flow| flow.num_live > 0);
+        num_live > 1
+            && live.next().is_some_and(|first| live.any(|flow| self.has_credit(flow) != self.has_credit(first)))
+    }
+
     /// The flow of a client at a priority, with one sequence more.
     pub(super) fn join(&mut self, priority: i32, client: Option<Arc<str>>) -> usize {
+        let served = self.beginning(priority);
         let id = *self.ids.entry((priority, client.clone())).or_insert_with(|| {
-            let level = self.levels.entry(priority).or_default();
-            let flow = Flow { priority, client, served: level.time, waiting: BTreeMap::new(), num_live: 0 };
+            let flow = Flow { priority, client, served, waiting: BTreeMap::new(), num_live: 0 };
             self.flows.insert(flow)
         });
         self.join_again(id);
@@ -74,9 +109,10 @@ impl Flows {
         let flow = &mut self.flows[id];
         flow.num_live += 1;
         if flow.num_live == 1 {
-            let level = self.levels.entry(flow.priority).or_default();
+            let (priority, served) = (flow.priority, flow.served);
+            let level = self.level(priority);
             level.num_live += 1;
-            level.idle.remove(&(flow.served, id));
+            level.idle.remove(&(served, id));
         }
     }
 
@@ -87,22 +123,22 @@ impl Flows {
         if flow.num_live > 0 {
             return;
         }
-        let priority = flow.priority;
-        let level = self.levels.entry(priority).or_default();
+        let (priority, served, credit) = (flow.priority, flow.served, self.credit);
+        let level = self.level(priority);
         level.num_live -= 1;
-        level.idle.insert((flow.served, id));
+        level.idle.insert((served, id));
         if level.num_live == 0 {
             // Nobody has to catch up with anybody.
             level.time = u64::MAX;
         } else if level.idle.len() > MAX_IDLE_FLOWS {
-            level.time = level.time.max(level.idle.first().map_or(0, |(served, _)| *served));
+            level.time = level.time.max(level.idle.first().map_or(0, |(served, _)| served.saturating_add(credit)));
         }
         self.forget_idle(priority);
     }
 
     /// The flow that was served least of those of `priority` had been served this much.
     pub(super) fn advance(&mut self, priority: i32, served: u64) {
-        let level = self.levels.entry(priority).or_default();
+        let level = self.level(priority);
         if level.time < served {
             level.time = served;
             self.forget_idle(priority);
@@ -112,7 +148,8 @@ impl Flows {
     /// Forgets flows without sequences that would begin anew where they stand.
     fn forget_idle(&mut self, priority: i32) {
         let Some(level) = self.levels.get_mut(&priority) else { return };
-        while let Some((_, id)) = level.idle.first().copied().filter(|(served, _)| *served <= level.time) {
+        let is_due = |(served, _): &(u64, usize)| served.saturating_add(self.credit) <= level.time;
+        while let Some((_, id)) = level.idle.first().copied().filter(is_due) {
             level.idle.pop_first();
             let flow = self.flows.remove(id);
             self.ids.remove(&(flow.priority, flow.client));
@@ -126,7 +163,7 @@ impl Flows {
         let flow = &mut self.flows[id];
         if flow.waiting.is_empty() {
             let time = self.levels.get(&flow.priority).map_or(0, |level| level.time);
-            flow.served = flow.served.max(time);
+            flow.served = flow.served.max(time.saturating_sub(self.credit));
         }
         self.num_waiting += usize::from(flow.waiting.insert(key, slot).is_none());
     }
@@ -173,7 +210,7 @@ impl Flows {
             if flow.num_live != live.get(&id).copied().unwrap_or(0) || is_idle != (flow.num_live == 0) {
                 return Err(format!("flow {id} has {} sequences, is_idle is {is_idle}", flow.num_live));
             }
-            if is_idle && flow.served <= level.time {
+            if is_idle && flow.served.saturating_add(self.credit) <= level.time {
                 return Err(format!("flow {id} is remembered at {} when {} has passed", flow.served, level.time));
             }
         }

@@ -41,6 +41,9 @@ use crate::batch::SeqExtras;
 use crate::kv_cache::KvCache;
 use crate::{Error, Result};
 
+/// Steps whose tokens a client may have ahead of others that always have requests, when it comes now and then.
+const CREDIT_STEPS: u64 = 2;
+
 /// Identifies one sequence (a request with `n > 1` has several); unique over the life of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeqId(pub u64);
@@ -135,13 +138,14 @@ impl Scheduler {
             return Err(Error::invalid("max_model_len", config.max_model_len, "less than 2^32"));
         }
         let watermark = kv_cache.read().config().groups.iter().map(|group| group.num_blocks.div_ceil(100)).collect();
+        let credit = CREDIT_STEPS.saturating_mul(config.max_num_batched_tokens as u64);
         Ok(Self {
             config,
             kv_cache,
             sequences: Slab::new(),
             slots: HashMap::new(),
             running: Vec::new(),
-            flows: Flows::default(),
+            flows: Flows::new(credit),
             in_flight: VecDeque::new(),
             num_preemptions: 0,
             watermark,

@@ -1,8 +1,10 @@
 //! Picks the sequences that run in the next step, and their numbers of tokens.
 //!
 //! First comes every sequence that has one token to compute (a decode), then prompts (`prompts`), and drafts if room is
-//! left then. A sequence for which no block is left makes the last one in the order give up its blocks (possibly
-//! itself); so the first in the order always gets on, and everything ends.
+//! left then. Where prompts of clients with credit are in a step (`prompts`), the decodes of some others wait.
+//!
+//! A sequence for which no block is left makes the last one in the order give up its blocks (possibly itself); so the
+//! first in the order always gets on, and everything ends.
 
 use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
@@ -31,6 +33,8 @@ pub(super) struct Picks {
     /// Prompts that the step leaves half-way, and how many of them are long.
     pub(super) num_partial: usize,
     pub(super) num_long_partial: usize,
+    /// Prompts that were picked, those among them that lost their blocks again.
+    pub(super) num_prompts: usize,
     pub(super) looks_left: usize,
     /// Slots of sequences with prompt tokens in this step or in one in flight.
     pub(super) computing: Vec<usize>,
@@ -80,19 +84,41 @@ impl Scheduler {
             lacks_blocks: false,
             num_partial: 0,
             num_long_partial: 0,
+            num_prompts: 0,
             looks_left: MAX_LOOKS,
             computing: under_way.filter(|slot| self.sequences[*slot].num_in_flight() > 1).collect(),
         };
-        self.pick_decodes(kv, &mut picks, now)?;
+        if self.pick_favoured(kv, &mut picks, now)? {
+            self.pick_drafts(kv, &mut picks)?;
+            return Ok(picks);
+        }
+        self.pick_decodes(kv, &mut picks, now, None)?;
         if !self.in_flight.is_empty() {
             // A step scheduled ahead preempts nothing: newcomers may not take blocks that prompts under way may still
             // need.
-            let under_way = self.most_blocks(kv.config(), 2);
-            picks.keep_free.iter_mut().zip(under_way).for_each(|(kept, needed)| *kept = needed.max(*kept));
+            self.keep_for_running(kv, &mut picks, 2);
         }
         self.pick_prompts(kv, &mut picks, now)?;
         self.pick_drafts(kv, &mut picks)?;
         Ok(picks)
+    }
+
+    /// Picks prompts of clients with credit, and what does not wait for these (`prompts`). Where none could be picked
+    /// it is a step like any other: false.
+    fn pick_favoured(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<bool> {
+        let Some((priority, lines)) = self.favoured(picks) else { return Ok(false) };
+        self.pick_decodes(kv, picks, now, Some(priority))?;
+        // Decodes that wait run again in the next step, and are not to be preempted for newcomers.
+        self.keep_for_running(kv, picks, 1);
+        self.pick_of(lines, kv, picks, now)?;
+        picks.keep_free.clone_from(&self.watermark);
+        Ok(picks.num_prompts > 0 && !picks.entries.is_empty())
+    }
+
+    /// Keeps the blocks free that running sequences with `least` or more tokens to compute can need in the next step.
+    fn keep_for_running(&self, kv: &KvCache, picks: &mut Picks, least: usize) {
+        let needed = self.most_blocks(kv.config(), least);
+        picks.keep_free.iter_mut().zip(needed).for_each(|(kept, needed)| *kept = needed.max(*kept));
     }
 
     /// Gives the tokens, rows of logits and blocks that nobody else took to drafts, in the order of the step: nobody
@@ -114,13 +140,16 @@ impl Scheduler {
         Ok(())
     }
 
-    fn pick_decodes(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<()> {
+    /// With `favoured`, those of clients without credit wait, where they are of that priority or a later one.
+    fn pick_decodes(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64, favoured: Option<i32>) -> Result<()> {
         let mut i = 0;
         while let Some(&(_, slot)) = self.running.get(i) {
             if picks.budget == 0 {
                 break;
             }
-            let is_decode = self.sequences[slot].num_pending() == 1;
+            let seq = &self.sequences[slot];
+            let waits = favoured.is_some_and(|first| seq.key.priority >= first && !self.flows.is_in_credit(seq.flow));
+            let is_decode = seq.num_pending() == 1 && !waits;
             if !is_decode || self.grow(slot, 1, kv, picks, now)? != Grown::Preempted {
                 i += 1;
             }

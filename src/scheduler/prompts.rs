@@ -8,6 +8,8 @@
 //!   the order still gets at least half of every step's prompt tokens.
 //! - A step leaves at most `max_num_partial_prefills` prompts half-way, of them `max_long_partial_prefills` long ones.
 //!   Others that it could not compute to their end let those behind them pass.
+//! - A step with prompt tokens of clients that have credit (`flows`) has none, of prompts or of answers, of clients of
+//!   their priority or of later ones that have no credit: it is as short as their own prompts make it.
 //! - A waiting sequence whose prompt is being computed right now by another lets those behind it pass, and finds it in
 //!   the prefix cache a step later. It does so only while that spares it at least half of what it would compute itself:
 //!   a step's delay for a small part of a prompt is no gain.
@@ -53,7 +55,7 @@ enum Admission {
 
 /// Sequences of one flow that may get prompt tokens in a step.
 #[derive(Debug)]
-struct Line {
+pub(super) struct Line {
     flow: usize,
     /// Prompts under way that had no turn yet.
     under_way: VecDeque<(Key, usize)>,
@@ -72,9 +74,43 @@ struct Turn {
 }
 
 impl Scheduler {
+    /// The lines of clients that have credit, where they are the first in the order and others have none; with their
+    /// priority.
+    pub(super) fn favoured(&self, picks: &Picks) -> Option<(i32, Vec<Line>)> {
+        if !self.flows.differ() {
+            return None;
+        }
+        let mut lines = self.lines(self.is_open(picks));
+        let first = lines.iter().map(|line| self.flows.get(line.flow).priority).min()?;
+        lines.retain(|line| self.flows.get(line.flow).priority == first && self.flows.is_in_credit(line.flow));
+        (!lines.is_empty()).then_some((first, lines))
+    }
+
     pub(super) fn pick_prompts(&mut self, kv: &mut KvCache, picks: &mut Picks, now: u64) -> Result<()> {
-        let mut is_open = !picks.lacks_blocks && (self.running.len() < self.config.max_num_seqs || self.wants_place());
-        let mut lines = self.lines(is_open);
+        let lines = self.lines(self.is_open(picks));
+        let is_open = self.pick_of(lines, kv, picks, now)?;
+        self.held_back = match self.running.len() < self.config.max_num_seqs {
+            false => WaitingReason::SequenceSlots,
+            true if is_open && !picks.lacks_blocks => WaitingReason::StepTokens,
+            true => WaitingReason::KvBlocks,
+        };
+        Ok(())
+    }
+
+    /// Whether waiting sequences may be let in.
+    fn is_open(&self, picks: &Picks) -> bool {
+        !picks.lacks_blocks && (self.running.len() < self.config.max_num_seqs || self.wants_place())
+    }
+
+    /// Picks prompts of these lines; returns whether more sequences could be let in.
+    pub(super) fn pick_of(
+        &mut self,
+        mut lines: Vec<Line>,
+        kv: &mut KvCache,
+        picks: &mut Picks,
+        now: u64,
+    ) -> Result<bool> {
+        let mut is_open = self.is_open(picks);
         let turns = lines.iter_mut().enumerate().filter_map(|(i, line)| self.turn(i, line, is_open).map(Reverse));
         let mut turns: BinaryHeap<Reverse<Turn>> = turns.collect();
         while picks.budget > 0 {
@@ -99,16 +135,13 @@ impl Scheduler {
                 is_open = self.admit(key, slot, kv, picks, now)? != Admission::Closed;
             }
             if self.flows.get(lines[line].flow).served > served {
+                picks.num_prompts += 1;
                 self.flows.advance(priority, served);
             }
             turns.extend(self.turn(line, &mut lines[line], is_open).map(Reverse));
         }
-        self.held_back = match self.running.len() < self.config.max_num_seqs {
-            false => WaitingReason::SequenceSlots,
-            true if is_open && !picks.lacks_blocks => WaitingReason::StepTokens,
-            true => WaitingReason::KvBlocks,
-        };
-        self.top_up(kv, picks)
+        self.top_up(kv, picks)?;
+        Ok(is_open)
     }
 
     /// The flows with prompts under way and, if any may be let in, those with waiting sequences.
@@ -270,9 +303,8 @@ impl Scheduler {
         let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free };
         let seq = &mut self.sequences[slot];
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {
-            // A failure counts only with no step in flight: otherwise more blocks are kept free than an admission
-            // needs.
-            if self.in_flight.is_empty() {
+            // A failure counts only where no more blocks are kept free than an admission needs.
+            if picks.keep_free == self.watermark {
                 self.refused = Some(attempt);
             }
             return Ok(Admission::Closed);

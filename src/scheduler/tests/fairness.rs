@@ -41,15 +41,56 @@ fn a_newcomer_is_next_after_one_clients_many_prompts() {
     assert_eq!(shares(&run(&mut h)), [(2, 16)]);
 }
 
+/// Two steps of 16 tokens are a client's credit: the newcomer has them, then both get equally many.
 #[test]
 fn a_long_prompt_under_way_shares_the_steps() {
-    let mut h = Harness::new(64, long_queue());
-    h.add(from("a", 1, 60)).unwrap();
-    assert_eq!(shares(&h.step()), [(1, 16)]);
-    h.add(from("b", 2, 60)).unwrap();
-    let order: Vec<_> = (0..4).map(|_| shares(&h.step())[0]).collect();
-    let of = |id| order.iter().filter(|(other, _)| *other == id).count();
-    assert_eq!((of(1), of(2)), (2, 2), "{order:?}");
+    let mut h = Harness::new(256, SchedulerConfig { max_model_len: 400, ..long_queue() });
+    h.add(from("a", 1, 300)).unwrap();
+    for _ in 0..6 {
+        assert_eq!(shares(&h.step()), [(1, 16)]);
+    }
+    h.add(from("b", 2, 300)).unwrap();
+    let order: Vec<u64> = (0..12).map(|_| shares(&h.step())[0].0).collect();
+    assert_eq!(order[..2], [2, 2]);
+    let of = |id| order[2..].iter().filter(|other| **other == id).count();
+    assert_eq!((of(1), of(2)), (5, 5), "{order:?}");
+}
+
+/// A step with the short prompt of a client that comes now and then is as short as that prompt, however many prompts
+/// wait.
+#[test]
+fn a_newcomers_step_is_short() {
+    let mut h = Harness::new(256, long_queue());
+    (0..40).for_each(|id| h.add(from("many", id, 16)).unwrap());
+    (0..4).for_each(|_| assert_eq!(run(&mut h).batch.num_tokens(), 16));
+    h.add(from("one", 100, 5)).unwrap();
+    assert_eq!(shares(&run(&mut h)), [(100, 5)]);
+    assert_eq!(run(&mut h).batch.num_tokens(), 16);
+    // A client that asks all the time has used up its credit two steps' tokens later, and then both get equally many.
+    let mut got = BTreeMap::new();
+    for id in 101..161 {
+        h.add(from("one", id, 5)).unwrap();
+        for (id, tokens) in shares(&run(&mut h)) {
+            *got.entry(id < 100).or_insert(0) += tokens;
+        }
+    }
+    let (one, many) = (got[&false] as i64, got[&true] as i64);
+    assert!((0..=32 + 16).contains(&(one - many)), "{one} {many}");
+}
+
+/// Answers of those that ask all the time pause for a newcomer's prompt; those of a priority before it do not.
+#[test]
+fn answers_make_way_for_a_newcomer() {
+    let mut h = Harness::new(256, long_queue());
+    let endless = |client, id| NewSequence { max_tokens: 60, ..from(client, id, 4) };
+    h.add(NewSequence { priority: -1, ..endless("urgent", 1) }).unwrap();
+    h.add(endless("many", 2)).unwrap();
+    h.add(from("many", 3, 60)).unwrap();
+    (0..3).for_each(|_| assert!(shares(&h.step()).len() > 1));
+    h.add(from("one", 100, 5)).unwrap();
+    assert_eq!(shares(&h.step()), [(1, 1), (100, 5)]);
+    h.finish(100);
+    assert_eq!(shares(&h.step())[..2], [(1, 1), (2, 1)]);
 }
 
 /// Prompts that the prefix cache holds cost nothing: their client goes on until it was computed as much as others.
