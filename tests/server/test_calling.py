@@ -134,7 +134,7 @@ def test_chat_calls_that_must_be(chat):
 def test_chat_needs_markers_that_are_tokens(chat):
     """Where a call that is not forced could begin anywhere in a text, its arguments cannot be held to a schema."""
     strict = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
-    with pytest.raises(openai.BadRequestError, match="tools: the model's vocabulary has no token for <tool_call>"):
+    with pytest.raises(openai.BadRequestError, match=r"tools: .* no token for <tool_call>.* leave out `strict`"):
         chat.create(tools=strict, **ASK)
     with pytest.raises(openai.BadRequestError, match=r"thinking_token_budget: .* no token for </think>"):
         chat.create(**ASK, extra_body={"thinking_token_budget": 10})

@@ -98,7 +98,7 @@ class ReplyRules:
         except UnsupportedCallsError as error:
             raise ApiError(400, f"{param}: {error}", param=param) from error
         if calls.begin:
-            begin = marks.token(calls.begin, param)
+            begin = marks.token(calls.begin, param, remedy="leave out `strict`")
             return made(param, grammar=calls.grammar, begin_token_id=begin, optional=True)
         return made(param, grammar=calls.grammar, begin_token_id=begin)
 
@@ -189,7 +189,7 @@ class _Marks:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def token(self, marker: str, param: str) -> int:
+    def token(self, marker: str, param: str, remedy: str = "leave it out") -> int:
         """The token that a marker is.
 
         Raises:
@@ -198,7 +198,7 @@ class _Marks:
         ids = self._encoded(marker)
         if len(ids) != 1:
             problem = f"the model's vocabulary has no token for {marker}, behind which a form could begin"
-            raise ApiError(400, f"{param}: {problem}; leave it out", param=param)
+            raise ApiError(400, f"{param}: {problem}; {remedy}", param=param)
         return ids[0]
 
     def grammar(self, marker: str) -> str:
