@@ -14,6 +14,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Ray and what it brings stay out of the environment of all other tests.
 RAY_PIP = $(VENV)/ray/bin/python -m pip --disable-pip-version-check --quiet
+# So does LiteLLM, whose versions of huggingface-hub and openai are older.
+LITELLM_PIP = $(VENV)/litellm/bin/python -m pip --disable-pip-version-check --quiet
 SAY = @printf '==> %s\n'
 # Says for which AMD GPUs the installed wheel carries kernels.
 SAY_KERNELS = $(BIN)/rocmforge --version | sed 's/.*(\(.*\))/==> \1/; s/none embedded/none embedded (for all: make gpu-tools wheel)/'
@@ -25,7 +27,7 @@ PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gpu-tools browser test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
-        test-release test-ray fuzz \
+        test-release test-ray test-litellm fuzz \
         coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
@@ -45,7 +47,7 @@ gpu-tools: ## compilers for AMD GPUs: installed from apt when root, else said to
 browser: ## Chromium for the tests of the server's page: installed from apt when root, else said to be missing
 	@scripts/browser.sh
 
-test: test-crates test-rust test-loom test-python ## run all tests: Rust, loom, Python
+test: test-crates test-rust test-loom test-python test-litellm ## run all tests: Rust, loom, Python, LiteLLM
 
 test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in HIP runtime
 	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
@@ -67,6 +69,11 @@ test-python: browser $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp #
 	$(SAY) 'Python tests: on the installed wheel, with the real model'
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
+
+test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## LiteLLM, in an environment of its own, against a server
+	$(SAY) 'LiteLLM: completions, tools, forms, embeddings and errors through four of its providers'
+	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
+	    -p no:cacheprovider -W ignore tests/test_litellm.py
 
 test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 45 minutes on two cores
 test-deep: T = 120
@@ -198,4 +205,11 @@ $(VENV)/ray.stamp: $(VENV)/venv.stamp requirements-ray.txt
 	$(SAY) 'Ray: requirements-ray.txt'
 	@$(PYTHON) -m venv $(VENV)/ray
 	@$(RAY_PIP) install --requirement requirements-ray.txt
+	@touch $@
+
+# Bytecode of all of it takes longer to make than the tests save by it.
+$(VENV)/litellm.stamp: $(VENV)/venv.stamp requirements-litellm.txt
+	$(SAY) 'LiteLLM: requirements-litellm.txt'
+	@$(PYTHON) -m venv $(VENV)/litellm
+	@$(LITELLM_PIP) install --no-compile --requirement requirements-litellm.txt
 	@touch $@

@@ -3,9 +3,12 @@
 The model has not learnt to do so. The conversation shows it twice, and its most likely answer does it once more.
 """
 
+import json
 import re
+from typing import TYPE_CHECKING
 
-from rocmforge import LLM, SamplingParams
+if TYPE_CHECKING:
+    from rocmforge import LLM
 
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -46,8 +49,20 @@ MESSAGES = [*_called("Rome", 1), *_called("Oslo", 2), {"role": "user", "content"
 MAX_TOKENS = 80
 
 
-def raw_text(llm: LLM, **options) -> str:
+def openai_form() -> list[dict]:
+    """The conversation as OpenAI's API has it: with arguments as text."""
+    made = json.loads(json.dumps(MESSAGES))
+    for message in made:
+        for call in message.get("tool_calls", []):
+            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
+    return made
+
+
+def raw_text(llm: "LLM", **options) -> str:
     """Asks the model, and gives its text in its own form."""
+    # The tests of LiteLLM read the template in an environment without the package.
+    from rocmforge import SamplingParams  # noqa: PLC0415
+
     params = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.0)
     (output,) = llm.chat(MESSAGES, params, chat_template=TEMPLATE, **options)
     assert output.outputs[0].finish_reason == "stop"

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tiny_models import rewritten
 
-# Ray has an environment of its own: `make test-ray`.
-collect_ignore = [] if importlib.util.find_spec("ray") else ["test_ray.py"]
+# These have environments of their own: `make test-ray`, `make test-litellm`.
+collect_ignore = [f"test_{name}.py" for name in ("ray", "litellm") if not importlib.util.find_spec(name)]
 DATA = Path(__file__).parent / "data"
 # Time limit for a request that has ended to leave the engine: one step, on a machine that does other things too.
 SETTLE_SECONDS = 20.0

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import httpx
 
+# A test whose client has an environment of its own names the Python that has the server.
+PYTHON = os.environ.get("ROCMFORGE_TEST_PYTHON", sys.executable)
 START_SECONDS = 60.0
 SETTLE_SECONDS = 20.0
 # Variables that say where, and how, all tests run.
@@ -65,7 +67,7 @@ def serving(
 ) -> Iterator[ServerProcess]:
     """Runs `rocmforge serve` with arguments and variables; at the end it must leave nothing and end by SIGTERM."""
     log_file = folder / f"server-{time.monotonic_ns()}.log"
-    command = [sys.executable, "-m", "rocmforge", "serve", "--port", "0", *map(str, arguments)]
+    command = [PYTHON, "-m", "rocmforge", "serve", "--port", "0", *map(str, arguments)]
     variables = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith("ROCMFORGE_")}
     with log_file.open("wb") as log:
         process = subprocess.Popen(command, stderr=log, env=variables | environment)

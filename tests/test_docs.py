@@ -184,7 +184,7 @@ def test_shell_scripts_parse_and_are_executable(script: Path) -> None:
     assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("file", ["requirements-dev.txt", "requirements-ray.txt", "requirements-wheels.txt"])
+@pytest.mark.parametrize("file", [f"requirements-{name}.txt" for name in ("dev", "litellm", "ray", "wheels")])
 def test_pinned_requirements_are_exact(file: str) -> None:
     lines = [line for line in (ROOT / file).read_text().splitlines() if not line.startswith("#")]
     assert lines

@@ -8,7 +8,7 @@ import json
 import anthropic
 import openai
 import pytest
-from calling_model import MAX_TOKENS, MESSAGES, SCHEMA, TEMPLATE, TOOLS, parts, raw_text
+from calling_model import MAX_TOKENS, MESSAGES, SCHEMA, TEMPLATE, TOOLS, openai_form, parts, raw_text
 from rocmforge import LLM
 from server_process import serving
 
@@ -47,15 +47,6 @@ def messages(server):
     """`messages` of Anthropic's client."""
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client.messages
-
-
-def openai_form():
-    """The conversation with arguments as text."""
-    made = json.loads(json.dumps(MESSAGES))
-    for message in made:
-        for call in message.get("tool_calls", []):
-            call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
-    return made
 
 
 ASK = {"model": "small", "messages": openai_form(), "max_tokens": MAX_TOKENS, "temperature": 0.0}
