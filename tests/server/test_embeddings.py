@@ -154,7 +154,9 @@ def test_callers_that_leave(long_model, tmp_path):
             assert (stats["blocks_owned"], stats["num_finished"]["stop"]) == (0, 0)
             assert stats["num_finished"]["abort"] == 8
 
-    with serving(tmp_path, long_model, "--num-threads", 1, "--max-model-len", 30_000, "--max-num-seqs", 2) as server:
+    # Long for a CPU: a GPU would be done before anyone has left.
+    limits = ["--device", "cpu", "--num-threads", 1, "--max-model-len", 30_000, "--max-num-seqs", 2]
+    with serving(tmp_path, long_model, *limits) as server:
         asyncio.run(asyncio.wait_for(run(server.url), 60))
 
 
