@@ -2,7 +2,7 @@
 """Measures the engine on a GPU: makes models of real shapes, runs `rocmforge bench` on each, prints one table.
 
     bench_gpu.py [--models DIR] [--rows llama-3-8b:q4_k_m,...] [--prompts 512,2048] [--batches 1,8,32,64,256]
-    bench_gpu.py --served 512x512x128 [--models DIR] [--rows llama-3-8b:q4_k_m,...]
+    bench_gpu.py --served 512x512x128 [--models DIR] [--rows llama-3-8b:q4_k_m,...] [--tokenizer GGUF]
 
 Each row is one process: a model is loaded once and measured at all prompt lengths and batch sizes. With --served: so
 many requests of so many tokens of prompt and of output, all handed over at once; tokens per second of output, from the
@@ -37,13 +37,15 @@ llm.close()
 """
 SERVED = """
 import ast, json, random, statistics, sys, time
-from rocmforge import LLM, SamplingParams
+from rocmforge import LLM, SamplingParams, StructuredOutputsParams
 requests, prompt, output, sequences = map(int, sys.argv[2:6])
 llm = LLM(sys.argv[1], device="gpu", max_model_len=prompt + output, max_num_seqs=sequences, enable_prefix_caching=False)
 dice = random.Random(1)
 prompts = [[dice.randrange(300, 30000) for _ in range(prompt)] for _ in range(requests)]
 def speed(settings):
-    params = SamplingParams(max_tokens=output, ignore_eos=True, seed=1, **settings)
+    form = settings.get("structured_outputs")
+    form = None if form is None else StructuredOutputsParams(**form)
+    params = SamplingParams(max_tokens=output, ignore_eos=True, seed=1, **settings | {"structured_outputs": form})
     started = time.perf_counter()
     llm.generate(prompts, params, progress=False)
     return requests * output / (time.perf_counter() - started)
@@ -62,18 +64,36 @@ SETTINGS: dict[str, dict[str, object]] = {
     "repetition, top-k": {"repetition_penalty": 1.1, "top_k": 40, "top_p": 0.9},
     "presence, logprobs": {"temperature": 0.0, "presence_penalty": 0.5, "frequency_penalty": 0.5, "logprobs": 2},
     "min_tokens, bias": {"temperature": 0.0, "min_tokens": 32, "logit_bias": {5: -10.0}},
+    "temperature 1": {"temperature": 1.0},
+}
+ITEM = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "age": {"type": "integer"},
+        "tags": {"type": "array", "items": {"type": "string"}, "minItems": 2},
+        "kind": {"enum": ["alpha", "beta", "gamma"]},
+    },
+    "required": ["name", "age", "tags", "kind"],
+    "additionalProperties": False,
+}
+# Texts of a form, which models with a tokenizer can write. None of them can end before the last token.
+FORMS: dict[str, dict[str, object]] = {
+    "schema": {"json": {"type": "array", "items": ITEM, "minItems": 1000}, "disable_any_whitespace": True},
+    "regex": {"regex": "([a-z]+ [0-9]{2,5}, ){1000}"},
 }
 ROWS = "llama-3-8b:q4_k_m,llama-3-8b:q8_0,llama-3-8b:f16,qwen2.5-0.5b:q4_0"
 
 
-def model_file(folder: Path, name: str) -> Path:
-    """The model `shape:recipe`, made when it is not there."""
+def model_file(folder: Path, name: str, tokenizer: str | None = None) -> Path:
+    """The model `shape:recipe`, made when it is not there; with the tokenizer of another file, if one is given."""
     shape, recipe = name.split(":")
-    path = folder / f"{shape}.{recipe}.gguf"
+    path = folder / f"{shape}.{recipe}{'.text' if tokenizer else ''}.gguf"
     if not path.exists():
         started = time.monotonic()
         part = path.with_suffix(".part")
-        subprocess.run([sys.executable, HERE / "make_model.py", shape, recipe, part], check=True)
+        options = ["--tokenizer", tokenizer] if tokenizer else []
+        subprocess.run([sys.executable, HERE / "make_model.py", shape, recipe, part, *options], check=True)
         part.rename(path)
         print(f"made {path.name}, {path.stat().st_size / 1e9:.2f} GB, {time.monotonic() - started:.0f} s", flush=True)
     return path
@@ -101,19 +121,22 @@ def start(path: Path) -> dict[str, float]:
     return run(f"loading {path}", [sys.executable, "-c", START, path])
 
 
-def served(path: Path, shape: str, sequences: int, rounds: int) -> dict[str, float]:
+def served(path: Path, shape: str, sequences: int, rounds: int, settings: dict[str, Any]) -> dict[str, float]:
     """Output tokens per second by the name of the sampling setting, and rows of logits read on their own."""
-    command = [sys.executable, "-c", SERVED, path, *shape.split("x"), str(sequences), repr(SETTINGS), str(rounds)]
+    command = [sys.executable, "-c", SERVED, path, *shape.split("x"), str(sequences), repr(settings), str(rounds)]
     return run(f"serving {path}", command)
 
 
 def print_served(args: argparse.Namespace) -> None:
     """Prints a row for each model and number of sequences: output tokens per second, and the first column's share."""
-    print(f"| model, requests at once | {' | '.join(SETTINGS)} | rows fetched |\n|---|{'---:|' * (len(SETTINGS) + 1)}")
+    settings = SETTINGS.copy()
+    if args.tokenizer:
+        settings |= {name: {"temperature": 0.0, "structured_outputs": form} for name, form in FORMS.items()}
+    print(f"| model, requests at once | {' | '.join(settings)} | rows fetched |\n|---|{'---:|' * (len(settings) + 1)}")
     for name in args.rows.split(","):
-        path = model_file(args.models, name)
+        path = model_file(args.models, name, args.tokenizer)
         for sequences in (int(n) for n in args.sequences.split(",")):
-            figures = served(path, args.served, sequences, args.rounds)
+            figures = served(path, args.served, sequences, args.rounds, settings)
             fetched = figures.pop("rows fetched")
             base = next(iter(figures.values()))
             cells = " | ".join(f"{speed:,.0f} ({speed / base:.0%})" for speed in figures.values())
@@ -129,6 +152,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,8,32,64,256")
     parser.add_argument("--decode", type=int, default=128)
     parser.add_argument("--served", metavar="REQUESTSxPROMPTxOUTPUT", help="measure serving instead, e.g. 512x512x128")
+    parser.add_argument("--tokenizer", metavar="GGUF", help="with --served: measures texts of a form, too")
     parser.add_argument("--sequences", default="64,256", help="with --served: sequences at once (max_num_seqs)")
     parser.add_argument(
         "--rounds", type=int, default=3, help="with --served: rounds after a warm-up; their median counts"
