@@ -130,6 +130,12 @@ impl Core {
                 return Ok(None);
             }
         };
+        let ahead = if self.gives_way(&ahead) {
+            self.scheduler.withdraw(&ahead)?;
+            Step::default()
+        } else {
+            ahead
+        };
         self.commit(&running, sampled, &ahead)?;
         let next = self.scheduler.complete(ahead, self.shared.clock.now())?;
         self.note_freed();
@@ -157,6 +163,12 @@ impl Core {
         Ok(step)
     }
 
+    /// Whether a request that has come since the step ahead was scheduled goes before it.
+    fn gives_way(&self, ahead: &Step) -> bool {
+        self.shared.watch.expects_any()
+            && self.scheduler.yields(ahead).is_some_and(|yields| self.shared.watch.expects(&yields))
+    }
+
     /// Hands a step to the executor, unless it is empty; the requests of one that fails there end.
     fn launch(&mut self, step: Step) -> Result<Option<Launched>> {
         if step.seqs.is_empty() {
@@ -169,7 +181,7 @@ impl Core {
             let request = self.requests.get(&request_of(scheduled.id).0)?;
             Some((request.id, request.deadline.and_then(|deadline| self.shared.clock.instant_of(deadline))))
         });
-        self.shared.watch.begin(requests);
+        self.shared.watch.begin(requests, || self.scheduler.yields(&step));
         let (mut needs, mut selected) = (Needs::default(), true);
         for scheduled in &step.seqs {
             if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {

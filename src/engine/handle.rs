@@ -120,7 +120,7 @@ impl Engine {
             hash_key,
         })?;
         let kv_cache = Arc::new(RwLock::new(kv_cache));
-        let limits = scheduler_config(&config);
+        let limits = scheduler_config(&config, executor.interrupt().is_some());
         let scheduler = Scheduler::new(limits.clone(), Arc::clone(&kv_cache))?;
         let (commands, command_queue) = unbounded();
         let (outbox, outputs) = delivery::mailbox();

@@ -26,6 +26,7 @@ impl Core {
         let Admission { id, name, prompt, priority, cache_salt, client, arrival, arrival_time, deadline, kind } =
             admission;
         self.num_taken += 1;
+        self.shared.watch.take_in(id);
         let (work, all_logits) = match kind {
             RequestKind::Tokens { params, seed, guidance, sink } => {
                 let all_logits = params.prompt_logprobs.is_some();

@@ -195,11 +195,14 @@ impl Shared {
         };
         let id = RequestId(registry.last_id);
         let admission = make(id, Arc::clone(&name));
+        // First the step under way, so that none begins which does not know of it.
+        self.watch.expect(id, admission.priority, admission.client.clone());
         self.waiting.fetch_add(1, Ordering::AcqRel);
         self.unseen.fetch_add(1, Ordering::AcqRel);
         if let Err(refused) = self.commands.send(Command::Add(Box::new(admission))) {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
             self.unseen.fetch_sub(1, Ordering::AcqRel);
+            self.watch.take_in(id);
             drop(registry);
             drop(refused);
             return Err(Error::EngineDead { reason: "its thread has ended".into() });

@@ -7,6 +7,10 @@ use crate::{Error, Result};
 /// Bytes of a request's name, and of its salt.
 const MAX_NAME_BYTES: usize = 1024;
 
+/// Prompt tokens of a step beside newcomers on a device that cannot be stopped. A decode of many sequences takes some
+/// milliseconds there, and with so many tokens besides it takes about twice as long.
+const PREFILL_BESIDE_NEWCOMERS: usize = 160;
+
 /// The limits that requests are checked against.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits<'a> {
@@ -15,8 +19,8 @@ pub(super) struct Limits<'a> {
     pub has_tokenizer: bool,
 }
 
-/// The scheduler's share of the configuration.
-pub(super) fn scheduler_config(config: &EngineConfig) -> SchedulerConfig {
+/// The scheduler's share of the configuration, on a device whose steps can be stopped or cannot.
+pub(super) fn scheduler_config(config: &EngineConfig, can_stop: bool) -> SchedulerConfig {
     SchedulerConfig {
         max_num_seqs: config.max_num_seqs,
         max_num_batched_tokens: config.max_num_batched_tokens,
@@ -27,6 +31,7 @@ pub(super) fn scheduler_config(config: &EngineConfig) -> SchedulerConfig {
         max_num_partial_prefills: config.max_num_partial_prefills,
         max_long_partial_prefills: config.max_long_partial_prefills,
         long_prefill_token_threshold: config.long_prefill_token_threshold,
+        max_prefill_beside_newcomers: if can_stop { config.max_num_batched_tokens } else { PREFILL_BESIDE_NEWCOMERS },
     }
 }
 

@@ -4,19 +4,24 @@
 //! nobody wants its results. Where others have a part in it, it stops for the sake of some once it has run for
 //! `LEAST_RUN`. What a stopped step computed is not used; its other requests compute it again, to the same bits.
 //!
-//! An account bounds the time that is thrown away so while others waited, since a stream of cancelled requests could
-//! keep them from ever getting on. A step that is computed to its end pays back its own time, and once `MOST_WASTED` is
-//! reached no step stops for the sake of some. So less time is wasted than computed, but for that much and a step, and
-//! an end waits for a step only after others have waited for as long. A rule by turns, every second step being
-//! computed, would make the end that follows another wait, however little was wasted.
+//! It stops at once, too, for a request that has just come and that it gives way to (`scheduler::Yields`).
+//!
+//! An account bounds the time that is thrown away so while others waited, since a stream of cancelled requests, or of
+//! new ones, could keep them from ever getting on. A step that is computed to its end pays back its own time, and once
+//! `MOST_WASTED` is reached no step stops for the sake of some, or of one that has just come. So less time is wasted
+//! than computed, but for that much and a step, and an end waits for a step only after others have waited for as long.
+//! A rule by turns, every second step being computed, would make the end that follows another wait, however little was
+//! wasted.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::ids::RequestId;
 use crate::interrupt::Interrupt;
+use crate::scheduler::Yields;
 
 /// A step that others have a part in runs at least for so long: a decode of many sequences is mostly over by then.
 const LEAST_RUN: Duration = Duration::from_millis(100);
@@ -27,7 +32,7 @@ const MOST_WASTED: Duration = Duration::from_secs(5);
 
 /// State of the step under way, which the handles (on any thread) and the engine thread share.
 pub(super) struct Watch {
-    /// `None`: nothing can be stopped, and nothing is noted.
+    /// `None`: nothing can be stopped, and nothing is noted but who is expected.
     interrupt: Option<Interrupt>,
     state: Mutex<State>,
 }
@@ -37,6 +42,8 @@ struct State {
     closed: bool,
     /// Requests that were aborted and that the engine thread has not ended yet.
     aborted: HashSet<RequestId>,
+    /// Requests that were accepted and that the engine thread has not taken in yet: priority and client of each.
+    expected: HashMap<RequestId, (i32, Option<Arc<str>>)>,
     step: Option<Running>,
     /// Time of steps that were stopped although others had a part in them, less what was computed since.
     wasted: Duration,
@@ -46,6 +53,7 @@ struct Running {
     started: Instant,
     /// The requests of the step, each with its deadline.
     requests: Vec<(RequestId, Option<Instant>)>,
+    yields: Option<Yields>,
 }
 
 /// The ways in which a step ends.
@@ -61,11 +69,16 @@ impl Watch {
         Self { interrupt, state: Mutex::default() }
     }
 
-    /// Notes that a step begins, with these requests and their deadlines.
-    pub(super) fn begin(&self, requests: impl Iterator<Item = (RequestId, Option<Instant>)>) {
+    /// Notes that a step begins, with these requests and their deadlines, and for whom it gives way.
+    pub(super) fn begin(
+        &self,
+        requests: impl Iterator<Item = (RequestId, Option<Instant>)>,
+        yields: impl FnOnce() -> Option<Yields>,
+    ) {
         let Some(interrupt) = &self.interrupt else { return };
+        let (requests, yields) = (requests.collect(), yields());
         let mut state = self.state.lock();
-        state.step = Some(Running { started: Instant::now(), requests: requests.collect() });
+        state.step = Some(Running { started: Instant::now(), requests, yields });
         interrupt.clear();
         state.tell(interrupt);
     }
@@ -84,6 +97,31 @@ impl Watch {
         let mut state = self.state.lock();
         state.aborted.insert(id);
         state.tell(interrupt);
+    }
+
+    /// Notes that a request has come, and stops the step if that gives way to it and may. Must be called before the
+    /// engine thread is told, so that no step begins without knowing of the request.
+    pub(super) fn expect(&self, id: RequestId, priority: i32, client: Option<Arc<str>>) {
+        let mut state = self.state.lock();
+        state.expected.insert(id, (priority, client));
+        if let Some(interrupt) = &self.interrupt {
+            state.tell(interrupt);
+        }
+    }
+
+    /// The engine thread has taken the request in, or never will.
+    pub(super) fn take_in(&self, id: RequestId) {
+        self.state.lock().expected.remove(&id);
+    }
+
+    /// Whether any request has come that the engine thread has not taken in.
+    pub(super) fn expects_any(&self) -> bool {
+        !self.state.lock().expected.is_empty()
+    }
+
+    /// Whether one of these is of those that a step gives way to.
+    pub(super) fn expects(&self, yields: &Yields) -> bool {
+        self.state.lock().expects(yields)
     }
 
     /// Forgets an aborted request that the engine thread has ended, or never will.
@@ -118,8 +156,15 @@ impl State {
         let ends = || step.requests.iter().map(|request| self.end_of(request, step));
         let last = ends().try_fold(step.started, |last, end| Some(last.max(end?)));
         let may_waste = self.wasted < MOST_WASTED;
+        if may_waste && step.yields.as_ref().is_some_and(|yields| self.expects(yields)) {
+            return Some(step.started);
+        }
         let first = ends().flatten().min().filter(|_| may_waste).map(|end| end.max(step.started + LEAST_RUN));
         last.into_iter().chain(first).min()
+    }
+
+    fn expects(&self, yields: &Yields) -> bool {
+        self.expected.values().any(|(priority, client)| yields.to(*priority, client.as_deref()))
     }
 
     /// The time from which a request of the step has no use for its results.
@@ -155,7 +200,7 @@ mod tests {
     fn watch(requests: &[(u64, Option<Instant>)]) -> (Watch, Interrupt) {
         let interrupt = Interrupt::default();
         let watch = Watch::new(Some(interrupt.clone()));
-        watch.begin(requests.iter().map(|&(id, deadline)| (RequestId(id), deadline)));
+        watch.begin(requests.iter().map(|&(id, deadline)| (RequestId(id), deadline)), || None);
         (watch, interrupt)
     }
 
@@ -187,10 +232,10 @@ mod tests {
         watch.end(StepEnd::Stopped);
         watch.forget(RequestId(1));
         watch.forget(RequestId(2));
-        watch.begin([(RequestId(3), None)].into_iter());
+        watch.begin([(RequestId(3), None)].into_iter(), || None);
         assert!(interrupt.is_due());
         watch.forget(RequestId(3));
-        watch.begin([(RequestId(4), None)].into_iter());
+        watch.begin([(RequestId(4), None)].into_iter(), || None);
         assert!(!interrupt.is_set() && watch.state.lock().aborted.is_empty());
     }
 
@@ -217,13 +262,40 @@ mod tests {
         assert_eq!(stop_at(&spent(&[(1, Some(start + FAR)), (2, None)]).0), None);
     }
 
+    /// A step stops at once for a request that it gives way to, unless too much was wasted; and the next one does until
+    /// the engine thread has taken the request in.
+    #[test]
+    fn a_step_stops_for_whom_it_gives_way_to() {
+        let yields = || Some(Yields::new(0, vec![(0, Some("many".into()))]));
+        for wasted in [Duration::ZERO, MOST_WASTED] {
+            let interrupt = Interrupt::default();
+            let watch = Watch::new(Some(interrupt.clone()));
+            watch.state.lock().wasted = wasted;
+            watch.begin([(RequestId(1), None)].into_iter(), yields);
+            watch.expect(RequestId(2), 0, Some("many".into()));
+            watch.expect(RequestId(3), 1, Some("one".into()));
+            assert!(!interrupt.is_set() && watch.expects_any());
+            watch.expect(RequestId(4), 0, Some("one".into()));
+            assert_eq!(interrupt.is_due(), wasted.is_zero());
+            if wasted.is_zero() {
+                watch.end(StepEnd::Stopped);
+                assert!(watch.state.lock().wasted > Duration::ZERO);
+                watch.begin([(RequestId(1), None)].into_iter(), yields);
+                assert!(interrupt.is_due());
+            }
+            (2..5).for_each(|id| watch.take_in(RequestId(id)));
+            watch.begin([(RequestId(1), None)].into_iter(), yields);
+            assert!(!interrupt.is_set() && !watch.expects_any());
+        }
+    }
+
     /// A10: closing stops whatever runs, and what would still begin.
     #[test]
     fn closing_stops_everything() {
         let (watch, interrupt) = spent(&[(1, None)]);
         watch.close();
         assert!(interrupt.is_due());
-        watch.begin([(RequestId(2), None)].into_iter());
+        watch.begin([(RequestId(2), None)].into_iter(), || None);
         assert!(interrupt.is_due());
     }
 
@@ -251,7 +323,8 @@ mod tests {
             let (started, victim) = (self.now, RequestId(self.next_id));
             self.next_id += 1;
             let deadline = by_deadline.then_some(started + end);
-            self.state.step = Some(Running { started, requests: vec![(RequestId(0), None), (victim, deadline)] });
+            self.state.step =
+                Some(Running { started, requests: vec![(RequestId(0), None), (victim, deadline)], yields: None });
             if !by_deadline {
                 assert_eq!(self.state.stop_at(), None, "a step that everybody wants");
                 self.state.aborted.insert(victim);

@@ -36,7 +36,7 @@ pub(super) struct Flow {
 /// The flows of one priority.
 #[derive(Debug)]
 struct Level {
-    /// Tokens that the flow that was next had been served, where it had used its credit; it never falls.
+    /// Tokens that the flow that was next had been served, where it had used its credit.
     time: u64,
     /// Flows with sequences.
     num_live: usize,
@@ -177,10 +177,20 @@ impl Flows {
         self.flows[id].served += num_tokens as u64;
     }
 
-    /// Tokens that were charged are not computed after all.
+    /// Tokens that were charged are not computed after all. A flow that had used its credit has not won some by that.
     pub(super) fn refund(&mut self, id: usize, num_tokens: usize) {
+        let had_credit = self.is_in_credit(id);
         let flow = &mut self.flows[id];
         flow.served = flow.served.saturating_sub(num_tokens as u64);
+        let (priority, served) = (flow.priority, flow.served);
+        if !had_credit && let Some(level) = self.levels.get_mut(&priority) {
+            level.time = level.time.min(served);
+        }
+    }
+
+    /// The flows that have used their credit.
+    pub(super) fn without_credit(&self) -> impl Iterator<Item = &Flow> {
+        self.flows.iter().map(|(_, flow)| flow).filter(|flow| !self.has_credit(flow))
     }
 
     pub(super) fn get(&self, id: usize) -> &Flow {

@@ -3,8 +3,8 @@
 //!
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
 //! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `flows` whose turn it is
-//! among clients, `places` who makes place, `step` builds the batch, `commit` takes the results, `fork` makes several
-//! sequences of one.
+//! among clients, `yields` which steps newcomers need not wait for, `places` who makes place, `step` builds the batch,
+//! `commit` takes the results, `fork` makes several sequences of one.
 
 mod admission;
 mod commit;
@@ -19,6 +19,7 @@ mod sequence;
 mod step;
 #[cfg(test)]
 mod tests;
+mod yields;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub use commit::Accepted;
 pub use reason::WaitingReason;
 pub use sequence::SeqInfo;
 pub use step::{ScheduledSeq, Step};
+pub use yields::Yields;
 
 use commit::InFlight;
 use flows::Flows;
@@ -67,6 +69,8 @@ pub struct SchedulerConfig {
     pub max_long_partial_prefills: usize,
     /// A prompt is long while more tokens than this are to be computed of it.
     pub long_prefill_token_threshold: usize,
+    /// Prompt tokens of a step of those without credit while clients come now and then (`yields`).
+    pub max_prefill_beside_newcomers: usize,
 }
 
 /// A sequence as it is handed in.
@@ -109,6 +113,8 @@ pub struct Scheduler {
     refused: Option<Refusal>,
     /// The thing that the first waiting sequence lacked in the last step.
     held_back: WaitingReason,
+    /// The time until which another newcomer is expected.
+    newcomers_until: u64,
     next_serial: u64,
     last_step: u64,
 }
@@ -125,6 +131,7 @@ impl Scheduler {
             ("max_num_partial_prefills", config.max_num_partial_prefills),
             ("max_long_partial_prefills", config.max_long_partial_prefills),
             ("long_prefill_token_threshold", config.long_prefill_token_threshold),
+            ("max_prefill_beside_newcomers", config.max_prefill_beside_newcomers),
         ] {
             if value == 0 {
                 return Err(Error::invalid(name, 0, "at least 1"));
@@ -151,6 +158,7 @@ impl Scheduler {
             watermark,
             refused: None,
             held_back: WaitingReason::default(),
+            newcomers_until: 0,
             next_serial: 0,
             last_step: 0,
         })
@@ -177,6 +185,7 @@ impl Scheduler {
         let slot = self.sequences.insert(Sequence::new(seq, key, flow, max_len, cached, self.last_step, now));
         self.slots.insert(id, slot);
         self.flows.wait(flow, key, slot);
+        self.note_newcomer(flow, now);
         Ok(())
     }
 

@@ -98,7 +98,10 @@ impl Scheduler {
             // need.
             self.keep_for_running(kv, &mut picks, 2);
         }
+        let kept = self.kept_from_prompts(&picks, now);
+        picks.budget -= kept;
         self.pick_prompts(kv, &mut picks, now)?;
+        picks.budget += kept;
         self.pick_drafts(kv, &mut picks)?;
         Ok(picks)
     }

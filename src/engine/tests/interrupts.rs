@@ -116,6 +116,61 @@ fn steps_in_a_row_are_stopped() {
     assert_nothing_left(&rig.engine);
 }
 
+fn of_client(client: &str, draft: Draft) -> Draft {
+    Draft { client: Some(client.into()), ..draft }
+}
+
+/// Who comes now and then does not wait for the step of another's prompts: that one is stopped, and computed again to
+/// the same tokens. Whoever has sent that many prompts stops none by another one.
+#[test]
+fn a_step_stops_for_a_newcomer() {
+    let rig = synchronous(config());
+    rig.script.close_gate();
+    let prompts: Vec<Vec<u32>> = (1..9).map(|token| vec![token; 24]).collect();
+    let ask = |prompt: &[u32]| submit(&rig.engine, of_client("many", request(prompt, greedy(2)))).unwrap();
+    let many: Vec<_> = prompts.iter().map(|prompt| ask(prompt)).collect();
+    rig.script.wait_at_gate();
+    rig.script.fault(4, Fault::UntilInterrupted);
+    rig.script.open_gate();
+    in_step(&rig, 4);
+    let last = ask(&[9; 24]);
+    assert!(!rig.script.interrupt.is_set());
+    let one = submit(&rig.engine, of_client("one", request(&[10; 3], greedy(4)))).unwrap();
+    assert_eq!(one.wait()[&0].tokens, alone(&rig.rule, &[10; 3], &greedy(4), 0, 0));
+    for (client, prompt) in many.into_iter().zip(&prompts) {
+        assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, prompt, &greedy(2), 0, 0));
+    }
+    assert_eq!(last.wait()[&0].tokens, alone(&rig.rule, &[9; 24], &greedy(2), 0, 0));
+    assert_nothing_left(&rig.engine);
+}
+
+/// Where the device computes on its own, the step that was scheduled ahead gives way: the newcomer's is the next.
+#[test]
+fn the_step_ahead_gives_way_to_a_newcomer() {
+    let rig = Rig::new();
+    rig.script.close_gate();
+    let prompts: Vec<Vec<u32>> = (1..9).map(|token| vec![token; 24]).collect();
+    let ask = |prompt: &Vec<u32>| submit(&rig.engine, of_client("many", request(prompt, greedy(2)))).unwrap();
+    let many: Vec<_> = prompts.iter().map(ask).collect();
+    for _ in 0..4 {
+        rig.script.wait_at_gate();
+        rig.script.let_one_pass();
+    }
+    rig.script.wait_at_gate();
+    // The step behind the one that stands at the gate has been scheduled: the stopped engine waits for that one alone.
+    let one = submit(&rig.engine, of_client("one", request(&[10; 3], greedy(1)))).unwrap();
+    for _ in 0..2 {
+        rig.script.wait_at_gate();
+        rig.script.let_one_pass();
+    }
+    assert_eq!(one.wait()[&0].tokens, alone(&rig.rule, &[10; 3], &greedy(1), 0, 0));
+    rig.script.open_gate();
+    for (client, prompt) in many.into_iter().zip(&prompts) {
+        assert_eq!(client.wait()[&0].tokens, alone(&rig.rule, prompt, &greedy(2), 0, 0));
+    }
+    assert_nothing_left(&rig.engine);
+}
+
 /// A11: who stops waiting for the logits of a prompt ends that request, in whatever step it is.
 #[test]
 fn logits_that_nobody_waits_for_are_not_computed() {

@@ -27,6 +27,7 @@ pub(crate) fn limits() -> SchedulerConfig {
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,
         long_prefill_token_threshold: 64,
+        max_prefill_beside_newcomers: usize::MAX,
     }
 }
 

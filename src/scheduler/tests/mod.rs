@@ -11,3 +11,4 @@ mod prop;
 mod sim;
 mod simulator;
 mod together;
+mod yields;

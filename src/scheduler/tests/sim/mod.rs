@@ -99,6 +99,10 @@ impl Sim {
             max_num_partial_prefills,
             max_long_partial_prefills,
             long_prefill_token_threshold,
+            max_prefill_beside_newcomers: match config.many_clients {
+                true => 1 + config.max_num_batched_tokens / 2,
+                false => config.max_num_batched_tokens,
+            },
         };
         Self {
             scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(),
@@ -195,17 +199,22 @@ impl Sim {
         let (max_partial, max_long, threshold) = self.config.partial_prefills;
         let (mut partial, mut long) = (0, 0);
         let mut left = self.config.max_num_batched_tokens;
+        // Prompts of one token cannot be told from decodes, so this is the least that prompts may still get.
+        let mut left_beside_newcomers = self.scheduler.config.max_prefill_beside_newcomers;
         for scheduled in &step.seqs {
             let seq = &self.scheduler.sequences[self.scheduler.slots[&scheduled.id]];
             if first.is_some_and(|(id, _)| id == scheduled.id) {
                 let pending = first.map_or(0, |(_, pending)| pending);
+                let of_prompts = left.min(left_beside_newcomers).saturating_sub(preempted);
                 assert!(
-                    scheduled.num_tokens >= pending.min(left.saturating_sub(preempted).div_ceil(2)),
+                    scheduled.num_tokens >= pending.min(of_prompts.div_ceil(2)),
                     "{scheduled:?} of {pending}, {left} left, {preempted} preempted"
                 );
             }
             // Drafts are given what nobody else took.
-            left -= scheduled.num_tokens - scheduled.num_drafts();
+            let taken = scheduled.num_tokens - scheduled.num_drafts();
+            left -= taken;
+            left_beside_newcomers = left_beside_newcomers.saturating_sub(taken);
             let pending = seq.tokens.len().saturating_sub(seq.num_scheduled);
             if pending > 0 && !seq.wants_prompt_logits() {
                 partial += 1;

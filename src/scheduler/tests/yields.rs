@@ -1,0 +1,88 @@
+//! Steps that newcomers do not wait for.
+
+use super::harness::{Harness, limits, sequence, shares};
+use crate::scheduler::{NewSequence, SchedulerConfig, Step};
+
+/// A sequence with more than one token.
+const LONG: u64 = 90;
+
+fn from(client: &str, id: u64, n: usize) -> NewSequence {
+    NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
+}
+
+/// A harness whose step is full of prompts of the client "many", which has used its credit.
+fn crowded(limits: SchedulerConfig) -> Harness {
+    let mut h = Harness::new(256, SchedulerConfig { max_queue_size: 1000, ..limits });
+    (0..40).for_each(|id| h.add(from("many", id, 16)).unwrap());
+    (0..4).for_each(|_| drop(run(&mut h)));
+    h
+}
+
+/// Runs a step; ends those that have their one token.
+fn run(h: &mut Harness) -> Step {
+    let step = h.step();
+    let ended = step.seqs.iter().filter(|seq| !seq.samples.is_empty() && seq.id.0 != LONG);
+    ended.for_each(|seq| assert!(h.finish(seq.id.0)));
+    step
+}
+
+#[test]
+fn a_step_gives_way_to_newcomers_alone() {
+    let mut h = crowded(limits());
+    let step = h.schedule();
+    let yields = h.scheduler.yields(&step).unwrap();
+    let to = [(0, "one"), (0, "many"), (1, "one"), (1, "many"), (-1, "many")];
+    assert_eq!(to.map(|(priority, client)| yields.to(priority, Some(client))), [true, false, false, false, true]);
+    assert!(yields.to(0, None), "those without a client are one of their own");
+    h.commit(&step);
+    h.add(from("one", 100, 5)).unwrap();
+    let step = h.schedule();
+    assert_eq!(shares(&step), [(100, 5)]);
+    assert_eq!(h.scheduler.yields(&step), None);
+    h.commit(&step);
+}
+
+/// Nobody is a newcomer where nobody has used its credit.
+#[test]
+fn a_first_step_gives_way_to_nobody() {
+    let mut h = Harness::new(64, limits());
+    h.add(from("many", 1, 16)).unwrap();
+    let step = h.schedule();
+    assert_eq!(h.scheduler.yields(&step), None);
+    h.commit(&step);
+}
+
+/// What a step that is taken back had counted is not counted, and yet nobody comes to have credit by it.
+#[test]
+fn a_step_that_is_taken_back_leaves_no_credit() {
+    let mut h = crowded(SchedulerConfig { max_num_batched_tokens: 48, ..limits() });
+    for id in 100..110 {
+        let step = h.schedule();
+        assert!(shares(&step).len() > 1, "{:?}", shares(&step));
+        let yields = h.scheduler.yields(&step).unwrap();
+        assert!(yields.to(0, Some("one")) && !yields.to(0, Some("many")));
+        h.scheduler.withdraw(&step).unwrap();
+        h.add(from("one", id, 5)).unwrap();
+        assert_eq!(shares(&run(&mut h)), [(id, 5)]);
+    }
+}
+
+/// Prompts of those without credit get few tokens of a step, as long as a newcomer may come back.
+#[test]
+fn prompts_are_short_while_newcomers_come() {
+    let mut h = crowded(SchedulerConfig { max_prefill_beside_newcomers: 6, ..limits() });
+    h.add(NewSequence { max_tokens: 40, priority: -1, ..from("many", LONG, 2) }).unwrap();
+    run(&mut h);
+    h.now += 60_000_000;
+    assert_eq!(run(&mut h).batch.num_tokens(), 16, "nobody came yet");
+    h.add(from("one", 100, 9)).unwrap();
+    assert_eq!(shares(&run(&mut h)), [(LONG, 1), (100, 9)]);
+    for _ in 0..5 {
+        let shares = shares(&run(&mut h));
+        // The last token of a prompt, left alone, goes on as decodes do.
+        let of_prompts: usize = shares.iter().map(|(_, tokens)| tokens).filter(|tokens| **tokens > 1).sum();
+        assert!(shares[0] == (LONG, 1) && (4..=6).contains(&of_prompts), "{shares:?}");
+    }
+    h.now += 60_000_000;
+    assert_eq!(run(&mut h).batch.num_tokens(), 16);
+}
