@@ -293,7 +293,7 @@ BAD = [
     ({"foo": 1}, "foo: this parameter is not supported"),
     ({"input": None}, "input: it is missing"),
     ({"input": []}, "input: "),
-    ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0"),
+    ({"input": [{"type": "item_reference", "id": "a"}]}, "input.0.type: got 'item_reference', expected one of"),
     ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input.0.message.content.0"),
     ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "an output of the call 'a'"),
     (

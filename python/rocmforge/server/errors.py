@@ -115,17 +115,15 @@ def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
             return ApiError(400, f"{param or 'body'}: it is missing", param=param)
         case "union_tag_invalid":
             what = first["ctx"]
-            param = ".".join([*map(str, place), what["discriminator"].strip("'")])
+            # The name of a field in quotes, or of a function `_type()` that finds it.
+            param = ".".join([*map(str, place), what["discriminator"].strip("'_()")])
             return ApiError(400, f"{param}: got {what['tag']!r}, expected one of {what['expected_tags']}", param=param)
         case "json_invalid":
             detail = first.get("ctx", {}).get("error", first["msg"])
             return ApiError(400, f"body: it is not JSON: {detail}")
-    said = dict.fromkeys(
-        str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ") for error in same
-    )
-    return ApiError(
-        400, f"{param or 'body'}: got {_short(_got(first, same))}, expected {', or '.join(said)}", param=param
-    )
+    telling = _telling(same)
+    said = ", or ".join(dict.fromkeys(map(_expected, telling)))
+    return ApiError(400, f"{param or 'body'}: got {_short(_got(telling))}, expected {said}", param=param)
 
 
 def _common(places: Sequence[tuple[int | str, ...]]) -> tuple[int | str, ...]:
@@ -134,12 +132,23 @@ def _common(places: Sequence[tuple[int | str, ...]]) -> tuple[int | str, ...]:
     return tuple(parts[0] for parts in alike)
 
 
-def _got(first: Mapping[str, Any], same: Sequence[Mapping[str, Any]]) -> object:
-    return (
-        first["input"]
-        if len(same) == 1 or not isinstance(first["input"], dict | list)
-        else type(first["input"]).__name__
-    )
+def _telling(faults: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """The faults of the kind that a value was most likely meant to be: the one that it fits furthest down."""
+    depth = max(len(fault["loc"]) for fault in faults)
+    deep = [fault for fault in faults if len(fault["loc"]) == depth]
+    return [fault for fault in deep if fault["type"] not in {"missing", "extra_forbidden"}] or deep[:1]
+
+
+def _expected(fault: Mapping[str, Any]) -> str:
+    if fault["type"] == "missing":
+        return f"{fault['loc'][-1]!r} in it"
+    return str(fault["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
+
+
+def _got(faults: Sequence[Mapping[str, Any]]) -> object:
+    value = faults[0]["input"]
+    is_whole = len(faults) == 1 or not isinstance(value, dict | list)
+    return value if is_whole else type(value).__name__
 
 
 def _short(value: object) -> str:
