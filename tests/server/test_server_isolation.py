@@ -5,9 +5,12 @@ import re
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from server_process import serving
+
+STAND_IN = Path(__file__).parents[2] / "target" / "debug" / "libhipsim.so"
 
 ENDLESS = {"prompt": "ab", "max_tokens": 60_000, "ignore_eos": True}
 SHORT = {"prompt": "ab", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -30,6 +33,24 @@ def health(server):
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGABRT, "abort"), (signal.SIGSTOP, "hang")])
 def test_requests_fail_and_later_ones_do_not(server, number, reason):
+    outlives(server, lambda: os.kill(child(server), number), reason, "another one is being started")
+
+
+@pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim")
+def test_a_lost_device_comes_back(long_model, tmp_path):
+    """A GPU whose driver answers that all is gone: the process of the engine ends itself, and another one takes the
+    device."""
+    lost = tmp_path / "lost"
+    options = ["--device", "gpu", "--kv-cache-memory", 8 << 20, "--max-num-seqs", 4, "--max-num-batched-tokens", 64]
+    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
+    settings |= {"ROCMFORGE_CACHE_DIR": str(tmp_path), "HIPSIM_TARGET": "cpu-wave32", "HIPSIM_LOST": str(lost)}
+    with serving(tmp_path, long_model, *options, **settings) as server:
+        outlives(server, lost.touch, "device", "was lost: hip")
+        assert not lost.exists()
+
+
+def outlives(server, end, reason, message):
+    """Checks that requests fail with a message when `end` is called, and that later ones are answered as before."""
     before = server.client.post("/v1/completions", json=SHORT).json()["choices"]
     answers = []
     waiting = threading.Thread(target=lambda: answers.append(server.client.post("/v1/completions", json=ENDLESS)))
@@ -39,14 +60,14 @@ def test_requests_fail_and_later_ones_do_not(server, number, reason):
         waiting.start()
         while server.stats()["num_running"] < 2:
             time.sleep(0.01)
-        os.kill(child(server), number)
+        end()
         rest = list(lines)
     # The stream ends with an error, and without the mark of an end.
     assert '"type":"service_unavailable_error"' in [line for line in rest if line][-1]
     assert "data: [DONE]" not in rest
     waiting.join()
     assert (answers[0].status_code, int(answers[0].headers["Retry-After"]) > 0) == (503, True)
-    assert "another one is being started" in answers[0].json()["error"]["message"]
+    assert message in answers[0].json()["error"]["message"]
     deadline = time.monotonic() + 30
     while (state := health(server)).status_code != 200:
         assert (state.status_code, state.headers["Retry-After"]) == (503, "5")

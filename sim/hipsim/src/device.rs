@@ -1,6 +1,7 @@
 //! A device and everything that programs made on it, behind one lock.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -29,6 +30,7 @@ pub(crate) struct Device {
     /// Whether it says that it is part of a processor.
     pub integrated: bool,
     pub trace: bool,
+    lost: Option<PathBuf>,
     eager: bool,
     state: Mutex<State>,
 }
@@ -109,6 +111,7 @@ impl Device {
             integrated,
             coherence,
             trace: settings.trace,
+            lost: settings.lost.clone(),
             eager: settings.eager,
             state: Mutex::new(state),
         }
@@ -121,10 +124,16 @@ impl Device {
 
     /// The state of a device that works.
     pub(crate) fn working(&self) -> Result<MutexGuard<'_, State>> {
-        let state = self.lock();
-        match &state.fault {
-            Some((status, _)) => Err(*status),
-            None => Ok(state),
+        let mut state = self.lock();
+        if let Some((status, _)) = &state.fault {
+            return Err(*status);
+        }
+        // Who removes the file has lost its device; another process finds none, and a device that works.
+        match &self.lost {
+            Some(file) if std::fs::remove_file(file).is_ok() => {
+                Err(self.fault(&mut state, Status::UNKNOWN, format!("lost, since {} was there", file.display())))
+            }
+            _ => Ok(state),
         }
     }
 

@@ -1,5 +1,7 @@
 //! Settings, read from the environment once (see the README for what they mean).
 
+use std::path::PathBuf;
+
 use amdsim::{Coherence, Order};
 
 use crate::target::Target;
@@ -11,6 +13,8 @@ pub(crate) struct Settings {
     pub eager: bool,
     /// Numbers of the devices that say they are part of a processor. `HIPSIM_INTEGRATED=0,2`
     pub integrated: Vec<usize>,
+    /// A file by which a device is lost. `HIPSIM_LOST`
+    pub lost: Option<PathBuf>,
     /// Every launch is reported. `HIPSIM_TRACE=1`
     pub trace: bool,
     /// Memory of each device. `HIPSIM_MEMORY_MB`
@@ -60,7 +64,9 @@ impl Settings {
             number.parse().map_err(|_| format!("HIPSIM_INTEGRATED: {number:?}, a device's number is expected"))
         });
         let integrated = integrated.collect::<Result<_, String>>()?;
-        Ok(Self { integrated, devices, eager: flag("HIPSIM_EAGER")?, trace: flag("HIPSIM_TRACE")?, memory_bytes })
+        let lost = variable("HIPSIM_LOST").map(PathBuf::from);
+        let (eager, trace) = (flag("HIPSIM_EAGER")?, flag("HIPSIM_TRACE")?);
+        Ok(Self { devices, eager, integrated, lost, trace, memory_bytes })
     }
 }
 

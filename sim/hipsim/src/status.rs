@@ -48,6 +48,7 @@ statuses! {
     CAPTURE_UNSUPPORTED = 900 c"hipErrorStreamCaptureUnsupported" c"operation not permitted when stream is capturing";
     CAPTURE_INVALIDATED = 901 c"hipErrorStreamCaptureInvalidated" c"the capture failed by an earlier call";
     CAPTURE_WRONG_THREAD = 908 c"hipErrorStreamCaptureWrongThread" c"the capture belongs to another thread";
+    UNKNOWN = 999 c"hipErrorUnknown" c"unknown error";
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Status>;

@@ -52,7 +52,7 @@ fn a_first_step_gives_way_to_nobody() {
     h.commit(&step);
 }
 
-/// What a step that is taken back had counted is not counted, and yet nobody comes to have credit by it.
+/// A step that is taken back counts for nothing, and yet nobody comes to have credit by it.
 #[test]
 fn a_step_that_is_taken_back_leaves_no_credit() {
     let mut h = crowded(SchedulerConfig { max_num_batched_tokens: 48, ..limits() });
