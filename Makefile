@@ -94,7 +94,7 @@ test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests wit
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'
-	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/test_structured_outputs.py -k random_schemas
+	@ROCMFORGE_TEST_SCHEMAS=1000 $(BIN)/python -m pytest -q tests/test_structured_outputs.py tests/test_gemma_grammars.py -k random_schemas
 
 test-aarch64: $(VENV)/venv.stamp ## the CPU backend on aarch64 under qemu: kernels, golden logits, the same bits as here
 	@scripts/test_aarch64.sh $(BIN)

@@ -15,6 +15,11 @@ FORMS = {
     "glm": ("zai-org-GLM-4.5", [], ["<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>"]),
     "llama": ("meta-llama-Llama-3.2-3B-Instruct", ["<|python_tag|>"], []),
     "mistral": ("mistralai-Mistral-Nemo-Instruct-2407", ["[TOOL_CALLS]", "[INST]", "[/INST]"], []),
+    "gemma4": (
+        "google-gemma-4-E2B-it",
+        ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>", "<|tool_response>"],
+        [],
+    ),
     "harmony": (
         "openai-gpt-oss-20b",
         ["<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>"],

@@ -10,10 +10,11 @@ import jsonschema
 import openai
 import pytest
 from marked_models import FIRST, FORMS, model_of
-from random_schemas import Schemas
+from random_schemas import GemmaSchemas, Schemas
 from server_process import serving
 
-THINKING = ["hermes", "glm", "harmony"]
+THINKING = ["hermes", "glm", "gemma4", "harmony"]
+BEGIN = ("<tool_call>", "[TOOL_CALLS]", "<|tool_call>")
 MESSAGES = [{"role": "user", "content": "Go on."}]
 
 
@@ -39,7 +40,7 @@ def client(server):
 
 def schema_of(seed, form):
     """The schema of a tool's arguments. Where texts stand between tags, random weights would never end a free one."""
-    kinds = Schemas(seed)
+    kinds = GemmaSchemas(seed) if form == "gemma4" else Schemas(seed)
     kinds.definitions.clear()
     if form in ("qwen-xml", "glm"):
         properties = {
@@ -58,6 +59,13 @@ def schema_of(seed, form):
 
 def tool(name, schema, **others):
     return {"type": "function", "function": {"name": name, "description": "A tool", "parameters": schema, **others}}
+
+
+def likely_calls(form):
+    """The bias of the token that begins a call; none for a form without one."""
+    _, control, text = FORMS[form]
+    begin = {FIRST - index: marker for index, marker in enumerate([*control, *text])}
+    return {str(token): 5 for token, marker in begin.items() if marker in BEGIN}
 
 
 def check_call(call, schemas):
@@ -109,6 +117,7 @@ def test_several_calls(client, form):
         "tool_choice": "required",
         "max_tokens": 400,
         "n": 8,
+        "logit_bias": likely_calls(form),
         "extra_body": {"thinking_token_budget": 5} if form in THINKING else {},
     }
     choices = [choice for seed in range(4) for choice in client.chat.completions.create(**asked, seed=seed).choices]
@@ -135,11 +144,8 @@ def test_strict_tools(client, form):
         "seed": 3,
         "extra_body": {"thinking_token_budget": 5} if form in THINKING else {},
     }
-    _, control, text = FORMS[form]
     # Random weights seldom begin a call.
-    begin = {FIRST - index: marker for index, marker in enumerate([*control, *text])}
-    likely = [token for token, marker in begin.items() if marker in ("<tool_call>", "[TOOL_CALLS]")]
-    asked["logit_bias"] = dict.fromkeys(map(str, likely or [ord("{") - ord("!")]), 5)
+    asked["logit_bias"] = likely_calls(form) or {str(ord("{") - ord("!")): 5}
     calls = free = 0
     for choice in client.chat.completions.create(**asked).choices:
         if choice.finish_reason == "tool_calls":

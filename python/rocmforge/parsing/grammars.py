@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rocmforge.parsing.formats import CallForm, ChatFormat
+from rocmforge.parsing.gemma_arguments import QUOTE, gemma_arguments
 from rocmforge.parsing.lark import Marker, Rules, UnsupportedCallsError, literal
 from rocmforge.parsing.xml_arguments import TAGS, tagged_arguments
 
@@ -50,6 +51,9 @@ _FORMS: Mapping[CallForm, _Form] = {
     "glm": _Form(("<tool_call>",), "{name}\n", "", "</tool_call>", "\n", ("<tool_call>",)),
     "llama": _Form((), '{{"name": {json}, "parameters": ', "}", "", None),
     "mistral": _Form(("[TOOL_CALLS]",), "{name}[ARGS]", "", "", "", ("[TOOL_CALLS]", "[ARGS]")),
+    "gemma4": _Form(
+        ("<|tool_call>", "call:"), "{name}", "", "<tool_call|>", "", ("<|tool_call>", "<tool_call|>", QUOTE)
+    ),
     "harmony": _Form(
         (*_HARMONY_REPLY, "commentary to=functions."), "{name} <|constrain|>json<|message|>", "", "", None,
         ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
@@ -87,8 +91,8 @@ def call_grammar(
         UnsupportedCallsError: The format has no such grammar, or none for a schema. The message says why.
     """
     calls = chat_format.calls
-    if calls is None or calls not in _FORMS:
-        raise UnsupportedCallsError(f"calls in the form that the model's chat template has ({calls}) cannot be forced")
+    if calls is None:
+        raise UnsupportedCallsError("the model's chat template has no form of calls that could be forced")
     form = _MISTRAL_LIST if calls == "mistral" and "[ARGS]" not in template else _FORMS[calls]
     rules = Rules(marker, form.markers)
     call = f"({' | '.join(_call(rules, calls, form, tool['function'], strict) for tool in tools)})"
@@ -124,6 +128,8 @@ def _call(
     head = form.head.format(name=name, json=json.dumps(name, ensure_ascii=False))
     if calls in TAGS:
         arguments = tagged_arguments(rules, TAGS[calls], name, schema, strict=strict)
+    elif calls == "gemma4":
+        arguments = gemma_arguments(rules, name, schema, strict=strict)
     else:
         arguments = rules.json(schema, strict=strict)
     return rules.add(f"{rules.text(head)} {arguments} {rules.text(form.tail)}")

@@ -51,7 +51,7 @@ def _types(schema: Any, root: Any, depth: int) -> set[str]:
     if isinstance(names := schema.get("type"), str | list):
         found = {names} if isinstance(names, str) else {name for name in names if isinstance(name, str)}
     elif isinstance(reference := schema.get("$ref"), str):
-        found = _types(_definition(reference, root), root, depth + 1)
+        found = _types(definition(reference, root), root, depth + 1)
     elif isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
         found = {_type(value) for value in values}
     for combination in () if found else ("anyOf", "oneOf", "allOf"):
@@ -62,8 +62,10 @@ def _types(schema: Any, root: Any, depth: int) -> set[str]:
     return found
 
 
-def _definition(reference: str, root: Any) -> Any:
-    """The part of a schema that a reference such as `#/$defs/Unit` names."""
+def definition(reference: str, root: Any) -> Any:
+    """The part of a schema that a reference such as `#/$defs/Unit` names; `None` where there is none."""
+    if reference == "#":
+        return root
     if not reference.startswith("#/"):
         return None
     for name in reference[2:].split("/"):
