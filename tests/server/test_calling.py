@@ -127,6 +127,10 @@ def test_chat_needs_markers_that_are_tokens(chat):
     strict = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
     with pytest.raises(openai.BadRequestError, match=r"tools: .* no token for <tool_call>.* leave out `strict`"):
         chat.create(tools=strict, **ASK)
+    some = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}
+    allowed = {"type": "allowed_tools", "allowed_tools": some}
+    with pytest.raises(openai.BadRequestError, match=r"tool_choice: .* no token for <tool_call>.* mode `required`, or"):
+        chat.create(tools=TOOLS, tool_choice=allowed, **ASK)
     with pytest.raises(openai.BadRequestError, match=r"thinking_token_budget: .* no token for </think>"):
         chat.create(**ASK, extra_body={"thinking_token_budget": 10})
 

@@ -132,6 +132,116 @@ def test_several_calls(client, form):
     assert {len(choice.message.tool_calls) for choice in alone if choice.finish_reason == "tool_calls"} == {1}
 
 
+SHORT = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+NAMES = ("look", "count", "forget")
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode, *names):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(name) for name in names]}}
+
+
+def whole(client, asked):
+    return client.chat.completions.create(**asked)
+
+
+def streamed(client, asked):
+    """A completion that the client gathers itself, also of an answer that came to its limit."""
+    with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as events:
+        try:
+            for _ in events:
+                pass
+            return events.get_final_completion()
+        except openai.LengthFinishReasonError as error:
+            return error.completion
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", ["required", "auto"])
+def test_allowed_tools(client, form, mode, stream):
+    """Only some tools are called, and all of them stay in the prompt."""
+    asked = {
+        "model": "tiny",
+        "messages": MESSAGES,
+        "tools": [tool(name, SHORT) for name in NAMES],
+        "max_tokens": 400,
+        "parallel_tool_calls": False,
+        "logit_bias": likely_calls(form) or {str(ord("{") - ord("!")): 5},
+        "extra_body": {"thinking_token_budget": 5} if form in THINKING else {},
+    }
+    called = []
+    for seed in range(16):
+        names = ("look",) if seed % 2 else ("forget", "count")
+        chosen = {"seed": seed, "tool_choice": allowed(mode, *names)}
+        asks = streamed if stream else whole
+        completion = asks(client, asked | chosen)
+        (choice,) = completion.choices
+        if choice.finish_reason == "tool_calls":
+            (call,) = choice.message.tool_calls
+            check_call(call, dict.fromkeys(names, SHORT))
+            called.append(call.function.name)
+        else:
+            assert (mode, choice.message.tool_calls or []) == ("auto", [])
+    assert "look" in called
+    assert {"forget", "count"} & {*called}
+    every = client.chat.completions.create(**asked | {"max_tokens": 20}, tool_choice=mode)
+    assert every.usage.prompt_tokens == completion.usage.prompt_tokens
+    assert every.usage.prompt_tokens_details.cached_tokens > completion.usage.prompt_tokens - 20
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", ["required", "auto"])
+def test_allowed_functions_of_responses(client, form, mode, stream):
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "look"}]}
+    asked = {
+        "model": "tiny",
+        "input": "Go on.",
+        "tools": [{"type": "function", **tool(name, SHORT, strict=False)["function"]} for name in NAMES],
+        "tool_choice": choice,
+        "max_output_tokens": 200,
+        "parallel_tool_calls": False,
+    }
+    if stream:
+        with client.responses.stream(**asked) as events:
+            for event in events:
+                if event.type in ("response.completed", "response.incomplete"):
+                    response = event.response
+    else:
+        response = client.responses.create(**asked)
+    assert response.tool_choice.model_dump() == choice
+    calls = [item for item in response.output if item.type == "function_call"]
+    assert {call.name for call in calls} <= {"look"}
+    if mode == "required" and form != "harmony":
+        (call,) = calls
+        jsonschema.validate(json.loads(call.arguments), SHORT)
+
+
+def test_allowed_tools_that_are_no_tools(client):
+    asked = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5, "tools": [tool("look", SHORT)]}
+    for mode in ("auto", "required"):
+        with pytest.raises(openai.BadRequestError, match="got the tool 'other', expected tools among look"):
+            client.chat.completions.create(**asked, tool_choice=allowed(mode, "look", "other"))
+        functions = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "other"}]}
+        with pytest.raises(openai.BadRequestError, match=r"tool_choice: got .*, expected tools beside it"):
+            client.responses.create(model="tiny", input="Go on.", tool_choice=functions)
+    for choice, match in (
+        (allowed("none", "look"), "tool_choice.*: got 'none', expected 'auto' or 'required'"),
+        (allowed("auto"), "tool_choice.*: .* at least 1 item"),
+        ({"type": "custom"}, "tool_choice: got .*, expected 'auto', 'none', 'required', or an object of the type"),
+        ("always", "tool_choice: got 'always', expected 'auto', 'none', 'required'"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=match):
+            client.chat.completions.create(**asked, tool_choice=choice)
+
+
 def test_strict_tools(client, form):
     """A call that the model makes by itself fits the schema of a strict tool; without a call the answer is free."""
     schema = schema_of(7, form)

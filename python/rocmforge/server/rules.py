@@ -21,9 +21,11 @@ class ReplyRules:
     """The rules of one reply. Those that end in `param` say what the API calls the rule before, for errors."""
 
     tools: Sequence[FunctionTool] = ()
-    """The functions that it may call."""
+    """The functions in its prompt."""
     forced: str | bool = False
     """Whether it has to call one of them, or the name of the one."""
+    allowed: frozenset[str] | None = None
+    """Names of the functions that it may call; `None` for all of them."""
     strict: frozenset[str] = frozenset()
     """Names of tools whose arguments have to fit their schemas."""
     parallel: bool = True
@@ -42,12 +44,14 @@ class ReplyRules:
     @property
     def ruled(self) -> bool:
         """Whether a grammar holds for the reply."""
-        return self.form is not None or bool(self.forced) or bool(self.strict)
+        return self.form is not None or bool(self.forced) or bool(self.strict) or self.allowed is not None
 
     @property
     def param(self) -> str:
         """The parameter that the grammar is made of."""
-        return self.form_param if self.form is not None else "tool_choice" if self.forced else "tools"
+        if self.form is not None:
+            return self.form_param
+        return "tool_choice" if self.forced or self.allowed is not None else "tools"
 
     @property
     def asks_for_thoughts(self) -> bool:
@@ -84,7 +88,8 @@ class ReplyRules:
                 grammar = harmony_answer(lark_rule(self.form), marks.grammar)
                 return made(param, grammar=grammar, begin_token_id=begin)
             return made(param, **form_fields(self.form), begin_token_id=begin)
-        tools = [tool for tool in self.tools if self.forced in (True, False, tool["function"]["name"])]
+        names = [self.forced] if isinstance(self.forced, str) else self.allowed
+        tools = [tool for tool in self.tools if names is None or tool["function"]["name"] in names]
         try:
             calls = call_grammar(
                 replies.chat,
@@ -98,7 +103,8 @@ class ReplyRules:
         except UnsupportedCallsError as error:
             raise ApiError(400, f"{param}: {error}", param=param) from error
         if calls.begin:
-            begin = marks.token(calls.begin, param, remedy="leave out `strict`")
+            chosen = "choose the mode `required`, or leave the other tools out of `tools`"
+            begin = marks.token(calls.begin, param, remedy="leave out `strict`" if self.allowed is None else chosen)
             return made(param, grammar=calls.grammar, begin_token_id=begin, optional=True)
         return made(param, grammar=calls.grammar, begin_token_id=begin)
 

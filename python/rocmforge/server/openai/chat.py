@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse, Response
 from rocmforge._rocmforge import StructuredOutputsParams, Tokenizer
 from rocmforge.outputs import CompletionOutput
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart, gather
-from rocmforge.server.bodies import Body
 from rocmforge.server.chats import ChatMessage, TemplateBody, template_messages
 from rocmforge.server.errors import ApiError
 from rocmforge.server.generation import Generations
 from rocmforge.server.openai.events import DONE, Usage, chunk_head, error_event, finish_reason
 from rocmforge.server.openai.logprobs import chat_logprobs
+from rocmforge.server.openai.tool_choice import ChatToolChoice, allowed_calls, chosen
 from rocmforge.server.requests import (
     MODEL_MEANING,
     STREAM_MEANING,
@@ -27,25 +27,12 @@ from rocmforge.server.requests import (
     StreamOptions,
     check_limit,
 )
-from rocmforge.server.rules import ReplyRules, ToolMode, forced_call, ruled_prompt
+from rocmforge.server.rules import ReplyRules, forced_call, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, event, respond
 from rocmforge.server.structured import ResponseFormat
 
 router = APIRouter(tags=["OpenAI"])
-
-
-class FunctionName(Body):
-    """The name of a function."""
-
-    name: str
-
-
-class NamedTool(Body):
-    """The tool that has to be called."""
-
-    type: Literal["function"]
-    function: FunctionName
 
 
 class ChatCompletionRequest(GenerationBody, TemplateBody):
@@ -60,8 +47,9 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
     response_format: ResponseFormat | None = Field(
         None, description="The form of the answer: `text`, `json_object`, or `json_schema` with a `schema`."
     )
-    tool_choice: ToolMode | NamedTool = Field(
-        "auto", description="Whether it calls them; `required` and a tool's name say that it has to."
+    tool_choice: ChatToolChoice = Field(
+        "auto",
+        description="Whether it calls them; `required` and a tool's name: it has to; `allowed_tools`: only some.",
     )
     parallel_tool_calls: bool = Field(default=True, description="Whether there may be more than one call.")
     reasoning_effort: str | None = Field(
@@ -92,11 +80,13 @@ class ChatCompletionRequest(GenerationBody, TemplateBody):
 
     def rules(self) -> ReplyRules:
         """The rules of the answer."""
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.function.name
+        choice, allowed = chosen(self.tool_choice)
         functions = [each.function for each in self.tools or () if choice != "none"]
+        names = [each.name for each in functions]
         return ReplyRules(
             tools=[each.described() for each in functions],
-            forced=forced_call(choice, [each.name for each in functions]),
+            forced=forced_call(choice, names),
+            allowed=allowed_calls(allowed, names),
             strict=frozenset(each.name for each in functions if each.strict),
             parallel=self.parallel_tool_calls,
             form=self._form(),

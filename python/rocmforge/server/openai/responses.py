@@ -21,9 +21,10 @@ from rocmforge.server.openai.events import Usage
 from rocmforge.server.openai.items import AnyItem, InputItem, template_messages, with_ids
 from rocmforge.server.openai.output import OutputItems
 from rocmforge.server.openai.stored import ResponseStore, Stored, StoredResponse
+from rocmforge.server.openai.tool_choice import ResponseToolChoice, allowed_calls, chosen
 from rocmforge.server.replies import check_ending, function_tool
 from rocmforge.server.requests import MODEL_MEANING, STREAM_MEANING, QueueBody, Served, recommended, sampling_params
-from rocmforge.server.rules import ReplyRules, ToolMode, forced_call, ruled_prompt
+from rocmforge.server.rules import ReplyRules, forced_call, ruled_prompt
 from rocmforge.server.service import Service
 from rocmforge.server.streaming import Submitted, named_event, respond
 from rocmforge.server.structured import TextFormat
@@ -42,13 +43,6 @@ class FunctionTools(Body):
     description: Text | None = None
     parameters: JsonObject | None = None
     strict: bool | None = Field(None, description="Whether arguments have to fit the schema.")
-
-
-class NamedFunction(Body):
-    """The function that has to be called."""
-
-    type: Literal["function"]
-    name: Text
 
 
 class TextOptions(Body):
@@ -82,8 +76,9 @@ class ResponsesRequest(QueueBody):
     temperature: float | None = recommended("temperature")
     top_p: float | None = recommended("top_p")
     tools: list[FunctionTools] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: ToolMode | NamedFunction = Field(
-        "auto", description="Whether it calls them; `required` and a function say that it has to."
+    tool_choice: ResponseToolChoice = Field(
+        "auto",
+        description="Whether it calls them; `required` and a function: it has to; `allowed_tools`: only some.",
     )
     parallel_tool_calls: bool = Field(default=True, description="Whether there may be more than one call.")
     reasoning: ReasoningOptions | None = Field(
@@ -108,11 +103,13 @@ class ResponsesRequest(QueueBody):
 
     def rules(self) -> ReplyRules:
         """The rules of the answer."""
-        choice = self.tool_choice if isinstance(self.tool_choice, str) else self.tool_choice.name
+        choice, allowed = chosen(self.tool_choice)
         tools = [] if choice == "none" else self.tools or []
+        names = [tool.name for tool in tools]
         return ReplyRules(
             tools=[function_tool(tool.name, tool.description, tool.parameters) for tool in tools],
-            forced=forced_call(choice, [tool.name for tool in tools]),
+            forced=forced_call(choice, names),
+            allowed=allowed_calls(allowed, names),
             strict=frozenset(tool.name for tool in tools if tool.strict),
             parallel=self.parallel_tool_calls,
             form=None if self.text is None or self.text.format is None else self.text.format.params(),
