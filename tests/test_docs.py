@@ -80,7 +80,8 @@ def test_readme_examples_run(example: int, smollm2_path: Path, tmp_path: Path) -
             code = code.replace("http://localhost:8000", server.url)
         done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout) > 40
+    # Some sample without a seed, and an answer may be short.
+    assert done.stdout.strip()
 
 
 # A path, or the name of a source file, in a span of code.

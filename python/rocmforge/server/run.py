@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rocmforge.server")
 
+# Clients and proxies keep idle connections for 5 to 60 s. Who closes one first must be the client: a request that the
+# server's close crosses on its way is lost.
+KEEP_ALIVE_SECONDS = 75
+
 
 class Server(uvicorn.Server):
     """Drains at the first SIGTERM or SIGINT and ends at once at the second.
@@ -34,6 +38,7 @@ class Server(uvicorn.Server):
                 h11_max_incomplete_event_size=config.max_header_bytes,
                 log_config=None,
                 access_log=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 server_header=False,
                 lifespan="on",
             )
