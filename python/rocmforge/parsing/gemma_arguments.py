@@ -11,7 +11,7 @@ from typing import Any
 
 from rocmforge.parsing.lark import Rules, UnsupportedCallsError, literal, unsupported
 from rocmforge.parsing.patterns import PatternError, quoted, whole
-from rocmforge.parsing.schema import definition
+from rocmforge.parsing.schema import definition, type_of
 from rocmforge.parsing.schema_parts import ANNOTATIONS, merged
 
 QUOTE = '<|"|>'
@@ -291,21 +291,10 @@ def _ordered(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: str(key).lower())
 
 
-def _has_type(value: Any, types: Iterable[str]) -> bool:
+def _has_type(value: Any, types: Sequence[str]) -> bool:
     """Whether a value has one of some types; whole numbers are integers, however they are written."""
-    match value:
-        case None:
-            names = {"null"}
-        case bool():
-            names = {"boolean"}
-        case int():
-            names = {"integer", "number"}
-        case float():
-            names = {"integer", "number"} if value.is_integer() else {"number"} if isfinite(value) else set()
-        case str():
-            names = {"string"}
-        case list():
-            names = {"array"}
-        case _:
-            names = {"object"}
-    return not names.isdisjoint(types)
+    if (name := type_of(value)) != "number":
+        return name in types
+    if isinstance(value, float) and not isfinite(value):
+        return False
+    return "number" in types or ("integer" in types and value == int(value))

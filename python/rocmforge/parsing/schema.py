@@ -53,7 +53,7 @@ def _types(schema: Any, root: Any, depth: int) -> set[str]:
     elif isinstance(reference := schema.get("$ref"), str):
         found = _types(definition(reference, root), root, depth + 1)
     elif isinstance(values := schema.get("enum", [schema["const"]] if "const" in schema else None), list):
-        found = {_type(value) for value in values}
+        found = {type_of(value) for value in values}
     for combination in () if found else ("anyOf", "oneOf", "allOf"):
         if isinstance(parts := schema.get(combination), list):
             of_parts = [_types(part, root, depth + 1) for part in parts]
@@ -73,7 +73,8 @@ def definition(reference: str, root: Any) -> Any:
     return root
 
 
-def _type(value: Any) -> str:
+def type_of(value: Any) -> str:
+    """JSON's name of the type of a value, `number` for whole ones too."""
     names = {type(None): "null", bool: "boolean", int: "number", float: "number", str: "string", list: "array"}
     return names.get(type(value), "object")
 
