@@ -14,6 +14,7 @@ from conftest import ON_GPU
 from rocmforge import LLM, SamplingParams, __version__, _rocmforge
 from rocmforge.cli import common
 from rocmforge.cli.app import app
+from stand_in import STAND_IN, needs_stand_in
 from tiny_models import rewritten
 from typer.testing import CliRunner
 
@@ -381,16 +382,14 @@ def test_doctor_without_a_gpu_says_that_the_cpu_serves():
 
 def doctor_on_the_stand_in(*options):
     """Runs `doctor` on a device whose driver is sim/hipsim, without a compiler."""
-    library = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
-    if not library.exists():
-        pytest.skip("the stand-in HIP runtime is not built: cargo build -p hipsim")
-    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(library)}
+    settings = {"ROCMFORGE_GPU_PLATFORM": "amd", "ROCMFORGE_GPU_LIBRARY": str(STAND_IN)}
     settings |= {"HIPSIM_TARGET": "gfx1100", "HIPSIM_CLANG": "/bin/false", "ROCMFORGE_DEVICE": "auto"}
     done = process("doctor", *options, env=os.environ | settings)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@needs_stand_in
 def test_doctor_lists_the_kernels_of_a_gpu():
     """It names, per tensor type and op, the kernel and how it was compiled; the Rust tests say that it is true."""
     report = json.loads(doctor_on_the_stand_in("--json"))

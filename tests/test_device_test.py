@@ -18,10 +18,10 @@ from rocmforge.cli.device_test.parts import PARTS
 from rocmforge.cli.device_test.process import run_part
 from rocmforge.cli.device_test.report import examine, text_of
 from rust_source import ROOT
+from stand_in import STAND_IN, needs_stand_in
 
 import gguf
 
-STAND_IN = ROOT / "target" / "debug" / "libhipsim.so"
 LOGIN = "a-certain-login"
 ON_CPU = {"kernels", "sequences", "bandwidth", "speed"}
 
@@ -194,7 +194,7 @@ def test_steps_that_cannot_be_recorded_say_why(monkeypatch, tmp_path):
     assert found.summary.endswith("decode steps: op by op, slower (graphs of this driver read old numbers)")
 
 
-@pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim")
+@needs_stand_in
 def test_faults_of_the_stand_in_driver(tmp_path):
     """A matrix library that crashes is reported with its signal, and kernels that no compiler makes in each part that
     needs them."""

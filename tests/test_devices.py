@@ -12,11 +12,9 @@ import pytest
 from rocmforge import _rocmforge
 from rocmforge.cli.device_test import machine
 from rocmforge.cli.device_test.outcome import Job
+from stand_in import STAND_IN, needs_stand_in
 
-STAND_IN = Path(__file__).parents[1] / "target" / "debug" / "libhipsim.so"
-pytestmark = pytest.mark.skipif(
-    not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim"
-)
+pytestmark = needs_stand_in
 TWO = {"HIPSIM_TARGET": "gfx1102,gfx1100", "HIPSIM_INTEGRATED": "0"}
 LISTED = "gpu:0 (hipsim gfx1102, gfx1102, integrated), gpu:1 (hipsim gfx1100, gfx1100)"
 # The variables that decide where drivers are looked for, and which.

@@ -5,12 +5,10 @@ import re
 import signal
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from server_process import serving
-
-STAND_IN = Path(__file__).parents[2] / "target" / "debug" / "libhipsim.so"
+from stand_in import STAND_IN, needs_stand_in
 
 ENDLESS = {"prompt": "ab", "max_tokens": 60_000, "ignore_eos": True}
 SHORT = {"prompt": "ab", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -36,7 +34,7 @@ def test_requests_fail_and_later_ones_do_not(server, number, reason):
     outlives(server, lambda: os.kill(child(server), number), reason, "another one is being started")
 
 
-@pytest.mark.skipif(not STAND_IN.exists(), reason="the stand-in HIP runtime is not built: cargo build -p hipsim")
+@needs_stand_in
 def test_a_lost_device_comes_back(long_model, tmp_path):
     """A GPU whose driver answers that all is gone: the process of the engine ends itself, and another one takes the
     device."""
