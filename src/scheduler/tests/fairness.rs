@@ -6,21 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::ProptestConfig;
 use proptest::proptest;
 
-use super::harness::{Harness, limits, sequence, shares};
+use super::harness::{Harness, from, limits, sequence, shares};
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step, WaitingReason};
-
-fn from(client: &str, id: u64, n: usize) -> NewSequence {
-    NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
-}
-
-/// Runs a step; ends those that have their token.
-fn run(h: &mut Harness) -> Step {
-    let step = h.step();
-    for seq in step.seqs.iter().filter(|seq| !seq.samples.is_empty()) {
-        h.finish(seq.id.0);
-    }
-    step
-}
 
 fn waiting(h: &Harness) -> Vec<(u64, WaitingReason)> {
     h.scheduler.waiting().into_iter().map(|(id, reason)| (id.0, reason)).collect()
@@ -34,11 +21,11 @@ fn long_queue() -> SchedulerConfig {
 fn a_newcomer_is_next_after_one_clients_many_prompts() {
     let mut h = Harness::new(64, long_queue());
     (0..20).for_each(|id| h.add(from("many", id, 16)).unwrap());
-    assert_eq!(shares(&run(&mut h)), [(0, 16)]);
+    assert_eq!(shares(&h.run()), [(0, 16)]);
     h.add(from("one", 100, 16)).unwrap();
-    let next: Vec<_> = (0..2).map(|_| shares(&run(&mut h))[0].0).collect();
+    let next: Vec<_> = (0..2).map(|_| shares(&h.run())[0].0).collect();
     assert!(next.contains(&100), "{next:?}");
-    assert_eq!(shares(&run(&mut h)), [(2, 16)]);
+    assert_eq!(shares(&h.run()), [(2, 16)]);
 }
 
 /// Two steps of 16 tokens are a client's credit: the newcomer has them, then both get equally many.
@@ -62,15 +49,15 @@ fn a_long_prompt_under_way_shares_the_steps() {
 fn a_newcomers_step_is_short() {
     let mut h = Harness::new(256, long_queue());
     (0..40).for_each(|id| h.add(from("many", id, 16)).unwrap());
-    (0..4).for_each(|_| assert_eq!(run(&mut h).batch.num_tokens(), 16));
+    (0..4).for_each(|_| assert_eq!(h.run().batch.num_tokens(), 16));
     h.add(from("one", 100, 5)).unwrap();
-    assert_eq!(shares(&run(&mut h)), [(100, 5)]);
-    assert_eq!(run(&mut h).batch.num_tokens(), 16);
+    assert_eq!(shares(&h.run()), [(100, 5)]);
+    assert_eq!(h.run().batch.num_tokens(), 16);
     // A client that asks all the time has used up its credit two steps' tokens later, and then both get equally many.
     let mut got = BTreeMap::new();
     for id in 101..161 {
         h.add(from("one", id, 5)).unwrap();
-        for (id, tokens) in shares(&run(&mut h)) {
+        for (id, tokens) in shares(&h.run()) {
             *got.entry(id < 100).or_insert(0) += tokens;
         }
     }
@@ -99,12 +86,12 @@ fn cached_tokens_are_not_charged() {
     let mut h = Harness::new(64, SchedulerConfig { max_num_batched_tokens: 17, ..long_queue() });
     let same = |id| NewSequence { prompt: (0..17).collect(), ..from("cached", id, 17) };
     h.add(same(1)).unwrap();
-    run(&mut h);
+    h.run();
     (2..10).for_each(|id| h.add(same(id)).unwrap());
     (11..14).for_each(|id| h.add(from("fresh", id, 17)).unwrap());
     let mut ends = Vec::new();
     while h.scheduler.has_work() {
-        ends.extend(run(&mut h).seqs.iter().filter(|seq| !seq.samples.is_empty()).map(|seq| seq.id.0));
+        ends.extend(h.run().seqs.iter().filter(|seq| !seq.samples.is_empty()).map(|seq| seq.id.0));
     }
     let last_cached = ends.iter().position(|id| *id == 9).unwrap();
     let second_fresh = ends.iter().position(|id| *id == 12).unwrap();
@@ -115,10 +102,10 @@ fn cached_tokens_are_not_charged() {
 fn priority_stands_before_shares() {
     let mut h = Harness::new(64, long_queue());
     h.add(from("a", 1, 16)).unwrap();
-    run(&mut h);
+    h.run();
     (2..5).for_each(|id| h.add(NewSequence { priority: -1, ..from("a", id, 16) }).unwrap());
     h.add(from("b", 5, 16)).unwrap();
-    let order: Vec<_> = (0..4).map(|_| shares(&run(&mut h))[0].0).collect();
+    let order: Vec<_> = (0..4).map(|_| shares(&h.run())[0].0).collect();
     assert_eq!(order, [2, 3, 4, 5]);
 }
 
@@ -184,13 +171,13 @@ fn idle_clients_are_forgotten() {
     h.add(NewSequence { max_tokens: 40, ..from("long", 0, 4) }).unwrap();
     for id in 1..3000 {
         h.add(from(&format!("client {id}"), id, 12)).unwrap();
-        run(&mut h);
+        h.run();
         if h.scheduler.info(SeqId(0)).is_none() {
             h.add(NewSequence { max_tokens: 40, ..from("long", 0, 4) }).unwrap();
         }
     }
     while h.scheduler.has_work() {
-        run(&mut h);
+        h.run();
     }
     h.scheduler.check_integrity().unwrap();
 }

@@ -58,6 +58,11 @@ pub(crate) fn sequence(id: u64, n: usize) -> NewSequence {
     }
 }
 
+/// A sequence of a client, of one token behind its prompt of `n`.
+pub(crate) fn from(client: &str, id: u64, n: usize) -> NewSequence {
+    NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
+}
+
 impl Harness {
     /// A harness whose cache has one full-attention group.
     pub(crate) fn new(num_blocks: usize, limits: SchedulerConfig) -> Self {
@@ -111,6 +116,18 @@ impl Harness {
     pub(crate) fn step(&mut self) -> Step {
         let step = self.schedule();
         self.commit(&step);
+        step
+    }
+
+    /// Runs a step; ends those that have all their tokens.
+    pub(crate) fn run(&mut self) -> Step {
+        let step = self.step();
+        for id in step.seqs.iter().map(|seq| seq.id) {
+            let seq = &self.scheduler.sequences[self.scheduler.slots[&id]];
+            if seq.tokens.len() == seq.max_len {
+                self.finish(id.0);
+            }
+        }
         step
     }
 

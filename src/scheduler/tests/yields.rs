@@ -1,29 +1,17 @@
 //! Steps that newcomers do not wait for.
 
-use super::harness::{Harness, limits, sequence, shares};
-use crate::scheduler::{NewSequence, SchedulerConfig, Step};
+use super::harness::{Harness, from, limits, shares};
+use crate::scheduler::{NewSequence, SchedulerConfig};
 
 /// A sequence with more than one token.
 const LONG: u64 = 90;
-
-fn from(client: &str, id: u64, n: usize) -> NewSequence {
-    NewSequence { client: Some(client.into()), max_tokens: 1, ..sequence(id, n) }
-}
 
 /// A harness whose step is full of prompts of the client "many", which has used its credit.
 fn crowded(limits: SchedulerConfig) -> Harness {
     let mut h = Harness::new(256, SchedulerConfig { max_queue_size: 1000, ..limits });
     (0..40).for_each(|id| h.add(from("many", id, 16)).unwrap());
-    (0..4).for_each(|_| drop(run(&mut h)));
+    (0..4).for_each(|_| drop(h.run()));
     h
-}
-
-/// Runs a step; ends those that have their one token.
-fn run(h: &mut Harness) -> Step {
-    let step = h.step();
-    let ended = step.seqs.iter().filter(|seq| !seq.samples.is_empty() && seq.id.0 != LONG);
-    ended.for_each(|seq| assert!(h.finish(seq.id.0)));
-    step
 }
 
 #[test]
@@ -63,7 +51,7 @@ fn a_step_that_is_taken_back_leaves_no_credit() {
         assert!(yields.to(0, Some("one")) && !yields.to(0, Some("many")));
         h.scheduler.withdraw(&step).unwrap();
         h.add(from("one", id, 5)).unwrap();
-        assert_eq!(shares(&run(&mut h)), [(id, 5)]);
+        assert_eq!(shares(&h.run()), [(id, 5)]);
     }
 }
 
@@ -72,17 +60,17 @@ fn a_step_that_is_taken_back_leaves_no_credit() {
 fn prompts_are_short_while_newcomers_come() {
     let mut h = crowded(SchedulerConfig { max_prefill_beside_newcomers: 6, ..limits() });
     h.add(NewSequence { max_tokens: 40, priority: -1, ..from("many", LONG, 2) }).unwrap();
-    run(&mut h);
+    h.run();
     h.now += 60_000_000;
-    assert_eq!(run(&mut h).batch.num_tokens(), 16, "nobody came yet");
+    assert_eq!(h.run().batch.num_tokens(), 16, "nobody came yet");
     h.add(from("one", 100, 9)).unwrap();
-    assert_eq!(shares(&run(&mut h)), [(LONG, 1), (100, 9)]);
+    assert_eq!(shares(&h.run()), [(LONG, 1), (100, 9)]);
     for _ in 0..5 {
-        let shares = shares(&run(&mut h));
+        let shares = shares(&h.run());
         // The last token of a prompt, left alone, goes on as decodes do.
         let of_prompts: usize = shares.iter().map(|(_, tokens)| tokens).filter(|tokens| **tokens > 1).sum();
         assert!(shares[0] == (LONG, 1) && (4..=6).contains(&of_prompts), "{shares:?}");
     }
     h.now += 60_000_000;
-    assert_eq!(run(&mut h).batch.num_tokens(), 16);
+    assert_eq!(h.run().batch.num_tokens(), 16);
 }

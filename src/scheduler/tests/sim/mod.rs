@@ -200,7 +200,9 @@ impl Sim {
         let (mut partial, mut long) = (0, 0);
         let mut left = self.config.max_num_batched_tokens;
         // Prompts of one token cannot be told from decodes, so this is the least that prompts may still get.
-        let mut left_beside_newcomers = self.scheduler.config.max_prefill_beside_newcomers;
+        let is_quiet = self.now >= self.scheduler.newcomers_until;
+        let most = self.scheduler.config.max_prefill_beside_newcomers;
+        let mut left_beside_newcomers = if is_quiet { usize::MAX } else { most };
         for scheduled in &step.seqs {
             let seq = &self.scheduler.sequences[self.scheduler.slots[&scheduled.id]];
             if first.is_some_and(|(id, _)| id == scheduled.id) {
