@@ -27,7 +27,7 @@ PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gpu-tools browser test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
-        test-release test-ray test-litellm fuzz \
+        test-release test-ray test-litellm test-targets fuzz \
         coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
@@ -75,7 +75,7 @@ test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## L
 	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
 	    -p no:cacheprovider -W ignore tests/test_litellm.py
 
-test-deep: fuzz test-soak test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 45 minutes on two cores
+test-deep: fuzz test-soak test-targets test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 45 minutes on two cores
 test-deep: T = 120
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
@@ -91,6 +91,13 @@ test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests wit
 	    sampler::tests engine::tests::text
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
+
+test-targets: gpu-tools ## machine code of five AMD targets that `make test` checks with four tensor types, with all types
+	$(SAY) 'stand-in HIP runtime: building'
+	@cargo build --quiet --locked -p hipsim
+	$(SAY) 'every op on every tensor type: gfx908, gfx90a, gfx950, gfx1030, gfx1151'
+	@ROCMFORGE_TEST_ALL_TYPES=1 cargo test --quiet --locked --lib -- conformance::gfx908 conformance::gfx90a \
+	    conformance::gfx950 conformance::gfx1030 conformance::gfx1151
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'
