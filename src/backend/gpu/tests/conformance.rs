@@ -28,12 +28,10 @@ fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
 }
 
-/// Checks every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two; with all
-/// types when `make test-targets` asks for them, which takes minutes.
+/// Checks every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
 fn check_some_types(target: &str) {
-    let all = std::env::var_os("ROCMFORGE_TEST_ALL_TYPES").is_some();
     let types = [GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q6_K];
-    check_machine_code(target, |ty| all || types.contains(&ty));
+    check_machine_code(target, |ty| types.contains(&ty));
 }
 
 /// In batch-invariant mode results have the same bits whatever was computed with them.
@@ -110,6 +108,33 @@ fn gfx950() {
 #[test]
 fn gfx1151() {
     check_some_types(KIN_TARGETS[2]);
+}
+
+/// The tests of every type on targets that others check with some types: `make test` leaves these out, since they take
+/// minutes, and `make test-targets` runs them.
+#[test]
+fn every_type_on_gfx90a() {
+    check_machine_code(AMD_TARGETS[2], |_| true);
+}
+
+#[test]
+fn every_type_on_gfx1030() {
+    check_machine_code(AMD_TARGETS[3], |_| true);
+}
+
+#[test]
+fn every_type_on_gfx908() {
+    check_machine_code(KIN_TARGETS[0], |_| true);
+}
+
+#[test]
+fn every_type_on_gfx950() {
+    check_machine_code(KIN_TARGETS[1], |_| true);
+}
+
+#[test]
+fn every_type_on_gfx1151() {
+    check_machine_code(KIN_TARGETS[2], |_| true);
 }
 
 /// Checks ops in which blocks hand each other what they have stored, and only releases and acquires make that seen.
