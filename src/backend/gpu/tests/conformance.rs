@@ -1,16 +1,15 @@
 //! The conformance cases of all backends, on every device.
 
-use super::devices::{self, AMD_TARGETS, CPU_TARGETS, KIN_TARGETS, WEAK_TARGETS};
+use super::devices::{self, AMD_TARGETS, CPU_TARGETS, WEAK_TARGETS};
 use crate::backend::conformance::{self, Accuracy};
 use crate::backend::gpu::{Device, KernelType, Kernels, Unit};
 use crate::config::GpuOptions;
-use crate::quant::GgmlType;
 
-type Opened = (Device, GpuOptions);
+pub(super) type Opened = (Device, GpuOptions);
 
 /// Every op on every tensor type, odd shapes first, against f64, in memory that is poisoned and guarded; nothing stays
 /// on the device.
-fn check(device: Option<Opened>) {
+pub(super) fn check(device: Option<Opened>) {
     let Some(device) = device else { return };
     // Units that have to be compiled are compiled here: several at once, and not by two tests.
     Kernels::new(&device.0, &device.1).unwrap().prepare(&Unit::all()).unwrap();
@@ -20,18 +19,12 @@ fn check(device: Option<Opened>) {
 
 /// Checks AMD's machine code. Types without kernels of their own become F16 on the host, whatever the device: their
 /// products would execute the code of F16 once more for each.
-fn check_machine_code(target: &str, types: impl Fn(GgmlType) -> bool) {
+pub(super) fn check_machine_code(target: &str) {
     let Some(device) = devices::open(target) else { return };
-    let types = |ty| KernelType::of(ty).is_some() && types(ty);
+    let types = |ty| KernelType::of(ty).is_some();
     let loader = |rows| devices::make_loader(&device, rows);
     conformance::pass(|tally| conformance::check_types(loader, Accuracy::GPU, types, tally));
     assert_eq!(device.0.allocated_bytes(), 0, "{}", device.0.label());
-}
-
-/// Checks every op, with one type of each way to the matrix units: f16, bf16, and the types of a stack of two.
-fn check_some_types(target: &str) {
-    let types = [GgmlType::F16, GgmlType::BF16, GgmlType::Q4_K, GgmlType::Q6_K];
-    check_machine_code(target, |ty| types.contains(&ty));
 }
 
 /// In batch-invariant mode results have the same bits whatever was computed with them.
@@ -45,16 +38,6 @@ fn check_invariance(device: Option<Opened>) {
 #[test]
 fn cpu_wave32_up() {
     check(devices::open(CPU_TARGETS[0]));
-}
-
-#[test]
-fn cpu_wave32_down() {
-    check(devices::open(CPU_TARGETS[1]));
-}
-
-#[test]
-fn cpu_wave64_up() {
-    check(devices::open(CPU_TARGETS[2]));
 }
 
 /// G1, G5, G16, G19, G20, G21: the other size of a wave, in the other order.
@@ -71,74 +54,21 @@ fn invariance_on_the_cpu() {
 /// G1, G5, G16, G18, G19, G20: what the compiler made of the kernels, every access checked.
 #[test]
 fn gfx1100() {
-    check_machine_code(AMD_TARGETS[0], |_| true);
+    check_machine_code(AMD_TARGETS[0]);
 }
 
 #[test]
 fn gfx942() {
-    check_machine_code(AMD_TARGETS[1], |_| true);
-}
-
-#[test]
-fn gfx90a() {
-    check_some_types(AMD_TARGETS[2]);
-}
-
-#[test]
-fn gfx1030() {
-    check_some_types(AMD_TARGETS[3]);
+    check_machine_code(AMD_TARGETS[1]);
 }
 
 #[test]
 fn gfx1201() {
-    check_machine_code(AMD_TARGETS[4], |_| true);
-}
-
-/// Products of bf16 in two halves, and accumulators in registers of their own.
-#[test]
-fn gfx908() {
-    check_some_types(KIN_TARGETS[0]);
-}
-
-#[test]
-fn gfx950() {
-    check_some_types(KIN_TARGETS[1]);
-}
-
-#[test]
-fn gfx1151() {
-    check_some_types(KIN_TARGETS[2]);
-}
-
-/// The tests of every type on targets that others check with some types: `make test` leaves these out, since they take
-/// minutes, and `make test-targets` runs them.
-#[test]
-fn every_type_on_gfx90a() {
-    check_machine_code(AMD_TARGETS[2], |_| true);
-}
-
-#[test]
-fn every_type_on_gfx1030() {
-    check_machine_code(AMD_TARGETS[3], |_| true);
-}
-
-#[test]
-fn every_type_on_gfx908() {
-    check_machine_code(KIN_TARGETS[0], |_| true);
-}
-
-#[test]
-fn every_type_on_gfx950() {
-    check_machine_code(KIN_TARGETS[1], |_| true);
-}
-
-#[test]
-fn every_type_on_gfx1151() {
-    check_machine_code(KIN_TARGETS[2], |_| true);
+    check_machine_code(AMD_TARGETS[4]);
 }
 
 /// Checks ops in which blocks hand each other what they have stored, and only releases and acquires make that seen.
-fn check_order(target: &str) {
+pub(super) fn check_order(target: &str) {
     let Some(device) = devices::open(target) else { return };
     let loader = |rows| devices::make_loader(&device, rows);
     conformance::pass(|tally| conformance::splits::check(loader, Accuracy::GPU, 2, tally));
@@ -146,18 +76,8 @@ fn check_order(target: &str) {
 }
 
 #[test]
-fn order_of_memory_on_gfx90a() {
-    check_order(WEAK_TARGETS[0]);
-}
-
-#[test]
 fn order_of_memory_on_gfx942() {
     check_order(WEAK_TARGETS[1]);
-}
-
-#[test]
-fn order_of_memory_on_gfx1100() {
-    check_order(WEAK_TARGETS[2]);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //! and kernels on the CPU; or the GPU of this machine.
 
 mod args;
-mod barriers;
 mod conformance;
+mod deep;
 pub(crate) mod devices;
 mod experts;
 mod memory;

@@ -7,10 +7,10 @@ use std::ffi::{CStr, c_char, c_int};
 use std::panic::AssertUnwindSafe;
 use std::process::{Command, ExitStatus, Stdio};
 
-use super::devices::{self, CPU_TARGETS};
 use crate::Result;
 use crate::backend::conformance::{self, Accuracy, Extent, Tally};
 use crate::backend::gpu::compile::Compiler;
+use crate::backend::gpu::tests::devices::{self, CPU_TARGETS};
 use crate::backend::gpu::{Device, GpuLoader, KernelType, Unit};
 use crate::config::{EngineArgs, GpuOptions};
 use crate::quant::GgmlType;
