@@ -26,7 +26,9 @@ SOURCES := $(shell find src python kernels build -type f -not -name '*.pyc' -not
 PY_DIRS := $(wildcard python tests benches examples scripts)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo gpu-tools browser test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
+# cargo shares out the cores by itself.
+unexport MAKEFLAGS
+.PHONY: help demo gpu-tools browser stand-in test test-crates test-rust test-loom test-python test-deep test-soak test-schemas test-aarch64 \
         test-release test-ray test-litellm test-kernels fuzz \
         coverage lint lint-rust lint-kernels lint-python bench test-gpu bench-gpu wheel wheels clean FORCE
 
@@ -53,9 +55,11 @@ test-crates: gpu-tools ## tests of the AMD simulator and of the stand-in HIP run
 	$(SAY) 'AMD simulator and stand-in HIP runtime: tests'
 	@cargo test --quiet --locked -p amdsim -p hipsim
 
-test-rust: gpu-tools ## Rust tests, AMD machine code among them; compiles every target first
+stand-in: ## the stand-in HIP runtime, which tests open where there is no GPU
 	$(SAY) 'stand-in HIP runtime: building'
 	@cargo build --quiet --locked -p hipsim
+
+test-rust: gpu-tools stand-in ## Rust tests, AMD machine code among them; compiles every target first
 	$(SAY) 'Rust tests: compiling every target, benches too'
 	@cargo test --quiet --locked --package rocmforge --package rocmforge-fuzz --no-run --all-targets
 	$(SAY) 'Rust tests: running, inputs that fuzzing found among them'
@@ -65,7 +69,7 @@ test-loom: ## model-check the lock-free protocols under loom
 	$(SAY) 'loom: the interleavings of the protocols written by hand'
 	@cargo test --quiet --locked -p rocmforge-loom
 
-test-python: browser $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
+test-python: browser stand-in $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/dev.stamp ## Python tests on the installed wheel
 	$(SAY) 'Python tests: on the installed wheel, with the real model'
 	@$(BIN)/python -m pytest tests -rs --junitxml=target/pytest.xml
 	@$(BIN)/python scripts/check_skips.py target/pytest.xml
@@ -80,9 +84,7 @@ test-deep: T = 120
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
 
-test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server
-	$(SAY) 'stand-in HIP runtime: building'
-	@cargo build --quiet --locked -p hipsim
+test-soak: gpu-tools stand-in $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests with 10 to 50 times the cases; ten minutes of traffic on a server
 	$(SAY) 'scheduler, KV cache, GGUF: 50,000 cases each; failures of every call'
 	@PROPTEST_CASES=50000 cargo test --quiet --locked --lib -- scheduler::tests::prop kv_cache::tests::prop \
 	    kv_cache::tests::free_list gguf::tests::damage engine::tests::device_failures
@@ -92,9 +94,7 @@ test-soak: gpu-tools $(VENV)/wheel.stamp $(VENV)/dev.stamp ## property tests wit
 	$(SAY) 'a server with mixed traffic and clients that vanish: $(SOAK_SECONDS) s'
 	@ROCMFORGE_TEST_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -q -s tests/server/test_server_soak.py
 
-test-kernels: gpu-tools ## kernels on more simulated devices, five AMD targets among them, and without each of their barriers
-	$(SAY) 'stand-in HIP runtime: building'
-	@cargo build --quiet --locked -p hipsim
+test-kernels: gpu-tools stand-in ## kernels on more simulated devices, five AMD targets among them, and without each of their barriers
 	$(SAY) 'kernels: gfx908, gfx90a, gfx950, gfx1030, gfx1151, other orders of waves and of memory, barriers left out'
 	@cargo test --quiet --locked --lib -- gpu::tests::deep
 
