@@ -58,6 +58,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         max_prompt_logits: 1,
         block_size: 16,
         kv_groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: max_num_seqs * 2 * STEPS / 16 }],
+        states: None,
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
         max_queue_size: 1024,

@@ -32,6 +32,7 @@ impl World {
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size,
             groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks }],
+            states: None,
             enable_prefix_caching: true,
             hash_key: [7; 32],
         })?;

@@ -29,6 +29,8 @@ pub struct Batch {
     pub extras: Vec<SeqExtras>,
     /// Block tables and slots, one entry per KV group of the model.
     pub groups: Vec<GroupTables>,
+    /// Recurrent states that the step begins with and leaves; empty for a model without layers of states.
+    pub states: StateTables,
     /// Flat indices of the tokens whose logits are wanted, increasing.
     pub logits_indices: Vec<u32>,
     /// Blocks to copy before anything is computed (copy-on-write of forked sequences).
@@ -47,6 +49,38 @@ pub struct GroupTables {
     pub cu_blocks: Vec<u32>,
 }
 
+/// Placeholder for the state before a sequence's first token: zeros.
+pub const NO_STATE: u32 = u32::MAX;
+
+/// The recurrent states of a batch. A slot holds one state of every layer that has one: what the layer carries from
+/// token to token in place of keys and values.
+///
+/// A slot that one sequence writes is read in the same batch by no other. The sequence itself may read the slot that it
+/// writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StateTables {
+    /// Slot of the state that each sequence's first token of the batch begins with, `[s]`, or `NO_STATE`.
+    pub reads: Vec<u32>,
+    /// States to keep, sequence after sequence, each sequence's by `num_tokens`, which may repeat.
+    pub writes: Vec<StateWrite>,
+    /// Index of each sequence's first entry in `writes`, `[s + 1]`.
+    pub cu_writes: Vec<u32>,
+}
+
+impl StateTables {
+    /// States of sequence `seq` to keep.
+    pub fn writes_of(&self, seq: usize) -> &[StateWrite] {
+        &self.writes[self.cu_writes[seq] as usize..self.cu_writes[seq + 1] as usize]
+    }
+}
+
+/// Keep the state after the first `num_tokens` (at least 1) of a sequence's tokens of the batch in slot `slot`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateWrite {
+    pub num_tokens: u32,
+    pub slot: u32,
+}
+
 /// Needs of a sequence beside its tokens, from its arrival to every batch that it is part of. All are absent in an
 /// ordinary sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,8 +90,6 @@ pub struct SeqExtras {
     pub adapter: Option<u32>,
     /// Row of the mask that says which tokens may be sampled for it.
     pub mask: Option<u32>,
-    /// Slot of the recurrent state that is carried from step to step.
-    pub state_slot: Option<u32>,
     /// Positions whose inputs are given embeddings and not those of their token ids. The prefix cache knows only the
     /// ids: a sequence with embeddings takes a `cache_salt` that tells their content.
     pub embeddings: Option<std::ops::Range<u32>>,

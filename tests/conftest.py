@@ -131,6 +131,7 @@ def assert_nothing_left():
         stats, blocks = engine.stats(), engine.block_map()
         assert stats.blocks_owned == 0
         assert stats.blocks_free + stats.blocks_cached == stats.blocks_total
+        assert stats.state_slots_free + stats.state_slots_cached == stats.state_slots_total
         assert (blocks["state"] != 2).all()
 
     return check

@@ -50,6 +50,7 @@ class ServerProcess:
             assert time.monotonic() < deadline, stats
             time.sleep(0.002)
         assert stats["blocks_free"] + stats["blocks_cached"] == stats["blocks_total"]
+        assert stats["state_slots_free"] + stats["state_slots_cached"] == stats["state_slots_total"]
         return stats
 
 

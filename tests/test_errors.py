@@ -76,6 +76,7 @@ ARGUMENTS = [
     ("max_long_partial_prefills", 0),
     ("max_long_partial_prefills", 5),
     ("long_prefill_token_threshold", 0),
+    ("state_snapshot_interval", 0),
     ("retention", -1.0),
     ("retention", float("nan")),
     ("seed", -1),

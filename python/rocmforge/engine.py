@@ -48,6 +48,9 @@ class LoadedModel:
         max_long_partial_prefills: Most long prompts among them. Short prompts pass those that wait for this.
         long_prefill_token_threshold: A prompt is long while more tokens than this are to be computed of it, and leaves
             up to half of each step to short ones; by default 4 % of `max_model_len`, and no more than a step computes.
+        state_snapshot_interval: Tokens of a long prompt between two snapshots of the recurrent states of a model that
+            has such, in whole blocks; by default as many as have keys and values of a snapshot's size, from 256 to
+            4,096. A prompt that shares a part of another begins at the last snapshot in that part.
         retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
         batch_invariant: Whether results do not depend, to the last bit, on what a row was computed with; on the CPU
@@ -140,6 +143,9 @@ class LoadedModel:
             now = self.stats()
             rows.append(("requests", f"{now.num_running} running, {now.num_waiting} waiting"))
             rows.append(("KV blocks", f"{now.blocks_free} free, {now.blocks_cached} cached of {now.blocks_total}"))
+            if slots := now.state_slots_total:
+                states = f"{now.state_slots_free} free, {now.state_slots_cached} cached of {slots}"
+                rows.append(("state slots", states))
         return table(type(self).__name__, rows)
 
     @functools.cached_property

@@ -51,6 +51,7 @@ class RequestMetrics:
     """Why not more of them did: `last_block` (all whole blocks before the last token, which is always computed, did),
     `new` (the block behind them has not been in the cache since that was last empty), `evicted` (it was, and it or one
     that it needs is gone), `forgotten` (it is not there, and too many were evicted to say whether it was),
+    `no_snapshot` (it is there, but of the recurrent states after it none was kept),
     `all_positions` (nothing was looked up, since something is wanted of every position), `disabled` (nor here, without
     a prefix cache); `None` until the first token."""
     num_preemptions: int

@@ -28,6 +28,7 @@ class EngineSettings(TypedDict, total=False):
     max_num_partial_prefills: int
     max_long_partial_prefills: int
     long_prefill_token_threshold: int | None
+    state_snapshot_interval: int | None
     retention: float
     seed: int | None
     batch_invariant: bool | None

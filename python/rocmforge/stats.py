@@ -33,6 +33,10 @@ class ResolvedConfig(TypedDict):
     block_size: int
     num_blocks: int
     """Blocks of the KV cache."""
+    num_state_slots: int
+    """Slots of recurrent states: those of running sequences, and snapshots. 0 for a model without such states."""
+    state_snapshot_interval: int | None
+    """Tokens of a long prompt between two snapshots; `None` for a model without such states."""
     kv_cache_dtype: str
     enable_prefix_caching: bool
     max_queue_size: int
@@ -78,13 +82,22 @@ class Stats:
     blocks_free: int
     blocks_cached: int
     blocks_owned: int
+    state_slots_total: int
+    """Slots of recurrent states; 0 for a model without such."""
+    state_slots_free: int
+    state_slots_cached: int
+    """Snapshots that a prefix may hit."""
+    state_slots_owned: int
     prefix_cache_queries: int
     """Prompt tokens looked up in the prefix cache; none without `enable_prefix_caching`."""
     prefix_cache_hits: int
     """Prompt tokens found there."""
     prefix_cache_misses: dict[str, int]
-    """Prompt tokens not found there, by `RequestMetrics.prefix_miss`: `last_block`, `new`, `evicted`, `forgotten`."""
+    """Prompt tokens not found there, by `RequestMetrics.prefix_miss`: `last_block`, `new`, `evicted`, `forgotten`,
+    `no_snapshot`."""
     prefix_cache_evictions: int
+    state_evictions: int
+    """Snapshots of recurrent states that had to make room."""
     block_lifetime: Histogram
     """Time of evicted blocks from when they were taken to their eviction."""
     block_idle_before_evict: Histogram

@@ -89,6 +89,9 @@ pub struct EngineArgs {
     /// A prompt is long while more tokens than this are to be computed of it. `None`: 4 % of the longest sequence, and
     /// no more than a step computes.
     pub long_prefill_token_threshold: Option<usize>,
+    /// Tokens of a long prompt between two snapshots of the recurrent states of a model that has such, rounded up to
+    /// whole blocks. `None`: as many as have keys and values of a snapshot's size, from 256 to 4096.
+    pub state_snapshot_interval: Option<usize>,
     /// The time for which the record of a finished request is kept.
     pub retention: Duration,
     /// Seed of requests that bring none; `None` draws one from the system.
@@ -116,6 +119,7 @@ impl EngineArgs {
             max_num_partial_prefills: 4,
             max_long_partial_prefills: 1,
             long_prefill_token_threshold: None,
+            state_snapshot_interval: None,
             retention: Duration::from_secs(300),
             seed: None,
         }
@@ -127,6 +131,18 @@ impl EngineArgs {
 pub struct GroupConfig {
     pub kind: GroupKind,
     pub num_blocks: usize,
+}
+
+/// The pool of recurrent states of a model that has layers of such: the running sequences' own, and snapshots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StateConfig {
+    /// Slots in all, each of one state of all these layers.
+    pub num_slots: usize,
+    /// Slots of each running sequence. Where a step may be stopped half-way these are two: it reads one and writes the
+    /// other, so that what it began with is there when it comes again. Else one does, which each step writes over.
+    pub slots_per_seq: usize,
+    /// Tokens of a long prompt between two snapshots, a multiple of the block size.
+    pub snapshot_interval: usize,
 }
 
 /// The resolved configuration: every number is final and was checked.
@@ -143,6 +159,8 @@ pub struct EngineConfig {
     pub block_size: usize,
     /// The model's KV groups, in the order of `Batch::groups`.
     pub kv_groups: Vec<GroupConfig>,
+    /// `None` for a model whose layers all attend.
+    pub states: Option<StateConfig>,
     pub kv_cache_dtype: KvCacheDtype,
     pub enable_prefix_caching: bool,
     pub max_queue_size: usize,
@@ -183,6 +201,7 @@ impl EngineArgs {
         within("max_num_partial_prefills", self.max_num_partial_prefills, 1, usize::MAX)?;
         within("max_long_partial_prefills", self.max_long_partial_prefills, 1, self.max_num_partial_prefills)?;
         within("long_prefill_token_threshold", self.long_prefill_token_threshold.unwrap_or(1), 1, usize::MAX)?;
+        within("state_snapshot_interval", self.state_snapshot_interval.unwrap_or(1), 1, u32::MAX as usize)?;
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

@@ -15,7 +15,7 @@ mod structured;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype};
+pub use engine::{DeviceKind, EngineArgs, EngineConfig, GroupConfig, KvCacheDtype, StateConfig};
 pub use env::log_level;
 pub use gpu::{GpuOptions, INSIDE_HELPER, Platform};
 pub use log::LogLevel;

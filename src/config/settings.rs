@@ -27,7 +27,7 @@ pub enum Setting<'a> {
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
 /// In the order in which users are shown them.
-pub const SETTINGS: [Named; 25] = [
+pub const SETTINGS: [Named; 26] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -41,6 +41,7 @@ pub const SETTINGS: [Named; 25] = [
     ("max_num_partial_prefills", |args| Setting::Count(&mut args.max_num_partial_prefills)),
     ("max_long_partial_prefills", |args| Setting::Count(&mut args.max_long_partial_prefills)),
     ("long_prefill_token_threshold", |args| Setting::OptionalCount(&mut args.long_prefill_token_threshold)),
+    ("state_snapshot_interval", |args| Setting::OptionalCount(&mut args.state_snapshot_interval)),
     ("retention", |args| Setting::Seconds(&mut args.retention)),
     ("seed", |args| Setting::OptionalNumber(&mut args.seed)),
     ("batch_invariant", |args| Setting::OptionalSwitch(&mut args.batch_invariant)),

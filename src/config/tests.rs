@@ -79,6 +79,8 @@ fn bad_engine_args() {
         ("block_size", EngineArgs { block_size: 0, ..d() }),
         ("block_size", EngineArgs { block_size: usize::MAX, ..d() }),
         ("max_queue_size", EngineArgs { max_queue_size: 0, ..d() }),
+        ("state_snapshot_interval", EngineArgs { state_snapshot_interval: Some(0), ..d() }),
+        ("state_snapshot_interval", EngineArgs { state_snapshot_interval: Some(usize::MAX), ..d() }),
         ("kv_cache_memory", EngineArgs { kv_cache_memory: Some(0), ..d() }),
     ];
     for (name, args) in cases {

@@ -263,7 +263,9 @@ impl Core {
             let range = start..start + picks.len();
             start = range.end;
             if picks[0].fork_of.is_none() {
-                let drafts = forced_behind(&self.requests, picks, ahead);
+                // Drafts are cut back where one is wrong, which a recurrent state cannot be.
+                let takes_drafts = self.config.states.is_none();
+                let drafts = if takes_drafts { forced_behind(&self.requests, picks, ahead) } else { &[] };
                 accepted.push((picks[0].seq, Accepted { tokens: &tokens[range], drafts }));
             }
         }

@@ -116,6 +116,7 @@ impl Engine {
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size: config.block_size,
             groups: config.kv_groups.clone(),
+            states: config.states,
             enable_prefix_caching: config.enable_prefix_caching,
             hash_key,
         })?;

@@ -1,15 +1,30 @@
 //! Decides how large the KV pool is and how it is divided among the model's KV groups, so that the longest total
 //! context fits.
+//!
+//! Recurrent states have their slots in the pool as well. Those of running sequences take up to half of its bytes: as
+//! many of `max_num_seqs` sequences can run as have slots then. Snapshots take up to a quarter, but no more than one
+//! for each `MIN_INTERVAL` tokens that the pool holds.
 
 use crate::batch::GroupKind;
-use crate::config::{EngineArgs, GroupConfig};
+use crate::config::{EngineArgs, GroupConfig, StateConfig};
 use crate::model::{KvGroupSpec, ModelSpec};
 use crate::{Error, Result};
+
+/// The pool's bytes divided by this are the most that the states of running sequences take, and that snapshots take.
+const OWN_SHARE: u64 = 2;
+const SNAPSHOT_SHARE: u64 = 4;
+
+/// Tokens between two snapshots of a long prompt, at least and at most, unless the user names them. A snapshot is worth
+/// as many tokens as have keys and values of its size, but a short prompt is computed anew in no time, and computing
+/// thousands of tokens is felt.
+const MIN_INTERVAL: u64 = 256;
+const MAX_INTERVAL: u64 = 4096;
 
 /// The pool as it will be.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pool {
     pub(super) groups: Vec<GroupConfig>,
+    pub(super) states: Option<StateConfig>,
     /// Tokens of the longest sequence.
     pub(super) max_model_len: usize,
 }
@@ -18,6 +33,7 @@ pub(super) struct Pool {
 #[derive(Debug)]
 pub(super) struct PoolWish {
     groups: Vec<Group>,
+    states: Option<States>,
     block_size: u64,
     max_num_seqs: u64,
     max_num_batched_tokens: u64,
@@ -36,10 +52,48 @@ struct Group {
     block_bytes: u64,
 }
 
+/// Recurrent states of all layers that have one.
+#[derive(Debug)]
+struct States {
+    /// Bytes of one slot.
+    slot_bytes: u64,
+    slots_per_seq: u64,
+    snapshot_interval: u64,
+    /// Whether snapshots are taken.
+    has_snapshots: bool,
+}
+
+impl States {
+    /// `None` for a model without states. `can_stop`: whether a step may be stopped half-way.
+    fn new(args: &EngineArgs, slot_bytes: u64, groups: &[Group], can_stop: bool) -> Option<Self> {
+        let block_size = args.block_size as u64;
+        let block_bytes: u64 = groups.iter().map(|group| group.block_bytes).sum();
+        let worth = slot_bytes.saturating_mul(block_size) / block_bytes.max(1);
+        let tokens = args.state_snapshot_interval.map_or(worth.clamp(MIN_INTERVAL, MAX_INTERVAL), |own| own as u64);
+        (slot_bytes > 0).then_some(Self {
+            slot_bytes,
+            slots_per_seq: if can_stop { 2 } else { 1 },
+            snapshot_interval: tokens.next_multiple_of(block_size),
+            has_snapshots: args.enable_prefix_caching,
+        })
+    }
+
+    fn own_bytes(&self, seqs: u64) -> u64 {
+        seqs.saturating_mul(self.slots_per_seq).saturating_mul(self.slot_bytes)
+    }
+}
+
 impl PoolWish {
+    /// `can_stop`: whether the device's steps may be stopped half-way.
+    ///
     /// # Errors
     /// `InvalidRequest` for a length beyond the model's, or blocks that cannot be.
-    pub(super) fn new(args: &EngineArgs, spec: &ModelSpec, max_num_batched_tokens: usize) -> Result<Self> {
+    pub(super) fn new(
+        args: &EngineArgs,
+        spec: &ModelSpec,
+        max_num_batched_tokens: usize,
+        can_stop: bool,
+    ) -> Result<Self> {
         if let Some(len) = args.max_model_len
             && len > spec.context_length
         {
@@ -54,8 +108,10 @@ impl PoolWish {
         };
         let max_model_len = args.max_model_len.unwrap_or(spec.context_length);
         let longest = max_model_len.div_ceil(args.block_size) as u64;
+        let groups: Vec<Group> = spec.kv_groups.iter().map(group).collect::<Result<_>>()?;
         Ok(Self {
-            groups: spec.kv_groups.iter().map(group).collect::<Result<_>>()?,
+            states: States::new(args, spec.state_bytes(), &groups, can_stop),
+            groups,
             block_size: args.block_size as u64,
             max_num_seqs: args.max_num_seqs as u64,
             max_num_batched_tokens: max_num_batched_tokens as u64,
@@ -79,10 +135,29 @@ impl PoolWish {
         }
     }
 
-    /// Bytes of a pool for contexts of `blocks` blocks in all, of `seqs` sequences.
-    fn bytes(&self, blocks: u64, seqs: u64) -> u64 {
+    /// Bytes of a pool for contexts of `blocks` blocks in all, of `seqs` sequences, and for that many snapshots.
+    fn bytes(&self, blocks: u64, seqs: u64, snapshots: u64) -> u64 {
         let of_group = |group: &Group| self.blocks(group.kind, blocks, seqs).saturating_mul(group.block_bytes);
-        self.groups.iter().map(of_group).fold(0, u64::saturating_add)
+        let of_states =
+            |states: &States| states.own_bytes(seqs).saturating_add(snapshots.saturating_mul(states.slot_bytes));
+        let states = self.states.as_ref().map_or(0, of_states);
+        self.groups.iter().map(of_group).fold(states, u64::saturating_add)
+    }
+
+    /// Sequences that can run at once in a pool of that many bytes. If the windows and states of all do not fit beside
+    /// the longest context, as many as do.
+    fn seqs(&self, bytes: u64) -> u64 {
+        let own_bytes = |seqs| self.states.as_ref().map_or(0, |states| states.own_bytes(seqs));
+        let fits = |seqs| self.bytes(self.needed, seqs, 1) <= bytes && own_bytes(seqs) <= bytes / OWN_SHARE;
+        largest(1, self.max_num_seqs, fits)
+    }
+
+    /// The most snapshots in a pool of that many bytes, of which one is always there: a sequence that begins with it
+    /// holds it beside its own slots.
+    fn snapshots(&self, bytes: u64, seqs: u64) -> u64 {
+        let Some(states) = self.states.as_ref().filter(|states| states.has_snapshots) else { return 1 };
+        let most = (bytes / SNAPSHOT_SHARE / states.slot_bytes).min(u64::from(u32::MAX / 2));
+        largest(1, most, |snapshots| self.bytes(self.needed, seqs, snapshots) <= bytes)
     }
 
     /// Bytes that may go to things that only make steps faster. If the user named the pool's size, that is half of what
@@ -97,7 +172,7 @@ impl PoolWish {
 
     /// Bytes of the pool without which nothing can be served.
     fn least_bytes(&self) -> u64 {
-        self.bytes(self.needed, 1)
+        self.bytes(self.needed, 1, 1)
     }
 
     /// # Errors
@@ -138,17 +213,24 @@ impl PoolWish {
         };
         // The default is a part of what is available; the least that serves may take more than that part.
         let bytes = bytes.max(self.least_bytes());
-        // If the windows of all sequences do not fit beside the longest context, take as many sequences as do.
-        let seqs = largest(1, self.max_num_seqs, |seqs| self.bytes(self.needed, seqs) <= bytes);
-        let blocks = largest(self.needed.min(most), most, |blocks| self.bytes(blocks, seqs) <= bytes);
+        let seqs = self.seqs(bytes);
+        let most_snapshots = self.snapshots(bytes, seqs);
+        let snapshots = |blocks: u64| most_snapshots.min(blocks.saturating_mul(self.block_size) / MIN_INTERVAL).max(1);
+        let fits = |blocks| self.bytes(blocks, seqs, snapshots(blocks)) <= bytes;
+        let blocks = largest(self.needed.min(most), most, fits);
         let config = |group: &Group| GroupConfig {
             kind: group.kind,
             num_blocks: self.blocks(group.kind, blocks, seqs) as usize,
         };
         let groups = self.groups.iter().map(config).collect();
+        let states = self.states.as_ref().map(|states| StateConfig {
+            num_slots: (seqs * states.slots_per_seq + snapshots(blocks)) as usize,
+            slots_per_seq: states.slots_per_seq as usize,
+            snapshot_interval: states.snapshot_interval as usize,
+        });
         let held = blocks.saturating_mul(self.block_size);
         let max_model_len = self.max_model_len.min(usize::try_from(held).unwrap_or(usize::MAX));
-        Ok(Pool { groups, max_model_len })
+        Ok(Pool { groups, states, max_model_len })
     }
 }
 
@@ -178,6 +260,7 @@ mod tests {
         let longest = max_model_len.div_ceil(16) as u64;
         PoolWish {
             groups: vec![group(GroupKind::Sliding { window: 1024 }, 40), group(GroupKind::Full, 8)],
+            states: None,
             block_size: 16,
             max_num_seqs,
             max_num_batched_tokens: 512,
@@ -225,5 +308,53 @@ mod tests {
             assert!(taken + block_bytes.iter().sum::<u64>() > memory || num_blocks[1] as u64 >= most, "{pool:?}");
             assert!(num_blocks[0] >= 97 && num_blocks[1] >= 2048, "{pool:?}");
         }
+    }
+
+    /// A layer of full attention to three of states of 2 MiB, as in qwen35; blocks of 16 tokens.
+    fn hybrid(memory: Option<u64>, max_num_seqs: u64, slots_per_seq: u64) -> PoolWish {
+        let states =
+            States { slot_bytes: 24 * 2 * MEGABYTE, slots_per_seq, snapshot_interval: 1024, has_snapshots: true };
+        let group = Group { kind: GroupKind::Full, block_bytes: 8 * 64 * 1024 };
+        PoolWish { groups: vec![group], states: Some(states), ..wish(memory, max_num_seqs, 32_768) }
+    }
+
+    /// Running sequences take half of the pool at most for their slots of 48 MiB, and snapshots a quarter.
+    #[test]
+    fn states_have_their_shares() {
+        let resolve = |megabytes, seqs, slots_per_seq| {
+            let memory = megabytes * MEGABYTE;
+            let pool = hybrid(Some(memory), seqs, slots_per_seq).resolve(memory, 0).unwrap();
+            let states = pool.states.unwrap();
+            let bytes = states.num_slots as u64 * 48 * MEGABYTE + pool.groups[0].num_blocks as u64 * MEGABYTE / 2;
+            assert!(bytes <= memory && bytes + MEGABYTE / 2 > memory, "{pool:?}");
+            assert_eq!((states.slots_per_seq as u64, states.snapshot_interval), (slots_per_seq, 1024));
+            (states.num_slots, pool.groups[0].num_blocks)
+        };
+        // The longest context takes 1,024 MiB. All sequences have their slots, and there are 42 snapshots.
+        assert_eq!(resolve(8192, 64, 1), (64 + 42, (8192 - 106 * 48) * 2));
+        // Half of it are 85 slots, of which two are a sequence's.
+        assert_eq!(resolve(8192, 64, 2), (2 * 42 + 42, (8192 - 126 * 48) * 2));
+        // A sequence, what is left beside its context for snapshots, and the least of all.
+        assert_eq!(resolve(1024 + 5 * 48, 1, 2), (2 + 3, 2048));
+        assert_eq!(resolve(1024 + 3 * 48, 64, 2), (2 + 1, 2048));
+        let least = (1024 + 3 * 48) * MEGABYTE;
+        assert_eq!(hybrid(None, 64, 2).least_bytes(), least);
+        assert!(hybrid(Some(least - 1), 64, 2).resolve(least, 0).is_err());
+        // No more snapshots than are of use to 32,768 tokens.
+        let pool = hybrid(None, 1, 1).resolve(u64::MAX, u64::MAX).unwrap();
+        assert_eq!((pool.states.unwrap().num_slots, num_blocks(&pool)), (1 + 32_768 / 256, vec![2048]));
+    }
+
+    /// A snapshot is worth the tokens whose keys and values take as much, in whole blocks, within bounds.
+    #[test]
+    fn the_interval_follows_from_the_cost() {
+        let group = || [Group { kind: GroupKind::Full, block_bytes: 16 * 1000 }];
+        let interval = |args: &EngineArgs, bytes| States::new(args, bytes, &group(), true).unwrap().snapshot_interval;
+        let args = EngineArgs::new("m");
+        let expected = [(1, 256), (300_000, 304), (1_000_000, 1008), (1 << 40, 4096)];
+        assert_eq!(expected.map(|(bytes, _)| interval(&args, bytes)), expected.map(|(_, tokens)| tokens));
+        let own = EngineArgs { state_snapshot_interval: Some(100), ..args };
+        assert_eq!(interval(&own, 1 << 40), 112);
+        assert!(States::new(&own, 0, &group(), true).is_none());
     }
 }

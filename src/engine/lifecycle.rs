@@ -306,10 +306,12 @@ impl Core {
     /// `Error::Internal` naming a broken invariant of scheduler, KV cache or request table.
     pub(super) fn check_integrity(&self, running: Option<&Launched>) -> Result<()> {
         self.scheduler.check_integrity()?;
-        let owned = self.shared.kv_cache.read().stats().blocks_owned;
+        let stats = self.shared.kv_cache.read().stats();
+        let (blocks, slots) = (stats.blocks_owned, stats.state_slots_owned);
         let is_idle = !self.has_requests() && running.is_none();
-        if is_idle && (owned > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
-            return Err(Error::internal(format!("no request is left, yet {owned} blocks are owned")));
+        if is_idle && (blocks + slots > 0 || self.scheduler.has_work() || !self.deadlines.is_empty()) {
+            let problem = format!("no request is left, yet {blocks} blocks and {slots} slots of states are owned");
+            return Err(Error::internal(problem));
         }
         Ok(())
     }

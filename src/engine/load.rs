@@ -7,7 +7,7 @@ use super::kv_pool::PoolWish;
 use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
-use crate::backend::{self, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
+use crate::backend::{self, Backend, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
 use crate::config::{EngineArgs, EngineConfig, defaults};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
@@ -98,7 +98,9 @@ fn load_onto<L: Loader>(
 ) -> Result<Loaded> {
     let Model { args, gguf, spec, tensors } = model;
     loader.check_block_size(args.block_size)?;
-    let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens)?;
+    // A device that computes on its own is not called back.
+    let can_stop = !L::Backend::ASYNCHRONOUS;
+    let wish = PoolWish::new(args, spec, limits.max_num_batched_tokens, can_stop)?;
     let scratch = Decoder::<L::Backend>::scratch_bytes::<L>(spec, limits)?;
     // A model that does not fit is refused before any of it is read: the system would rather kill a process than refuse
     // it memory.
@@ -121,6 +123,7 @@ fn load_onto<L: Loader>(
         max_prompt_logits: defaults::MAX_PROMPT_LOGITS,
         block_size: args.block_size,
         kv_groups: pool.groups,
+        states: pool.states,
         kv_cache_dtype: args.kv_cache_dtype,
         enable_prefix_caching: args.enable_prefix_caching,
         max_queue_size: args.max_queue_size,

@@ -1,30 +1,43 @@
-//! The blocks of one sequence, held by one value that gives them back when it is dropped.
+//! The blocks and the slots of states of one sequence, held by one value that gives them back when it is dropped.
+
+use std::ops::Range;
 
 use crossbeam_channel::Sender;
 
 use super::BlockId;
+use super::seq_states::SeqStates;
 
 /// Block ids, one list per group; entry `i` holds positions `i * block_size ..`.
 pub(super) type Tables = Vec<Vec<BlockId>>;
 
-/// Blocks of the cache that a sequence owns. However the sequence goes away (finished, cancelled, failed, unwound by a
-/// panic), its blocks go back: dropping this puts them on a channel that the cache empties before its next change. It
-/// takes no lock, so it may be dropped anywhere, also while the cache is locked.
+/// Everything that a sequence held, on its way back.
+#[derive(Debug)]
+pub(super) struct Returned {
+    pub(super) tables: Tables,
+    /// Slots of states.
+    pub(super) slots: Vec<BlockId>,
+}
+
+/// Blocks of the cache that a sequence owns, and its slots of states. However the sequence goes away (finished,
+/// cancelled, failed, unwound by a panic), they go back: dropping this puts them on a channel that the cache empties
+/// before its next change. It takes no lock, so it may be dropped anywhere, also while the cache is locked.
 #[derive(Debug)]
 pub struct SeqBlocks {
     pub(super) tables: Tables,
     /// Leading blocks whose content was made findable (or was left behind by the window).
     pub(super) num_named: usize,
-    returns: Sender<Tables>,
+    pub(super) states: SeqStates,
+    returns: Sender<Returned>,
 }
 
 impl SeqBlocks {
-    pub(super) fn new(num_groups: usize, returns: Sender<Tables>) -> Self {
-        Self { tables: vec![Vec::new(); num_groups], num_named: 0, returns }
+    pub(super) fn new(num_groups: usize, returns: Sender<Returned>) -> Self {
+        Self { tables: vec![Vec::new(); num_groups], num_named: 0, states: SeqStates::default(), returns }
     }
 
-    pub(super) fn with_tables(&self, tables: Tables) -> Self {
-        Self { tables, num_named: self.num_named, returns: self.returns.clone() }
+    /// Another sequence with as many named blocks.
+    pub(super) fn fork(&self, tables: Tables, states: SeqStates) -> Self {
+        Self { tables, num_named: self.num_named, states, returns: self.returns.clone() }
     }
 
     /// Block table of `group`; `BlockId::NULL` where a sliding window has passed.
@@ -32,23 +45,36 @@ impl SeqBlocks {
         &self.tables[group]
     }
 
-    /// Whether it holds no block of any group.
-    pub fn is_empty(&self) -> bool {
-        self.tables.iter().all(Vec::is_empty)
+    /// The slot with the state after the first `position` tokens, where a step in flight begins or ends there or all
+    /// steps in flight come after it.
+    pub fn state_at(&self, position: usize) -> Option<BlockId> {
+        self.states.slot_at(position)
     }
 
-    /// Takes the tables out and leaves it empty.
-    pub(super) fn take(&mut self) -> Tables {
+    /// The snapshots that the step in flight of these positions takes: numbers of its tokens, increasing, and slots.
+    pub fn snapshots_in(&self, step: Range<usize>) -> impl Iterator<Item = (usize, BlockId)> {
+        self.states.written_by(step)
+    }
+
+    /// Whether it holds no block of any group, nor a slot.
+    pub fn is_empty(&self) -> bool {
+        self.tables.iter().all(Vec::is_empty) && self.states.is_empty()
+    }
+
+    /// Takes out all that it holds and leaves it empty.
+    pub(super) fn take(&mut self) -> Returned {
         self.num_named = 0;
-        self.tables.iter_mut().map(std::mem::take).collect()
+        let slots = std::mem::take(&mut self.states).held().collect();
+        Returned { tables: self.tables.iter_mut().map(std::mem::take).collect(), slots }
     }
 }
 
 impl Drop for SeqBlocks {
     fn drop(&mut self) {
         if !self.is_empty() {
+            let returned = self.take();
             // An error means that the cache itself is gone, and its blocks with it.
-            let _ = self.returns.send(std::mem::take(&mut self.tables));
+            let _ = self.returns.send(returned);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Shape of the cache, checked once.
 
 use crate::batch::GroupKind;
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 use crate::{Error, Result};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,6 +10,8 @@ pub struct KvCacheConfig {
     pub block_size: usize,
     /// One entry per group of the model, in the order of `Batch::groups`.
     pub groups: Vec<GroupConfig>,
+    /// Slots of recurrent states, for a model that has such.
+    pub states: Option<StateConfig>,
     pub enable_prefix_caching: bool,
     /// Key of the block hashes: drawn at random per engine, so that collisions cannot be prepared.
     pub hash_key: [u8; 32],
@@ -17,7 +19,8 @@ pub struct KvCacheConfig {
 
 impl KvCacheConfig {
     /// # Errors
-    /// `InvalidRequest` for a size of zero, no groups, or so many tokens that a slot does not fit in 32 bits.
+    /// `InvalidRequest` for a size of zero, no groups, so many tokens that a slot does not fit in 32 bits, or too few
+    /// slots of states.
     pub(super) fn validate(&self) -> Result<()> {
         if self.block_size == 0 {
             return Err(Error::invalid("block_size", 0, "at least 1 token per block"));
@@ -25,7 +28,25 @@ impl KvCacheConfig {
         if self.groups.is_empty() {
             return Err(Error::invalid("KV cache groups", 0, "at least one group of layers"));
         }
-        self.groups.iter().try_for_each(|group| self.validate_group(*group))
+        self.groups.iter().try_for_each(|group| self.validate_group(*group))?;
+        self.states.iter().try_for_each(|states| self.validate_states(*states))
+    }
+
+    fn validate_states(&self, states: StateConfig) -> Result<()> {
+        let StateConfig { num_slots, slots_per_seq, snapshot_interval } = states;
+        if slots_per_seq == 0 {
+            return Err(Error::invalid("slots of states per sequence", 0, "at least 1"));
+        }
+        // One besides is for the snapshot that a sequence begins with.
+        if num_slots <= slots_per_seq || num_slots >= u32::MAX as usize - 1 {
+            let expected = format!("more than {slots_per_seq}, and less than 2^32; give kv_cache_memory more bytes");
+            return Err(Error::invalid("slots of states", num_slots, expected));
+        }
+        if snapshot_interval == 0 || !snapshot_interval.is_multiple_of(self.block_size) {
+            let expected = format!("a multiple of block_size, which is {}", self.block_size);
+            return Err(Error::invalid("state_snapshot_interval", snapshot_interval, expected));
+        }
+        Ok(())
     }
 
     fn validate_group(&self, group: GroupConfig) -> Result<()> {

@@ -1,13 +1,13 @@
 //! Checks of the invariants that hold after every operation.
 
 use super::block_table::SeqBlocks;
-use super::groups::Group;
+use super::pool::Pool;
 use super::{BlockId, KvCache};
 use crate::{Error, Result};
 
 impl KvCache {
-    /// Checks each block's state by itself: free + cached + owned = total, no block in two states, the free list
-    /// whole, and every findable content found.
+    /// Checks the state of each block, and of each slot of states, by itself: free + cached + owned = total, none in
+    /// two states, the free list whole, and every findable content found.
     ///
     /// # Errors
     /// `Internal` naming the broken invariant.
@@ -16,36 +16,50 @@ impl KvCache {
             return Err(fault.clone());
         }
         self.groups.iter().zip(&self.config.groups).enumerate().try_for_each(|(g, (group, config))| {
-            check_group(group, config.num_blocks).map_err(|problem| broken(g, problem))
+            check_pool(&group.pool, config.num_blocks).map_err(|problem| broken(g, &problem))
+        })?;
+        self.states.iter().try_for_each(|states| {
+            check_pool(&states.pool, states.config.num_slots).map_err(|problem| broken_states(&problem))
         })
     }
 
-    /// Checks that `holders` are all that hold blocks: every reference count is the number of tables that name it.
+    /// Checks that `holders` are all that hold blocks and slots: every reference count is the number of those that name
+    /// it.
     ///
     /// # Errors
-    /// `Internal` naming the block whose count differs.
+    /// `Internal` naming the block or slot whose count differs.
     pub fn check_owners<'a>(&self, holders: impl Iterator<Item = &'a SeqBlocks> + Clone) -> Result<()> {
         for (g, group) in self.groups.iter().enumerate() {
-            let mut owners = vec![0u32; group.pool.blocks.len()];
-            for id in holders.clone().flat_map(|holder| holder.table(g)).filter(|id| !id.is_null()) {
-                *owners.get_mut(id.index()).ok_or_else(|| broken(g, format!("a table names {id:?}")))? += 1;
-            }
-            for (i, (block, owners)) in group.pool.blocks.iter().zip(owners).enumerate() {
-                if block.refs != owners {
-                    return Err(broken(g, format!("block {i} counts {} owners and has {owners}", block.refs)));
-                }
-            }
+            let named = holders.clone().flat_map(|holder| holder.table(g)).filter(|id| !id.is_null());
+            check_counts(&group.pool, named.copied()).map_err(|problem| broken(g, &problem))?;
         }
-        Ok(())
+        self.states.iter().try_for_each(|states| {
+            let named = holders.clone().flat_map(|holder| holder.states.held());
+            check_counts(&states.pool, named).map_err(|problem| broken_states(&problem))
+        })
     }
 }
 
-fn broken(group: usize, problem: String) -> Error {
+fn broken(group: usize, problem: &str) -> Error {
     Error::internal(format!("KV cache group {group}: {problem}"))
 }
 
-fn check_group(group: &Group, num_blocks: usize) -> std::result::Result<(), String> {
-    let pool = &group.pool;
+fn broken_states(problem: &str) -> Error {
+    Error::internal(format!("slots of states: {problem}"))
+}
+
+fn check_counts(pool: &Pool, named: impl Iterator<Item = BlockId>) -> std::result::Result<(), String> {
+    let mut owners = vec![0u32; pool.blocks.len()];
+    for id in named {
+        *owners.get_mut(id.index()).ok_or_else(|| format!("a sequence names {id:?}"))? += 1;
+    }
+    match pool.blocks.iter().zip(&owners).position(|(block, owners)| block.refs != *owners) {
+        None => Ok(()),
+        Some(i) => Err(format!("{i} counts {} owners and has {}", pool.blocks[i].refs, owners[i])),
+    }
+}
+
+fn check_pool(pool: &Pool, num_blocks: usize) -> std::result::Result<(), String> {
     if pool.blocks.len() != num_blocks {
         return Err(format!("{} blocks of {num_blocks}", pool.blocks.len()));
     }

@@ -17,10 +17,12 @@ pub enum PrefixMiss {
     LastBlock,
     /// The block behind them has not been in the cache since that was last empty.
     New,
-    /// The block behind them was in the cache, and it or one that it needs was evicted.
+    /// The block behind them was in the cache, and it, one that it needs or the state that it needs was evicted.
     Evicted,
     /// The block behind them is not in the cache. Whether it ever was is not known: too many were evicted since.
     Forgotten,
+    /// The blocks behind them are in the cache, but of the recurrent states after these none was kept.
+    NoSnapshot,
     /// Nothing was looked up, since something is wanted of every position of the prompt.
     AllPositions,
     /// Nothing was looked up, since the prefix cache is switched off.
@@ -34,6 +36,7 @@ impl PrefixMiss {
             Self::New => "new",
             Self::Evicted => "evicted",
             Self::Forgotten => "forgotten",
+            Self::NoSnapshot => "no_snapshot",
             Self::AllPositions => "all_positions",
             Self::Disabled => "disabled",
         }
@@ -47,6 +50,7 @@ pub struct MissedTokens {
     pub new: u64,
     pub evicted: u64,
     pub forgotten: u64,
+    pub no_snapshot: u64,
 }
 
 impl MissedTokens {
@@ -56,6 +60,7 @@ impl MissedTokens {
             PrefixMiss::New => &mut self.new,
             PrefixMiss::Evicted => &mut self.evicted,
             PrefixMiss::Forgotten => &mut self.forgotten,
+            PrefixMiss::NoSnapshot => &mut self.no_snapshot,
             PrefixMiss::AllPositions | PrefixMiss::Disabled => return,
         };
         *counter += num_tokens as u64;
@@ -74,6 +79,10 @@ pub(super) struct Evicted {
 }
 
 impl Evicted {
+    fn contains(&self, name: &BlockHash) -> bool {
+        self.names.contains(&name.short())
+    }
+
     pub(super) fn insert(&mut self, name: &BlockHash) {
         let name = name.short();
         if !self.names.insert(name) {
@@ -90,10 +99,16 @@ impl Evicted {
 }
 
 impl KvCache {
-    /// Counts a prompt of `num_tokens` tokens named by `chain`, of which `num_found` were found when it was looked up;
-    /// says why not more were.
-    pub fn count_prefix_query(&mut self, chain: &HashChain, num_tokens: usize, num_found: usize) -> PrefixMiss {
-        let miss = self.prefix_miss(chain, num_tokens, num_found);
+    /// Counts a prompt of `num_tokens` tokens named by `chain`, of which `num_found` were found when it was looked up,
+    /// and `num_held` ones' keys and values were there; says why not more were found.
+    pub fn count_prefix_query(
+        &mut self,
+        chain: &HashChain,
+        num_tokens: usize,
+        num_found: usize,
+        num_held: usize,
+    ) -> PrefixMiss {
+        let miss = self.prefix_miss(chain, num_tokens, num_found, num_held);
         if miss != PrefixMiss::Disabled {
             self.prefix_cache_queries += num_tokens as u64;
             self.prefix_cache_hits += num_found as u64;
@@ -102,16 +117,21 @@ impl KvCache {
         miss
     }
 
-    fn prefix_miss(&self, chain: &HashChain, num_tokens: usize, num_found: usize) -> PrefixMiss {
+    fn prefix_miss(&self, chain: &HashChain, num_tokens: usize, num_found: usize, num_held: usize) -> PrefixMiss {
         if !self.config.enable_prefix_caching {
             return PrefixMiss::Disabled;
         }
         let next = num_found / self.config.block_size;
         let last = num_tokens.saturating_sub(1) / self.config.block_size;
         let Some(name) = chain.hashes().get(next).filter(|_| next < last) else { return PrefixMiss::LastBlock };
+        let held = chain.hashes().get(next..num_held / self.config.block_size).unwrap_or_default();
+        if let (Some(states), [_, ..]) = (&self.states, held) {
+            let was_evicted = held.iter().any(|name| states.evicted.contains(name));
+            return if was_evicted { PrefixMiss::Evicted } else { PrefixMiss::NoSnapshot };
+        }
         // A block is named in all groups at once. Where one still has it, a window's blocks before it are gone.
         let is_held = self.groups.iter().any(|group| group.pool.index.get(name).is_some());
-        match is_held || self.evicted.names.contains(&name.short()) {
+        match is_held || self.evicted.contains(name) {
             true => PrefixMiss::Evicted,
             false if self.evicted.overflowed => PrefixMiss::Forgotten,
             false => PrefixMiss::New,

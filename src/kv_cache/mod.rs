@@ -3,7 +3,7 @@
 //! A block is `block_size` tokens of all layers of a group; each group has a pool of its own size. Sequences hold
 //! blocks through `SeqBlocks`; the pool counts owners. A block without an owner is free, or cached when its content can
 //! still be hit by a prefix; cached blocks are taken, least recently used first, when no free one is left. A block with
-//! an owner is never taken.
+//! an owner is never taken. A model with recurrent states has a pool of slots for them besides (`states`).
 //!
 //! Invariants (`check_integrity`, `check_owners`): every block is either in the free list or owned, its count of
 //! owners is the number of tables that name it, and the index finds exactly the blocks that have content.
@@ -20,6 +20,8 @@ mod miss;
 mod plan;
 mod pool;
 mod prefix_index;
+mod seq_states;
+mod states;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -32,14 +34,16 @@ pub use events::{KvEvent, StoredBlock};
 pub use hash_chain::{BlockHash, HashChain};
 pub use miss::{MissedTokens, PrefixMiss};
 pub use plan::{AllocPlan, Demand, PrefixHit};
+pub use states::Snapshot;
 pub use stats::{BlockInfo, BlockState, Histogram, KvCacheStats, Residency};
 pub use tokens::Tokens;
 
-use block_table::Tables;
+use block_table::Returned;
 use crossbeam_channel::{Receiver, Sender};
 use events::EventLog;
 use groups::Group;
 use miss::Evicted;
+use states::States;
 
 use crate::{Error, Result};
 
@@ -48,8 +52,9 @@ use crate::{Error, Result};
 pub struct KvCache {
     config: KvCacheConfig,
     groups: Vec<Group>,
-    /// Tables of dropped `SeqBlocks`, on their way back.
-    returns: (Sender<Tables>, Receiver<Tables>),
+    states: Option<States>,
+    /// Blocks and slots of dropped `SeqBlocks`, on their way back.
+    returns: (Sender<Returned>, Receiver<Returned>),
     /// The caller's clock, microseconds.
     now: u64,
     /// Grows with every change that could make an allocation plan wrong.
@@ -71,9 +76,11 @@ impl KvCache {
     pub fn new(config: KvCacheConfig) -> Result<Self> {
         config.validate()?;
         let groups = config.groups.iter().map(|group| Group::new(*group)).collect();
+        let states = config.states.map(States::new);
         Ok(Self {
             config,
             groups,
+            states,
             returns: crossbeam_channel::unbounded(),
             now: 0,
             version: 0,
@@ -91,11 +98,11 @@ impl KvCache {
         &self.config
     }
 
-    /// Sets the clock and takes back the blocks of dropped sequences.
+    /// Sets the clock and takes back the blocks and slots of dropped sequences.
     pub fn tick(&mut self, now: u64) {
         self.now = self.now.max(now);
-        while let Ok(tables) = self.returns.1.try_recv() {
-            self.free_tables(&tables);
+        while let Ok(returned) = self.returns.1.try_recv() {
+            self.take_back(&returned);
         }
     }
 
@@ -116,8 +123,9 @@ impl KvCache {
         }
     }
 
-    /// The step that computed `seq` up to `num_computed` tokens was committed: its full blocks can be hit from now on,
-    /// and those that a sliding window has left behind go back. `chain` names the full blocks of `tokens`.
+    /// The step that computed `seq` up to `num_computed` tokens was committed: its full blocks and the snapshots that
+    /// it took can be hit from now on, and blocks that a sliding window has left behind go back. `chain` names the full
+    /// blocks of `tokens`.
     ///
     /// # Errors
     /// `Internal` when `seq` does not hold the blocks that it was computed in.
@@ -154,7 +162,7 @@ impl KvCache {
                 self.num_gains += 1;
             }
         }
-        Ok(())
+        self.settle_states(seq, chain, num_computed)
     }
 
     /// Takes back what `seq` holds beyond its first `num_tokens` tokens: blocks that were written for drafts which were
@@ -178,34 +186,38 @@ impl KvCache {
         Ok(())
     }
 
-    /// A second owner for all blocks of `seq`; whoever writes into one of them first gets its own copy.
+    /// A second owner for all blocks of `seq`, of which no step is in flight; whoever writes into one of them first
+    /// gets its own copy.
     ///
     /// # Errors
     /// `Internal` when a block has too many owners.
-    pub fn fork(&mut self, seq: &SeqBlocks) -> Result<SeqBlocks> {
+    pub fn fork(&mut self, seq: &mut SeqBlocks) -> Result<SeqBlocks> {
         self.version += 1;
         for (group, table) in self.groups.iter_mut().zip(&seq.tables) {
             for id in table.iter().filter(|id| !id.is_null()) {
                 group.pool.add_owner(*id)?;
             }
         }
-        Ok(seq.with_tables(seq.tables.clone()))
+        let states = self.fork_states(&mut seq.states)?;
+        Ok(seq.fork(seq.tables.clone(), states))
     }
 
-    /// Takes back all blocks of `seq` at once; it can be used again.
+    /// Takes back all blocks and slots of `seq` at once; it can be used again.
     pub fn release(&mut self, seq: &mut SeqBlocks) {
-        let tables = seq.take();
-        self.free_tables(&tables);
+        let returned = seq.take();
+        self.take_back(&returned);
     }
 
-    /// The one way in which a sequence's blocks come back. From the last to the first, so that the tail of a prompt is
-    /// evicted before its head.
-    fn free_tables(&mut self, tables: &Tables) {
+    /// The one way in which what a sequence held comes back. Blocks do from the last to the first, so that the tail of
+    /// a prompt is evicted before its head.
+    fn take_back(&mut self, Returned { tables, slots }: &Returned) {
         self.version += 1;
         self.num_gains += 1;
-        for (group, table) in self.groups.iter_mut().zip(tables) {
-            for id in table.iter().rev().filter(|id| !id.is_null()) {
-                if let Err(error) = group.pool.release(*id, self.now) {
+        let pools = self.groups.iter_mut().map(|group| &mut group.pool).zip(tables);
+        let slots = self.states.as_mut().map(|states| (&mut states.pool, slots));
+        for (pool, ids) in pools.chain(slots) {
+            for id in ids.iter().rev().filter(|id| !id.is_null()) {
+                if let Err(error) = pool.release(*id, self.now) {
                     self.fault.get_or_insert(error);
                 }
             }
@@ -249,6 +261,13 @@ impl KvCache {
             stats.evictions += pool.evictions;
             stats.residency.add(&pool.residency);
         }
+        if let Some(States { pool, .. }) = &self.states {
+            stats.state_slots_total = pool.blocks.len();
+            stats.state_slots_free = pool.num_available() - pool.num_cached;
+            stats.state_slots_cached = pool.num_cached;
+            stats.state_slots_owned = pool.blocks.len() - pool.num_available();
+            stats.state_evictions = pool.evictions;
+        }
         stats
     }
 
@@ -257,15 +276,20 @@ impl KvCache {
         self.groups.iter().flat_map(|group| group.pool.info(now)).collect()
     }
 
-    /// Forgets all cached content; `false` (and nothing done) while any block is owned.
+    /// Forgets all cached content; `false` (and nothing done) while any block or slot is owned.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.tick(self.now);
-        if self.stats().blocks_owned > 0 {
+        let stats = self.stats();
+        if stats.blocks_owned + stats.state_slots_owned > 0 {
             return false;
         }
         self.version += 1;
         self.groups.iter_mut().for_each(|group| group.pool.forget_content());
         self.evicted = Evicted::default();
+        if let Some(states) = &mut self.states {
+            states.pool.forget_content();
+            states.evicted = Evicted::default();
+        }
         if let Some(log) = &mut self.events {
             log.cleared();
         }

@@ -4,16 +4,21 @@
 use std::ops::Range;
 
 use super::block_table::{SeqBlocks, Tables};
-use super::{BlockId, HashChain, KvCache};
+use super::seq_states::StateAt;
+use super::{BlockId, HashChain, KvCache, Snapshot};
 use crate::batch::{BlockCopy, GroupKind};
 use crate::{Error, Result};
 
 /// Cached content that a sequence can begin with. Valid until the cache changes.
 #[derive(Debug, Default)]
 pub struct PrefixHit {
-    /// Tokens whose K and V need not be computed: a multiple of the block size, less than the sequence's length.
+    /// Tokens that need not be computed: a multiple of the block size, less than the sequence's length.
     pub num_tokens: usize,
+    /// Tokens whose K and V are there, with or without the recurrent state after them.
+    pub num_held: usize,
     pub(super) tables: Tables,
+    /// The snapshot of that state, where the model has such.
+    pub(super) state: Option<BlockId>,
 }
 
 /// The blocks that one allocation takes.
@@ -27,6 +32,8 @@ pub struct AllocPlan {
     write_start: usize,
     /// Groups that need blocks.
     needs: Vec<GroupNeed>,
+    /// Slots of states that the sequence lacks.
+    num_slots: usize,
 }
 
 #[derive(Debug)]
@@ -51,7 +58,7 @@ pub struct Demand<'a> {
 
 impl KvCache {
     /// The longest cached prefix of the sequence named by `chain` that leaves at least one of `num_tokens` to
-    /// compute (its logits are wanted).
+    /// compute (its logits are wanted). With recurrent states a prefix ends where a snapshot of them was taken.
     pub fn find_prefix(&self, chain: &HashChain, num_tokens: usize) -> PrefixHit {
         if !self.config.enable_prefix_caching {
             return PrefixHit::default();
@@ -68,40 +75,51 @@ impl KvCache {
             .filter(|group| group.kind != GroupKind::Full)
             .map(|group| group.usable_prefixes(&hashes[..blocks], block_size))
             .collect();
-        while blocks > 0 && !sliding.iter().all(|usable| usable[blocks]) {
-            blocks -= 1;
-        }
-        if blocks == 0 {
-            return PrefixHit::default();
-        }
+        let has_keys = |blocks: usize| sliding.iter().all(|usable| usable[blocks]);
+        let held = (1..=blocks).rev().find(|blocks| has_keys(*blocks)).unwrap_or(0);
+        let nothing = PrefixHit { num_held: held * block_size, ..PrefixHit::default() };
+        let snapshot = |blocks: usize| self.states.as_ref().and_then(|states| states.get(&hashes[blocks - 1]));
+        let has_state = |blocks: usize| self.states.is_none() || snapshot(blocks).is_some();
+        let found = (1..=held).rev().find(|blocks| has_state(*blocks) && has_keys(*blocks));
+        let Some(blocks) = found else { return nothing };
         let tables: Option<Tables> =
             self.groups.iter().map(|group| group.hit_table(&hashes[..blocks], block_size)).collect();
-        tables.map_or_else(PrefixHit::default, |tables| PrefixHit { num_tokens: blocks * block_size, tables })
+        let Some(tables) = tables else { return nothing };
+        PrefixHit { num_tokens: blocks * block_size, tables, state: snapshot(blocks), ..nothing }
     }
 
     /// Tokens of the prefix that a sequence of `num_tokens` named by `mine` will find, and does not find yet, once the
-    /// positions `computing` of the sequence named by `theirs` are computed.
+    /// positions `computing` of the sequence named by `theirs` are computed, and `snapshots` of it taken.
     pub fn tokens_shared_soon(
         &self,
         mine: &HashChain,
         num_tokens: usize,
         theirs: &HashChain,
         computing: Range<usize>,
+        snapshots: &[Snapshot],
     ) -> usize {
         let block_size = self.config.block_size;
         let first = computing.start / block_size;
         let end = (computing.end / block_size).min(num_tokens.saturating_sub(1) / block_size);
         // A name stands for a whole prefix: where these are equal, so is everything before them.
         let is_shared = |i: &usize| mine.hashes().get(*i).is_some_and(|hash| theirs.hashes().get(*i) == Some(hash));
+        let num_shared = (first..end).take_while(is_shared).count();
+        if let Some(states) = &self.states {
+            // The keys and values may be there already: the last state that both have in common counts.
+            let ends = snapshots.iter().map(|snapshot| snapshot.position / block_size);
+            let is_new = |last: &usize| mine.hashes().get(*last).is_some_and(|name| states.get(name).is_none());
+            let ends = ends.filter(|end| *end > first && *end <= first + num_shared && is_new(&(end - 1)));
+            return ends.max().map_or(0, |end| (end - first) * block_size);
+        }
         let is_named = |hash| self.groups.iter().all(|group| group.pool.index.get(hash).is_some());
         if mine.hashes().get(first).is_some_and(is_named) {
             return 0;
         }
-        (first..end).take_while(is_shared).count() * block_size
+        num_shared * block_size
     }
 
-    /// Plans the blocks to give to `seq` for `demand`; `seq` is empty if it begins with a `hit`. `None` when there are
-    /// not enough blocks.
+    /// Plans the blocks to give to `seq` for `demand`, and the slots of states that it lacks; `seq` is empty if it
+    /// begins with a `hit`. `None` when there are not enough of either.
     pub fn plan(&self, seq: &SeqBlocks, hit: PrefixHit, demand: &Demand<'_>) -> Option<AllocPlan> {
         let block_size = self.config.block_size;
         let mut needs = Vec::new();
@@ -128,7 +146,15 @@ impl KvCache {
                 needs.push(GroupNeed { group: g, copy_on_write, append });
             }
         }
-        Some(AllocPlan { version: self.version, hit, write_start: demand.write.start, needs })
+        let num_slots = self.slots_lacking(seq);
+        if let Some(states) = &self.states {
+            let is_free = |slot| states.pool.get(slot).is_ok_and(|slot| slot.refs == 0);
+            let revived = usize::from(hit.state.is_some_and(is_free));
+            if num_slots + revived > states.pool.num_available() {
+                return None;
+            }
+        }
+        Some(AllocPlan { version: self.version, hit, write_start: demand.write.start, needs, num_slots })
     }
 
     /// Gives `seq` what `plan` says and adds to `copies` what must be copied before the next step computes.
@@ -143,7 +169,7 @@ impl KvCache {
         if has_hit && !seq.is_empty() {
             return Err(Error::internal("a prefix hit was given to a sequence that has blocks"));
         }
-        if has_hit || !plan.needs.is_empty() {
+        if has_hit || !plan.needs.is_empty() || plan.num_slots > 0 {
             self.version += 1;
         }
         // Hits get their owner first, so that this same allocation cannot evict them.
@@ -156,6 +182,15 @@ impl KvCache {
         if has_hit {
             seq.tables = plan.hit.tables;
             seq.num_named = plan.hit.num_tokens / self.config.block_size;
+        }
+        if let Some(states) = &mut self.states {
+            if let Some(slot) = plan.hit.state {
+                states.pool.touch(slot, now)?;
+                seq.states.line.push_back(StateAt { position: plan.hit.num_tokens, slot });
+            }
+            for _ in 0..plan.num_slots {
+                seq.states.own.push(states.allocate(now)?);
+            }
         }
         for need in plan.needs {
             let table = &mut seq.tables[need.group];

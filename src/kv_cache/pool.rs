@@ -1,4 +1,4 @@
-//! The blocks of one group: reference counts, the free list, and the contents that can be hit.
+//! The blocks of one group, or the slots of states: reference counts, the free list, and the contents that can be hit.
 
 use super::free_list::FreeList;
 use super::prefix_index::PrefixIndex;
@@ -123,6 +123,18 @@ impl Pool {
         let is_new = self.index.get(&hash).is_none();
         self.index.insert(hash, id);
         Ok(is_new)
+    }
+
+    /// Makes a block empty that has this content, unless it has an owner or was hit since its content was written.
+    pub(super) fn forget_unused(&mut self, id: BlockId, hash: &BlockHash) {
+        let Some(block) = self.blocks.get_mut(id.index()) else { return };
+        if block.hash.as_ref() == Some(hash) && block.refs == 0 && block.access_count == 1 {
+            block.hash = None;
+            self.index.remove(hash, id);
+            self.num_cached -= 1;
+            self.free.remove(id);
+            self.free.push_front(id);
+        }
     }
 
     /// Forgets all content. The caller has made sure that no block is owned.

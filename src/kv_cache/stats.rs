@@ -11,12 +11,20 @@ pub struct KvCacheStats {
     /// No owner, but content that a prefix may hit; taken when no free block is left.
     pub blocks_cached: usize,
     pub blocks_owned: usize,
+    /// Slots of recurrent states; none for a model without such.
+    pub state_slots_total: usize,
+    pub state_slots_free: usize,
+    /// Snapshots that a prefix may hit.
+    pub state_slots_cached: usize,
+    pub state_slots_owned: usize,
     /// Prompt tokens looked up in, and found in, the prefix cache.
     pub prefix_cache_queries: u64,
     pub prefix_cache_hits: u64,
     pub prefix_cache_misses: MissedTokens,
     /// Cached blocks whose content was given up for a new owner.
     pub evictions: u64,
+    /// Snapshots of states that were given up for a new owner.
+    pub state_evictions: u64,
     /// Times that blocks of all groups stay.
     pub residency: Residency,
 }

@@ -217,6 +217,14 @@ impl ModelSpec {
         index
     }
 
+    /// Bytes of one state of all layers that carry one; 0 for a model without such layers.
+    pub fn state_bytes(&self) -> u64 {
+        let of_layer = |layer: &LayerSpec| match layer.mixer {
+            Mixer::Attention(_) => 0,
+        };
+        self.layers.iter().map(of_layer).sum()
+    }
+
     /// The KV layers of all groups, in the order of the model's layers. `num_blocks`: of each group.
     pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
         let of_layer = |layer: &LayerSpec| {

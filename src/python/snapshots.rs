@@ -59,11 +59,12 @@ struct MissedFields {
     new: u64,
     evicted: u64,
     forgotten: u64,
+    no_snapshot: u64,
 }
 
 impl From<MissedTokens> for MissedFields {
-    fn from(MissedTokens { last_block, new, evicted, forgotten }: MissedTokens) -> Self {
-        Self { last_block, new, evicted, forgotten }
+    fn from(MissedTokens { last_block, new, evicted, forgotten, no_snapshot }: MissedTokens) -> Self {
+        Self { last_block, new, evicted, forgotten, no_snapshot }
     }
 }
 
@@ -77,10 +78,15 @@ struct StatsFields<'py> {
     blocks_free: usize,
     blocks_cached: usize,
     blocks_owned: usize,
+    state_slots_total: usize,
+    state_slots_free: usize,
+    state_slots_cached: usize,
+    state_slots_owned: usize,
     prefix_cache_queries: u64,
     prefix_cache_hits: u64,
     prefix_cache_misses: MissedFields,
     prefix_cache_evictions: u64,
+    state_evictions: u64,
     block_lifetime: Bound<'py, PyAny>,
     block_idle_before_evict: Bound<'py, PyAny>,
     block_reuse_gap: Bound<'py, PyAny>,
@@ -112,10 +118,15 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         blocks_free: cache.blocks_free,
         blocks_cached: cache.blocks_cached,
         blocks_owned: cache.blocks_owned,
+        state_slots_total: cache.state_slots_total,
+        state_slots_free: cache.state_slots_free,
+        state_slots_cached: cache.state_slots_cached,
+        state_slots_owned: cache.state_slots_owned,
         prefix_cache_queries: cache.prefix_cache_queries,
         prefix_cache_hits: cache.prefix_cache_hits,
         prefix_cache_misses: MissedFields::from(cache.prefix_cache_misses),
         prefix_cache_evictions: cache.evictions,
+        state_evictions: cache.state_evictions,
         block_lifetime: histogram(py, &residency.lifetime)?,
         block_idle_before_evict: histogram(py, &residency.idle_before_evict)?,
         block_reuse_gap: histogram(py, &residency.reuse_gap)?,
@@ -210,6 +221,8 @@ pub(super) struct ConfigFields {
     max_num_batched_tokens: usize,
     block_size: usize,
     num_blocks: usize,
+    num_state_slots: usize,
+    state_snapshot_interval: Option<usize>,
     kv_cache_dtype: &'static str,
     enable_prefix_caching: bool,
     max_queue_size: usize,
@@ -233,6 +246,8 @@ impl From<&EngineConfig> for ConfigFields {
             block_size: config.block_size,
             // Blocks of all groups together, as in the statistics.
             num_blocks: config.kv_groups.iter().map(|group| group.num_blocks).sum(),
+            num_state_slots: config.states.map_or(0, |states| states.num_slots),
+            state_snapshot_interval: config.states.map(|states| states.snapshot_interval),
             kv_cache_dtype: config.kv_cache_dtype.name(),
             enable_prefix_caching: config.enable_prefix_caching,
             max_queue_size: config.max_queue_size,

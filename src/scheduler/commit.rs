@@ -59,7 +59,8 @@ impl Scheduler {
     }
 
     /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute
-    /// its tokens later, into the same blocks. Newer steps are withdrawn first.
+    /// its tokens later, into the same blocks. Newer steps are withdrawn first. The oldest step in flight is taken for
+    /// one that stopped half-way.
     ///
     /// # Errors
     /// `Internal` for a step that is not the newest in flight (nothing is changed).
@@ -70,14 +71,18 @@ impl Scheduler {
         self.take_newest(step)?;
         let kv = std::sync::Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
+        // A step with one slot for each sequence has written over the states that it began with.
+        let lost_states =
+            self.in_flight.is_empty() && kv.config().states.is_some_and(|states| states.slots_per_seq == 1);
         for scheduled in &step.seqs {
             let Some(slot) = self.slot_in_step(scheduled.id, step.id) else { continue };
             let seq = &mut self.sequences[slot];
             seq.unschedule(scheduled);
+            kv.take_back_step(&mut seq.blocks, scheduled.start)?;
             self.flows.refund(seq.flow, scheduled.num_tokens - scheduled.num_drafts());
             // Copies into its blocks may have been part of the step, which no older one has a part in then: the next
             // step would not make them again.
-            if seq.in_flight == 0 && !step.batch.block_copies.is_empty() {
+            if lost_states || (seq.in_flight == 0 && !step.batch.block_copies.is_empty()) {
                 self.send_back(slot, &mut kv);
             }
         }
@@ -198,6 +203,11 @@ impl Scheduler {
             kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, seq.num_computed)?;
         }
         seq.drafts.clear();
+        if !accepted.drafts.is_empty() && kv.config().states.is_some() {
+            return Err(Error::internal(format!(
+                "{id:?} was given drafts, but the model's recurrent states cannot be cut back where one is wrong"
+            )));
+        }
         if !accepted.drafts.is_empty() {
             // The last token of all is never computed, so no draft stands there.
             let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);

@@ -8,8 +8,9 @@ impl Scheduler {
     /// Makes `child` a copy of `parent` that ends in `token` where the parent's first sampled token stands; called
     /// right after the commit of the parent's first sampled token, before the parent is finished.
     ///
-    /// A child that finds a place among `max_num_seqs` shares all the parent's blocks. One that finds none waits in its
-    /// parent's place in the order, as a sequence that was preempted does, and begins with what the prefix cache holds.
+    /// A child that finds a place among `max_num_seqs` shares all the parent's blocks, and begins with the parent's
+    /// recurrent state. One that finds none waits in its parent's place in the order, as a sequence that was preempted
+    /// does, and begins with what the prefix cache holds.
     ///
     /// # Errors
     /// `Internal` when the parent does not stand right there, or the child's id is in use.
@@ -17,7 +18,7 @@ impl Scheduler {
         let slot = self.slots.get(&parent).copied();
         let slot = slot.ok_or_else(|| Error::internal(format!("fork of {parent:?}, which there is not")))?;
         let serial = self.take_serial();
-        let seq = &self.sequences[slot];
+        let seq = &mut self.sequences[slot];
         let prompt_len = seq.tokens.prompt_len();
         let is_ready = seq.tokens.len() == prompt_len + 1 && seq.num_scheduled == prompt_len;
         if seq.state != State::Running || seq.in_flight > 0 || !is_ready {
@@ -28,7 +29,7 @@ impl Scheduler {
         }
         let has_place = self.running.len() < self.config.max_num_seqs;
         let (state, num_computed, blocks) = match has_place {
-            true => (State::Running, prompt_len, self.kv_cache.write().fork(&seq.blocks)?),
+            true => (State::Running, prompt_len, self.kv_cache.write().fork(&mut seq.blocks)?),
             false => (State::Waiting, 0, self.kv_cache.read().new_sequence()),
         };
         let key = Key { serial, ..seq.key };

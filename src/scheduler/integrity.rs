@@ -10,9 +10,13 @@ impl Scheduler {
     /// # Errors
     /// `Error::Internal` naming the broken invariant (of the queues or of the KV cache).
     pub fn check_integrity(&self) -> Result<()> {
-        self.check_queues().map_err(|problem| Error::internal(format!("scheduler: {problem}")))?;
+        let broken = |problem| Error::internal(format!("scheduler: {problem}"));
+        self.check_queues().map_err(broken)?;
         let mut kv = self.kv_cache.write();
         kv.tick(0);
+        if kv.config().states.is_some() {
+            self.sequences.iter().try_for_each(|(_, seq)| check_states(seq)).map_err(broken)?;
+        }
         kv.check_integrity()?;
         let live = self.sequences.iter().map(|(_, seq)| &seq.blocks);
         kv.check_owners(live.chain(self.in_flight.iter().flat_map(|step| &step.held)))
@@ -73,4 +77,13 @@ fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
         return Err(format!("{:?} waits but holds blocks", seq.id));
     }
     Ok(())
+}
+
+/// The state that each step begins with is there.
+fn check_states(seq: &Sequence) -> std::result::Result<(), String> {
+    let ends = [seq.num_computed, seq.num_scheduled];
+    match ends.iter().find(|end| **end > 0 && seq.blocks.state_at(**end).is_none()) {
+        Some(end) => Err(format!("{:?} has no state after {end} tokens", seq.id)),
+        None => Ok(()),
+    }
 }

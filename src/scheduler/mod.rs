@@ -4,7 +4,7 @@
 //! Scheduling is by tokens, not by phase: a step gives each sequence up to its share of `max_num_batched_tokens`. A
 //! sequence waits (without blocks) or runs (with blocks); `pick` and `prompts` say who runs, `flows` whose turn it is
 //! among clients, `yields` which steps newcomers need not wait for, `places` who makes place, `step` builds the batch,
-//! `commit` takes the results, `fork` makes several sequences of one.
+//! `commit` takes the results, `fork` makes several sequences of one, `snapshots` says which recurrent states are kept.
 
 mod admission;
 mod commit;
@@ -16,6 +16,7 @@ mod places;
 mod prompts;
 mod reason;
 mod sequence;
+mod snapshots;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -203,8 +204,9 @@ impl Scheduler {
         let kv = Arc::clone(&self.kv_cache);
         let mut kv = kv.write();
         kv.tick(now);
-        let preempts = || !kv.has_available(&self.most_blocks(kv.config(), 1)) || self.wants_place();
-        if !self.in_flight.is_empty() && preempts() {
+        let has_room =
+            || kv.has_available(&self.most_blocks(kv.config(), 1)) && kv.slots_available() >= self.slots_lacking(&kv);
+        if !self.in_flight.is_empty() && (!has_room() || self.wants_place()) {
             return Ok(Step::default());
         }
         let picks = self.pick(&mut kv, now)?;
@@ -213,7 +215,7 @@ impl Scheduler {
         }
         self.last_step += 1;
         self.in_flight.push_back(InFlight { id: self.last_step, held: Vec::new() });
-        Ok(self.build_step(self.last_step, picks, kv.config()))
+        self.build_step(self.last_step, picks, &mut kv)
     }
 
     /// Ends a sequence in whatever state it is and frees its blocks; `false` when there is none of that id. Blocks that

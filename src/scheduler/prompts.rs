@@ -290,7 +290,7 @@ impl Scheduler {
         let is_computed = !wants_all && self.is_computed_by_others(slot, kv, picks);
         let seq = &mut self.sequences[slot];
         let hit = if wants_all || is_computed { PrefixHit::default() } else { look_up(seq, kv) };
-        let start = hit.num_tokens;
+        let (start, held) = (hit.num_tokens, hit.num_held);
         let num_tokens = if is_computed { 0 } else { self.share(key, slot, len - start, kv, picks, true) };
         if num_tokens == 0 {
             picks.looks_left -= usize::from(len > threshold && picks.looks_left > 0);
@@ -315,7 +315,7 @@ impl Scheduler {
             return self.admit(key, slot, kv, picks, now);
         }
         kv.commit(plan, &mut seq.blocks, &mut Vec::new())?;
-        self.start(key, slot, start, kv);
+        self.start(key, slot, (start, held), kv);
         self.take(slot, num_tokens, picks, now);
         Ok(Admission::Started)
     }
@@ -325,23 +325,28 @@ impl Scheduler {
         let seq = &self.sequences[slot];
         picks.computing.iter().map(|slot| &self.sequences[*slot]).any(|other| {
             let computing = other.num_computed..other.num_scheduled;
-            let shared = kv.tokens_shared_soon(&seq.chain, seq.tokens.len(), &other.chain, computing);
+            let snapshots = other.snapshots_in(computing.clone(), kv.config());
+            let shared = kv.tokens_shared_soon(&seq.chain, seq.tokens.len(), &other.chain, computing, &snapshots);
             // If both share a prefix, this sequence would begin where the other one did.
             let alone = seq.tokens.len().saturating_sub(other.num_computed).min(picks.budget);
             shared > 0 && shared >= alone.div_ceil(2)
         })
     }
 
-    /// A waiting sequence with blocks, of which `num_cached` tokens were found in the prefix cache, begins to run.
-    fn start(&mut self, key: Key, slot: usize, num_cached: usize, kv: &mut KvCache) {
+    /// A waiting sequence with blocks begins to run. Of its tokens `num_cached` were found in the prefix cache, and the
+    /// keys and values of `num_held` were there.
+    fn start(&mut self, key: Key, slot: usize, (num_cached, num_held): (usize, usize), kv: &mut KvCache) {
         let seq = &mut self.sequences[slot];
         if seq.scheduled_at.is_none() {
             seq.num_cached_tokens = num_cached;
             seq.prefix_miss = Some(match seq.wants_prompt_logits() {
                 true => PrefixMiss::AllPositions,
-                false => kv.count_prefix_query(&seq.chain, seq.tokens.len(), num_cached),
+                false => kv.count_prefix_query(&seq.chain, seq.tokens.len(), num_cached, num_held),
             });
         }
+        let block_size = kv.config().block_size;
+        seq.last_end = (seq.tokens.len() - 1) / block_size * block_size;
+        seq.shared_end = num_held;
         seq.num_computed = num_cached;
         seq.num_scheduled = num_cached;
         seq.state = State::Running;

@@ -9,7 +9,7 @@ pub enum WaitingReason {
     ClientShare,
     /// `max_num_seqs` sequences run.
     SequenceSlots,
-    /// The KV cache has too few free blocks.
+    /// The KV cache has too few free blocks, or slots of recurrent states.
     KvBlocks,
     /// Others took the tokens of the step (`max_num_batched_tokens`).
     #[default]

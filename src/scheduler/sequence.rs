@@ -65,6 +65,10 @@ pub(super) struct Sequence {
     pub(super) num_cached_tokens: usize,
     pub(super) prefix_miss: Option<PrefixMiss>,
     pub(super) num_preemptions: usize,
+    /// The end of the last block before the last token that it began to run with.
+    pub(super) last_end: usize,
+    /// Tokens whose keys and values were in the prefix cache when it began to run.
+    pub(super) shared_end: usize,
 }
 
 impl Sequence {
@@ -105,6 +109,8 @@ impl Sequence {
             num_cached_tokens: 0,
             prefix_miss: None,
             num_preemptions: 0,
+            last_end: 0,
+            shared_end: 0,
         }
     }
 

@@ -3,8 +3,9 @@
 use super::pick::Picks;
 use super::sequence::Sequence;
 use super::{Scheduler, SeqId};
-use crate::batch::{Batch, BlockCopy, GroupTables, SeqExtras};
-use crate::kv_cache::KvCacheConfig;
+use crate::Result;
+use crate::batch::{Batch, BlockCopy, GroupTables, NO_STATE, SeqExtras, StateTables, StateWrite};
+use crate::kv_cache::{KvCache, KvCacheConfig};
 
 /// One step: the batch to compute, and the sequences it belongs to. It holds ids only, so that an old copy cannot bring
 /// old state back.
@@ -56,15 +57,19 @@ impl Sequence {
 }
 
 impl Scheduler {
-    pub(super) fn build_step(&mut self, id: u64, picks: Picks, kv: &KvCacheConfig) -> Step {
+    pub(super) fn build_step(&mut self, id: u64, picks: Picks, kv: &mut KvCache) -> Result<Step> {
         let num_tokens = picks.entries.iter().map(|pick| pick.num_tokens).sum();
         let copies = picks.copies.into_iter().map(|(_, copy)| copy).collect();
-        let mut batch = empty_batch(num_tokens, picks.entries.len(), copies, kv);
-        let scheduled = picks.entries.iter().map(|pick| {
+        let mut batch = empty_batch(num_tokens, picks.entries.len(), copies, kv.config());
+        let kept_free = self.kept_from_snapshots(kv);
+        let mut seqs = Vec::with_capacity(picks.entries.len());
+        for pick in &picks.entries {
             let seq = &mut self.sequences[pick.slot];
             // The pick counts as scheduled already.
             let end = seq.num_scheduled;
             let start = end - pick.num_tokens;
+            let snapshots = seq.snapshots_in(start..end, kv.config());
+            kv.begin_step(&mut seq.blocks, &seq.chain, start..end, &snapshots, kept_free)?;
             let num_samples = seq.schedule_up_to(end);
             let num_rows = match seq.wants_prompt_logits() {
                 true => end - start.max(seq.logits_done).min(end),
@@ -72,10 +77,9 @@ impl Scheduler {
             };
             let (logits, samples) = (0..num_rows, 0..num_samples);
             let scheduled = ScheduledSeq { id: seq.id, num_tokens: pick.num_tokens, start, logits, samples };
-            append_sequence(&mut batch, seq, scheduled, kv.block_size)
-        });
-        let seqs = scheduled.collect();
-        Step { id, batch, seqs }
+            seqs.push(append_sequence(&mut batch, seq, scheduled, kv.config()));
+        }
+        Ok(Step { id, batch, seqs })
     }
 
     /// The step once more, without the sequences that have no slot any more.
@@ -84,7 +88,7 @@ impl Scheduler {
         // Copies for those that ended go to blocks that nobody has been given since.
         let mut batch = empty_batch(before.num_tokens(), seqs.len(), before.block_copies, kv);
         let left = seqs.into_iter().zip(slots).filter_map(|(seq, slot)| Some((seq, (*slot)?)));
-        let seqs = left.map(|(seq, slot)| append_sequence(&mut batch, &self.sequences[slot], seq, kv.block_size));
+        let seqs = left.map(|(seq, slot)| append_sequence(&mut batch, &self.sequences[slot], seq, kv));
         let seqs = seqs.collect();
         Step { id, batch, seqs }
     }
@@ -101,6 +105,7 @@ fn empty_batch(num_tokens: usize, num_seqs: usize, block_copies: Vec<BlockCopy>,
         context_lens: Vec::with_capacity(num_seqs),
         extras: Vec::new(),
         groups: (0..kv.groups.len()).map(|_| empty_tables(num_tokens, num_seqs)).collect(),
+        states: if kv.states.is_some() { empty_states(num_seqs) } else { StateTables::default() },
         logits_indices: Vec::with_capacity(num_seqs),
         block_copies,
     }
@@ -112,9 +117,16 @@ fn empty_tables(num_tokens: usize, num_seqs: usize) -> GroupTables {
     GroupTables { slot_mapping: Vec::with_capacity(num_tokens), block_tables: Vec::new(), cu_blocks }
 }
 
+fn empty_states(num_seqs: usize) -> StateTables {
+    let mut cu_writes = Vec::with_capacity(num_seqs + 1);
+    cu_writes.push(0);
+    StateTables { reads: Vec::with_capacity(num_seqs), writes: Vec::with_capacity(num_seqs), cu_writes }
+}
+
 /// Appends what is scheduled of `seq`, and gives it its rows of logits. All values fit in 32 bits: positions are below
 /// the model's length and slots below the pool's size, both of which were checked when they were configured.
-fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, block_size: usize) -> ScheduledSeq {
+fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, kv: &KvCacheConfig) -> ScheduledSeq {
+    let block_size = kv.block_size;
     let (start, end) = (scheduled.start, scheduled.start + scheduled.num_tokens);
     let before_drafts = scheduled.end_without_drafts();
     let known = before_drafts.min(seq.tokens.len());
@@ -146,9 +158,21 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, b
             position += count;
         }
     }
+    if kv.states.is_some() {
+        append_states(&mut batch.states, seq, start, end);
+    }
     let (first_row, num_rows) = (batch.logits_indices.len(), scheduled.logits.len());
     let num_tokens = batch.token_ids.len();
     batch.logits_indices.extend((num_tokens - num_rows) as u32..num_tokens as u32);
     let end_row = first_row + num_rows;
     ScheduledSeq { logits: first_row..end_row, samples: end_row - scheduled.samples.len()..end_row, ..scheduled }
+}
+
+/// Appends the states that a sequence's step begins with and leaves.
+fn append_states(states: &mut StateTables, seq: &Sequence, start: usize, end: usize) {
+    states.reads.push(seq.blocks.state_at(start).map_or(NO_STATE, |slot| slot.0));
+    let last = seq.blocks.state_at(end).map(|slot| (end - start, slot));
+    let writes = seq.blocks.snapshots_in(start..end).chain(last);
+    states.writes.extend(writes.map(|(tokens, slot)| StateWrite { num_tokens: tokens as u32, slot: slot.0 }));
+    states.cu_writes.push(states.writes.len() as u32);
 }

@@ -335,4 +335,14 @@ class Supervisor:
 
 def _without_requests(stats: Stats) -> Stats:
     """The counters of a process that is gone."""
-    return replace(stats, num_running=0, num_waiting=0, blocks_free=stats.blocks_total, blocks_cached=0, blocks_owned=0)
+    return replace(
+        stats,
+        num_running=0,
+        num_waiting=0,
+        blocks_free=stats.blocks_total,
+        blocks_cached=0,
+        blocks_owned=0,
+        state_slots_free=stats.state_slots_total,
+        state_slots_cached=0,
+        state_slots_owned=0,
+    )

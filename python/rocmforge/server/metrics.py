@@ -82,6 +82,7 @@ COUNTERS = {
     "vllm:prefix_cache_queries": "Prompt tokens looked up in the prefix cache.",
     "vllm:prefix_cache_hits": "Prompt tokens found there.",
     "rocmforge:prefix_cache_evictions": "Blocks taken from the prefix cache.",
+    "rocmforge:state_evictions": "Snapshots of recurrent states that had to make room.",
     "rocmforge:engine_steps": "Steps of the engine.",
 }
 # Histograms of the engine: what they mean, and the fields of its statistics.
@@ -318,6 +319,9 @@ class _EngineCollector(Collector):
         for state in ("free", "cached", "owned"):
             counts = values(attrgetter(f"blocks_{state}"))
             yield _gauge(f"rocmforge:blocks_{state}", f"Blocks of the KV cache that are {state}.", counts)
+        for state in ("free", "cached", "owned"):
+            counts = values(attrgetter(f"state_slots_{state}"))
+            yield _gauge(f"rocmforge:state_slots_{state}", f"Slots of recurrent states that are {state}.", counts)
         for name, meaning in COUNTERS.items():
             yield _counter(name, meaning, values(attrgetter(name.partition(":")[2])))
         for name, (meaning, field) in HISTOGRAMS.items():

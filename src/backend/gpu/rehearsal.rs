@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::buckets::buckets;
 use super::tuning::Tuning;
-use crate::batch::{Batch, GroupTables};
+use crate::batch::{Batch, GroupTables, StateTables};
 
 /// Bytes left beside the KV cache for each graph, and for the pieces in which drivers take memory.
 pub(super) const GRAPH_BYTES: u64 = 1 << 20;
@@ -93,6 +93,7 @@ pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
         cu_blocks: std::iter::once(0).chain((0..rows).map(|row| blocks + row)).collect(),
     };
     Batch {
+        states: StateTables::default(),
         token_ids: vec![0; rows as usize],
         positions: contexts.clone().map(|context| context - 1).collect(),
         cu_seqlens_q: (0..=rows).collect(),

@@ -1,6 +1,6 @@
 //! An executor without a model. It keeps what is "computed" in slots of its own, as a device keeps K and V, and reads a
 //! sequence back through its block table only: a wrong slot, a block reused too early or a copy left out changes the
-//! tokens or trips an assertion.
+//! tokens or trips an assertion. Recurrent states are the tokens that went into them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::MemoryLedger;
-use crate::batch::Batch;
+use crate::batch::{Batch, NO_STATE};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
 use crate::selection::{
@@ -121,6 +121,8 @@ pub(super) struct Fake {
     pub block_size: usize,
     /// (token, position) in each slot.
     slots: HashMap<u32, (u32, u32)>,
+    /// The tokens before each state, by slot.
+    states: HashMap<u32, Vec<u32>>,
     /// Number of the step that was launched, the step, and what is wanted of its rows.
     launched: Option<(u64, Batch, Option<Vec<OwnWish>>)>,
     values: Vec<f32>,
@@ -161,7 +163,8 @@ impl OwnWish {
 
 impl Fake {
     pub(super) fn new(script: Arc<Script>, rule: Rule, vocab_size: usize, block_size: usize) -> Self {
-        Self { script, rule, vocab_size, block_size, slots: HashMap::new(), launched: None, values: Vec::new() }
+        let (slots, states) = (HashMap::new(), HashMap::new());
+        Self { script, rule, vocab_size, block_size, slots, states, launched: None, values: Vec::new() }
     }
 
     fn copy_blocks(&mut self, batch: &Batch) {
@@ -201,17 +204,39 @@ impl Fake {
         for ((&slot, &token), &position) in slots.iter().zip(&batch.token_ids).zip(&batch.positions) {
             self.slots.insert(slot, (token, position));
         }
+        let begun = self.begin_states(batch);
         self.fault(step)?;
         self.values.clear();
         for seq in 0..batch.num_seqs() {
             let tokens = batch.tokens_of(seq);
             let content = self.content(batch, seq, batch.context_lens[seq] as usize);
+            if let Some(before) = begun.get(seq) {
+                let read = [before, &batch.token_ids[tokens.clone()]].concat();
+                assert_eq!(read, content, "sequence {seq} began with another state");
+                self.keep_states(batch, seq, before.len(), &content);
+            }
             for row in tokens.clone().filter(|i| batch.logits_indices.contains(&(*i as u32))) {
                 let len = batch.positions[row] as usize + 1;
                 self.values.extend((self.rule)(&content[..len]));
             }
         }
         Ok(())
+    }
+
+    /// The state that each sequence begins with, if the model has any. What the step writes is lost from then on.
+    fn begin_states(&mut self, batch: &Batch) -> Vec<Vec<u32>> {
+        let read = |slot: &u32| if *slot == NO_STATE { Vec::new() } else { self.states[slot].clone() };
+        let begun = batch.states.reads.iter().map(read).collect();
+        batch.states.writes.iter().for_each(|write| drop(self.states.insert(write.slot, vec![u32::MAX])));
+        begun
+    }
+
+    /// Keeps the states of a sequence that began after `start` tokens.
+    fn keep_states(&mut self, batch: &Batch, seq: usize, start: usize, content: &[u32]) {
+        let states = &batch.states;
+        for write in &states.writes[states.cu_writes[seq] as usize..states.cu_writes[seq + 1] as usize] {
+            self.states.insert(write.slot, content[..start + write.num_tokens as usize].to_vec());
+        }
     }
 
     fn fault(&self, step: u64) -> Result<()> {

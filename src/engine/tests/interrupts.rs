@@ -10,7 +10,7 @@ use crate::Error;
 use crate::config::{EngineConfig, SamplingParams};
 use crate::engine::FinishReason;
 
-fn synchronous(config: EngineConfig) -> Rig {
+pub(super) fn synchronous(config: EngineConfig) -> Rig {
     let rig = Rig::with(config, super::fake::hashed(VOCAB), None);
     rig.script.synchronous.store(true, Ordering::SeqCst);
     rig
@@ -44,33 +44,37 @@ fn closing_stops_the_step() {
 }
 
 /// A10: what is cancelled ends at once; what shared its step gives the tokens that it gives alone, to the last one.
-/// A prompt in chunks, sequences that decode, and blocks that are copied for forks are among them.
 #[test]
 fn the_others_of_a_stopped_step_lose_nothing() {
     for stopped in 1..7 {
-        let rig = synchronous(EngineConfig { enable_prefix_caching: stopped % 2 == 0, ..config() });
-        rig.script.close_gate();
-        rig.script.fault(stopped, Fault::UntilInterrupted);
-        // First of all by its priority, so it is in every step but the first, which stands at the gate.
-        let first = rig.submit(&[1; 3], greedy(1));
-        rig.script.wait_at_gate();
-        let victim = submit(&rig.engine, Draft { priority: -1, ..request(&[7; 2], greedy(60)) }).unwrap();
-        let forked = SamplingParams { n: 3, temperature: 1.5, seed: Some(11), ..greedy(12) };
-        let others = [(&[3; 30][..], greedy(9)), (&[4; 6], forked), (&[5; 19], greedy(20))];
-        let clients = others.clone().map(|(prompt, params)| rig.submit(prompt, params));
-        rig.script.open_gate();
-        in_step(&rig, stopped);
-        rig.engine.abort_id(victim.accepted.id).unwrap();
-        assert_eq!(victim.wait()[&0].reason, Some(FinishReason::Abort));
-        assert_eq!(first.wait()[&0].reason, Some(FinishReason::Length));
-        for (client, (prompt, params)) in clients.into_iter().zip(others) {
-            for (index, one) in client.wait() {
-                let expected = alone(&rig.rule, prompt, &params, index as u32, params.seed.unwrap_or(0));
-                assert_eq!(one.tokens, expected, "step {stopped}, sequence {index}");
-            }
-        }
-        assert_nothing_left(&rig.engine);
+        let config = EngineConfig { enable_prefix_caching: stopped % 2 == 0, ..config() };
+        assert_others_lose_nothing(&synchronous(config), stopped);
     }
+}
+
+/// Cancels a request in step `stopped`, which a prompt in chunks, sequences that decode, and forks share with it.
+pub(super) fn assert_others_lose_nothing(rig: &Rig, stopped: u64) {
+    rig.script.close_gate();
+    rig.script.fault(stopped, Fault::UntilInterrupted);
+    // First of all by its priority, so it is in every step but the first, which stands at the gate.
+    let first = rig.submit(&[1; 3], greedy(1));
+    rig.script.wait_at_gate();
+    let victim = submit(&rig.engine, Draft { priority: -1, ..request(&[7; 2], greedy(60)) }).unwrap();
+    let forked = SamplingParams { n: 3, temperature: 1.5, seed: Some(11), ..greedy(12) };
+    let others = [(&[3; 30][..], greedy(9)), (&[4; 6], forked), (&[5; 19], greedy(20))];
+    let clients = others.clone().map(|(prompt, params)| rig.submit(prompt, params));
+    rig.script.open_gate();
+    in_step(rig, stopped);
+    rig.engine.abort_id(victim.accepted.id).unwrap();
+    assert_eq!(victim.wait()[&0].reason, Some(FinishReason::Abort));
+    assert_eq!(first.wait()[&0].reason, Some(FinishReason::Length));
+    for (client, (prompt, params)) in clients.into_iter().zip(others) {
+        for (index, one) in client.wait() {
+            let expected = alone(&rig.rule, prompt, &params, index as u32, params.seed.unwrap_or(0));
+            assert_eq!(one.tokens, expected, "step {stopped}, sequence {index}");
+        }
+    }
+    assert_nothing_left(&rig.engine);
 }
 
 /// A16: a deadline that passes within a step ends its request then: alone, and beside another one, which goes on.

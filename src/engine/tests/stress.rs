@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::fake::hashed;
+use super::fake::{Rule, hashed};
 use super::support::*;
 use crate::config::{EngineConfig, SamplingParams};
 use crate::engine::FinishReason;
@@ -17,12 +17,12 @@ use crate::engine::FinishReason;
 const THREADS: u64 = 16;
 const REQUESTS: u64 = 1000;
 
-fn tiny() -> EngineConfig {
+pub(super) fn tiny() -> EngineConfig {
     EngineConfig { kv_groups: blocks(24), max_num_seqs: 12, retention: Duration::from_millis(1), ..config() }
 }
 
 /// A random request; many share prefixes.
-fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
+pub(super) fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
     let mut prompt = vec![random(3) as u32; 1 + random(9) as usize];
     prompt.extend((0..random(6)).map(|_| random(VOCAB as u64) as u32));
     let params = SamplingParams {
@@ -42,11 +42,20 @@ fn draft(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
 /// from 16 threads; each result is that of the request alone, or the start of it where the request was cut short.
 #[test]
 fn a_thousand_requests_from_sixteen_threads() {
-    [false, true].into_iter().for_each(a_thousand_requests);
+    [false, true].into_iter().for_each(|synchronous| drop(a_thousand_requests(synchronous, tiny(), hashed(VOCAB))));
 }
 
-fn a_thousand_requests(synchronous: bool) {
-    let rig = Rig::with(tiny(), hashed(VOCAB), None);
+/// S12, S16: the same with recurrent states, of which there are too few for all sequences.
+#[test]
+fn a_thousand_requests_with_states() {
+    for (synchronous, states) in [(false, slots(6, 1, 4)), (true, slots(6, 2, 4)), (true, slots(12, 1, 1))] {
+        a_thousand_requests(synchronous, EngineConfig { states, ..tiny() }, hashed(VOCAB));
+    }
+}
+
+/// Sends them to an engine of its own, which comes back.
+pub(super) fn a_thousand_requests(synchronous: bool, config: EngineConfig, rule: Rule) -> Rig {
+    let rig = Rig::with(config, rule, None);
     rig.script.synchronous.store(synchronous, Ordering::SeqCst);
     rig.script.fail_every.store(97, Ordering::SeqCst);
     let reasons = Mutex::new(HashMap::<FinishReason, u64>::new());
@@ -77,6 +86,7 @@ fn a_thousand_requests(synchronous: bool) {
     // The queue's places came back too.
     let clients: Vec<_> = (0..60).map(|_| rig.submit(&[1], greedy(1))).collect();
     clients.into_iter().for_each(|client| assert_eq!(client.wait()[&0].tokens.len(), 1));
+    rig
 }
 
 fn one_request(rig: &Rig, random: &mut impl FnMut(u64) -> u64, reasons: &Mutex<HashMap<FinishReason, u64>>) {
@@ -115,6 +125,8 @@ fn every_mix_gives_what_each_gives_alone() {
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(30) as usize,
             kv_groups: blocks(16 + random(40) as usize),
+            states: slots(random(9) as usize, 1 + random(2) as usize, 3 + random(9) as usize)
+                .filter(|_| random(2) == 0),
             block_size: 4,
             enable_prefix_caching: random(2) == 0,
             ..tiny()

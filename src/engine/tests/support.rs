@@ -7,7 +7,7 @@ use crossbeam_channel::Receiver;
 
 use super::fake::{Fake, Rule, Script, hashed};
 use crate::batch::GroupKind;
-use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams};
+use crate::config::{EngineConfig, GroupConfig, KvCacheDtype, Pooling, SamplingDefaults, SamplingParams, StateConfig};
 use crate::engine::output::SharedSink;
 use crate::engine::{
     AcceptedRequest, ChannelSink, Engine, FinishReason, NewRequest, Prompt, SequenceOutput, StopReason, TokenLogprobs,
@@ -32,6 +32,7 @@ pub(super) fn config() -> EngineConfig {
         max_prompt_logits: 10,
         block_size: 4,
         kv_groups: blocks(64),
+        states: None,
         kv_cache_dtype: KvCacheDtype::F16,
         enable_prefix_caching: true,
         max_queue_size: 64,
@@ -44,6 +45,11 @@ pub(super) fn config() -> EngineConfig {
         pooling: Pooling::Last,
         sampling_defaults: SamplingDefaults::default(),
     }
+}
+
+/// Slots of states for `seqs` sequences at least, and for snapshots.
+pub(super) fn slots(seqs: usize, slots_per_seq: usize, snapshots: usize) -> Option<StateConfig> {
+    Some(StateConfig { num_slots: seqs * slots_per_seq + snapshots, slots_per_seq, snapshot_interval: 8 })
 }
 
 /// One full-attention group with `num_blocks` blocks.
@@ -173,7 +179,8 @@ pub(super) fn prompt_logits(engine: &Engine, token_ids: Vec<u32>) -> Result<Vec<
     engine.start_prompt_logits(token_ids)?.answer().recv().unwrap()
 }
 
-/// Asserts that nothing of any request is left: no sequence, no owned block, no more device memory than at the start.
+/// Asserts that nothing of any request is left: no sequence, no owned block or slot, no more device memory than at the
+/// start.
 pub(super) fn assert_nothing_left(engine: &Engine) {
     assert_nothing_left_of(engine, 7);
 }
@@ -188,6 +195,7 @@ pub(super) fn assert_nothing_left_of(engine: &Engine, allocations: u64) {
     assert_eq!((stats.num_waiting, stats.num_running), (0, 0), "{stats:?}");
     assert_eq!(stats.kv_cache.blocks_owned, 0, "{stats:?}");
     assert_eq!(stats.kv_cache.blocks_free + stats.kv_cache.blocks_cached, stats.kv_cache.blocks_total);
+    assert_eq!(stats.kv_cache.state_slots_owned, 0, "{stats:?}");
     assert_eq!(stats.device_allocations, allocations);
     assert!(engine.block_map().iter().all(|block| block.owners == 0));
 }

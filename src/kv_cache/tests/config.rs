@@ -2,7 +2,7 @@ use super::*;
 use crate::Error;
 
 fn new(block_size: usize, groups: Vec<GroupConfig>) -> Result<KvCache> {
-    KvCache::new(KvCacheConfig { block_size, groups, enable_prefix_caching: true, hash_key: [0; 32] })
+    KvCache::new(KvCacheConfig { block_size, groups, states: None, enable_prefix_caching: true, hash_key: [0; 32] })
 }
 
 /// K9: sizes whose product overflows, or does not fit a slot, are errors, before anything is allocated.

@@ -4,8 +4,8 @@ use super::*;
 #[test]
 fn test_block_sharing_and_unreference() {
     let mut kv = cache(8);
-    let a = Seq::run(&mut kv, &text(1, 6));
-    let b = a.fork(&mut kv);
+    let mut a = Seq::run(&mut kv, &text(1, 6));
+    let mut b = a.fork(&mut kv);
     let c = b.fork(&mut kv);
     assert_eq!(a.table(), c.table());
     assert_eq!([owners(&kv, 0), owners(&kv, 1), counts(&kv).2 as u32], [3, 3, 2]);

@@ -60,7 +60,7 @@ fn queries_are_counted_where_there_is_a_cache() {
     for enable_prefix_caching in [true, false] {
         let mut kv = KvCache::new(KvCacheConfig { enable_prefix_caching, ..cache(4).config().clone() }).unwrap();
         let chain = kv.new_chain(None, None);
-        let miss = kv.count_prefix_query(&chain, 10, 0);
+        let miss = kv.count_prefix_query(&chain, 10, 0, 0);
         assert_eq!(miss == PrefixMiss::Disabled, !enable_prefix_caching);
         assert_eq!(kv.stats().prefix_cache_queries, if enable_prefix_caching { 10 } else { 0 });
     }
@@ -82,7 +82,7 @@ fn clock_never_goes_back() {
 fn block_map_tells_each_block() {
     let mut kv = cache(4);
     kv.tick(1_000);
-    let live = Seq::run(&mut kv, &text(1, 6));
+    let mut live = Seq::run(&mut kv, &text(1, 6));
     let fork = live.fork(&mut kv);
     drop(Seq::run(&mut kv, &text(2, 4)));
     kv.tick(2_000);

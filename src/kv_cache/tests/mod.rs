@@ -10,16 +10,21 @@ mod metrics;
 mod miss;
 mod prefix;
 mod prop;
+mod states;
 mod truncation;
 mod windows;
 
 use super::*;
 use crate::batch::{BlockCopy, GroupKind};
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 
 fn cache_of(groups: &[GroupConfig], block_size: usize) -> KvCache {
-    KvCache::new(KvCacheConfig { block_size, groups: groups.to_vec(), enable_prefix_caching: true, hash_key: [9; 32] })
-        .unwrap()
+    cache_with(groups, None, block_size)
+}
+
+fn cache_with(groups: &[GroupConfig], states: Option<StateConfig>, block_size: usize) -> KvCache {
+    let (groups, hash_key) = (groups.to_vec(), [9; 32]);
+    KvCache::new(KvCacheConfig { block_size, groups, states, enable_prefix_caching: true, hash_key }).unwrap()
 }
 
 fn full(num_blocks: usize) -> GroupConfig {
@@ -47,6 +52,12 @@ struct Seq {
     tokens: Vec<u32>,
     num_computed: usize,
     num_hit: usize,
+    num_held: usize,
+    /// Tokens that it began with.
+    prompt_len: usize,
+    /// The state that its last step read, and those that it wrote: positions and slots.
+    read: Option<(usize, u32)>,
+    wrote: Vec<(usize, u32)>,
 }
 
 impl Seq {
@@ -56,22 +67,41 @@ impl Seq {
         let mut chain = kv.new_chain(salt, None);
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
-        let num_hit = hit.num_tokens;
+        let (num_hit, num_held) = (hit.num_tokens, hit.num_held);
         let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: &[] };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut blocks, &mut copies).unwrap();
         assert!(copies.is_empty(), "a new sequence writes into no shared block");
         kv.check_integrity().unwrap();
-        Some(Self { blocks, chain, tokens: tokens.to_vec(), num_computed: num_hit, num_hit })
+        let tokens = tokens.to_vec();
+        let prompt_len = tokens.len();
+        let (num_computed, read, wrote) = (num_hit, None, Vec::new());
+        Some(Self { blocks, chain, tokens, num_computed, num_hit, num_held, prompt_len, read, wrote })
     }
 
     fn start(kv: &mut KvCache, tokens: &[u32]) -> Option<Self> {
         Self::start_salted(kv, tokens, None)
     }
 
-    /// The step that computes all its tokens is committed.
+    /// The step that computes the rest of its tokens is given out. It takes a snapshot at the end of each block.
+    fn begin(&mut self, kv: &mut KvCache) {
+        let (start, end) = (self.num_computed, self.tokens.len());
+        let block_size = kv.config().block_size;
+        let ends = (start / block_size + 1..=end / block_size).map(|end| end * block_size);
+        let all = ends.map(|position| Snapshot { position, is_rolling: position > self.prompt_len });
+        kv.begin_step(&mut self.blocks, &self.chain, start..end, &all.collect::<Vec<_>>(), 0).unwrap();
+        self.read = self.blocks.state_at(start).map(|slot| (start, slot.0));
+        let snapshots = self.blocks.snapshots_in(start..end).map(|(n, slot)| (start + n, slot.0));
+        self.wrote = snapshots.chain(self.blocks.state_at(end).map(|slot| (end, slot.0))).collect();
+        kv.check_integrity().unwrap();
+    }
+
+    /// The step that computes all its tokens is committed. It is given out first, if that was not done.
     fn compute(&mut self, kv: &mut KvCache) {
+        if self.num_computed < self.tokens.len() && self.blocks.state_at(self.tokens.len()).is_none() {
+            self.begin(kv);
+        }
         self.num_computed = self.tokens.len();
         let tokens = Tokens::new(self.tokens.as_slice().into());
         kv.extend_chain(&mut self.chain, &tokens);
@@ -117,9 +147,9 @@ impl Seq {
         kv.check_integrity().unwrap();
     }
 
-    fn fork(&self, kv: &mut KvCache) -> Self {
-        let blocks = kv.fork(&self.blocks).unwrap();
-        Self { blocks, chain: self.chain.clone(), tokens: self.tokens.clone(), ..*self }
+    fn fork(&mut self, kv: &mut KvCache) -> Self {
+        let blocks = kv.fork(&mut self.blocks).unwrap();
+        Self { blocks, chain: self.chain.clone(), tokens: self.tokens.clone(), wrote: Vec::new(), ..*self }
     }
 
     fn table(&self) -> Vec<u32> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::collection;
 use proptest::prelude::{Just, ProptestConfig, Strategy, TestCaseError, any};
-use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
+use proptest::{option, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::events::Router;
 use super::*;
@@ -33,6 +33,16 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Slots of states, few and many.
+fn states() -> impl Strategy<Value = Option<StateConfig>> {
+    let states = (1usize..3, 1usize..12).prop_map(|(slots_per_seq, others)| StateConfig {
+        num_slots: slots_per_seq + others,
+        slots_per_seq,
+        snapshot_interval: 60,
+    });
+    option::of(states)
+}
+
 /// Groups of any kinds, each with a pool of its own size.
 fn groups() -> impl Strategy<Value = Vec<GroupConfig>> {
     let kind = prop_oneof![Just(GroupKind::Full), (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
@@ -51,7 +61,11 @@ struct Held {
 impl Held {
     /// The content that its block `i` must hold: everything up to the block's end, since K and V depend on all of it.
     fn content(&self, i: usize, block_size: usize) -> Content {
-        let end = ((i + 1) * block_size).min(self.seq.tokens.len());
+        self.prefix(((i + 1) * block_size).min(self.seq.tokens.len()))
+    }
+
+    /// The state after `end` tokens.
+    fn prefix(&self, end: usize) -> Content {
         std::iter::once(u32::from(self.salted)).chain(self.seq.tokens[..end].iter().copied()).collect()
     }
 
@@ -68,11 +82,23 @@ impl Held {
     }
 }
 
-/// Memory as a device would have it: content by group and block.
+/// Memory as a device would have it: content by group and block, and by slot of states.
 #[derive(Default)]
-struct Memory(HashMap<(usize, u32), Content>);
+struct Memory(HashMap<(usize, u32), Content>, HashMap<u32, Content>);
 
 impl Memory {
+    /// Runs the state part of a sequence's last step, which may stop half-way.
+    fn run(&mut self, held: &Held, stops: bool) -> std::result::Result<(), TestCaseError> {
+        if let Some((position, slot)) = held.seq.read {
+            prop_assert_eq!(&self.1[&slot], &held.prefix(position), "slot {} is read", slot);
+        }
+        for (position, slot) in &held.seq.wrote {
+            let content = if stops { vec![u32::MAX] } else { held.prefix(*position) };
+            self.1.insert(*slot, content);
+        }
+        Ok(())
+    }
+
     fn write(&mut self, held: &Held, from: usize, block_size: usize) {
         for (g, table) in held.seq.blocks.tables.iter().enumerate() {
             for (i, id) in table.iter().enumerate().skip(from / block_size).filter(|(_, id)| !id.is_null()) {
@@ -95,6 +121,9 @@ impl Memory {
     }
 
     fn check(&self, held: &Held, block_size: usize) -> std::result::Result<(), TestCaseError> {
+        if let Some(slot) = held.seq.blocks.state_at(held.seq.num_computed) {
+            prop_assert_eq!(&self.1[&slot.0], &held.prefix(held.seq.num_computed), "state in {:?}", slot);
+        }
         for (g, table) in held.seq.blocks.tables.iter().enumerate() {
             for (i, id) in table.iter().enumerate().filter(|(_, id)| !id.is_null()) {
                 prop_assert_eq!(&self.0[&(g, id.0)], &held.content(i, block_size), "group {}, entry {}", g, i);
@@ -133,12 +162,13 @@ proptest! {
     #[test]
     fn cache_equals_its_model(
         groups in groups(),
+        states in states(),
         block_size in 1usize..5,
         ops in collection::vec(op(), 1..60),
         log_capacity in prop_oneof![1usize..6, Just(1000)],
         reads_each in 1usize..8,
     ) {
-        let mut kv = cache_of(&groups, block_size);
+        let mut kv = cache_with(&groups, states, block_size);
         kv.record_events(log_capacity).unwrap();
         let mut router = Router::default();
         let mut memory = Memory::default();
@@ -157,11 +187,21 @@ proptest! {
                             prop_assert!(seq.num_hit < tokens.len());
                             let mut held = Held { seq, salted };
                             let from = held.seq.num_hit;
-                            let miss = kv.count_prefix_query(&held.seq.chain, tokens.len(), from);
-                            prop_assert_eq!(miss, held.expected_miss(&ever_held, block_size));
+                            let miss = kv.count_prefix_query(&held.seq.chain, tokens.len(), from, held.seq.num_held);
+                            if miss != PrefixMiss::NoSnapshot {
+                                let expected = held.expected_miss(&ever_held, block_size);
+                                prop_assert!(miss == expected || states.is_some() && miss == PrefixMiss::Evicted);
+                            }
                             memory.write(&held, from, block_size);
                             memory.check(&held, block_size)?;
+                            if states.is_some_and(|states| states.slots_per_seq == 2) {
+                                // It stops half-way, and comes again.
+                                held.seq.begin(&mut kv);
+                                memory.run(&held, true)?;
+                                kv.take_back_step(&mut held.seq.blocks, from).unwrap();
+                            }
                             held.seq.compute(&mut kv);
+                            memory.run(&held, false)?;
                             live.push(held);
                         }
                     }
@@ -178,6 +218,7 @@ proptest! {
                             }
                             let from = held.seq.tokens.len() - 1;
                             memory.write(held, from, block_size);
+                            memory.run(held, false)?;
                         }
                     }
                 }
@@ -193,6 +234,9 @@ proptest! {
                             }
                             memory.write(held, from, block_size);
                             held.seq.keep(&mut kv, from + num_right);
+                            if num_right > 0 {
+                                memory.run(held, false)?;
+                            }
                             memory.cut(held, block_size)?;
                             for table in &held.seq.blocks.tables {
                                 prop_assert_eq!(table.len(), held.seq.tokens.len().div_ceil(block_size));
@@ -206,7 +250,7 @@ proptest! {
                 }
                 Op::End { seq } if len > 0 => live.swap_remove(seq % len).seq.end(&mut kv),
                 Op::Reset => {
-                    let is_idle = counts(&kv).2 == 0;
+                    let is_idle = counts(&kv).2 + kv.stats().state_slots_owned == 0;
                     prop_assert_eq!(kv.reset_prefix_cache(), is_idle);
                     if is_idle {
                         ever_held.clear();
@@ -228,6 +272,6 @@ proptest! {
         }
         live.clear();
         kv.tick(0);
-        prop_assert_eq!(counts(&kv).2, 0);
+        prop_assert_eq!((counts(&kv).2, kv.stats().state_slots_owned), (0, 0));
     }
 }

@@ -210,12 +210,8 @@ fn drafts_after_a_fork() {
 #[test]
 fn extras_stay_with_their_sequence() {
     let mut h = Harness::new(32, limits());
-    let extras = |id| SeqExtras {
-        adapter: Some(id),
-        mask: (id == 2).then_some(20),
-        state_slot: (id == 3).then_some(30),
-        embeddings: (id == 1).then_some(0..2),
-    };
+    let extras =
+        |id| SeqExtras { adapter: Some(id), mask: (id == 2).then_some(20), embeddings: (id == 1).then_some(0..2) };
     for id in 1..=3 {
         h.add(NewSequence { extras: extras(id as u32), will_fork: id == 2, ..sequence(id, 3) }).unwrap();
     }

@@ -6,7 +6,7 @@ use parking_lot::RwLock;
 
 use crate::Result;
 use crate::batch::{GroupKind, SeqExtras};
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
 
@@ -40,7 +40,7 @@ pub(crate) fn sliding(window: u32, num_blocks: usize) -> GroupConfig {
 }
 
 pub(crate) fn kv_config(groups: Vec<GroupConfig>) -> KvCacheConfig {
-    KvCacheConfig { block_size: 4, groups, enable_prefix_caching: true, hash_key: [1; 32] }
+    KvCacheConfig { block_size: 4, groups, states: None, enable_prefix_caching: true, hash_key: [1; 32] }
 }
 
 /// A sequence whose prompt of `n` tokens no other id shares.
@@ -70,7 +70,16 @@ impl Harness {
     }
 
     pub(crate) fn with_groups(groups: Vec<GroupConfig>, limits: SchedulerConfig) -> Self {
-        let kv_cache = Arc::new(RwLock::new(KvCache::new(kv_config(groups)).unwrap()));
+        Self::with_cache(kv_config(groups), limits)
+    }
+
+    /// A harness of a model with recurrent states.
+    pub(crate) fn with_states(num_blocks: usize, states: StateConfig, limits: SchedulerConfig) -> Self {
+        Self::with_cache(KvCacheConfig { states: Some(states), ..kv_config(vec![full(num_blocks)]) }, limits)
+    }
+
+    fn with_cache(config: KvCacheConfig, limits: SchedulerConfig) -> Self {
+        let kv_cache = Arc::new(RwLock::new(KvCache::new(config).unwrap()));
         Self { scheduler: Scheduler::new(limits, Arc::clone(&kv_cache)).unwrap(), kv_cache, now: 0 }
     }
 

@@ -10,5 +10,6 @@ mod preemption;
 mod prop;
 mod sim;
 mod simulator;
+mod states;
 mod together;
 mod yields;

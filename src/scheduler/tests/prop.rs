@@ -6,7 +6,7 @@ use proptest::{option, prop_oneof, proptest};
 
 use super::sim::{Drafter, Request, Sim, SimConfig};
 use crate::batch::{GroupKind, SeqExtras};
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 
 #[derive(Debug, Clone)]
 enum Op {
@@ -15,6 +15,7 @@ enum Op {
     Step,
     Fail,
     Withdraw,
+    Interrupt,
     Reset,
 }
 
@@ -40,10 +41,9 @@ fn request() -> impl Strategy<Value = Request> {
 
 fn extras() -> impl Strategy<Value = SeqExtras> {
     let some = |most| option::weighted(0.2, 0u32..most);
-    (some(2), some(9), some(9), some(9)).prop_map(|(adapter, mask, state_slot, start)| SeqExtras {
+    (some(2), some(9), some(9)).prop_map(|(adapter, mask, start)| SeqExtras {
         adapter,
         mask,
-        state_slot,
         embeddings: start.map(|start| start..start + 2),
     })
 }
@@ -55,19 +55,36 @@ fn op() -> impl Strategy<Value = Op> {
         8 => Just(Op::Step),
         1 => Just(Op::Fail),
         1 => Just(Op::Withdraw),
+        1 => Just(Op::Interrupt),
         1 => Just(Op::Reset),
     ]
+}
+
+/// Slots of states: from too few for all sequences to more than enough. The interval is in blocks.
+fn states() -> impl Strategy<Value = Option<StateConfig>> {
+    let states = (1usize..3, 1usize..16, 1usize..5).prop_map(|(slots_per_seq, others, interval)| StateConfig {
+        num_slots: slots_per_seq + others,
+        slots_per_seq,
+        snapshot_interval: interval,
+    });
+    option::of(states)
 }
 
 fn config() -> impl Strategy<Value = SimConfig> {
     let kind = prop_oneof![2 => Just(GroupKind::Full), 1 => (1u32..9).prop_map(|window| GroupKind::Sliding { window })];
     let group = (kind, 2usize..24).prop_map(|(kind, num_blocks)| GroupConfig { kind, num_blocks });
     let limits = (1usize..4).prop_flat_map(|most| (Just(most), 1..=most, 1usize..12));
-    (1usize..6, vec(group, 1..4), (any::<bool>(), any::<bool>()), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
+    let groups = (vec(group, 1..4), states());
+    (1usize..6, groups, (any::<bool>(), any::<bool>()), 1usize..5, 0usize..12, limits, 1usize..4).prop_map(
         |(block_size, groups, (prefix_caching, many_clients), max_num_seqs, extra_tokens, partial_prefills, depth)| {
+            let (groups, states) = groups;
+            // The interval is in tokens.
+            let states =
+                states.map(|states| StateConfig { snapshot_interval: states.snapshot_interval * block_size, ..states });
             SimConfig {
                 block_size,
                 groups,
+                states,
                 prefix_caching,
                 many_clients,
                 max_num_seqs,
@@ -95,6 +112,7 @@ proptest! {
                 Op::Step => sim.step(),
                 Op::Fail => sim.fail_newest(),
                 Op::Withdraw => sim.withdraw_newest(),
+                Op::Interrupt => sim.interrupt(),
                 Op::Reset => drop(sim.kv_cache.write().reset_prefix_cache()),
             }
             sim.check();

@@ -2,7 +2,7 @@
 
 use super::sim::{Drafter, Request, Sim, SimConfig, mix};
 use crate::batch::{GroupKind, SeqExtras};
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 
 /// A generator that is the same everywhere and for ever.
 struct Random(u64);
@@ -28,10 +28,11 @@ fn random_config(random: &mut Random) -> SimConfig {
         _ => vec![GroupKind::Full],
     };
     let groups = kinds.into_iter().map(|kind| GroupConfig { kind, num_blocks: 8 + random.below(40) }).collect();
-    let max_num_seqs = 1 + random.below(8);
+    let (max_num_seqs, block_size) = (1 + random.below(8), 1 + random.below(6));
     SimConfig {
-        block_size: 1 + random.below(6),
+        block_size,
         groups,
+        states: random.one_in(2).then(|| random_states(random, block_size)),
         prefix_caching: !random.one_in(6),
         many_clients: random.one_in(2),
         max_num_seqs,
@@ -40,6 +41,13 @@ fn random_config(random: &mut Random) -> SimConfig {
         partial_prefills: random_limits(random),
         depth: 1 + random.below(3),
     }
+}
+
+/// From too few slots for the sequences to as many snapshots as there are blocks.
+fn random_states(random: &mut Random, block_size: usize) -> StateConfig {
+    let slots_per_seq = 1 + random.below(2);
+    let num_slots = slots_per_seq + 1 + random.below(40);
+    StateConfig { num_slots, slots_per_seq, snapshot_interval: block_size * (1 + random.below(4)) }
 }
 
 fn random_limits(random: &mut Random) -> (usize, usize, usize) {
@@ -67,12 +75,7 @@ fn random_request(random: &mut Random) -> Request {
 
 fn random_extras(random: &mut Random) -> SeqExtras {
     let mut some = |odds, most| random.one_in(odds).then(|| random.below(most) as u32);
-    SeqExtras {
-        adapter: some(6, 2),
-        mask: some(4, 100),
-        state_slot: some(4, 100),
-        embeddings: some(4, 20).map(|start| start..start + 3),
-    }
+    SeqExtras { adapter: some(6, 2), mask: some(4, 100), embeddings: some(4, 20).map(|start| start..start + 3) }
 }
 
 /// Events counted in all worlds.
@@ -81,6 +84,9 @@ struct Counts {
     steps: u64,
     preemptions: u64,
     hits: u64,
+    /// Hits and evicted snapshots of models with recurrent states.
+    state_hits: u64,
+    state_evictions: u64,
     accepted: [u64; 9],
     rejected: u64,
 }
@@ -104,6 +110,9 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
             if random.one_in(50) {
                 sim.withdraw_newest();
             }
+            if random.one_in(50) {
+                sim.interrupt();
+            }
             if random.one_in(200) {
                 sim.kv_cache.write().reset_prefix_cache();
             }
@@ -115,16 +124,19 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
         sim.drain();
         counts.steps += sim.num_steps;
         counts.preemptions += sim.scheduler.num_preemptions();
-        counts.hits += sim.kv_cache.read().stats().prefix_cache_hits;
+        let stats = sim.kv_cache.read().stats();
+        counts.hits += stats.prefix_cache_hits;
+        counts.state_hits += if stats.state_slots_total > 0 { stats.prefix_cache_hits } else { 0 };
+        counts.state_evictions += stats.state_evictions;
         counts.accepted.iter_mut().zip(sim.num_accepted).for_each(|(sum, count)| *sum += count);
         counts.rejected += sim.num_rejected;
     }
     counts
 }
 
-/// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed steps, steps in
-/// flight, a pool that is much too small, drafts of which some are wrong), every sequence reads only its own K and V
-/// and generates what it would alone, and at the end nothing is left.
+/// K14, K20, K22, S9, S12, S16: whatever happens to the others (arrivals, cancels, forks, failed and stopped steps,
+/// steps in flight, pools that are much too small, drafts of which some are wrong), every sequence reads only its own
+/// K, V and recurrent states and generates what it would alone, and at the end nothing is left.
 #[test]
 fn every_sequence_generates_what_it_would_alone() {
     let (num_worlds, num_steps) = if cfg!(debug_assertions) { (500, 400) } else { (5_000, 1_000) };
@@ -133,6 +145,9 @@ fn every_sequence_generates_what_it_would_alone() {
     assert!(counts.steps > (num_worlds * num_steps / 3) as u64, "{counts:?}");
     assert!(counts.preemptions > num_worlds as u64, "{counts:?}");
     assert!(counts.hits > 10 * num_worlds as u64, "{counts:?}");
-    assert!(counts.rejected > 50 * num_worlds as u64, "{counts:?}");
-    assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 2), "{counts:?}");
+    assert!(counts.state_hits > 10 * num_worlds as u64, "{counts:?}");
+    assert!(counts.state_evictions > 10 * num_worlds as u64, "{counts:?}");
+    // Half of the worlds have states, and so no drafts.
+    assert!(counts.rejected > 25 * num_worlds as u64, "{counts:?}");
+    assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 4), "{counts:?}");
 }

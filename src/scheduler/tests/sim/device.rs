@@ -39,6 +39,7 @@ impl Sim {
                 }
             }
         }
+        self.run_states(step, &lives);
         let mut sampled = Vec::new();
         for (s, (seq, drafted)) in step.seqs.iter().zip(lives).enumerate() {
             let Some((drafted, num_drafts)) = drafted else { continue };
@@ -108,6 +109,7 @@ impl Sim {
             assert!(rows.eq(tokens.end - seq.logits.len()..tokens.end));
             assert!(seq.samples.len() <= seq.logits.len() && seq.samples.end == seq.logits.end, "{seq:?}");
         }
+        self.check_states(step);
         for (g, tables) in batch.groups.iter().enumerate() {
             let mut written = HashMap::new();
             for other in &self.in_flight {
@@ -137,6 +139,10 @@ impl Sim {
                 continue;
             }
             assert!(seq.drafts.is_empty() || live.drafts.starts_with(&seq.drafts), "{id:?}");
+            if self.config.states.is_some() && seq.num_computed > 0 {
+                let slot = seq.blocks.state_at(seq.num_computed).unwrap();
+                assert_eq!(self.slots[slot.0 as usize], live.names[seq.num_computed - 1], "state of {id:?}");
+            }
             for (g, group) in self.config.groups.iter().enumerate() {
                 let first = first_read(group.kind, seq.num_computed);
                 for position in first..seq.num_computed {

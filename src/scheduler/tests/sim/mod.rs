@@ -7,9 +7,13 @@
 //!
 //! Tokens are drafted for some requests. What a step then writes are the names of prefixes with those drafts, so that
 //! a position whose draft was rejected holds a foreign name until it is written again.
+//!
+//! Recurrent states are shadowed as well: a slot holds the name of the prefix whose state it has, and a step begins
+//! with the slots that it reads. A step that stops half-way leaves rubbish in all that it would have written.
 
 mod device;
 mod request;
+mod slots;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -18,7 +22,7 @@ use parking_lot::RwLock;
 
 use super::harness::num_queued;
 use crate::batch::GroupKind;
-use crate::config::GroupConfig;
+use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::sequence::Sequence;
 use crate::scheduler::{Accepted, NewSequence, Scheduler, SchedulerConfig, SeqId, Step};
@@ -31,6 +35,7 @@ pub(crate) use request::{Drafter, Request, mix};
 pub(crate) struct SimConfig {
     pub(crate) block_size: usize,
     pub(crate) groups: Vec<GroupConfig>,
+    pub(crate) states: Option<StateConfig>,
     pub(crate) prefix_caching: bool,
     /// Whether requests keep their clients, or are all of one.
     pub(crate) many_clients: bool,
@@ -48,6 +53,7 @@ impl Default for SimConfig {
         Self {
             block_size: 4,
             groups: vec![GroupConfig { kind: GroupKind::Full, num_blocks: 32 }],
+            states: None,
             prefix_caching: true,
             many_clients: true,
             max_num_seqs: 8,
@@ -66,6 +72,8 @@ pub(crate) struct Sim {
     live: BTreeMap<SeqId, Live>,
     /// `[group][slot]`
     shadow: Vec<Vec<u64>>,
+    /// `[slot]` of states
+    slots: Vec<u64>,
     /// The oldest has been launched, the others wait for it.
     in_flight: VecDeque<Step>,
     pub(crate) finished: HashMap<SeqId, Vec<u32>>,
@@ -83,6 +91,7 @@ impl Sim {
         let kv_cache = KvCache::new(KvCacheConfig {
             block_size: config.block_size,
             groups: config.groups.clone(),
+            states: config.states,
             enable_prefix_caching: config.prefix_caching,
             hash_key: [3; 32],
         });
@@ -109,6 +118,7 @@ impl Sim {
             kv_cache,
             live: BTreeMap::new(),
             shadow: config.groups.iter().map(|group| vec![0; group.num_blocks * config.block_size]).collect(),
+            slots: vec![0; config.states.map_or(0, |states| states.num_slots)],
             in_flight: VecDeque::new(),
             finished: HashMap::new(),
             next_id: 0,
@@ -143,7 +153,9 @@ impl Sim {
         limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
         limits.check_queue(num_queued(&self.scheduler)).ok()?;
         self.scheduler.add(new, self.now).unwrap();
-        self.live.insert(id, Live::new(request.clone()));
+        // States cannot be cut back, so nothing is drafted where there are any.
+        let drafter = request.drafter.filter(|_| self.config.states.is_none());
+        self.live.insert(id, Live::new(Request { drafter, ..request.clone() }));
         Some(id)
     }
 
@@ -274,6 +286,16 @@ impl Sim {
         }
     }
 
+    /// The step that runs stops half-way, and those that wait for it are taken back as well.
+    pub(crate) fn interrupt(&mut self) {
+        while let Some(step) = self.in_flight.pop_back() {
+            if self.in_flight.is_empty() {
+                self.spoil(&step);
+            }
+            self.scheduler.withdraw(&step).unwrap();
+        }
+    }
+
     /// The newest step fails: its sequences end.
     pub(crate) fn fail_newest(&mut self) {
         let Some(step) = self.in_flight.pop_back() else { return };
@@ -331,6 +353,7 @@ impl Sim {
         let stats = self.kv_cache.read().stats();
         assert_eq!(stats.blocks_owned, 0);
         assert_eq!(stats.blocks_free + stats.blocks_cached, stats.blocks_total);
+        assert_eq!(stats.state_slots_free + stats.state_slots_cached, stats.state_slots_total);
     }
 
     pub(crate) fn num_live(&self) -> usize {

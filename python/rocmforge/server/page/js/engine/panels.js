@@ -43,7 +43,7 @@ const WAITING_FOR = {
   priority: "requests of higher priority",
   client_share: "the turn of its client",
   sequence_slots: "a place among the running",
-  kv_blocks: "free blocks",
+  kv_blocks: "free blocks or slots",
   step_tokens: "room in a step",
   partial_prefills: "a prompt that is half-way",
   shared_prefix: "its prefix, which is being computed",
@@ -55,6 +55,7 @@ const MISSES = {
   new: "the rest is new",
   evicted: "the rest was evicted",
   forgotten: "the rest is new or was evicted long ago",
+  no_snapshot: "of the states after the rest none was kept",
   all_positions: "all positions are wanted",
   disabled: "there is no prefix cache",
 };
@@ -112,6 +113,7 @@ const LOOKED_UP = [
   { name: "new", label: "New" },
   { name: "evicted", label: "Evicted" },
   { name: "forgotten", label: "New or evicted long ago" },
+  { name: "no_snapshot", label: "No state was kept" },
   { name: "last_block", label: "Last block, always computed" },
 ];
 

@@ -1,0 +1,95 @@
+//! Models with recurrent states: every sequence goes on from its own, whatever happens around it.
+
+use std::sync::atomic::Ordering;
+
+use super::fake::hashed;
+use super::interrupts::{assert_others_lose_nothing, synchronous};
+use super::structured::{self, form};
+use super::support::*;
+use crate::config::{EngineConfig, SamplingParams};
+use crate::engine::FinishReason;
+use crate::kv_cache::PrefixMiss;
+
+fn hybrid(slots_per_seq: usize) -> EngineConfig {
+    EngineConfig { states: slots(8, slots_per_seq, 16), ..config() }
+}
+
+fn rig(config: EngineConfig, synchronous: bool) -> Rig {
+    let rig = Rig::with(config, hashed(VOCAB), None);
+    rig.script.synchronous.store(synchronous, Ordering::SeqCst);
+    rig
+}
+
+fn cached(done: &Finished) -> (usize, Option<PrefixMiss>) {
+    let metrics = done[&0].last.as_ref().unwrap().metrics;
+    (metrics.num_cached_tokens, metrics.prefix_miss)
+}
+
+/// Each turn of a conversation begins where the one before ended, in whole blocks.
+#[test]
+fn a_conversation_goes_on_from_its_last_state() {
+    for (synchronous, slots_per_seq) in [(false, 1), (true, 2)] {
+        let rig = rig(hybrid(slots_per_seq), synchronous);
+        let mut history = vec![5; 10];
+        let mut computed = 0;
+        for turn in 0..4 {
+            let done = rig.run(&history, greedy(7));
+            assert_eq!(done[&0].tokens, alone(&rig.rule, &history, &greedy(7), 0, 0));
+            assert_eq!(cached(&done).0, computed, "turn {turn}");
+            // The last token is never computed.
+            history.extend(&done[&0].tokens);
+            computed = (history.len() - 1) / 4 * 4;
+            history.extend([turn; 4]);
+        }
+        assert_nothing_left(&rig.engine);
+        assert!(rig.engine.reset_prefix_cache().unwrap());
+        assert_eq!(rig.engine.stats().kv_cache.state_slots_free, 8 * slots_per_seq + 16);
+    }
+}
+
+/// A12: a prompt with a beginning that another one has is told why it is computed anew; the third finds it.
+#[test]
+fn a_state_that_was_not_kept_is_the_reason_of_a_miss() {
+    let rig = rig(EngineConfig { max_num_batched_tokens: 64, ..hybrid(1) }, false);
+    let prompt = |last: u32| [vec![1; 5], vec![2; 7], vec![last; 9]].concat();
+    let ask = |last| cached(&rig.run(&prompt(last), greedy(1)));
+    // 12 tokens are three blocks; a state was kept after 8 of them.
+    assert_eq!(ask(3), (0, Some(PrefixMiss::New)));
+    assert_eq!(ask(4), (8, Some(PrefixMiss::NoSnapshot)));
+    assert_eq!(ask(5), (12, Some(PrefixMiss::New)));
+    assert_eq!(rig.engine.stats().kv_cache.prefix_cache_misses.no_snapshot, 21 - 8);
+    assert_nothing_left(&rig.engine);
+}
+
+/// A10: a step that is stopped half-way leaves rubbish in all that it writes. With two slots for each sequence it is
+/// computed again, with one its sequences begin anew; either way they lose no token. Forks are among them.
+#[test]
+fn the_others_of_a_stopped_step_lose_no_state() {
+    for (slots_per_seq, stopped) in [1, 2].into_iter().flat_map(|slots| (1..7).map(move |step| (slots, step))) {
+        assert_others_lose_nothing(&synchronous(hybrid(slots_per_seq)), stopped);
+    }
+}
+
+/// K2: a request that is aborted within a step leaves no slot.
+#[test]
+fn an_abort_frees_the_slots() {
+    let rig = rig(hybrid(2), false);
+    rig.script.close_gate();
+    let client = rig.submit(&[9; 9], greedy(40));
+    rig.script.wait_at_gate();
+    assert!(rig.engine.stats().kv_cache.state_slots_owned >= 2);
+    rig.engine.abort_id(client.accepted.id).unwrap();
+    rig.script.open_gate();
+    assert_eq!(client.wait()[&0].reason, Some(FinishReason::Abort));
+    assert_nothing_left(&rig.engine);
+}
+
+/// Tokens that a form forces come one by one: as drafts they would have to be cut back where the text ends.
+#[test]
+fn forced_tokens_are_no_drafts() {
+    let rig = structured::rig(hybrid(1));
+    let params = SamplingParams { structured_outputs: form("abbaabbaabba"), ..greedy(40) };
+    let done = rig.run(&structured::PROMPT, params);
+    assert_eq!((done[&0].text.as_str(), done[&0].reason), ("abbaabbaabba", Some(FinishReason::Stop)));
+    assert_nothing_left(&rig.engine);
+}
