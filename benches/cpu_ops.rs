@@ -6,10 +6,10 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use rocmforge::backend::cpu::pool::ThreadPool;
 use rocmforge::backend::cpu::{CpuLoader, CpuStep};
 use rocmforge::backend::{
-    Attention, Backend, Embed, KvLayerSpec, LinearPart, Loader, Norm, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind,
-    RopeSpec, Rotation, Scoring,
+    Attention, Backend, DeltaNet, DeltaNetShape, DeltaNetWeights, Embed, HeadOrder, KvLayerSpec, LinearPart, Loader,
+    Norm, NormRows, Ops, QkvLayout, RopeAndStore, RopeKind, RopeSpec, Rotation, Scoring,
 };
-use rocmforge::batch::{Batch, GroupKind, GroupTables};
+use rocmforge::batch::{Batch, GroupKind, GroupTables, StateTables, StateWrite};
 use rocmforge::config::KvCacheDtype;
 use rocmforge::quant::GgmlType;
 use rocmforge::tensor::TensorView;
@@ -18,8 +18,8 @@ const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
 /// Head counts and sizes of SmolLM2-135M and of Llama-3-8B.
 const LAYOUTS: [QkvLayout; 2] = [
-    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64 },
-    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128 },
+    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64, gated: false },
+    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, gated: false },
 ];
 
 /// `seqs` sequences of `context` tokens, of which the last `new` are in this step.
@@ -117,6 +117,57 @@ fn rms_norm(c: &mut Criterion) {
     group.finish();
 }
 
+/// A layer of Qwen 3.5 0.8B: a prompt of one sequence, and single tokens of one and of several.
+fn delta_net(c: &mut Criterion) {
+    let (heads, size) = (16, 128);
+    let shape = DeltaNetShape {
+        key_heads: heads,
+        value_heads: heads,
+        key_size: size,
+        value_size: size,
+        taps: 4,
+        order: HeadOrder::Tiled,
+        gate_run: heads,
+    };
+    let mut group = c.benchmark_group("delta net");
+    for (seqs, new) in [(1, 512), (1, 1), (16, 1)] {
+        let rows = seqs * new;
+        let mut loader = CpuLoader::new(THREADS, rows).unwrap();
+        let data = vec![0u8; 4 * shape.taps * shape.channels()];
+        let mut vector = |len: usize| {
+            let view =
+                TensorView { name: "weight", ggml_type: GgmlType::F32, rows: 1, cols: len, data: &data[..4 * len] };
+            loader.upload_vector(view).unwrap()
+        };
+        let (taps, norm) = (vector(shape.taps * shape.channels()), vector(size));
+        let (decay, decay_bias) = (vector(heads), vector(heads));
+        let x = loader.alloc_buffer(rows, shape.cols()).unwrap();
+        let mut convolved = loader.alloc_buffer(rows, shape.channels()).unwrap();
+        let mut out = loader.alloc_buffer(rows, shape.value_cols()).unwrap();
+        let mut state = loader.alloc_state_layers(&[shape.state_layer(seqs)]).unwrap().remove(0);
+        let mut backend = loader.finish().unwrap();
+        let mut step = batch(seqs, new, new);
+        step.states = StateTables {
+            reads: (0..seqs as u32).collect(),
+            writes: (0..seqs as u32).map(|slot| StateWrite { num_tokens: new as u32, slot }).collect(),
+            cu_writes: (0..=seqs as u32).collect(),
+        };
+        group.throughput(match new {
+            1 => Throughput::Bytes(2 * seqs as u64 * shape.state_layer(1).slot_bytes()),
+            _ => Throughput::Elements((rows * 8 * heads * size * size) as u64),
+        });
+        group.bench_function(format!("{seqs}x{new}"), |b| {
+            let weights = DeltaNetWeights { taps: &taps, decay: &decay, decay_bias: &decay_bias, norm: &norm };
+            let mut ops = |step: &mut CpuStep<'_>| {
+                let (state, convolved, out) = (&mut state, &mut convolved, &mut out);
+                step.delta_net(DeltaNet { x: &x, shape, weights, eps: 1e-6, state, convolved, out })
+            };
+            b.iter(|| backend.step(&step, &mut ops).unwrap());
+        });
+    }
+    group.finish();
+}
+
 /// Measures the hand-over of a job to the team: nothing is computed.
 fn dispatch(c: &mut Criterion) {
     let pool = ThreadPool::new(THREADS).unwrap();
@@ -126,6 +177,7 @@ fn dispatch(c: &mut Criterion) {
 fn all(c: &mut Criterion) {
     dispatch(c);
     rms_norm(c);
+    delta_net(c);
     attention(c, "attention prefill of 512", 1, 512, 512);
     attention(c, "attention decode at 4096", 1, 4096, 1);
     attention(c, "attention decode of 16 at 1024", 16, 1024, 1);

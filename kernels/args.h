@@ -190,6 +190,17 @@ struct ScaleLogitsArgs {
   float softcap;          // 0: none
 };
 
+// out[r] *= sigmoid(weight . n(x[r])); n is RMSNorm with weights `norm` where given. gate_rows, one block per row
+struct GateRowsArgs {
+  const void* x;          // [rows] of `hidden` in format_in
+  const float* norm;      // [hidden] or null
+  const float* weight;    // [hidden]
+  void* out;              // [rows] of `cols` in format_out
+  u32 hidden, cols;
+  u32 format_in, format_out;
+  float eps;
+};
+
 // out[i] = x[indices[i]]. gather_rows, one block per row
 struct GatherArgs {
   const void* x;          // rows of `cols` in format_in
@@ -287,10 +298,10 @@ struct RotationArgs {
 constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
   RotationArgs rotation;
-  float* qkv;             // [rows][(num_heads + 2 * num_kv_heads) * head_dim]
+  float* qkv;             // [rows][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads
   void* k_cache;
   void* v_cache;
-  u32 rows, num_heads, num_kv_heads, head_dim, block_size;
+  u32 rows, num_heads, num_kv_heads, row_heads, head_dim, block_size;
 };
 
 // Attention of q rows over the paged cache, causal. Sequence s has its tokens in rows q_start[s] .. q_start[s + 1],
@@ -309,7 +320,9 @@ struct RopeStoreArgs {
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
 struct AttentionArgs {
   RotationArgs rotation;  // decode; the slot_mapping null: q, k and v are rotated and stored already
-  const float* qkv;       // [n][(num_heads + 2 * num_kv_heads) * head_dim]
+  const float* qkv;       // [n][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads
+  const float* gate;      // null, or of each row and element of q a number whose sigmoid is a factor on the output:
+                          // [n][num_heads * head_dim], rows as far apart as those of qkv
   void* k_cache;
   void* v_cache;
   void* out;              // [n] rows of num_heads * head_dim in format_out
@@ -321,12 +334,44 @@ struct AttentionArgs {
   const u32* block_start;
   const u32* block_tables;
   const float* sinks;     // [num_heads] or null: a score of each head that takes part in the softmax, without a value
-  u32 num_heads, num_kv_heads, head_dim, block_size;
+  u32 num_heads, num_kv_heads, row_heads, head_dim, block_size;
   u32 splits;
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)
+};
+
+// A gated delta net over the sequences of a step (`Ops::delta_net`), in three kernels:
+//   delta_net_convolve: q, k and v behind the convolution and SiLU, q and k of unit length, q times 1 / sqrt(key_size):
+//     grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
+//   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs take the place of v: grid
+//     (ceil(value_size / DELTA_NET_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one not below key_size.
+//   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
+// key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
+constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_COLUMNS = 32, DELTA_NET_WALK_THREADS = 128;
+constexpr u32 NO_SEQUENCE = 0xffffffffu;
+constexpr u32 NO_STATE = 0xffffffffu;   // the state before a sequence's first token: zeros
+struct DeltaNetArgs {
+  const float* x;         // [rows]: q | k | v | z | gates (of each value head one of beta and one of the decay)
+  float* convolved;       // [rows]: q | k | v, then q | k | outputs
+  void* out;              // [rows] of value_heads * value_size in format_out
+  const float* taps;      // [num_taps][q | k | v]
+  const float* decay;     // [value_heads]
+  const float* decay_bias;
+  const float* norm;      // [value_size]
+  float* windows;         // [slots][num_taps - 1][q | k | v]: the last inputs of the convolution
+  float* matrices;        // [slots][value_heads][key_size][value_size]
+  const u32* sequences;   // [rows]: the sequence of each row, or NO_SEQUENCE
+  const u32* starts;      // [sequences + 1]: first row of each sequence
+  const u32* reads;       // [sequences]: slot of the state that each begins with, or NO_STATE
+  const u32* write_starts;  // [sequences + 1]: first entry of each in `writes`
+  const u32* writes;      // [][2]: after so many tokens of the sequence the state goes to this slot
+  u32 key_heads, value_heads, key_size, value_size, num_taps;
+  u32 is_tiled;           // value head j has key head j % key_heads, else j / (value_heads / key_heads)
+  u32 gate_run;           // gates lie in runs: so many of beta, as many of the decay, and so on
+  u32 format_out;
+  float eps;
 };
 
 // Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A

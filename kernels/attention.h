@@ -112,16 +112,25 @@ DEV void load_eight(const float* row, u32 column, u32 cols, float* x) {
 }
 
 // ------------------------------------------------------------------------------------------------ output
+// An output of row n, column c of all heads, times its gate.
+DEV float gated_output(const AttentionArgs& a, u32 n, u32 c, float x) {
+  return a.gate ? x * sigmoid(a.gate[(u64)n * a.row_heads * a.head_dim + c]) : x;
+}
+
 // Stores eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
 DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const float* x) {
   const u32 cols = a.num_heads * a.head_dim, c = head * a.head_dim + column;
   if (a.head_dim % 8) {
     #pragma unroll
     for (u32 i = 0; i < 8; i++)
-      if (column + i < a.head_dim) store_activation(a.out, a.format_out, n, c + i, cols, x[i]);
+      if (column + i < a.head_dim) store_activation(a.out, a.format_out, n, c + i, cols, gated_output(a, n, c + i, x[i]));
     return;
   }
-  if (column < a.head_dim) store_eight(a.out, a.format_out, n, c, cols, x);
+  if (column >= a.head_dim) return;
+  float y[8];
+  #pragma unroll
+  for (u32 i = 0; i < 8; i++) y[i] = gated_output(a, n, c + i, x[i]);
+  store_eight(a.out, a.format_out, n, c, cols, y);
 }
 
 // Stores zeros to the columns behind the last head, which all formats but F32 have. All threads of a block call it.

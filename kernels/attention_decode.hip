@@ -83,7 +83,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
   using T = typename S::T;
   const RotationArgs& r = a.rotation;
   const bool rotates = r.slot_mapping != nullptr;
-  const float* row = a.qkv + (u64)w.row * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  const float* row = a.qkv + (u64)w.row * a.row_heads * a.head_dim;
   const float* angles = r.angles + (u64)w.row * 2 * r.num_pairs;
   const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
   const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : NO_SLOT, all = heads + (adds_key ? 2 : 0);
@@ -171,7 +171,7 @@ struct Columns {
     for (u32 j = 0; j < 4; j++)
       if (column + j < a.head_dim)
         store_activation(a.out, a.format_out, row, head * a.head_dim + column + j, a.num_heads * a.head_dim,
-                         values[j] * factor);
+                         gated_output(a, row, head * a.head_dim + column + j, values[j] * factor));
   }
 };
 

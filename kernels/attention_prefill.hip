@@ -15,7 +15,7 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
   constexpr u32 ROUND = ATTENTION_THREADS / 32 * QUERIES;
   const RowTile tile = row_tile(a);
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
-  const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  const u64 q_stride = (u64)a.row_heads * a.head_dim;
   for (u32 first = 0; first < tile.rows; first += ROUND) {
     // These are the keys of all rows of the round, so that its groups run the same loop.
     const u32 last = min_(first + ROUND, tile.rows) - 1;

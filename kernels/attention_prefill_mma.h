@@ -208,7 +208,7 @@ template <u32 D> DEV void attention_prefill_mma(const AttentionArgs& a) {
   const Keys<f16> keys = keys_of<f16>(a, tile.sequence, tile.kv_head, tile.first_key(0), tile.end_key(tile.rows - 1));
 
   const float* q = a.qkv + (u64)tile.head * a.head_dim;
-  const u64 q_stride = (u64)(a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+  const u64 q_stride = (u64)a.row_heads * a.head_dim;
   const u32 queries = keys.first < keys.end ? ATTENTION_PREFILL_ROWS * D : 0;       // without a key nobody reads them
   for (u32 i = (u32)tid_x(); i < queries; i += ATTENTION_THREADS) {
     const u32 row = i / D, column = i % D;               // rows beyond the last repeat it; nobody stores them

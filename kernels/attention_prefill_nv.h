@@ -116,7 +116,7 @@ template <u32 D, u32 TILES> DEV void attention_prefill_rows(const AttentionArgs&
     #pragma unroll
     for (u32 half = 0; half < 2; half++) {
       const u32 r = min_(warp_row + 16 * t + 8 * half + lane / 4, last_row);
-      const float* row = a.qkv + (u64)(tile.row + r) * (a.num_heads + 2 * a.num_kv_heads) * a.head_dim +
+      const float* row = a.qkv + (u64)(tile.row + r) * a.row_heads * a.head_dim +
                          tile.head * a.head_dim;
       #pragma unroll
       for (u32 i = 0; i < D / 8; i++) {

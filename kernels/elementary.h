@@ -57,6 +57,9 @@ DEV float times_sigmoid(float x, float z) {
   return x * fast_rcp(1.f + fma_(e, c, e));
 }
 
+// 1 / (1 + e^-x) within 1e-6, in relation to the result.
+DEV float sigmoid(float x) { return times_sigmoid(1.f, x < -87.f ? -87.f : x); }
+
 // x / (1 + e^-x) within 1e-6, in relation to the result: 0 for very negative x, x for large x. NaN stays NaN, as it
 // does in the other activations.
 DEV float silu(float x) {

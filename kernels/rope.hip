@@ -47,7 +47,7 @@ template <class T> DEV void rope_store(const RopeStoreArgs& a) {
   const u32 row = (u32)bid_x(), head = (u32)bid_y() * ROPE_STORE_HEADS + ((u32)tid_x() >> 5);
   const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
-  float* x = a.qkv + ((u64)row * num_heads + head) * a.head_dim;
+  float* x = a.qkv + ((u64)row * a.row_heads + head) * a.head_dim;
   const RotationArgs& r = a.rotation;
   const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : NO_SLOT;
   GroupHead mine;

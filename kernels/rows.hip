@@ -292,6 +292,34 @@ KERNEL(256, scale_logits, ScaleLogitsArgs) {
   store_activations(a.logits, FORMAT_F32, row, c, a.cols, x);
 }
 
+// Grid: rows.
+KERNEL(256, gate_rows, GateRowsArgs) {
+  SHARED float of_products[THREADS / WARP], of_squares[THREADS / WARP];
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x();
+  float product = 0.f, squares = 0.f;
+  for (u32 c = 4 * (u32)tid_x(); c < a.hidden; c += 4 * THREADS) {
+    const Four x = load_activations(a.x, a.format_in, row, c, a.hidden);
+    Four weight = load_four(a.weight, c, a.hidden);
+    if (a.norm) {
+      const Four norm = load_four(a.norm, c, a.hidden);
+      for (u32 i = 0; i < 4; i++) weight.v[i] *= norm.v[i];
+    }
+    for (u32 i = 0; i < 4; i++) {
+      product = fma_(weight.v[i], x.v[i], product);
+      squares = fma_(x.v[i], x.v[i], squares);
+    }
+  }
+  product = block_sum<THREADS>(product, of_products);
+  if (a.norm) product *= rsqrt_accurate(block_sum<THREADS>(squares, of_squares) / (float)a.hidden + a.eps);
+  const float gate = sigmoid(product);
+  for (u32 c = 4 * (u32)tid_x(); c < a.cols; c += 4 * THREADS) {
+    Four y = load_activations(a.out, a.format_out, row, c, a.cols);
+    for (u32 i = 0; i < 4; i++) y.v[i] *= gate;
+    store_activations(a.out, a.format_out, row, c, a.cols, y);
+  }
+}
+
 // Grid: rows of the result.
 KERNEL(256, gather_rows, GatherArgs) {
   pdl_launch(); pdl_wait();

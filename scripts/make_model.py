@@ -42,6 +42,17 @@ class Shape:
     post_norms: bool = False
     # Biases everywhere and sinks of attention, as in gpt-oss.
     biases: bool = False
+    # Qwen 3.5: heads of keys and of values of the gated delta net, which every layer has but each fourth one.
+    delta_heads: tuple[int, int] | None = None
+
+    def is_recurrent(self, layer: int) -> bool:
+        """Whether the layer carries a state and not keys and values."""
+        return self.delta_heads is not None and layer % INTERVAL != INTERVAL - 1
+
+
+# Qwen 3.5: layers from one of full attention to the next, sizes of its delta nets' heads, taps of their convolutions,
+# and the dimensions of an attention head that are rotated.
+INTERVAL, STATE, TAPS, ROTATED = 4, 128, 4, 64
 
 
 SHAPES = {
@@ -82,6 +93,20 @@ SHAPES = {
         expert_ffn=768,
         window=128,
         biases=True,
+    ),
+    "qwen3.5-0.8b": Shape(
+        *("qwen35", 24, 1024, 3584, 8, 2, 256, 248320, True, 1e7, 262144), qk_norm=True, delta_heads=(16, 16)
+    ),
+    "qwen3.8-27b": Shape(
+        *("qwen35", 64, 5120, 17408, 24, 4, 256, 248320, False, 1e7, 262144), qk_norm=True, delta_heads=(16, 48)
+    ),
+    "qwen3.6-35b-a3b": Shape(
+        *("qwen35moe", 40, 2048, 0, 16, 2, 256, 248320, False, 1e7, 262144),
+        qk_norm=True,
+        experts=256,
+        experts_used=8,
+        expert_ffn=512,
+        delta_heads=(16, 32),
     ),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }
@@ -160,7 +185,7 @@ def tensor_type(recipe: str, name: str, layer: int, layers: int, cols: int) -> T
     elif recipe == "q4_k_m":
         edge = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
         better = name == "output" or (edge and name in ("attn_v", "ffn_down"))
-        kind = Type.Q6_K if better else Type.Q4_K
+        kind = Type.Q6_K if better else Type.Q5_K if name == "attn_qkv" else Type.Q4_K
     else:
         kind = Type[recipe.upper()]
         if name == "output" and kind not in (Type.F32, Type.F16, Type.BF16, Type.Q8_0):
@@ -193,12 +218,13 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
     writer.add_context_length(shape.context)
     writer.add_block_count(shape.layers)
     writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.ffn)
+    if shape.ffn:
+        writer.add_feed_forward_length(shape.ffn)
     writer.add_head_count(shape.heads)
     writer.add_head_count_kv(shape.kv_heads)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_dimension_count(ROTATED if shape.delta_heads else shape.head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
     if shape.experts:
@@ -207,6 +233,16 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_expert_feed_forward_length(shape.expert_ffn)
     if shape.window:
         writer.add_sliding_window(shape.window)
+    if shape.delta_heads:
+        writer.add_rope_dimension_sections([11, 11, 10, 0])
+        writer.add_ssm_conv_kernel(TAPS)
+        writer.add_ssm_state_size(STATE)
+        writer.add_ssm_group_count(shape.delta_heads[0])
+        writer.add_ssm_time_step_rank(shape.delta_heads[1])
+        writer.add_ssm_inner_size(shape.delta_heads[1] * STATE)
+        writer.add_full_attention_interval(INTERVAL)
+        if shape.experts:
+            writer.add_expert_shared_feed_forward_length(shape.expert_ffn)
 
     def matrix(tensor: str, name: str, layer: int, rows: int, cols: int, experts: int = 0) -> None:
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
@@ -218,11 +254,11 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             writer.add_tensor(f"{tensor}.bias", bias.reshape(experts, rows) if experts else bias)
 
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
-    for i in range(shape.layers):
-        layer = f"blk.{i}"
-        writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
-        for name, rows in (("attn_q", q), ("attn_k", kv), ("attn_v", kv)):
+
+    def attention(layer: str, i: int) -> None:
+        # Qwen 3.5 has a gate behind each head of the queries.
+        q_rows = 2 * q if shape.delta_heads else q
+        for name, rows in (("attn_q", q_rows), ("attn_k", kv), ("attn_v", kv)):
             matrix(f"{layer}.{name}", name, i, rows, shape.hidden)
             if shape.qkv_bias:
                 writer.add_tensor(f"{layer}.{name}.bias", weights.vector(rows, 0.0))
@@ -230,10 +266,33 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             for name in ("attn_q_norm", "attn_k_norm"):
                 writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.head_dim, 1.0))
         matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
+
+    def delta_net(layer: str, i: int, key_heads: int, value_heads: int) -> None:
+        inner = value_heads * STATE
+        channels = 2 * key_heads * STATE + inner
+        matrix(f"{layer}.attn_qkv", "attn_qkv", i, channels, shape.hidden)
+        matrix(f"{layer}.attn_gate", "attn_gate", i, inner, shape.hidden)
+        for name in ("ssm_alpha", "ssm_beta"):
+            matrix(f"{layer}.{name}", name, i, value_heads, shape.hidden)
+        taps = weights.matrix(channels, TAPS, Type.F32)
+        writer.add_tensor(f"{layer}.ssm_conv1d.weight", taps / STD / TAPS)
+        writer.add_tensor(f"{layer}.ssm_a", weights.vector(value_heads, -1.0))
+        writer.add_tensor(f"{layer}.ssm_dt.bias", weights.vector(value_heads, -2.0))
+        writer.add_tensor(f"{layer}.ssm_norm.weight", weights.vector(STATE, 1.0))
+        matrix(f"{layer}.ssm_out", "ssm_out", i, shape.hidden, inner)
+
+    matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
+    for i in range(shape.layers):
+        layer = f"blk.{i}"
+        writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
+        if shape.delta_heads and shape.is_recurrent(i):
+            delta_net(layer, i, *shape.delta_heads)
+        else:
+            attention(layer, i)
         if shape.biases:
             writer.add_tensor(f"{layer}.attn_sinks.weight", weights.vector(shape.heads, 0.0))
-        # gpt-oss's norm before the feed-forward goes by the name of one after attention.
-        norms = ["post_attention_norm"] if shape.biases else ["ffn_norm"]
+        # The norm before the feed-forward goes by the name of one after attention in gpt-oss and in Qwen 3.5.
+        norms = ["post_attention_norm"] if shape.biases or shape.delta_heads else ["ffn_norm"]
         norms += ["post_attention_norm", "post_ffw_norm"] if shape.post_norms else []
         for name in norms:
             writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.hidden, 1.0))
@@ -249,6 +308,15 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
             if shape.biases:
                 writer.add_tensor(f"{layer}.ffn_gate_inp.bias", weights.vector(shape.experts, 0.0))
+        if shape.experts and shape.delta_heads:
+            for name, rows, cols in (
+                ("ffn_gate", ffn, shape.hidden),
+                ("ffn_up", ffn, shape.hidden),
+                ("ffn_down", shape.hidden, ffn),
+            ):
+                matrix(f"{layer}.{name}_shexp", name, i, rows, cols)
+            gate = weights.matrix(1, shape.hidden, Type.F32)
+            writer.add_tensor(f"{layer}.ffn_gate_inp_shexp.weight", gate.reshape(-1))
     writer.add_tensor("output_norm.weight", weights.vector(shape.hidden, 1.0))
     if not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)

@@ -47,7 +47,9 @@ MAY_IMPORT["python"] = set(MAY_IMPORT)
 
 # The CPU's kernels and thread pool with the memory that they share, the GPU driver, the mapping of a model file, and
 # memory that two processes share.
-UNSAFE_PLACES = r"backend/cpu/(simd|pool|linear|attention|kv|split|storage)\b|backend/gpu/|gguf/map\b|isolation/ring\b"
+UNSAFE_PLACES = (
+    r"backend/cpu/(simd|pool|linear|attention|kv|split|states|storage)\b|backend/gpu/|gguf/map\b|isolation/ring\b"
+)
 MAX_LINES = 500
 MAX_COLUMNS = 120
 MAX_TEST_DATA = 44_000_000

@@ -17,7 +17,7 @@ QUANTISED = {"quant_models/Q4_K_M": 100, "quant_models/Q4_0": 100}
 MIXES_IN_FLOAT = 24
 # Tokens of the longest sequence, and of the smallest vocabulary.
 LENGTH = 128
-VOCAB = 448
+VOCAB = 416
 
 
 @pytest.fixture(scope="module", params=[*QUANTISED, *(f"arch/{name}" for name in ARCHITECTURES)])
@@ -73,7 +73,9 @@ def test_random_mixes(name, model, assert_nothing_left):
             assert out.outputs[0].token_ids == expected.token_ids, f"mix {mix}"
             assert out.outputs[0].text == expected.text
     assert engines[0].stats().prefix_cache_hits > 0
-    assert engines[-1].stats().num_preemptions > 0
+    # In so small a pool a sequence with states waits for a slot, and none is preempted.
+    if alone.stats().state_slots_total == 0:
+        assert engines[-1].stats().num_preemptions > 0
     for engine in [alone, *engines]:
         assert_nothing_left(engine)
         engine.close()

@@ -1,6 +1,6 @@
 //! Checks a batch before a device reads it: its parts have to fit each other.
 
-use crate::batch::Batch;
+use crate::batch::{Batch, NO_STATE, StateTables};
 use crate::{Error, Result};
 
 /// Checks that the parts of a batch fit each other, so that the ops may index without asking again. Block ids and slots
@@ -24,7 +24,43 @@ pub(super) fn validate_batch(batch: &Batch) -> Result<()> {
         ensure(group.slot_mapping.len() == n, "slots are not one per token")?;
         ensure(is_cumulative(&group.cu_blocks, s, group.block_tables.len()), "cu_blocks does not cut block_tables")?;
     }
+    validate_states(batch)?;
     ensure(batch.logits_indices.iter().all(|&index| (index as usize) < n), "logits of a token that is not there")
+}
+
+/// Checks that the states of a batch, where it has some, are of its sequences, and that no slot is written twice or by
+/// one sequence and read by another.
+fn validate_states(batch: &Batch) -> Result<()> {
+    let StateTables { reads, writes, cu_writes } = &batch.states;
+    if reads.is_empty() && writes.is_empty() && cu_writes.is_empty() {
+        return Ok(());
+    }
+    let seqs = batch.num_seqs();
+    if reads.len() != seqs || !is_cumulative(cu_writes, seqs, writes.len()) {
+        return Err(Error::internal(format!("states of {} sequences in a batch of {seqs}", reads.len())));
+    }
+    let mut written = Vec::with_capacity(writes.len());
+    for seq in 0..seqs {
+        let writes = batch.states.writes_of(seq);
+        let tokens = batch.tokens_of(seq).len();
+        let is_inside = |count: u32| (1..=tokens).contains(&(count as usize));
+        if !writes.is_sorted_by_key(|write| write.num_tokens) || !writes.iter().all(|w| is_inside(w.num_tokens)) {
+            return Err(Error::internal(format!("{writes:?} of a sequence of {tokens} tokens")));
+        }
+        written.extend(writes.iter().map(|write| (write.slot, seq)));
+    }
+    written.sort_unstable();
+    if let Some(pair) = written.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        return Err(Error::internal(format!("state {} is written twice", pair[0].0)));
+    }
+    for (seq, &slot) in reads.iter().enumerate().filter(|&(_, &slot)| slot != NO_STATE) {
+        if let Ok(at) = written.binary_search_by_key(&slot, |&(slot, _)| slot)
+            && written[at].1 != seq
+        {
+            return Err(Error::internal(format!("state {slot} is written by one sequence and read by another")));
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether `offsets` cuts `total` things into `parts` runs.

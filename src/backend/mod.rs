@@ -16,25 +16,28 @@ mod ops;
 mod registry;
 mod shapes;
 mod specs;
+mod states;
 mod upload;
 
 pub use experts::{ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
-    Activate, Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, Norm, NormExperts,
-    NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits,
-    Scoring, Temperature,
+    Activate, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateRows, GatedActivation, GatherRows, Linear,
+    MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles,
+    RopeAttention, Rotation, ScaleLogits, Scoring, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
-pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
+pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, StateShape, VectorShape, WorkShape};
 pub use specs::{
     Activation, KvLayerSpec, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
 };
+pub use states::{DeltaNetShape, HeadOrder, StateLayerSpec};
 pub use upload::Upload;
 
 use crate::Result;
 use crate::batch::Batch;
 use crate::interrupt::Interrupt;
+use crate::quant::{self, GgmlType};
 use crate::selection::{Selection, Wish};
 use crate::tensor::TensorView;
 
@@ -80,6 +83,17 @@ pub trait Loader: Sized {
     /// Uploads a vector (norm weights) as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
 
+    /// Uploads the taps of a convolution, which a file holds channel by channel, as the vector `[taps, channels]`.
+    fn upload_taps(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector> {
+        let (channels, taps) = (tensor.rows, tensor.cols);
+        let mut values = vec![0.0; channels * taps];
+        quant::dequantize(tensor.ggml_type, tensor.data, &mut values)?;
+        let by_tap = (0..taps).flat_map(|tap| values.iter().skip(tap).step_by(taps));
+        let data: Vec<u8> = by_tap.flat_map(|value| value.to_le_bytes()).collect();
+        let (rows, cols) = (taps, channels);
+        self.upload_vector(TensorView { ggml_type: GgmlType::F32, rows, cols, data: &data, ..tensor })
+    }
+
     /// Uploads the frequencies of a RoPE.
     fn upload_rope(&mut self, spec: &RopeSpec) -> Result<<Self::Backend as Backend>::Rope>;
 
@@ -104,6 +118,9 @@ pub trait Loader: Sized {
     /// The K and V pools of all layers at once: a device may take one allocation for them.
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::KvLayer>>;
 
+    /// The states of all layers that have them, at once.
+    fn alloc_state_layers(&mut self, specs: &[StateLayerSpec]) -> Result<Vec<<Self::Backend as Backend>::StateLayer>>;
+
     /// Bytes that the KV pool may take at most, given the allocations so far (free memory less a margin). Memory that
     /// only the uploads needed is given back first.
     fn available_memory(&mut self) -> Result<u64>;
@@ -121,6 +138,7 @@ pub trait Backend: Send + Sized + 'static {
     type Vector: VectorShape + Send;
     type Rope: RopeShape + Send;
     type KvLayer: KvShape + Send;
+    type StateLayer: StateShape + Send;
     type Experts: ExpertShape + Send;
     type ExpertWork: WorkShape + Send;
     type Step<'s>: Fusions<Self>;
@@ -143,7 +161,7 @@ pub trait Backend: Send + Sized + 'static {
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()>;
 
     /// Lets the device see steps before it serves, so that it may record them. They take the first slot of the KV
-    /// cache, which must hold nothing yet.
+    /// cache, and of the states, which must hold nothing yet.
     ///
     /// # Errors
     /// An error means that nothing can be served after this.

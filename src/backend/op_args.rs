@@ -1,6 +1,12 @@
 //! Arguments of the ops (`ops`), with names. `validate` is the one place where shapes are compared: after it, a device
 //! may index by them without asking again.
 
+mod delta_net;
+mod gate_rows;
+
+pub use delta_net::{DeltaNet, DeltaNetWeights};
+pub use gate_rows::GateRows;
+
 use super::Backend;
 use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
 use super::specs::{Activation, NormKind, QkvLayout};

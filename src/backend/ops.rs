@@ -7,8 +7,8 @@
 
 use super::Backend;
 use super::op_args::{
-    Activate, Attention, CopyBlocks, Embed, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
-    NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
+    Activate, Attention, CopyBlocks, DeltaNet, Embed, GateRows, GatedActivation, GatherRows, Linear, MixExperts,
+    NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
 };
 use crate::Result;
 
@@ -46,6 +46,9 @@ pub trait Ops<B: Backend> {
     /// an activation makes of the two.
     fn gated_activation(&mut self, args: GatedActivation<'_, B>) -> Result<()>;
 
+    /// `out[r] *= sigmoid(weight · norm(x[r]))`: each row by one number.
+    fn gate_rows(&mut self, args: GateRows<'_, B>) -> Result<()>;
+
     /// `out[r] = sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
     /// chooses for the row, as `ExpertSpec` says, or that added to what `out[r]` holds.
     fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
@@ -59,8 +62,16 @@ pub trait Ops<B: Backend> {
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
 
     /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
-    /// sliding window, a token attends to the last tokens of the window alone, itself among them.
+    /// sliding window, a token attends to the last tokens of the window alone, itself among them. The result is
+    /// multiplied by the sigmoids of the rows' gates, where they have some.
     fn attention(&mut self, args: Attention<'_, B>) -> Result<()>;
+
+    /// A gated delta net over the step's sequences, each from the state that the batch names to those that it is to
+    /// keep. In the order of the tokens: q, k and v go through a causal convolution and SiLU; q and k are divided by
+    /// their lengths; with `beta = sigmoid(first gate)` and `g = exp(decay * softplus(second gate + bias))`, the state
+    /// S of each value head becomes `g S + beta k (v - g S^T k)^T`; the output is the RMS norm of `S^T q / sqrt(key
+    /// size)` over each head, times its weights and `silu(z)`.
+    fn delta_net(&mut self, args: DeltaNet<'_, B>) -> Result<()>;
 
     /// `logits = cap(scale * logits)` in place, `cap(x) = softcap * tanh(x / softcap)` where the model has it.
     fn scale_logits(&mut self, args: ScaleLogits<'_, B>) -> Result<()>;

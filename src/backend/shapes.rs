@@ -2,6 +2,7 @@
 
 use super::experts::ExpertSpec;
 use super::specs::KvLayerSpec;
+use super::states::StateLayerSpec;
 
 /// A buffer of activations.
 pub trait BufferShape {
@@ -31,6 +32,10 @@ pub trait RopeShape {
 
 pub trait KvShape {
     fn spec(&self) -> &KvLayerSpec;
+}
+
+pub trait StateShape {
+    fn spec(&self) -> &StateLayerSpec;
 }
 
 pub trait ExpertShape {

@@ -29,12 +29,15 @@ pub struct RopeSpec {
     pub magnitude: f32,
 }
 
-/// How q, k and v lie in one row of the stacked projection: `[num_heads | num_kv_heads | num_kv_heads] * head_dim`.
+/// How q, k and v lie in one row of the stacked projection: `[num_heads | num_kv_heads | num_kv_heads] * head_dim`,
+/// with gates ahead of them where there are any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QkvLayout {
     pub num_heads: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
+    /// Whether a gate of each element of q lies ahead of q. Its sigmoid is a factor on what attention finds.
+    pub gated: bool,
 }
 
 impl QkvLayout {
@@ -44,8 +47,16 @@ impl QkvLayout {
     pub fn kv_cols(self) -> usize {
         self.num_kv_heads * self.head_dim
     }
+    /// Columns of the gates, behind which q begins.
+    pub fn gate_cols(self) -> usize {
+        if self.gated { self.q_cols() } else { 0 }
+    }
+    /// Heads of gates, q, k and v that a row holds.
+    pub fn row_heads(self) -> usize {
+        self.num_heads + 2 * self.num_kv_heads + if self.gated { self.num_heads } else { 0 }
+    }
     pub fn cols(self) -> usize {
-        self.q_cols() + 2 * self.kv_cols()
+        self.row_heads() * self.head_dim
     }
     /// # Errors
     /// `Error::Internal` unless heads are non-zero and q heads are a multiple of kv heads.
@@ -135,12 +146,19 @@ pub struct StepLimits {
     pub groups: usize,
     /// Blocks of the longest sequence.
     pub table_blocks: usize,
+    /// States that a step may keep; 0 for a model without states.
+    pub state_writes: usize,
 }
 
 impl StepLimits {
     /// The largest batch of single rows.
     pub fn most_decodes(&self) -> usize {
         self.tokens.min(self.seqs).min(self.logits_rows)
+    }
+
+    /// Whether the model's layers carry states.
+    pub(crate) fn has_states(&self) -> bool {
+        self.state_writes > 0
     }
 
     /// Entries of the block tables of all sequences in all groups.

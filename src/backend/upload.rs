@@ -3,11 +3,12 @@
 use super::{ExpertTensors, LinearPart, RopeSpec};
 use crate::tensor::TensorView;
 
-/// One call of a loader's `upload_matrix`, `upload_experts`, `upload_vector` or `upload_rope`.
+/// One call of a loader's `upload_matrix`, `upload_experts`, `upload_vector`, `upload_taps` or `upload_rope`.
 #[derive(Debug, Clone)]
 pub enum Upload<'a> {
     Matrix(Vec<LinearPart<'a>>),
     Experts(Box<ExpertTensors<'a>>),
     Vector(TensorView<'a>),
+    Taps(TensorView<'a>),
     Rope(RopeSpec),
 }

@@ -55,6 +55,7 @@ pub(super) fn load_on(
         logits_rows: limits.max_logits_rows,
         groups: spec.kv_groups.len(),
         table_blocks: longest.div_ceil(args.block_size),
+        state_writes: state_writes(args, &spec, limits),
     };
     let load = Load { model: &model, limits, default_pool: |bytes| device.default_kv_cache_bytes(bytes), progress };
     let (executor, config) = device.load(args, step, load)?;
@@ -107,7 +108,8 @@ fn load_onto<L: Loader>(
     let room = room_for_pool(loader.room_beside(tensors.uploads())?, scratch)?;
     wish.check(room)?;
     let total = gguf.tensor_bytes();
-    let mut tell = |done| match progress(LoadProgress { done, total }) {
+    // A tensor that serves twice is uploaded twice.
+    let mut tell = |done: u64| match progress(LoadProgress { done: done.min(total), total }) {
         true => Ok(()),
         false => Err(Error::Interrupted),
     };
@@ -138,7 +140,9 @@ fn load_onto<L: Loader>(
     };
     let num_blocks: Vec<usize> = config.kv_groups.iter().map(|group| group.num_blocks).collect();
     let kv_layers = spec.kv_layers(&num_blocks, args.block_size, args.kv_cache_dtype);
-    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, &kv_layers, tensors.rank_head()?)?;
+    let state_layers = spec.state_layers(config.states.map_or(0, |states| states.num_slots));
+    let (pools, rank_head) = ((&kv_layers[..], &state_layers[..]), tensors.rank_head()?);
+    let mut decoder = Decoder::new((*spec).clone(), weights, &mut loader, limits, pools, rank_head)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok((Box::new(Runner::new(backend, decoder)), config))
@@ -156,6 +160,15 @@ fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
     let max_num_batched_tokens = args.max_num_batched_tokens.unwrap_or(default_tokens.max(args.max_num_seqs));
     let max_logits_rows = args.max_num_seqs.saturating_add(defaults::MAX_PROMPT_LOGITS).min(max_num_batched_tokens);
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
+}
+
+/// States that a step may keep: of each sequence the last one and one at the end of its prompt, and others at the ends
+/// of blocks.
+fn state_writes(args: &EngineArgs, spec: &ModelSpec, limits: DecoderLimits) -> usize {
+    match spec.state_bytes() {
+        0 => 0,
+        _ => args.max_num_seqs.saturating_mul(2).saturating_add(limits.max_num_batched_tokens / args.block_size.max(1)),
+    }
 }
 
 /// Above how many tokens a prompt is long; by default one that takes more than a step always is.

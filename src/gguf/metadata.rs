@@ -123,6 +123,13 @@ impl Metadata {
         })
     }
 
+    pub fn opt_bools(&self, key: &str) -> Result<Option<&[bool]>> {
+        self.typed(key, "an array of bools", |v| match v {
+            Value::Array(Array::Bool(v)) => Some(v.as_slice()),
+            _ => None,
+        })
+    }
+
     /// Any integer array, widened.
     pub fn opt_ints(&self, key: &str) -> Result<Option<Vec<i64>>> {
         fn widen<T: Copy + Into<i64>>(values: &[T]) -> Option<Vec<i64>> {

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::spec::{Ffn, Mixer, ModelSpec};
 use crate::Result;
-use crate::backend::{Backend, ExpertSpec, Loader, QkvLayout};
+use crate::backend::{Backend, ExpertSpec, Loader};
 
 /// The largest step that the activations are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,10 @@ pub(super) struct Stream<M: Memory> {
 /// Intermediate results that no layer leaves behind for the next.
 pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
-    pub(super) qkv: M::Buffer,
+    /// Products of a mixer's first matrix: q, k and v, and what else it takes.
+    pub(super) projected: M::Buffer,
+    /// Outputs of a convolution, in models with gated delta nets.
+    pub(super) convolved: Option<M::Buffer>,
     /// Products of gate and up, then the activation's results; in models with feed-forwards that serve every row.
     pub(super) dense: Option<[M::Buffer; 2]>,
     /// For each kind of experts that the model has.
@@ -81,13 +84,12 @@ pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Resul
 
 fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: last } = limits;
-    let layouts = || {
-        spec.layers.iter().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => attention.qkv,
-        })
-    };
-    let qkv = layouts().map(QkvLayout::cols).max().unwrap_or(0);
-    let mixed = layouts().map(QkvLayout::q_cols).max().unwrap_or(0);
+    let [projected, mixed] =
+        [0, 1].map(|which| spec.layers.iter().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
+    let convolved = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        Mixer::Attention(_) => None,
+        Mixer::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
+    });
     let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
@@ -108,7 +110,8 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         last: Stream { residual: memory.buffer(last, spec.hidden_size)?, mixed: memory.buffer(last, mixed)? },
         work: Work {
             normed: memory.buffer(tokens, spec.hidden_size)?,
-            qkv: memory.buffer(tokens, qkv)?,
+            projected: memory.buffer(tokens, projected)?,
+            convolved: convolved.max().map(|channels| memory.buffer(tokens, channels)).transpose()?,
             dense: match dense.max() {
                 Some(size) => Some([memory.buffer(tokens, size.saturating_mul(2))?, memory.buffer(tokens, size)?]),
                 None => None,

@@ -131,7 +131,7 @@ impl Keys<'_> {
                 "attention.value_length",
                 format!("is {v} while keys have {head_dim} elements; different lengths are not supported"),
             )),
-            _ => Ok(QkvLayout { num_heads, num_kv_heads, head_dim }),
+            _ => Ok(QkvLayout { num_heads, num_kv_heads, head_dim, gated: false }),
         }
     }
 

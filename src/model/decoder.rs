@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
 use super::layers::{
-    AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
+    AttentionWeights, DeltaNetWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights,
+    QkNormWeights, Weights,
 };
 use super::rank::RankHead;
 use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
-    Activate, Backend, CopyBlocks, Embed, ExpertShape, Fusions, GatherRows, KvLayerSpec, Linear, Loader, MixExperts,
-    NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeAttention,
-    Rotation, ScaleLogits, StepOps, WorkShape,
+    self, Activate, Backend, CopyBlocks, DeltaNet, Embed, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec,
+    Linear, Loader, MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms,
+    RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, StateLayerSpec, StepOps, WorkShape,
 };
 use crate::batch::Batch;
 use crate::selection::{Needs, Selection, Wish};
@@ -29,29 +30,36 @@ pub struct Decoder<B: Backend> {
     hidden: Vec<f32>,
 }
 
-/// The weights, KV layers and buffers that the ops of a step use.
+/// The weights, pools and buffers that the ops of a step use.
 struct Model<B: Backend> {
     spec: ModelSpec,
     weights: Weights<B>,
-    /// The KV layer of each layer.
+    /// KV layers of the layers of attention, in their order.
     kv_layers: Vec<B::KvLayer>,
+    /// States of the layers that carry one, in their order.
+    state_layers: Vec<B::StateLayer>,
     buffers: Buffers<B>,
 }
 
 impl<B: Backend> Decoder<B> {
-    /// Takes the memory for activations and the KV pool.
+    /// Takes the memory for activations, the KV pool and the states: the layers of `ModelSpec::kv_layers` and
+    /// of `ModelSpec::state_layers`.
     pub fn new<L: Loader<Backend = B>>(
         spec: ModelSpec,
         weights: Weights<B>,
         loader: &mut L,
         limits: DecoderLimits,
-        kv_layers: &[KvLayerSpec],
+        (kv_layers, state_layers): (&[KvLayerSpec], &[StateLayerSpec]),
         rank_head: Option<RankHead>,
     ) -> Result<Self> {
         let kv_layers = loader.alloc_kv_layers(kv_layers)?;
+        let state_layers = match state_layers {
+            [] => Vec::new(),
+            specs => loader.alloc_state_layers(specs)?,
+        };
         let buffers = Buffers::new(&spec, limits, loader)?;
         Ok(Self {
-            model: Model { spec, weights, kv_layers, buffers },
+            model: Model { spec, weights, kv_layers, state_layers, buffers },
             limits,
             rank_head: rank_head.map(Arc::new),
             num_rows: 0,
@@ -139,7 +147,7 @@ impl<B: Backend> Decoder<B> {
 impl<B: Backend> Model<B> {
     /// Computes the step's logits from its tokens; without logits it ends with the residuals that they are made of.
     fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
-        let Self { spec, weights, kv_layers, buffers } = self;
+        let Self { spec, weights, kv_layers, state_layers, buffers } = self;
         let Buffers { angles, all, last, work, logits } = buffers;
         let (tokens, rows) = (step.num_tokens(), step.num_logits());
         for (rope, out) in weights.ropes.iter().zip(angles.iter_mut()) {
@@ -148,26 +156,40 @@ impl<B: Backend> Model<B> {
         let ropes = Ropes { ropes: &weights.ropes, angles };
         step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut all.residual })?;
         let num_layers = weights.layers.len();
-        for (i, (layer, kv)) in weights.layers.iter().zip(kv_layers).enumerate() {
+        let (mut kv_layers, mut state_layers) = (kv_layers.iter_mut(), state_layers.iter_mut());
+        for (i, layer) in weights.layers.iter().enumerate() {
             step.check_interrupt()?;
-            let MixerWeights::Attention(attention) = &layer.mixer;
-            let attend = Attend { attention, norm: layer.mixer_norms.before.as_ref(), ropes: &ropes };
-            if i + 1 < num_layers {
-                attend.mix(step, kv, all, work)?;
-                finish_layer(step, attention, layer, tokens, all, work)?;
-            } else if rows > 0 {
-                // After the last attention nothing matters but the rows whose logits are wanted.
-                attend.mix(step, kv, all, work)?;
-                step.gather_rows(GatherRows {
-                    x: &all.mixed,
-                    cols: attention.spec.qkv.q_cols(),
-                    out: &mut last.mixed,
-                })?;
-                step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
-                finish_layer(step, attention, layer, rows, last, work)?;
-            } else {
-                return attend.store(step, kv, all, work);
+            let norm = layer.mixer_norms.before.as_ref();
+            let is_last = i + 1 == num_layers;
+            let ends_here = rows == 0 && is_last;
+            match &layer.mixer {
+                MixerWeights::Attention(attention) => {
+                    let kv = kv_layers.next();
+                    let kv = kv.ok_or_else(|| Error::internal(format!("layer {i} without a KV layer")))?;
+                    let attend = Attend { attention, norm, ropes: &ropes };
+                    if ends_here {
+                        return attend.store(step, kv, all, work);
+                    }
+                    attend.mix(step, kv, all, work)?;
+                }
+                MixerWeights::DeltaNet(delta_net) => {
+                    let state = state_layers.next();
+                    let state = state.ok_or_else(|| Error::internal(format!("layer {i} without its states")))?;
+                    mix_states(step, delta_net, norm, state, all, work)?;
+                    if ends_here {
+                        return Ok(());
+                    }
+                }
             }
+            if !is_last {
+                finish_layer(step, layer, tokens, all, work)?;
+                continue;
+            }
+            // After the last mixer nothing matters but the rows whose logits are wanted.
+            let cols = layer.mixer.output().cols();
+            step.gather_rows(GatherRows { x: &all.mixed, cols, out: &mut last.mixed })?;
+            step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+            finish_layer(step, layer, rows, last, work)?;
         }
         if !wants_logits {
             return Ok(());
@@ -228,7 +250,7 @@ impl<B: Backend> Attend<'_, B> {
     fn project(&self, step: &mut B::Step<'_>, kv: &mut B::KvLayer, x: &B::Buffer, work: &mut Work<B>) -> Result<()> {
         let rows = step.num_tokens();
         step.copy_blocks(CopyBlocks { group: self.attention.spec.kv_group, kv })?;
-        linear_of(step, Input { x, norm: self.norm, rows }, &self.attention.qkv, &mut work.normed, &mut work.qkv)
+        linear_of(step, Input { x, norm: self.norm, rows }, &self.attention.qkv, &mut work.normed, &mut work.projected)
     }
 
     /// `mixed = attention(norm(residual))`, before its output projection.
@@ -242,7 +264,7 @@ impl<B: Backend> Attend<'_, B> {
         self.project(step, kv, &stream.residual, work)?;
         let AttentionSpec { qkv: layout, kv_group: group, scoring, .. } = self.attention.spec;
         let (rotation, sinks) = (self.rotation(), self.attention.sinks.as_ref());
-        let (qkv, out) = (&mut work.qkv, &mut stream.mixed);
+        let (qkv, out) = (&mut work.projected, &mut stream.mixed);
         step.rope_attention(RopeAttention { qkv, layout, rotation, scoring, sinks, group, kv, out })
     }
 
@@ -256,22 +278,45 @@ impl<B: Backend> Attend<'_, B> {
     ) -> Result<()> {
         self.project(step, kv, &stream.residual, work)?;
         let AttentionSpec { qkv: layout, kv_group: group, .. } = self.attention.spec;
-        step.rope_and_store_kv(RopeAndStore { qkv: &mut work.qkv, layout, rotation: self.rotation(), group, kv })
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut work.projected, layout, rotation: self.rotation(), group, kv })
     }
 }
 
-/// Finishes a layer after its attention: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or,
+/// `mixed = delta_net(norm(residual))`, before its output projection.
+fn mix_states<B: Backend>(
+    step: &mut B::Step<'_>,
+    delta_net: &DeltaNetWeights<B>,
+    norm: Option<&NormWeights<B>>,
+    state: &mut B::StateLayer,
+    Stream { residual, mixed }: &mut Stream<B>,
+    Work { normed, projected, convolved, .. }: &mut Work<B>,
+) -> Result<()> {
+    let input = Input { x: residual, norm, rows: step.num_tokens() };
+    linear_of(step, input, &delta_net.projections, normed, projected)?;
+    let DeltaNetWeights { spec, eps, taps, decay, decay_bias, norm, .. } = delta_net;
+    let convolved = convolved.as_mut().ok_or_else(|| Error::internal("a delta net without its buffers"))?;
+    step.delta_net(DeltaNet {
+        x: projected,
+        shape: spec.shape,
+        weights: backend::DeltaNetWeights { taps, decay, decay_bias, norm },
+        eps: *eps,
+        state,
+        convolved,
+        out: mixed,
+    })
+}
+
+/// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or,
 /// where both are of the same residual, the second before the first.
 fn finish_layer<B: Backend>(
     step: &mut B::Step<'_>,
-    attention: &AttentionWeights<B>,
     layer: &LayerWeights<B>,
     rows: usize,
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
     let Stream { residual, mixed } = stream;
-    let mixed = Output { x: mixed, matrix: &attention.output, norm: layer.mixer_norms.after.as_ref(), rows };
+    let mixed = Output { x: mixed, matrix: layer.mixer.output(), norm: layer.mixer_norms.after.as_ref(), rows };
     // A feed-forward beside attention takes the residual as it was before it.
     if layer.parallel {
         let norms = [&layer.mixer_norms.before, &layer.ffn_norms.after];
@@ -296,6 +341,7 @@ fn feed_forward<B: Backend>(
     // Before the experts add to the residual.
     if let Some(dense) = dense {
         gate(step, dense, Input { x: residual, norm: before, rows }, work)?;
+        gate_rows(step, dense, Input { x: residual, norm: before, rows }, work)?;
     }
     let Work { normed, dense: gated, experts: kinds, mixture, .. } = work;
     let down = match (dense, gated) {
@@ -357,6 +403,19 @@ fn gate<B: Backend>(
             step.activation(Activate { x: products, activation, rows, cols, out })
         }
     }
+}
+
+/// `gated *= sigmoid(row_gate · norm(x))`, row by row, for a feed-forward with such a gate: a factor on a row is the
+/// same ahead of the last matrix.
+fn gate_rows<B: Backend>(
+    step: &mut B::Step<'_>,
+    dense: &DenseWeights<B>,
+    Input { x, norm, rows }: Input<'_, B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let (Some(weight), Some([_, out])) = (&dense.row_gate, &mut work.dense) else { return Ok(()) };
+    let norm = norm.map(NormWeights::norm);
+    step.gate_rows(GateRows { x, norm, weight, rows, cols: dense.spec.size, out })
 }
 
 /// The result of a mixer or a feed-forward, with its last matrix still to be applied, and the norm behind that.

@@ -26,7 +26,7 @@ impl Keys<'_> {
 
     pub(super) fn dense_of(&self, layer: usize, activation: Activation, gate: Gate) -> Result<Ffn> {
         let size = self.size_of(layer, "feed_forward_length")?;
-        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Absent }))
+        Ok(Ffn::Dense(DenseSpec { size, activation, gate, bias: Presence::Absent, row_gate: false }))
     }
 
     /// # Errors
@@ -97,7 +97,8 @@ impl Keys<'_> {
             Some(size) => size,
             None => ffn_size.saturating_mul(count),
         };
-        let shared = DenseSpec { size, activation, gate: Gate::Own, bias: Presence::Absent };
+        let bias = Presence::Absent;
+        let shared = DenseSpec { size, activation, gate: Gate::Own, bias, row_gate: false };
         Ok((size > 0).then_some(shared))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::layers::{Part, Tensors, Visitor, Weights, of_layer};
+use super::layers::{Part, Runs, Tensors, Visitor, Weights, of_layer};
 use super::rope::ROPE_TENSORS;
 use super::spec::{ModelSpec, Presence, RANK_TENSORS};
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
@@ -102,6 +102,20 @@ impl<'a> Finder<'a> {
         self.required(name, &[len, 1])
     }
 
+    /// The matrix of a part; several where it has runs of a tensor's outputs.
+    fn linears(&self, part: &Part) -> Result<Vec<Linear<'a>>> {
+        let whole = self.linear(part)?;
+        let Some(Runs { period, first, len }) = part.runs else { return Ok(vec![whole]) };
+        let view = whole.weight.view;
+        let row_bytes = view.data.len() / view.rows;
+        let run = |period: &'a [u8]| {
+            let data = &period[first * row_bytes..][..len * row_bytes];
+            let view = TensorView { rows: len, data, ..view };
+            Linear { weight: Tensor { view, ..whole.weight }, bias: None }
+        };
+        Ok(view.data.chunks_exact(period * row_bytes).map(run).collect())
+    }
+
     fn linear(&self, part: &Part) -> Result<Linear<'a>> {
         let weight = self.required(&format!("{}.weight", part.name), &[part.cols, part.rows])?;
         let bias_name = format!("{}.bias", part.name);
@@ -114,7 +128,7 @@ impl<'a> Finder<'a> {
     }
 
     pub(super) fn matrix(&self, parts: &[Part]) -> Result<Vec<Linear<'a>>> {
-        parts.iter().map(|part| self.linear(part)).collect()
+        Ok(parts.iter().map(|part| self.linears(part)).collect::<Result<Vec<_>>>()?.concat())
     }
 
     pub(super) fn experts(&self, layer: usize, spec: &ExpertSpec) -> Result<FoundExperts<'a>> {
@@ -191,6 +205,13 @@ impl Visitor for Inventory<'_> {
         let tensor = self.finder.vector(tensor, len)?;
         self.used.insert(name(tensor));
         self.uploads.push(Upload::Vector(tensor.view));
+        Ok(())
+    }
+
+    fn taps(&mut self, tensor: &str, taps: usize, channels: usize) -> Result<()> {
+        let tensor = self.finder.required(tensor, &[taps, channels])?;
+        self.used.insert(name(tensor));
+        self.uploads.push(Upload::Taps(tensor.view));
         Ok(())
     }
 

@@ -77,6 +77,19 @@ impl Keys<'_> {
         }
     }
 
+    /// Whether something holds of each layer, where the file says so.
+    pub(super) fn opt_flags(&self, key: &str) -> Result<Option<&[bool]>> {
+        self.metadata.opt_bools(&self.full(key))?.map(|flags| self.one_per_layer(key, flags)).transpose()
+    }
+
+    fn one_per_layer<'v>(&self, key: &str, values: &'v [bool]) -> Result<&'v [bool]> {
+        let layers = self.layers()?;
+        match values.len() == layers {
+            true => Ok(values),
+            false => Err(self.error(key, format!("has {} entries, expected one per layer ({layers})", values.len()))),
+        }
+    }
+
     fn missing(&self, key: &str) -> crate::Error {
         self.error(key, "is missing; the architecture requires it")
     }

@@ -1,6 +1,10 @@
 //! The tensors of a model, defined once: `Weights::visit` goes through them, and its visitor turns each into a member
 //! of `Weights`. One visitor finds them in the file and sums them up, another uploads them.
 
+mod delta_net;
+
+pub(super) use delta_net::DeltaNetWeights;
+
 use super::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
 };
@@ -26,10 +30,20 @@ impl<B: Backend> Tensors for B {
 /// One matrix of a stack: `name.weight`, and `name.bias` where it has one.
 pub(super) struct Part {
     pub name: String,
-    /// Outputs and inputs.
+    /// Outputs and inputs of the tensor.
     pub rows: usize,
     pub cols: usize,
     pub bias: Presence,
+    /// The outputs that the matrix has, where they are not all.
+    pub runs: Option<Runs>,
+}
+
+/// Runs of a tensor's outputs: of every `period` the `len` from `first` on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Runs {
+    pub period: usize,
+    pub first: usize,
+    pub len: usize,
 }
 
 /// Visits every tensor of a model, in one order.
@@ -41,6 +55,9 @@ pub(super) trait Visitor {
 
     /// The tensor of this name, of `len` elements.
     fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector>;
+
+    /// The taps of a convolution: the tensor of this name, `taps` of each of `channels`.
+    fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<Self::Made as Tensors>::Vector>;
 
     /// The experts of layer `layer`, with their router.
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<Self::Made as Tensors>::Experts>;
@@ -82,6 +99,17 @@ pub(super) struct NormsWeights<T: Tensors> {
 
 pub(super) enum MixerWeights<T: Tensors> {
     Attention(AttentionWeights<T>),
+    DeltaNet(DeltaNetWeights<T>),
+}
+
+impl<T: Tensors> MixerWeights<T> {
+    /// The matrix that the mixer's result goes through at last.
+    pub(super) fn output(&self) -> &T::Matrix {
+        match self {
+            Self::Attention(attention) => &attention.output,
+            Self::DeltaNet(delta_net) => &delta_net.output,
+        }
+    }
 }
 
 pub(super) struct AttentionWeights<T: Tensors> {
@@ -110,6 +138,8 @@ pub(super) struct DenseWeights<T: Tensors> {
     /// Gate, where there is one, stacked with up.
     pub(super) gate_up: T::Matrix,
     pub(super) down: T::Matrix,
+    /// See `DenseSpec::row_gate`.
+    pub(super) row_gate: Option<T::Vector>,
 }
 
 impl<T: Tensors> Weights<T> {
@@ -129,10 +159,18 @@ impl<T: Tensors> Weights<T> {
 
 impl<T: Tensors> LayerWeights<T> {
     fn visit<V: Visitor<Made = T>>(index: usize, layer: &LayerSpec, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let Mixer::Attention(attention) = &layer.mixer;
+        let mixer_norms = NormsWeights::visit(index, layer.mixer_norms, spec, visitor)?;
+        let mixer = match &layer.mixer {
+            Mixer::Attention(attention) => {
+                MixerWeights::Attention(AttentionWeights::visit(index, attention, spec, visitor)?)
+            }
+            Mixer::DeltaNet(delta_net) => {
+                MixerWeights::DeltaNet(DeltaNetWeights::visit(index, delta_net, spec, visitor)?)
+            }
+        };
         Ok(Self {
-            mixer_norms: NormsWeights::visit(index, layer.mixer_norms, spec, visitor)?,
-            mixer: MixerWeights::Attention(AttentionWeights::visit(index, attention, spec, visitor)?),
+            mixer_norms,
+            mixer,
             ffn_norms: NormsWeights::visit(index, layer.ffn_norms, spec, visitor)?,
             ffn: FfnWeights::visit(index, &layer.ffn, spec.hidden_size, visitor)?,
             parallel: layer.parallel,
@@ -176,9 +214,15 @@ impl<T: Tensors> AttentionWeights<T> {
         let hidden = model.hidden_size;
         let (q, kv, head_dim) = (spec.qkv.q_cols(), spec.qkv.kv_cols(), spec.qkv.head_dim);
         let part_of = |name: &str, rows: usize| part(of_layer(index, name), rows, hidden, spec.qkv_bias);
-        let qkv = match spec.fused_qkv {
-            true => vec![part_of("attn_qkv", spec.qkv.cols())],
-            false => vec![part_of("attn_q", q), part_of("attn_k", kv), part_of("attn_v", kv)],
+        let qkv = match (spec.fused_qkv, spec.qkv.gated) {
+            (true, _) => vec![part_of("attn_qkv", spec.qkv.cols())],
+            (false, false) => vec![part_of("attn_q", q), part_of("attn_k", kv), part_of("attn_v", kv)],
+            (false, true) => {
+                let runs = |first| Some(Runs { period: 2 * head_dim, first, len: head_dim });
+                let gates = Part { runs: runs(head_dim), ..part_of("attn_q", 2 * q) };
+                let queries = Part { runs: runs(0), ..part_of("attn_q", 2 * q) };
+                vec![gates, queries, part_of("attn_k", kv), part_of("attn_v", kv)]
+            }
         };
         let mut vector = |name: &str, len: usize| visitor.vector(&of_layer(index, name), len);
         let norm_lens = spec.qk_norm.map(|norm| match norm {
@@ -243,6 +287,10 @@ impl<T: Tensors> DenseWeights<T> {
             spec: *spec,
             gate_up: visitor.matrix(&gate_up)?,
             down: visitor.matrix(&[part_of("ffn_down", hidden, size)])?,
+            row_gate: match spec.row_gate {
+                true => Some(visitor.vector(&of_layer(index, &format!("ffn_gate_inp{suffix}.weight")), hidden)?),
+                false => None,
+            },
         })
     }
 }
@@ -252,6 +300,6 @@ pub(super) fn of_layer(index: usize, name: &str) -> String {
     format!("blk.{index}.{name}")
 }
 
-fn part(name: String, rows: usize, cols: usize, bias: Presence) -> Part {
-    Part { name, rows, cols, bias }
+pub(super) fn part(name: String, rows: usize, cols: usize, bias: Presence) -> Part {
+    Part { name, rows, cols, bias, runs: None }
 }

@@ -9,6 +9,7 @@ mod arch;
 mod buffers;
 mod common;
 mod decoder;
+mod delta_net;
 mod experts;
 mod find;
 mod keys;

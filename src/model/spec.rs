@@ -1,6 +1,9 @@
 //! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
 
-use crate::backend::{Activation, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, Temperature};
+use crate::backend::{
+    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, StateLayerSpec,
+    Temperature,
+};
 use crate::batch::GroupKind;
 use crate::config::{KvCacheDtype, Pooling};
 use crate::{Error, Result};
@@ -98,8 +101,13 @@ impl Norms {
 impl LayerSpec {
     /// A layer in the form that most models have.
     pub fn new(attention: AttentionSpec, ffn: Ffn) -> Self {
+        Self::with_mixer(Mixer::Attention(attention), ffn)
+    }
+
+    /// A layer in the form that most models have, but for its mixer.
+    pub fn with_mixer(mixer: Mixer, ffn: Ffn) -> Self {
         Self {
-            mixer: Mixer::Attention(attention),
+            mixer,
             mixer_norms: Norms::before("attn_norm"),
             ffn,
             ffn_norms: Norms::before("ffn_norm"),
@@ -108,15 +116,45 @@ impl LayerSpec {
     }
 }
 
-/// The part of a layer that lets a token see those before it. A mixer that carries a state in place of keys and values
-/// becomes a variant beside attention, with a group of its own kind for the states.
+/// The part of a layer that lets a token see those before it: by their keys and values, or by a state that is carried
+/// from token to token in place of them.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mixer {
     Attention(AttentionSpec),
+    DeltaNet(DeltaNetSpec),
+}
+
+impl Mixer {
+    /// Columns of the mixer's projections of a token, and of its result ahead of its last matrix.
+    pub(super) fn cols(&self) -> [usize; 2] {
+        match self {
+            Self::Attention(attention) => [attention.qkv.cols(), attention.qkv.q_cols()],
+            Self::DeltaNet(delta_net) => [delta_net.shape.cols(), delta_net.shape.value_cols()],
+        }
+    }
+}
+
+/// A gated delta net.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetSpec {
+    pub shape: DeltaNetShape,
+    pub projections: Projections,
+}
+
+/// The tensors that hold the projections of a gated delta net.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Projections {
+    /// The tensors are `attn_qkv`, `attn_gate` (z), `ssm_beta` and `ssm_alpha`.
+    Apart,
+    /// The gates of a key head's values lie together: `attn_qkv`, `attn_gate`, `ssm_ba`.
+    GatesTogether,
+    /// All that a key head needs lies together, its q, k, v and z: `ssm_in`, `ssm_ba`.
+    HeadsTogether,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct AttentionSpec {
+    /// Gates, where there are some, are in the file's `attn_q`, behind the q of each head.
     pub qkv: QkvLayout,
     /// q, k and v are one tensor, `attn_qkv`.
     pub fused_qkv: bool,
@@ -162,6 +200,8 @@ pub struct DenseSpec {
     pub gate: Gate,
     /// Biases of gate, up and down.
     pub bias: Presence,
+    /// Whether the result is multiplied by the sigmoid of one more product of the input, `ffn_gate_inp`.
+    pub row_gate: bool,
 }
 
 /// Place of a feed-forward's gate in the file.
@@ -217,20 +257,29 @@ impl ModelSpec {
         index
     }
 
-    /// Bytes of one state of all layers that carry one; 0 for a model without such layers.
-    pub fn state_bytes(&self) -> u64 {
-        let of_layer = |layer: &LayerSpec| match layer.mixer {
-            Mixer::Attention(_) => 0,
+    /// The KV layers of all groups, in the order of the model's layers of attention. `num_blocks`: those of each
+    /// group.
+    pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
+        let of_layer = |layer: &LayerSpec| match &layer.mixer {
+            Mixer::Attention(AttentionSpec { kv_group, .. }) => {
+                Some(self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype))
+            }
+            Mixer::DeltaNet(_) => None,
         };
-        self.layers.iter().map(of_layer).sum()
+        self.layers.iter().filter_map(of_layer).collect()
     }
 
-    /// The KV layers of all groups, in the order of the model's layers. `num_blocks`: of each group.
-    pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
-        let of_layer = |layer: &LayerSpec| {
-            let Mixer::Attention(AttentionSpec { kv_group, .. }) = layer.mixer;
-            self.kv_groups[kv_group].layer(num_blocks[kv_group], block_size, dtype)
+    /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`.
+    pub fn state_layers(&self, num_slots: usize) -> Vec<StateLayerSpec> {
+        let of_layer = |layer: &LayerSpec| match &layer.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::DeltaNet(delta_net) => Some(delta_net.shape.state_layer(num_slots)),
         };
-        self.layers.iter().map(of_layer).collect()
+        self.layers.iter().filter_map(of_layer).collect()
+    }
+
+    /// Bytes of one state of all layers that carry one; 0 for a model without such layers.
+    pub fn state_bytes(&self) -> u64 {
+        self.state_layers(1).iter().map(StateLayerSpec::slot_bytes).fold(0, u64::saturating_add)
     }
 }

@@ -61,6 +61,13 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
         Ok(vector)
     }
 
+    fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<L::Backend as Backend>::Vector> {
+        let tensor = self.finder.required(name, &[taps, channels])?;
+        let vector = self.loader.upload_taps(tensor.view)?;
+        self.finished(&tensor)?;
+        Ok(vector)
+    }
+
     fn experts(&mut self, layer: usize, spec: &ExpertSpec) -> Result<<L::Backend as Backend>::Experts> {
         let found = self.finder.experts(layer, spec)?;
         let Self { loader, progress, done, .. } = self;

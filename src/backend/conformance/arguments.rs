@@ -2,9 +2,9 @@
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
-    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GatedActivation, GatherRows, Gating,
-    KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms,
-    QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
+    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateRows, GatedActivation, GatherRows,
+    Gating, KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear, NormKind, NormLinear,
+    NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -15,7 +15,7 @@ use crate::{Error, Result};
 /// Tokens of a step, so many that no op's rows fit into a buffer of one: devices round its size up.
 const TOKENS: usize = 66;
 const COLS: usize = 256;
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128 };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, gated: false };
 const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -33,7 +33,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let (rope, wide_rope) = (loader.upload_rope(&whole)?, loader.upload_rope(&wide)?);
     let KvLayerSpec { num_kv_heads, head_dim, .. } = spec(LAYOUT);
     let mut kv = kv_layer(&mut loader, spec(LAYOUT))?;
-    let mut other_kv = kv_layer(&mut loader, spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, num_heads: 1 }))?;
+    let mut other_kv = kv_layer(&mut loader, spec(QkvLayout { num_kv_heads, head_dim: head_dim / 2, ..LAYOUT }))?;
     let experts_spec = |used| ExpertSpec {
         num: 2,
         used,
@@ -89,6 +89,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let batch = Batch { logits_indices: (0..TOKENS as u32).collect(), groups: vec![slots], ..rows_batch(ids) };
     let rows = TOKENS;
     let (norm, short_norm) = (Norm::rms(&norms[0], 1e-5), Norm::rms(&norms[1], 1e-5));
+    let layer_norm = Norm { kind: NormKind::Layer, ..norm };
     let activation = Activation::Silu;
 
     // Each op with arguments that are right, and then with one that is not.
@@ -185,6 +186,16 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.gather_rows(GatherRows { x: &x, cols: COLS, out: &mut out }),
         step.gather_rows(GatherRows { x: &small, cols: COLS, out: &mut out }),
         step.gather_rows(GatherRows { x: &x, cols: COLS, out: &mut small }),
+    );
+    let (cols, weight) = (COLS, &norms[0]);
+    refused!(
+        "gate_rows",
+        step,
+        step.gate_rows(GateRows { x: &x, norm: Some(norm), weight, rows, cols, out: &mut out }),
+        step.gate_rows(GateRows { x: &small, norm: Some(norm), weight, rows, cols, out: &mut out }),
+        step.gate_rows(GateRows { x: &x, norm: Some(short_norm), weight, rows, cols, out: &mut out }),
+        step.gate_rows(GateRows { x: &x, norm: Some(layer_norm), weight, rows, cols, out: &mut out }),
+        step.gate_rows(GateRows { x: &x, norm: None, weight, rows, cols, out: &mut small }),
     );
     let matrix = &square;
     refused!(

@@ -17,6 +17,7 @@ pub(super) struct Case {
     pub(super) window: Option<u32>,
     pub(super) softcap: Option<f32>,
     pub(super) sinks: bool,
+    pub(super) gated: bool,
     pub(super) dtype: KvCacheDtype,
     pub(super) seqs: &'static [(usize, usize)],
 }
@@ -28,15 +29,15 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, softcap, sinks, dtype) = (None, None, false, KvCacheDtype::F16);
-    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, dtype, seqs }
+    let (window, softcap, sinks, gated, dtype) = (None, None, false, false, KvCacheDtype::F16);
+    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, gated, dtype, seqs }
 }
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
-/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps and sinks;
-/// then a cache in f32.
-pub(super) const CASES: [Case; 26] = [
+/// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps, sinks and
+/// gates; then a cache in f32.
+pub(super) const CASES: [Case; 30] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -58,6 +59,10 @@ pub(super) const CASES: [Case; 26] = [
     Case { sinks: true, ..case([8, 1], 64, 16, MIX) },
     Case { sinks: true, window: Some(16), ..case([6, 2], 20, 16, &[(300, 40), (0, 66), (47, 1)]) },
     Case { sinks: true, softcap: Some(2.0), ..case([2, 2], 256, 16, &[(0, 33), (130, 2), (0, 1)]) },
+    Case { gated: true, ..case([3, 1], 7, 16, &[(0, 5), (20, 1)]) },
+    Case { gated: true, ..case([8, 2], 64, 16, MIX) },
+    Case { gated: true, sinks: true, ..case([2, 1], 256, 16, &[(0, 33), (300, 1), (130, 2), (0, 1)]) },
+    Case { gated: true, dtype: KvCacheDtype::F32, ..case([6, 2], 20, 16, MIX) },
     Case { dtype: KvCacheDtype::F32, ..case([2, 1], 3, 16, &[(0, 5), (20, 1)]) },
     Case { dtype: KvCacheDtype::F32, ..case([7, 1], 80, 32, MIX) },
     Case { dtype: KvCacheDtype::F32, ..case([9, 3], 64, 16, MIX) },
@@ -67,8 +72,8 @@ pub(super) const CASES: [Case; 26] = [
 
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
-        let &Self { num_heads, num_kv_heads, head_dim, .. } = self;
-        QkvLayout { num_heads, num_kv_heads, head_dim }
+        let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
+        QkvLayout { num_heads, num_kv_heads, head_dim, gated }
     }
 
     pub(super) fn scoring(&self) -> Scoring {
@@ -195,11 +200,11 @@ pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> 
             KvCacheDtype::F16 => f16::from_f32(x).to_f64(),
             KvCacheDtype::F32 => f64::from(x),
         };
-        rows[token * layout.cols() + column..][..d].iter().map(|&x| stored(x)).collect::<Vec<_>>()
+        rows[token * layout.cols() + layout.gate_cols() + column..][..d].iter().map(|&x| stored(x)).collect::<Vec<_>>()
     };
     let mut out = Vec::new();
     for head in 0..layout.num_heads {
-        let q = &rows[position * layout.cols() + head * d..][..d];
+        let q = &rows[position * layout.cols() + layout.gate_cols() + head * d..][..d];
         let kv_head = head * layout.num_kv_heads / layout.num_heads;
         let scores: Vec<f64> = (first..=position)
             .map(|token| {
@@ -217,6 +222,10 @@ pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> 
         for (token, weight) in (first..=position).zip(&weights) {
             let v = cached(token, layout.q_cols() + layout.kv_cols() + kv_head * d);
             sums.iter_mut().zip(&v).for_each(|(sum, v)| *sum += weight / total * v);
+        }
+        if layout.gated {
+            let gates = &rows[position * layout.cols() + head * d..][..d];
+            sums.iter_mut().zip(gates).for_each(|(sum, &gate)| *sum /= 1.0 + (-f64::from(gate)).exp());
         }
         out.extend(sums);
     }

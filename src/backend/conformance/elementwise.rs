@@ -4,7 +4,7 @@ use super::reference::{self, HostNorm};
 use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
-    Activate, Activation, Backend, Embed, GatedActivation, GatherRows, Loader, Norm, NormKind, NormRows, Ops,
+    Activate, Activation, Backend, Embed, GateRows, GatedActivation, GatherRows, Loader, Norm, NormKind, NormRows, Ops,
     RopeAngles, RopeKind, RopeSpec, ScaleLogits,
 };
 use crate::batch::Batch;
@@ -20,6 +20,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         norms(loader(rows)?, rows, cols, seed as u64, tally)?;
         gated(loader(rows)?, rows, cols, seed as u64, tally)?;
         plain(loader(rows)?, rows, cols, seed as u64, tally)?;
+        gate_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
     }
     tally.begin("RoPE angles")?;
@@ -127,6 +128,37 @@ fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
             1e-6,
             1e-6 * f64::from(softcap.unwrap_or(0.0)),
         );
+    }
+    Ok(())
+}
+
+/// Rows times a gate of their own, which is made of other rows, with a norm and without.
+fn gate_rows<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    let mut random = Random(seed);
+    let (x, norm) = (random.values(rows * cols), random.values(cols));
+    // A product is of about the same size whatever the number of columns.
+    let weight: Vec<f32> = random.values(cols).iter().map(|x| 8.0 * x / (cols as f32).sqrt()).collect();
+    let table = matrix(&mut loader, &x, cols)?;
+    let (weight_vector, norm_vector) = (vector(&mut loader, &weight)?, vector(&mut loader, &norm)?);
+    let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
+    let mut backend = loader.finish()?;
+    fill(&mut backend, &table, rows, &mut input)?;
+    let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+    let host = HostNorm { kind: NormKind::Rms, weight: &norm, bias: None, eps: 1e-5 };
+    for (normed, norm) in [(host.of(&wide), Some(Norm::rms(&norm_vector, 1e-5))), (wide.clone(), None)] {
+        fill(&mut backend, &table, rows, &mut out)?;
+        within(&mut backend, rows, |step| {
+            step.gate_rows(GateRows { x: &input, norm, weight: &weight_vector, rows, cols, out: &mut out })
+        })?;
+        let gates = normed.chunks(cols).map(|row| {
+            let product: f64 = row.iter().zip(&weight).map(|(x, &w)| x * f64::from(w)).sum();
+            1.0 / (1.0 + (-product).exp())
+        });
+        let rows_of_x = wide.chunks(cols).zip(gates);
+        let expected: Vec<f64> = rows_of_x.flat_map(|(row, gate)| row.iter().map(move |x| x * gate)).collect();
+        let what = format!("gate of {rows} rows of {cols}, with a norm: {}", norm.is_some());
+        // A product is off by roundings of all of its numbers.
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-5, 1e-30);
     }
     Ok(())
 }

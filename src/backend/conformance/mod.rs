@@ -15,6 +15,7 @@ mod rope;
 pub(crate) mod rope_attention;
 pub(crate) mod selection;
 pub(crate) mod splits;
+pub(crate) mod states;
 mod tally;
 
 pub use tally::{Extent, Group, Tally};
@@ -75,6 +76,7 @@ pub(crate) fn check_types<L: Loader>(
     attention::check(loader, accuracy, tally)?;
     rope_attention::check(loader, tally)?;
     kv_groups::check(loader, accuracy, tally)?;
+    states::check(loader, tally)?;
     arguments::check(loader, tally)?;
     selection::check(loader, tally)
 }

@@ -70,7 +70,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature } = case;
-    let layout = QkvLayout { num_heads, num_kv_heads, head_dim };
+    let layout = QkvLayout { num_heads, num_kv_heads, head_dim, gated: false };
     let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms:?}, {temperature:?}");
     tally.begin(&what)?;
     let cols = layout.cols();
@@ -149,6 +149,7 @@ impl HostRotation {
 
     /// Rotates q and k of a row in place.
     pub(super) fn apply(&self, row: &mut [f64], layout: QkvLayout, position: usize) {
+        let row = &mut row[layout.gate_cols()..];
         let (q, rest) = row.split_at_mut(layout.q_cols());
         let k = &mut rest[..layout.kv_cols()];
         for (part, heads) in [q, k].into_iter().enumerate() {

@@ -35,6 +35,7 @@ fn cases() -> Vec<Rotated> {
     use RopeKind::{Neox, Norm};
     let f32_cache = |rotated: Rotated| Rotated { case: Case { dtype: KvCacheDtype::F32, ..rotated.case }, ..rotated };
     let with_seqs = |seqs, rotated: Rotated| Rotated { case: Case { seqs, ..rotated.case }, ..rotated };
+    let gated = |rotated: Rotated| Rotated { case: Case { gated: true, ..rotated.case }, ..rotated };
     let with_sinks = |rotated: Rotated| Rotated { case: Case { sinks: true, ..rotated.case }, ..rotated };
     let windowed = |window, softcap, rotated: Rotated| {
         let case = Case { window: Some(window), softcap, block_size: 32, ..rotated.case };
@@ -63,6 +64,9 @@ fn cases() -> Vec<Rotated> {
         f32_cache(windowed(20, None, case([9, 3], 64, Neox, 32, true))),
         with_sinks(case([8, 2], 64, Neox, 32, false)),
         with_sinks(with_seqs(LONG, windowed(140, None, case([8, 1], 64, Neox, 32, false)))),
+        gated(case([3, 1], 7, Neox, 2, true)),
+        gated(with_seqs(FEW, case([4, 1], 256, Neox, 32, true))),
+        gated(f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) })),
         Rotated { norms: Norms::HeadsLast, ..with_seqs(FEW, case([4, 2], 16, Neox, 8, true)) },
         f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) }),
         f32_cache(Rotated { temperature: TEMPERATURE, ..case([4, 2], 16, Norm, 8, false) }),

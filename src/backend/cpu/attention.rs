@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use super::kv::{KvElement, KvPages, TILE, check_blocks};
 use super::pool::ThreadPool;
-use super::simd::{Isa, Kernel, LANES, Simd, exp, tanh};
+use super::simd::{Isa, Kernel, LANES, Simd, exp, sigmoid, tanh};
 use super::split::Split;
 use crate::backend::{QkvLayout, Scoring};
 use crate::batch::Batch;
@@ -121,6 +121,7 @@ struct Rows<'a> {
     len: usize,
     head: [usize; MAX_ROWS],
     q: [&'a [f32]; MAX_ROWS],
+    gate: [Option<&'a [f32]>; MAX_ROWS],
     out: [&'a mut [f32]; MAX_ROWS],
     keys: [Range<usize>; MAX_ROWS],
 }
@@ -157,14 +158,17 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             len,
             head: [0; MAX_ROWS],
             q: [&[]; MAX_ROWS],
+            gate: [None; MAX_ROWS],
             out: std::array::from_fn(|_| Default::default()),
             keys: [const { 0..0 }; MAX_ROWS],
         };
         for i in 0..len {
             let (token, head) = place(i);
             let column = head * layout.head_dim;
+            let row = &qkv[token * layout.cols()..][..layout.cols()];
             rows.head[i] = head;
-            rows.q[i] = &qkv[token * layout.cols() + column..][..layout.head_dim];
+            rows.gate[i] = layout.gated.then(|| &row[column..][..layout.head_dim]);
+            rows.q[i] = &row[layout.gate_cols() + column..][..layout.head_dim];
             let start = token * layout.q_cols() + column;
             // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
             // follow one another.
@@ -212,12 +216,15 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
             tile::weighted_sums(s, scores, &keys[..len], &chunk.v, &mut rows.out[..len]);
         }
 
-        for (out, sum) in rows.out[..len].iter_mut().zip(sums) {
+        for ((out, sum), gate) in rows.out[..len].iter_mut().zip(sums).zip(rows.gate) {
             let sum = s.sum(sum);
             // A row without a key to attend to gives zeros, not 0 / 0.
             let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
             for x in out.iter_mut() {
                 *x *= scale;
+            }
+            if let Some(gate) = gate {
+                multiply_by_sigmoids(s, out, gate);
             }
         }
     }
@@ -304,6 +311,14 @@ struct Tile<'a, E> {
 impl<E> Default for Tile<'_, E> {
     fn default() -> Self {
         Self { elements: &[], next: &[] }
+    }
+}
+
+#[inline(always)]
+fn multiply_by_sigmoids<S: Simd>(s: S, out: &mut [f32], gate: &[f32]) {
+    for (out, gate) in out.chunks_mut(LANES).zip(gate.chunks(LANES)) {
+        let gated = s.mul(s.load_partial(out), sigmoid(s, s.load_partial(gate)));
+        s.store_partial(gated, out);
     }
 }
 

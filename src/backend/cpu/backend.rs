@@ -6,10 +6,11 @@ use super::kv::KvLayer;
 use super::linear::{LinearScratch, PackedMatrix};
 use super::pool::ThreadPool;
 use super::simd::Isa;
+use super::state_layer::StateLayer;
 use super::storage::Storage;
 use crate::backend::{
     BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeShape, RopeSpec,
-    VectorShape, WorkShape,
+    StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
 use crate::quant::GgmlType;
 
@@ -78,6 +79,12 @@ impl RopeShape for RopeSpec {
 
 impl KvShape for KvLayer {
     fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+}
+
+impl StateShape for StateLayer {
+    fn spec(&self) -> &StateLayerSpec {
         &self.spec
     }
 }

@@ -6,10 +6,12 @@ use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
 use super::pool::ThreadPool;
 use super::simd::Isa;
+use super::state_layer::StateLayer;
 use super::storage::{Element, Storage};
 use crate::backend::host_memory::HostMemory;
 use crate::backend::{
-    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, Upload,
+    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StateLayerSpec,
+    Upload,
 };
 use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
@@ -127,6 +129,21 @@ impl CpuLoader {
         Ok(KvLayer { spec, pool })
     }
 
+    fn alloc_state_layer(&mut self, spec: StateLayerSpec) -> Result<StateLayer> {
+        let bytes = spec.slot_bytes().saturating_mul(spec.num_slots as u64);
+        if let Ok(available) = self.available_memory()
+            && bytes > available
+        {
+            return Err(self.out_of_memory(Purpose::KvCache, bytes, available));
+        }
+        let StateLayerSpec { num_slots, window, channels, heads, key_size, value_size } = spec;
+        Ok(StateLayer {
+            spec,
+            windows: self.allocate(Purpose::KvCache, &[num_slots, window, channels])?,
+            matrices: self.allocate(Purpose::KvCache, &[num_slots, heads, key_size, value_size])?,
+        })
+    }
+
     fn out_of_memory(&self, purpose: Purpose, requested: u64, available: u64) -> Error {
         let (what, advice) = match purpose {
             Purpose::Weights => ("a weight", "use a smaller model or a machine with more memory"),
@@ -178,7 +195,9 @@ impl Loader for CpuLoader {
                     for_expert_stacks(tensors, &mut add)?;
                     vectors += tensors.choice_bias.map_or(0, |bias| Self::buffer_bytes(bias.rows, bias.cols));
                 }
-                Upload::Vector(tensor) => vectors += Self::buffer_bytes(tensor.rows, tensor.cols),
+                Upload::Vector(tensor) | Upload::Taps(tensor) => {
+                    vectors += Self::buffer_bytes(tensor.rows, tensor.cols)
+                }
                 Upload::Rope(spec) => vectors += rope_bytes(spec),
             }
         }
@@ -266,6 +285,10 @@ impl Loader for CpuLoader {
 
     fn alloc_kv_layers(&mut self, specs: &[KvLayerSpec]) -> Result<Vec<KvLayer>> {
         specs.iter().map(|&spec| self.alloc_kv_layer(spec)).collect()
+    }
+
+    fn alloc_state_layers(&mut self, specs: &[StateLayerSpec]) -> Result<Vec<StateLayer>> {
+        specs.iter().map(|&spec| self.alloc_state_layer(spec)).collect()
     }
 
     fn available_memory(&mut self) -> Result<u64> {

@@ -109,7 +109,7 @@ fn sum<S: Simd>(s: S, row: &[f32]) -> f32 {
 
 /// Sum of `(x - mean)^2`.
 #[inline(always)]
-fn sum_of_squares<S: Simd>(s: S, row: &[f32], mean: f32) -> f32 {
+pub(super) fn sum_of_squares<S: Simd>(s: S, row: &[f32], mean: f32) -> f32 {
     let mean = s.splat(mean);
     let mut sums = [s.splat(0.0); 4];
     let (vectors, tail) = row.as_chunks::<LANES>();

@@ -5,13 +5,14 @@ use super::experts::{self, ExpertWork, Experts};
 use super::kv::{KvLayer, KvPool};
 use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
+use super::state_layer::StateLayer;
 use super::storage::Storage;
-use super::{activation, attention, norm, rope};
+use super::{activation, attention, gate_rows, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
-    Activate, Attention, Backend, BufferShape, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear,
-    MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation,
-    ScaleLogits, StepOps,
+    Activate, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions, GateRows,
+    GatedActivation, GatherRows, Linear, MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles,
+    RopeShape, RopeSpec, Rotation, ScaleLogits, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -23,6 +24,7 @@ impl Backend for CpuBackend {
     type Vector = Storage<f32>;
     type Rope = RopeSpec;
     type KvLayer = KvLayer;
+    type StateLayer = StateLayer;
     type Experts = Experts;
     type ExpertWork = ExpertWork;
     type Step<'s> = CpuStep<'s>;
@@ -153,6 +155,15 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         Ok(())
     }
 
+    fn gate_rows(&mut self, args: GateRows<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let GateRows { x, norm, weight, rows, cols, out } = args;
+        let norm = norm.map(|norm| (&**norm.weight, norm.eps));
+        let (x, out) = (&x[..rows * weight.len()], &mut out[..rows * cols]);
+        gate_rows::gate_rows(&self.cpu.pool, self.cpu.isa, x, norm, weight, cols, out);
+        Ok(())
+    }
+
     fn experts(&mut self, args: MixExperts<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.experts.spec.hidden_size;
@@ -182,8 +193,9 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let (pool, isa) = (&self.cpu.pool, self.cpu.isa);
         let rotation = match rotation.norms {
             Some(QkNorms { q, k, eps, .. }) if rotation.norms.is_some_and(|norms| norms.is_of_rows(layout)) => {
-                norm::norm_columns(pool, isa, qkv, layout.cols(), 0, q, eps);
-                norm::norm_columns(pool, isa, qkv, layout.cols(), layout.q_cols(), k, eps);
+                let first = layout.gate_cols();
+                norm::norm_columns(pool, isa, qkv, layout.cols(), first, q, eps);
+                norm::norm_columns(pool, isa, qkv, layout.cols(), first + layout.q_cols(), k, eps);
                 Rotation { norms: None, ..rotation }
             }
             _ => rotation,
@@ -212,6 +224,24 @@ impl Ops<CpuBackend> for CpuStep<'_> {
                 attention::Attention { qkv, layout, scoring, sinks, batch, group, kv }.run_on(pool, *isa, units, out)
             }
         }
+    }
+
+    fn delta_net(&mut self, args: DeltaNet<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        args.state.spec.check(batch)?;
+        let DeltaNet { x, shape, weights, eps, state, convolved, out } = args;
+        let DeltaNetWeights { taps, decay, decay_bias, norm } = weights;
+        let x = &x[..tokens * shape.cols()];
+        let (convolved, out) = (&mut convolved[..tokens * shape.channels()], &mut out[..tokens * shape.value_cols()]);
+        states::DeltaNet { x, shape, taps, decay, decay_bias, norm, eps, batch }.run_on(
+            &self.cpu.pool,
+            self.cpu.isa,
+            state,
+            convolved,
+            out,
+        );
+        Ok(())
     }
 
     fn gather_rows(&mut self, args: GatherRows<'_, CpuBackend>) -> Result<()> {

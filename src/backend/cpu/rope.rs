@@ -63,7 +63,7 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
         for (i, row) in self.rows.chunks_exact_mut(layout.cols()).enumerate() {
             let index = self.first_row + i;
             let angles = &rotation.angles[index * 2 * num_pairs..][..2 * num_pairs];
-            let (q, kv) = row.split_at_mut(layout.q_cols());
+            let (q, kv) = row[layout.gate_cols()..].split_at_mut(layout.q_cols());
             let (k, v) = kv.split_at_mut(layout.kv_cols());
             self.args.rotate_heads(s, q, q_norm, angles);
             self.args.rotate_heads(s, k, k_norm, angles);

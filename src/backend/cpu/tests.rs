@@ -37,7 +37,7 @@ fn conformance_on_every_instruction_set() {
     }
 }
 
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72 };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72, gated: false };
 const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
 
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {

@@ -3,6 +3,7 @@
 
 use super::{DevicePtr, KernelArgs};
 use crate::backend::{Activation, Gating, NormKind};
+use crate::batch;
 
 /// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +149,13 @@ constants! {
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
+    /// Heads of a block of `delta_net_convolve` and `delta_net_gate`; columns of a block of `delta_net_walk_d<D>`.
+    DELTA_NET_HEADS = 8;
+    DELTA_NET_COLUMNS = 32;
+    DELTA_NET_WALK_THREADS = 128;
+    /// A row without a sequence: padding of a recorded step.
+    NO_SEQUENCE = u32::MAX;
+    NO_STATE = batch::NO_STATE;
     /// Blocks of a row of `argmax` at most.
     NO_MASK = u32::MAX;
     ARGMAX_BLOCKS = 64;
@@ -279,6 +287,17 @@ kernel_args! {
     }
     ActivationArgs { x: DevicePtr, out: DevicePtr, cols: u32, format_out: Format, activation: ActivationCode }
     ScaleLogitsArgs { logits: DevicePtr, cols: u32, scale: f32, softcap: f32 }
+    GateRowsArgs {
+        x: DevicePtr,
+        norm: DevicePtr,
+        weight: DevicePtr,
+        out: DevicePtr,
+        hidden: u32,
+        cols: u32,
+        format_in: Format,
+        format_out: Format,
+        eps: f32,
+    }
     GatherArgs { x: DevicePtr, indices: DevicePtr, out: DevicePtr, rows: u32, cols: u32, format_in: Format }
     ChooseExpertsArgs {
         logits: DevicePtr,
@@ -338,12 +357,14 @@ kernel_args! {
         rows: u32,
         num_heads: u32,
         num_kv_heads: u32,
+        row_heads: u32,
         head_dim: u32,
         block_size: u32,
     }
     AttentionArgs {
         rotation: RotationArgs,
         qkv: DevicePtr,
+        gate: DevicePtr,
         k_cache: DevicePtr,
         v_cache: DevicePtr,
         out: DevicePtr,
@@ -357,6 +378,7 @@ kernel_args! {
         sinks: DevicePtr,
         num_heads: u32,
         num_kv_heads: u32,
+        row_heads: u32,
         head_dim: u32,
         block_size: u32,
         splits: u32,
@@ -364,6 +386,31 @@ kernel_args! {
         format_out: Format,
         scale: f32,
         softcap: f32,
+    }
+    DeltaNetArgs {
+        x: DevicePtr,
+        convolved: DevicePtr,
+        out: DevicePtr,
+        taps: DevicePtr,
+        decay: DevicePtr,
+        decay_bias: DevicePtr,
+        norm: DevicePtr,
+        windows: DevicePtr,
+        matrices: DevicePtr,
+        sequences: DevicePtr,
+        starts: DevicePtr,
+        reads: DevicePtr,
+        write_starts: DevicePtr,
+        writes: DevicePtr,
+        key_heads: u32,
+        value_heads: u32,
+        key_size: u32,
+        value_size: u32,
+        num_taps: u32,
+        is_tiled: u32,
+        gate_run: u32,
+        format_out: Format,
+        eps: f32,
     }
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
     AlteredToken { id: u32, bias: f32, seen: u32 }

@@ -5,8 +5,8 @@ use super::args::Format;
 use super::compile::plan::Operands;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, VectorShape,
-    WorkShape,
+    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, StateLayerSpec,
+    StateShape, VectorShape, WorkShape,
 };
 use crate::{Error, Result};
 
@@ -285,11 +285,20 @@ pub struct KvLayer {
     pub(super) v: DeviceBuffer,
 }
 
+/// One layer's states: `[num_slots][window][channels]` and `[num_slots][heads][key_size][value_size]`, f32.
+#[derive(Debug)]
+pub struct StateLayer {
+    pub(super) spec: StateLayerSpec,
+    pub(super) windows: DeviceBuffer,
+    pub(super) matrices: DeviceBuffer,
+}
+
 impl BufferShape for Buffer {
     fn holds(&self, rows: usize, cols: usize) -> bool {
-        // Shapes are compared before they are multiplied in `most_bytes`.
-        let fits = rows.checked_mul(cols.next_multiple_of(TILE_COLS)).is_some_and(|n| n as u64 <= self.memory.bytes());
-        fits && self.format.bytes(rows, cols) <= self.memory.bytes()
+        // No count of bytes below overflows.
+        let padded = cols.checked_next_multiple_of(TILE_COLS).map(|cols| cols.max(TILE_COLS));
+        let can_be = padded.and_then(|cols| rows.checked_mul(cols)).is_some_and(|n| n <= usize::MAX / 64);
+        can_be && self.format.bytes(rows, cols) <= self.memory.bytes()
     }
 
     fn room(&self) -> String {
@@ -321,6 +330,12 @@ impl RopeShape for Rope {
 
 impl KvShape for KvLayer {
     fn spec(&self) -> &KvLayerSpec {
+        &self.spec
+    }
+}
+
+impl StateShape for StateLayer {
+    fn spec(&self) -> &StateLayerSpec {
         &self.spec
     }
 }

@@ -1,6 +1,6 @@
 //! Checks of a batch's integers before kernels index by them: the kernels do not check again.
 
-use crate::backend::KvLayerSpec;
+use crate::backend::{KvLayerSpec, StateLayerSpec};
 use crate::batch::{Batch, GroupTables, NULL_BLOCK};
 use crate::{Error, Result};
 
@@ -13,6 +13,8 @@ pub enum Check {
     Slots { group: usize, spec: KvLayerSpec },
     /// Blocks that attention reads are in the cache.
     Tables { group: usize, spec: KvLayerSpec },
+    /// Each sequence has a state, and all are of the pool.
+    States { spec: StateLayerSpec },
 }
 
 impl Check {
@@ -38,6 +40,7 @@ impl Check {
                 tables(batch, group)?;
                 (0..batch.num_seqs()).try_for_each(|seq| check_table(batch, group, seq, spec))
             }
+            Self::States { spec } => spec.check(batch),
         }
     }
 }

@@ -8,17 +8,26 @@ use crate::{Error, Result};
 /// The loaded variants of each kernel, by the kernel's place in the table.
 pub struct Functions(Vec<Vec<(Variant, Function)>>);
 
-fn serves(row: &Row, experts: bool) -> bool {
+/// Parts that some models have and others do not.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts {
+    pub experts: bool,
+    /// Layers that carry states.
+    pub states: bool,
+}
+
+fn serves(row: &Row, parts: Parts) -> bool {
     match row.needed {
         Needed::Always => true,
-        Needed::Experts => experts,
+        Needed::Experts => parts.experts,
+        Needed::States => parts.states,
         Needed::Measurement => false,
     }
 }
 
-/// The units that a model with tensors of `types`, and with or without experts, needs.
-pub(super) fn units(types: &[KernelType], experts: bool) -> Vec<Unit> {
-    let rows = TABLE.iter().filter(|row| serves(row, experts));
+/// The units that a model with tensors of `types` needs.
+pub(super) fn units(types: &[KernelType], parts: Parts) -> Vec<Unit> {
+    let rows = TABLE.iter().filter(|row| serves(row, parts));
     let mut units: Vec<Unit> = rows
         .flat_map(|row| row.variants().into_iter().filter(|variant| variant.is_of_types(types)).map(|v| row.id(v).unit))
         .collect();
@@ -32,11 +41,11 @@ impl Functions {
     ///
     /// # Errors
     /// The errors of `Kernels::function`, and of `kernel::head_size`.
-    pub fn load(
+    pub(super) fn load(
         kernels: &Kernels,
         types: &[KernelType],
         caches: impl Iterator<Item = (KvCacheDtype, usize)>,
-        experts: bool,
+        parts: Parts,
     ) -> Result<Self> {
         let heads = caches.map(|(dtype, head_dim)| Ok((dtype, kernel::head_size(head_dim)?)));
         let heads = heads.collect::<Result<Vec<_>>>()?;
@@ -46,7 +55,7 @@ impl Functions {
             Subject::Nothing | Subject::Type(_) | Subject::Pair(_) => variant.is_of_types(types),
         };
         let load = |row: &Row| -> Result<Vec<(Variant, Function)>> {
-            let variants = if serves(row, experts) { row.variants() } else { Vec::new() };
+            let variants = if serves(row, parts) { row.variants() } else { Vec::new() };
             let wanted = variants.into_iter().filter(wanted);
             wanted.map(|variant| Ok((variant, kernels.function(&row.id(variant))?))).collect()
         };

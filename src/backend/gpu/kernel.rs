@@ -78,6 +78,8 @@ pub enum Needed {
     Always,
     /// Models with experts.
     Experts,
+    /// Models with layers that carry states.
+    States,
     /// No model: it measures a device.
     Measurement,
 }

@@ -13,7 +13,7 @@ use samples::Samples;
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{GpuBackend, Parts};
-use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, TILE_ROWS, Vector};
+use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, StateLayer, TILE_ROWS, Vector};
 use super::compute::{Compute, Workspace};
 use super::functions::{self, Functions};
 use super::graphs;
@@ -28,7 +28,8 @@ use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
-    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StepLimits, Upload,
+    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StateLayerSpec,
+    StepLimits, Upload,
 };
 use crate::config::GpuOptions;
 use crate::quant::{self, GgmlType};
@@ -64,6 +65,7 @@ pub struct GpuLoader {
     /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
     has_experts: bool,
+    has_states: bool,
     /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
     /// Why the vendor's matrix library does not serve, where it is there.
@@ -76,7 +78,7 @@ pub struct GpuLoader {
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Experts(_) | Upload::Vector(_) | Upload::Rope(_) => None,
+        Upload::Experts(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
     })
 }
 
@@ -105,6 +107,7 @@ impl GpuLoader {
             max_cols: 1,
             cache: Vec::new(),
             has_experts: false,
+            has_states: false,
         })
     }
 
@@ -252,7 +255,11 @@ impl Loader for GpuLoader {
         // Kernels that have to be compiled on this machine are compiled now, several at once.
         let mut types: Vec<_> = stacks(uploads).flatten().map(|part| device_type(part.weight.ggml_type)).collect();
         types.extend(experts::types(uploads));
-        self.kernels.prepare(&functions::units(&types, experts::types(uploads).next().is_some()))?;
+        let parts = functions::Parts {
+            experts: experts::types(uploads).next().is_some(),
+            states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
+        };
+        self.kernels.prepare(&functions::units(&types, parts))?;
         let largest = stacks(uploads).flatten().map(|part| part.weight.data.len());
         self.uploader(largest.max().unwrap_or(0), 0)?;
         Ok(())
@@ -336,6 +343,31 @@ impl Loader for GpuLoader {
         layers.collect()
     }
 
+    fn alloc_state_layers(&mut self, specs: &[StateLayerSpec]) -> Result<Vec<StateLayer>> {
+        // A layer's windows, and its matrices behind them.
+        let bytes = |spec: &StateLayerSpec| {
+            let of_slot = [spec.window_len(), spec.matrices_len()].map(|len| 4 * len as u64);
+            of_slot.map(|bytes| bytes.checked_mul(spec.num_slots as u64).map(aligned).unwrap_or(u64::MAX / 2))
+        };
+        let total = specs.iter().flat_map(bytes).fold(0, u64::saturating_add);
+        let advice = "lower kv_cache_memory, max_model_len or max_num_seqs";
+        let memory = self.allocate(total, "the states of the model's layers", advice)?;
+        self.ledger.kv_cache += total;
+        self.has_states |= !specs.is_empty();
+        let mut start = 0;
+        let layers = specs.iter().map(|&spec| {
+            let [windows, matrices] = bytes(&spec);
+            let layer = StateLayer {
+                spec,
+                windows: memory.part(start, windows)?,
+                matrices: memory.part(start + windows, matrices)?,
+            };
+            start += windows + matrices;
+            Ok(layer)
+        });
+        layers.collect()
+    }
+
     fn available_memory(&mut self) -> Result<u64> {
         self.finish_uploads()?;
         let free = self.device.free_memory()?;
@@ -352,7 +384,8 @@ impl Loader for GpuLoader {
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
         let caches = self.cache.iter().map(|spec| (spec.dtype, spec.head_dim));
-        let functions = Functions::load(&self.kernels, &types, caches, self.has_experts)?;
+        let parts = functions::Parts { experts: self.has_experts, states: self.has_states };
+        let functions = Functions::load(&self.kernels, &types, caches, parts)?;
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.tuning)?;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::buckets::buckets;
 use super::tuning::Tuning;
-use crate::batch::{Batch, GroupTables, StateTables};
+use crate::batch::{Batch, GroupTables, NO_STATE, StateTables, StateWrite};
 
 /// Bytes left beside the KV cache for each graph, and for the pieces in which drivers take memory.
 pub(super) const GRAPH_BYTES: u64 = 1 << 20;
@@ -80,9 +80,9 @@ pub(super) fn wanted(
 }
 
 /// A batch of so many single rows, the first with the longest context that is split so. All of it lies in the first
-/// block of each KV group.
+/// block of each KV group, and the first state.
 pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
-    let &Contexts { longest, split_tokens, block_size, groups } = contexts;
+    let &Contexts { longest, split_tokens, block_size, groups, states } = contexts;
     let context = splits.saturating_mul(split_tokens).min(longest).max(1);
     let rows = rows as u32;
     let contexts = std::iter::once(context).chain((1..rows).map(|_| 1));
@@ -92,8 +92,16 @@ pub(super) fn batch(rows: usize, splits: u32, contexts: &Contexts) -> Batch {
         block_tables: vec![0; (blocks + rows - 1) as usize],
         cu_blocks: std::iter::once(0).chain((0..rows).map(|row| blocks + row)).collect(),
     };
+    let states = match states {
+        false => StateTables::default(),
+        true => StateTables {
+            reads: vec![NO_STATE; rows as usize],
+            writes: vec![StateWrite { num_tokens: 1, slot: 0 }],
+            cu_writes: std::iter::once(0).chain((0..rows).map(|_| 1)).collect(),
+        },
+    };
     Batch {
-        states: StateTables::default(),
+        states,
         token_ids: vec![0; rows as usize],
         positions: contexts.clone().map(|context| context - 1).collect(),
         cu_seqlens_q: (0..=rows).collect(),
@@ -114,6 +122,8 @@ pub(super) struct Contexts {
     pub block_size: usize,
     /// KV groups.
     pub groups: usize,
+    /// Whether the model's layers carry states.
+    pub states: bool,
 }
 
 #[cfg(test)]
@@ -142,7 +152,8 @@ mod tests {
     fn batches_are_split_as_wanted_and_stay_in_the_first_block() {
         let tuning = &hopper::TUNING;
         for (rows, splits, longest) in [(1, 1, 16), (7, 8, 1000), (256, 32, 1 << 17), (3, 16, 2000)] {
-            let contexts = Contexts { longest, split_tokens: tuning.attention.split_tokens, block_size: 16, groups: 2 };
+            let split_tokens = tuning.attention.split_tokens;
+            let contexts = Contexts { longest, split_tokens, block_size: 16, groups: 2, states: true };
             let batch = batch(rows, splits, &contexts);
             validate_batch(&batch).unwrap();
             assert_eq!(batch.num_tokens(), rows);

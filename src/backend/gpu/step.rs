@@ -2,6 +2,8 @@
 //! is padded to its size, so each of its arrays has the same place whenever it is repeated; the block tables, whose
 //! length differs, come last.
 
+mod states;
+
 use std::ops::Range;
 
 use super::args::{COPY_STEP_BLOCKS, COPY_STEP_HEADER, COPY_STEP_LINE, CopyStepArgs, NO_SLOT};
@@ -27,6 +29,8 @@ struct Sizes {
     logits_rows: usize,
     groups: usize,
     copies: usize,
+    /// States that are kept; `None` for a model without states.
+    state_writes: Option<usize>,
     table_entries: usize,
 }
 
@@ -36,7 +40,8 @@ impl Sizes {
         let StepLimits { tokens, seqs, logits_rows, groups, .. } = *limits;
         let attention_seqs = if tuning.attention.by_token { tokens } else { seqs };
         let (copies, table_entries) = (limits.copies(), limits.table_entries());
-        Self { tokens, seqs, attention_seqs, logits_rows, groups, copies, table_entries }
+        let state_writes = limits.has_states().then(|| limits.state_writes.max(states::of_single_rows(seqs)));
+        Self { tokens, seqs, attention_seqs, logits_rows, groups, copies, state_writes, table_entries }
     }
 }
 
@@ -61,6 +66,12 @@ struct Layout {
     prefill_items: usize,
     logits_indices: usize,
     copies: usize,
+    /// The sequence of each row; sequences and their first rows as the batch has them, whatever attention counts.
+    state_sequences: usize,
+    state_starts: usize,
+    state_reads: usize,
+    state_write_starts: usize,
+    state_writes: usize,
     tables: usize,
     end: usize,
 }
@@ -73,7 +84,8 @@ impl Layout {
             at += words.next_multiple_of(LINE);
             start
         };
-        let Sizes { tokens, seqs, attention_seqs, logits_rows, groups, copies, table_entries } = sizes;
+        let Sizes { tokens, seqs, attention_seqs, logits_rows, groups, copies, state_writes, table_entries } = sizes;
+        let for_states = |words: usize| if state_writes.is_some() { words } else { 0 };
         let prefill_items = 2 * (seqs + tokens.div_ceil(LEAST_PREFILL_ROWS));
         let slots_of_group = tokens.next_multiple_of(LINE);
         let block_start_of_group = attention_seqs.next_multiple_of(LINE);
@@ -90,6 +102,11 @@ impl Layout {
             prefill_items: take(prefill_items),
             logits_indices: take(logits_rows),
             copies: take(2 * copies),
+            state_sequences: take(for_states(tokens)),
+            state_starts: take(for_states(seqs + 1)),
+            state_reads: take(for_states(seqs)),
+            state_write_starts: take(for_states(seqs + 1)),
+            state_writes: take(2 * state_writes.unwrap_or(0)),
             tables: take(table_entries),
             end: take(0),
         }
@@ -217,6 +234,7 @@ impl StepInputs {
         let groups = &batch.groups;
         let entries: usize = groups.iter().map(|group| group.block_tables.len()).sum();
         let (rows, copies) = (batch.logits_indices.len(), batch.block_copies.len());
+        let kept = batch.states.writes.len();
         let limits = &self.limits;
         if tokens > limits.tokens
             || seqs > limits.seqs
@@ -224,10 +242,11 @@ impl StepInputs {
             || groups.len() > limits.groups
             || entries > limits.table_entries()
             || copies > limits.copies()
+            || kept > limits.state_writes
         {
             return Err(Error::internal(format!(
-                "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {} KV groups, {entries} table entries \
-                 and {copies} copies; the limits are {limits:?}",
+                "a step of {tokens} tokens, {seqs} sequences, {rows} logits rows, {} KV groups, {entries} table \
+                 entries, {copies} copies and {kept} states to keep; the limits are {limits:?}",
                 groups.len()
             )));
         }
@@ -237,6 +256,7 @@ impl StepInputs {
         let pure_decode = tokens == seqs
             && rows == tokens
             && copies == 0
+            && kept <= states::of_single_rows(seqs)
             && !groups.is_empty()
             && batch.cu_seqlens_q.iter().enumerate().all(|(i, &start)| start as usize == i);
         let padded = if pure_decode { padded(tokens).max(tokens) } else { tokens };
@@ -252,6 +272,7 @@ impl StepInputs {
             // A recorded step finds everything in its place, whatever groups the batch has.
             groups: limits.groups,
             copies,
+            state_writes: limits.has_states().then(|| if pure_decode { states::of_single_rows(padded) } else { kept }),
             table_entries: entries,
         });
         self.copied.synchronize()?;
@@ -275,6 +296,9 @@ impl StepInputs {
                 copied += 1;
             }
             self.copies.push(first..copied);
+        }
+        if !batch.states.reads.is_empty() && limits.has_states() {
+            states::put(&mut words, at, batch, padded);
         }
         words.put(at.tables, groups.iter().flat_map(|group| group.block_tables.iter().copied()));
         let mut tables = 0;

@@ -18,5 +18,6 @@ pub fn case_loader(device: &Device, options: &GpuOptions, rows: usize) -> Result
 /// altered tokens of each.
 pub fn case_limits(rows: usize) -> StepLimits {
     let seqs = rows.clamp(16, 64);
-    StepLimits { tokens: rows, seqs, logits_rows: rows, groups: 2, table_blocks: 4096usize.div_ceil(seqs) }
+    let (table_blocks, state_writes) = (4096usize.div_ceil(seqs), 2 * seqs + rows);
+    StepLimits { tokens: rows, seqs, logits_rows: rows, groups: 2, table_blocks, state_writes }
 }

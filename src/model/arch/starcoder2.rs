@@ -21,6 +21,7 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
             activation: Activation::Gelu,
             gate: Gate::None,
             bias: Presence::Optional,
+            row_gate: false,
         });
         model.layers.push(LayerSpec::new(attention, ffn));
     }

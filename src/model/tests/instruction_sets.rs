@@ -12,6 +12,7 @@ fn logits_have_the_same_bits_on_every_instruction_set() {
         "arch/mistral",
         "arch/mixtral",
         "arch/qwen2",
+        "arch/qwen35moe",
         "arch/qwen3moe",
         "quant_models/Q4_0",
         "quant_models/Q5_1",

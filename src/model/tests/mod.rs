@@ -5,13 +5,14 @@ mod gpu;
 mod hidden;
 mod instruction_sets;
 mod layers;
+mod states;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::backend::cpu::CpuLoader;
 use crate::backend::{Backend, LinearPart, Loader, MemoryLedger};
-use crate::batch::{Batch, GroupTables};
+use crate::batch::{Batch, GroupTables, NO_STATE, StateWrite};
 use crate::config::KvCacheDtype;
 use crate::gguf::GgufFile;
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
@@ -23,6 +24,10 @@ use crate::{Error, Result};
 
 const BLOCK: usize = 16;
 const MAX_TOKENS: usize = 64;
+/// States of a sequence in turn, so that a step that is repeated finds the state that it began with; and of the most
+/// sequences.
+const STATES_IN_TURN: usize = 3;
+const NUM_STATES: usize = 16 * STATES_IN_TURN;
 /// The longest sequence of most tests, for models whose RoPE depends on it.
 const MAX_MODEL_LEN: usize = 512;
 
@@ -68,7 +73,8 @@ fn try_load_with<L: Loader>(
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv_layers = spec.kv_layers(&vec![544; spec.kv_groups.len()], BLOCK, dtype);
-    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers, None)?;
+    let pools = (&kv_layers[..], &spec.state_layers(NUM_STATES)[..]);
+    let mut decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pools, None)?;
     let mut backend = loader.finish()?;
     decoder.rehearse(&mut backend)?;
     Ok(Model { backend, decoder })
@@ -94,24 +100,8 @@ impl<B: Backend> Model<B> {
 
     /// Gives what is wanted of each new token of several sequences: its logits, or its hidden state.
     fn rows(&mut self, seqs: &[(&[u32], usize)], wanted: impl Fn(usize) -> Wanted) -> Result<Vec<Vec<f32>>> {
-        let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
-        let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
-        batch.groups = vec![empty; self.decoder.spec().kv_groups.len()];
-        for (seq, &(tokens, start)) in seqs.iter().enumerate() {
-            batch.token_ids.extend(&tokens[start..]);
-            batch.positions.extend(start as u32..tokens.len() as u32);
-            batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
-            batch.context_lens.push(tokens.len() as u32);
-            for (i, group) in batch.groups.iter_mut().enumerate() {
-                let block = |index: usize| (16 * index + 3 * seq + i) as u32;
-                let slot = |position: usize| block(position / BLOCK) * BLOCK as u32 + (position % BLOCK) as u32;
-                group.slot_mapping.extend((start..tokens.len()).map(slot));
-                group.block_tables.extend((0..tokens.len().div_ceil(BLOCK)).map(block));
-                group.cu_blocks.push(group.block_tables.len() as u32);
-            }
-        }
+        let batch = self.batch(seqs);
         let n = batch.token_ids.len();
-        batch.logits_indices = (0..n as u32).collect();
         let wishes: Vec<Wish<'_>> = (0..n).map(|row| wanted(row).into()).collect();
         let wants = |hidden| (0..n).any(|row| (wanted(row) == Wanted::Hidden) == hidden);
         let needs = Needs { logits: wants(false), hidden: wants(true) };
@@ -123,6 +113,37 @@ impl<B: Backend> Model<B> {
             _ => rows.whole_row(row).map(<[f32]>::to_vec),
         };
         (0..n).map(row).collect()
+    }
+
+    /// A step of the new tokens of several sequences, of each of which a row is wanted.
+    fn batch(&self, seqs: &[(&[u32], usize)]) -> Batch {
+        let mut batch = Batch { cu_seqlens_q: vec![0], ..Batch::default() };
+        let empty = GroupTables { cu_blocks: vec![0], ..GroupTables::default() };
+        batch.groups = vec![empty; self.decoder.spec().kv_groups.len()];
+        let has_states = self.decoder.spec().state_bytes() > 0;
+        batch.states.cu_writes.extend(has_states.then_some(0));
+        for (seq, &(tokens, start)) in seqs.iter().enumerate() {
+            batch.token_ids.extend(&tokens[start..]);
+            batch.positions.extend(start as u32..tokens.len() as u32);
+            batch.cu_seqlens_q.push(batch.token_ids.len() as u32);
+            batch.context_lens.push(tokens.len() as u32);
+            if has_states {
+                let slot = |len: usize| (STATES_IN_TURN * seq + len % STATES_IN_TURN) as u32;
+                batch.states.reads.push(if start == 0 { NO_STATE } else { slot(start) });
+                let num_tokens = (tokens.len() - start) as u32;
+                batch.states.writes.push(StateWrite { num_tokens, slot: slot(tokens.len()) });
+                batch.states.cu_writes.push(batch.states.writes.len() as u32);
+            }
+            for (i, group) in batch.groups.iter_mut().enumerate() {
+                let block = |index: usize| (16 * index + 3 * seq + i) as u32;
+                let slot = |position: usize| block(position / BLOCK) * BLOCK as u32 + (position % BLOCK) as u32;
+                group.slot_mapping.extend((start..tokens.len()).map(slot));
+                group.block_tables.extend((0..tokens.len().div_ceil(BLOCK)).map(block));
+                group.cu_blocks.push(group.block_tables.len() as u32);
+            }
+        }
+        batch.logits_indices = (0..batch.token_ids.len() as u32).collect();
+        batch
     }
 }
 
@@ -138,7 +159,8 @@ fn check_budget<L: Loader>(mut loader: L, name: &str, available: u64, look: impl
     let activations = Decoder::<L::Backend>::scratch_bytes::<L>(&spec, limits).unwrap();
     let weights = tensors.upload(&mut loader, 0, &mut |_| Ok(())).unwrap();
     let kv_layers = spec.kv_layers(&vec![4; spec.kv_groups.len()], BLOCK, KvCacheDtype::F16);
-    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, &kv_layers, None).unwrap();
+    let pools = (&kv_layers[..], &spec.state_layers(3)[..]);
+    let decoder = Decoder::new(spec.clone(), weights, &mut loader, limits, pools, None).unwrap();
     let backend = loader.finish().unwrap();
     let ledger = backend.memory();
     assert_eq!(available - (256 << 20) - room + activations, ledger.weights + ledger.scratch, "{name}");
@@ -168,8 +190,9 @@ impl Drop for Machine {
 #[test]
 fn the_budget_is_what_is_taken() {
     let machine = Machine::new("budget", 1 << 20);
-    let of_experts = ["arch/qwen3moe.gguf", "arch/minimax_m2.gguf", "arch/gpt_oss.gguf"];
-    for name in ["arch/qwen2.gguf", "arch/qwen3.gguf", "quant_models/Q4_K_M.gguf"].into_iter().chain(of_experts) {
+    let of_experts = ["arch/qwen35moe.gguf", "arch/qwen3moe.gguf", "arch/minimax_m2.gguf", "arch/gpt_oss.gguf"];
+    let others = ["arch/qwen2.gguf", "arch/qwen3.gguf", "quant_models/Q4_K_M.gguf"];
+    for name in others.into_iter().chain(of_experts) {
         let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);
         check_budget(loader, name, 1 << 30, |_| {});
     }
@@ -352,7 +375,7 @@ fn chunked_prefill_and_decode_equal_prefill_bitwise() {
 /// same bits as one that never was. What other slots hold stays as it was.
 #[test]
 fn an_interrupted_step_is_computed_again_exactly() {
-    for name in ["arch/qwen3", "arch/qwen3moe", "quant_models/Q4_0"] {
+    for name in ["arch/qwen3", "arch/qwen35", "arch/qwen3moe", "quant_models/Q4_0"] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&format!("{name}.gguf"));
         let expected = model.logits(&tokens, 0);

@@ -187,7 +187,8 @@ fn vocabularies_of_every_family_encode_exactly() {
 /// The tiny models of every architecture carry small vocabularies of their own.
 #[test]
 fn tiny_models_encode_their_text() {
-    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"] {
+    let more = ["qwen35", "qwen3next"];
+    for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"].into_iter().chain(more) {
         let tokenizer = tokenizer(&format!("arch/{name}"));
         let golden = testdata::npz(&format!("arch/{name}"));
         let text = String::from_utf8(golden.u8("text")).unwrap();

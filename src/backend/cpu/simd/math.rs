@@ -29,6 +29,13 @@ pub(crate) fn exp<S: Simd>(s: S, x: S::V) -> S::V {
     s.select_lt(x, LOWEST, s.splat(0.0), y)
 }
 
+/// `1 / (1 + e^-x)`.
+#[inline(always)]
+pub(crate) fn sigmoid<S: Simd>(s: S, x: S::V) -> S::V {
+    let e = exp(s, s.sub(s.splat(0.0), x));
+    s.div(s.splat(1.0), s.add(s.splat(1.0), e))
+}
+
 /// `x / (1 + e^-x)`.
 #[inline(always)]
 pub(crate) fn silu<S: Simd>(s: S, x: S::V) -> S::V {

@@ -18,7 +18,8 @@ impl GpuBackend {
         let longest = full.fold(limits.table_blocks, usize::min).checked_mul(cache.block_size)?;
         let longest = u32::try_from(longest).ok().filter(|&longest| longest > 0)?;
         let split_tokens = self.compute.launcher().tuning().attention.split_tokens;
-        Some(Contexts { longest, split_tokens, block_size: cache.block_size, groups: limits.groups })
+        let (block_size, groups) = (cache.block_size, limits.groups);
+        Some(Contexts { longest, split_tokens, block_size, groups, states: limits.has_states() })
     }
 
     /// Runs and records steps until all that are wanted are there.

@@ -3,7 +3,7 @@
 use super::GpuBackend;
 use crate::Result;
 use crate::backend::gpu::args::Format;
-use crate::backend::gpu::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Vector};
+use crate::backend::gpu::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, StateLayer, Vector};
 use crate::backend::gpu::describe::describe;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
@@ -52,6 +52,7 @@ impl Backend for GpuBackend {
     type Vector = Vector;
     type Rope = Rope;
     type KvLayer = KvLayer;
+    type StateLayer = StateLayer;
     type Experts = Experts;
     type ExpertWork = ExpertWork;
     type Step<'s> = GpuStep<'s>;

@@ -54,6 +54,7 @@ macro_rules! with_kernels {
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
                 SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";
+                GATE_ROWS: GateRowsArgs, Once, One(256), "gate of rows";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";
                 COPY_BLOCKS: CopyBlocksArgs, Once, One(256), "copy KV blocks";
             }
@@ -90,6 +91,12 @@ macro_rules! with_kernels {
             }
             "attention_prefill.hip" Always OnMatrixUnits {
                 ATTENTION_PREFILL: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, prefill";
+            }
+            "states.hip" States Plainly {
+                DELTA_NET_CONVOLVE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
+                DELTA_NET_WALK_D32: DeltaNetArgs, Once, One(DELTA_NET_WALK_THREADS), "gated delta net";
+                DELTA_NET_WALK_D128: DeltaNetArgs, Once, One(DELTA_NET_WALK_THREADS), "gated delta net";
+                DELTA_NET_GATE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
             }
             "sampling.hip" Always Plainly {
                 ALTER_LOGITS: AlterLogitsArgs, Once, One(1024), "bias and penalties";

@@ -16,7 +16,7 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
             bytes + bias_bytes
         }
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
-        Upload::Vector(tensor) => values_bytes(tensor),
+        Upload::Vector(tensor) | Upload::Taps(tensor) => values_bytes(tensor),
         Upload::Rope(spec) => rope_bytes(spec),
     }
 }
@@ -145,6 +145,7 @@ mod tests {
             Upload::Matrix(stack),
             Upload::Experts(Box::new(experts)),
             Upload::Vector(f32s(33, 1)),
+            Upload::Taps(f32s(33, 3)),
             Upload::Rope(rope),
         ];
 
@@ -157,6 +158,7 @@ mod tests {
                 Upload::Matrix(parts) => drop(loader.upload_matrix(parts, &mut |_| Ok(())).unwrap()),
                 Upload::Experts(tensors) => drop(loader.upload_experts(tensors, &mut |_| Ok(())).unwrap()),
                 Upload::Vector(tensor) => drop(loader.upload_vector(*tensor).unwrap()),
+                Upload::Taps(tensor) => drop(loader.upload_taps(*tensor).unwrap()),
                 Upload::Rope(spec) => drop(loader.upload_rope(spec).unwrap()),
             }
             taken.push(loader.ledger.weights - before);

@@ -49,7 +49,7 @@ pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
 fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a ExpertTensors<'b>> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Experts(tensors) => Some(&**tensors),
-        Upload::Matrix(_) | Upload::Vector(_) | Upload::Rope(_) => None,
+        Upload::Matrix(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
     })
 }
 

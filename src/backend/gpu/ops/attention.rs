@@ -77,7 +77,8 @@ fn norm_rows(
     layout: QkvLayout,
 ) -> Result<()> {
     let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
-    for (weight, first, cols) in [(norms.q, 0, layout.q_cols()), (norms.k, layout.q_cols(), layout.kv_cols())] {
+    let (q, k) = (layout.gate_cols(), layout.gate_cols() + layout.q_cols());
+    for (weight, first, cols) in [(norms.q, q, layout.q_cols()), (norms.k, k, layout.kv_cols())] {
         let at = start.after(4 * first as u64)?;
         let rows = NormedRows {
             x: at,
@@ -122,20 +123,20 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
     let rows = step.tokens;
     let args = RopeStoreArgs {
         rotation: rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
-        qkv: qkv.read_f32("qkv", rows, layout.cols())?.ptr(),
+        qkv: qkv.read_f32("qkv", rows, layout.cols())?.after(4 * layout.gate_cols() as u64)?.ptr(),
         k_cache: kv.k.ptr(),
         v_cache: kv.v.ptr(),
         rows: count(rows)?,
         num_heads: count(layout.num_heads)?,
         num_kv_heads: count(layout.num_kv_heads)?,
+        row_heads: count(layout.row_heads())?,
         head_dim: count(layout.head_dim)?,
         block_size: count(kv.spec.block_size)?,
     };
     if rows == 0 {
         return Ok(());
     }
-    let heads = layout.num_heads + 2 * layout.num_kv_heads;
-    let grid = [count(rows)?, count(heads.div_ceil(ROPE_STORE_HEADS as usize))?, 1];
+    let grid = [count(rows)?, count(layout.row_heads().div_ceil(ROPE_STORE_HEADS as usize))?, 1];
     let launcher = step.compute.launcher();
     // SAFETY: see `ops`; the slots were checked against the cache.
     unsafe { launcher.launch(ROPE_STORE, Subject::Cache(kv.spec.dtype), grid, &args) }
@@ -192,7 +193,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     }
     let mut args = AttentionArgs {
         rotation,
-        qkv: qkv.ptr(),
+        qkv: qkv.after(4 * layout.gate_cols() as u64)?.ptr(),
+        gate: layout.gated.then_some(qkv).into(),
         k_cache: kv.k.ptr(),
         v_cache: kv.v.ptr(),
         out: out.ptr(),
@@ -206,6 +208,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         sinks: sinks.map(|sinks| sinks.read(layout.num_heads)).transpose()?.into(),
         num_heads,
         num_kv_heads,
+        row_heads: count(layout.row_heads())?,
         head_dim,
         block_size: count(kv.spec.block_size)?,
         splits,

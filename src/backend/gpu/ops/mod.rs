@@ -8,6 +8,7 @@ mod attention;
 mod experts;
 mod linear;
 mod rows;
+mod states;
 
 pub(super) use experts::most_runs;
 
@@ -16,8 +17,9 @@ use super::args::Format;
 use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
-    Activate, Attention, CopyBlocks, Embed, Fusions, GatedActivation, GatherRows, Linear, MixExperts, NormExperts,
-    NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
+    Activate, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateRows, GatedActivation, GatherRows, Linear,
+    MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention,
+    ScaleLogits,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -64,6 +66,11 @@ impl Ops<GpuBackend> for GpuStep<'_> {
         rows::scale_logits(self, args)
     }
 
+    fn gate_rows(&mut self, args: GateRows<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        rows::gate_rows(self, args)
+    }
+
     fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         self.compute.experts(args)
@@ -82,6 +89,11 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn attention(&mut self, args: Attention<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         attention::attention(self, args)
+    }
+
+    fn delta_net(&mut self, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::delta_net(self, args)
     }
 
     fn gather_rows(&mut self, args: GatherRows<'_, GpuBackend>) -> Result<()> {

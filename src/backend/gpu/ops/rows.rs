@@ -1,19 +1,22 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
 use crate::backend::gpu::args::{
-    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GatedArgs, GatherArgs, LINEAR_ADD, NormCode,
-    NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
+    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD,
+    NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, EMBED, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
+    ACTIVATION, EMBED, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
-use crate::backend::{self, Activate, Activation, Embed, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits};
+use crate::backend::{
+    self, Activate, Activation, Embed, GateRows, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits,
+    VectorShape,
+};
 use crate::{Error, Result};
 
 /// Norm of rows that a product takes, or `None` for the rows as they are.
@@ -112,6 +115,28 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
     let launcher = compute.launcher();
     // SAFETY: see `ops`.
     unsafe { launcher.launch(ACTIVATION, ONCE, grid, &args) }
+}
+
+pub(super) fn gate_rows(step: &mut GpuStep<'_>, args: GateRows<'_, GpuBackend>) -> Result<()> {
+    let GateRows { x, norm, weight, rows, cols, out } = args;
+    let hidden = weight.elements();
+    let args = GateRowsArgs {
+        x: x.read("the rows of a gate", rows, hidden)?.ptr(),
+        norm: norm.map(|norm| norm.weight.read(hidden)).transpose()?.into(),
+        weight: weight.read(hidden)?.ptr(),
+        out: out.read("the rows that are gated", rows, cols)?.ptr(),
+        hidden: count(hidden)?,
+        cols: count(cols)?,
+        format_in: x.format(),
+        format_out: out.format(),
+        eps: norm.map_or(0.0, |norm| norm.eps),
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let launcher = step.compute.launcher();
+    // SAFETY: see `ops`.
+    unsafe { launcher.launch(GATE_ROWS, ONCE, [count(rows)?, 1, 1], &args) }
 }
 
 pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {

@@ -100,13 +100,14 @@ fn what_lies_between_the_numbers_is_zero() {
         rows: u32::MAX,
         num_heads: u32::MAX,
         num_kv_heads: u32::MAX,
+        row_heads: u32::MAX,
         head_dim: u32::MAX,
         block_size: u32::MAX,
     };
     let mut bytes = [0; size_of::<RopeStoreArgs>()];
     args.store(&mut bytes);
     assert_eq!((ones(&bytes[..60]), ones(&bytes[60..64])), (60, 0));
-    assert_eq!((ones(&bytes[64..108]), ones(&bytes[108..])), (44, 0));
+    assert_eq!((ones(&bytes[64..112]), bytes.len()), (48, 112));
 }
 
 /// Rust and the kernel agree on the rows of a block of the prefill kernel, on either platform.

@@ -9,7 +9,7 @@ use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::config::{GpuOptions, KvCacheDtype, Platform};
 use crate::{Error, Result};
 
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16 };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false };
 const WINDOW: GroupKind = GroupKind::Sliding { window: 20 };
 const CACHE: KvLayerSpec = KvLayerSpec {
     kind: WINDOW,
@@ -219,7 +219,8 @@ fn repeated_steps_read_their_own_numbers_on_gfx1201() {
 
 /// Loads a rig with the tests at load.
 fn load_tested(device: &Device, options: &GpuOptions) -> Result<AttentionRig<GpuLoader>> {
-    let limits = StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64 };
+    let limits =
+        StepLimits { tokens: TOKENS, seqs: TOKENS, logits_rows: TOKENS, groups: 1, table_blocks: 64, state_writes: 0 };
     let loader = GpuLoader::new(device.clone(), &GpuOptions { self_test: true, ..options.clone() }, limits)?;
     let rows = Random(1).values(TOKENS * LAYOUT.cols());
     let mut rig = AttentionRig::with_rotation(loader, LAYOUT, CACHE, &rows, &rope().into(), None)?;

@@ -159,3 +159,8 @@ fn barriers_of_sampling() {
         conformance::selection::check(loader(device), tally)
     });
 }
+
+#[test]
+fn barriers_of_states() {
+    check("barriers_of_states", "states.hip", None, |device, tally| conformance::states::check(loader(device), tally));
+}

@@ -1,0 +1,34 @@
+//! Arguments of the op that multiplies rows by a gate of their own.
+
+use super::{Norm, check_room};
+use crate::backend::Backend;
+use crate::backend::shapes::VectorShape;
+use crate::backend::specs::NormKind;
+use crate::{Error, Result};
+
+/// See `Ops::gate_rows`.
+pub struct GateRows<'a, B: Backend> {
+    /// Rows that the gates are made of, as long as `weight`.
+    pub x: &'a B::Buffer,
+    /// An RMS norm without a bias; `None`: the rows as they are.
+    pub norm: Option<Norm<'a, B>>,
+    pub weight: &'a B::Vector,
+    pub rows: usize,
+    /// Columns of the rows that are multiplied.
+    pub cols: usize,
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> GateRows<'_, B> {
+    pub fn validate(&self) -> Result<()> {
+        let hidden = self.weight.elements();
+        if let Some(norm) = self.norm {
+            norm.check(hidden)?;
+            if norm.kind != NormKind::Rms || norm.bias.is_some() {
+                return Err(Error::internal(format!("a gate of rows behind a norm of kind {:?}", norm.kind)));
+            }
+        }
+        check_room("the rows of a gate", self.x, self.rows, hidden)?;
+        check_room("the rows that are gated", self.out, self.rows, self.cols)
+    }
+}
