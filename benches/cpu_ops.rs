@@ -18,8 +18,8 @@ const THREADS: usize = 2;
 const BLOCK_SIZE: usize = 16;
 /// Head counts and sizes of SmolLM2-135M and of Llama-3-8B.
 const LAYOUTS: [QkvLayout; 2] = [
-    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64, gated: false },
-    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, gated: false },
+    QkvLayout { num_heads: 9, num_kv_heads: 3, head_dim: 64, gated: false, has_kv: true },
+    QkvLayout { num_heads: 32, num_kv_heads: 8, head_dim: 128, gated: false, has_kv: true },
 ];
 
 /// `seqs` sequences of `context` tokens, of which the last `new` are in this step.
@@ -109,8 +109,7 @@ fn rms_norm(c: &mut Criterion) {
         group.throughput(Throughput::Bytes((rows * cols * 8) as u64));
         group.bench_function(format!("{rows}x{cols}"), |b| {
             let norm = Norm::rms(&weight, 1e-5);
-            let mut ops =
-                |step: &mut CpuStep<'_>| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false });
+            let mut ops = |step: &mut CpuStep<'_>| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out });
             b.iter(|| backend.step(&tokens, &mut ops).unwrap());
         });
     }

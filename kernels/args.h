@@ -156,6 +156,7 @@ struct NormRowsArgs {
   u32 kind;               // NormKind
   u32 flags;              // LinearFlags: LINEAR_ADD for an output in f32
   float eps;
+  float factor;           // with LINEAR_ADD: on the sum
   u32 share;
 };
 
@@ -177,6 +178,17 @@ struct ActivationArgs {
   const float* x;         // [rows][cols]
   void* out;              // [rows] of `cols` in format_out
   u32 cols;
+  u32 format_out;
+  u32 activation;
+};
+
+// out[r][i] = the activation of the gate gate[r][i] and the up x[r][i]. gate_columns, grid (rows, ceil(columns to store
+// / ACTIVATION_COLS))
+struct GateColumnsArgs {
+  const float* gate;      // [rows][cols]
+  const float* x;         // [rows][x_stride], from the first column that is taken on
+  void* out;              // [rows] of `cols` in format_out
+  u32 cols, x_stride;
   u32 format_out;
   u32 activation;
 };
@@ -220,12 +232,13 @@ enum Gating : u32 {
 };
 
 // The experts of each row: those of its largest weights, best first, among equals the lower index. Their weights are
-// then divided by their sum where `normalize` is not 0, and multiplied by `scale`. choose_experts, CHOOSE_EXPERTS_ROWS
-// a block
+// then divided by their sum where `normalize` is not 0, and multiplied by `scale` and by a factor of the expert where
+// there are such. choose_experts, CHOOSE_EXPERTS_ROWS a block
 constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
 struct ChooseExpertsArgs {
   const float* logits;    // [rows][num]
   const float* bias;      // [num] or null: added to the weights where they are compared, and nowhere else
+  const float* factors;   // [num] or null
   u32* experts;           // [rows][used]
   float* weights;         // [rows][used]
   u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
@@ -277,6 +290,7 @@ struct RopeAnglesArgs {
 enum RotationFlags : u32 {
   ROTATION_NEOX = 1,        // elements i and i + num_pairs are a pair, else adjacent ones
   ROTATION_NORMS_LAST = 2,  // the norms come after RoPE, else before it
+  ROTATION_NORM_V = 4,      // each head of v is divided by its root mean square; for rope_store alone
 };
 constexpr u32 NO_SLOT = 0xffffffffu;    // stores nothing: padding of a recorded step
 struct RotationArgs {
@@ -292,9 +306,9 @@ struct RotationArgs {
   u32 temperature_context;  // 1 + temperature * ln(1 + position / temperature_context), the quotient a whole number
 };
 
-// Rotates q and k in place, and stores K and V into the paged cache. rope_store_{f16,f32} (type of the cache): grid
-// (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)), head_dim <= 256. The cache is
-// [num_blocks][num_kv_heads][block_size][head_dim].
+// Rotates q and k in place, and stores K and V into the paged cache; rows of q alone have no KV heads here.
+// rope_store_{f16,f32} (type of the cache): grid (rows, ceil((num_heads + 2 * num_kv_heads) / ROPE_STORE_HEADS)),
+// head_dim <= 512. The cache is [num_blocks][num_kv_heads][block_size][head_dim].
 constexpr u32 ROPE_STORE_HEADS = 8;
 struct RopeStoreArgs {
   RotationArgs rotation;
@@ -316,11 +330,11 @@ struct RopeStoreArgs {
 //   attention_prefill_{f16,f32}_d<D>: tiles of up to 64 rows (128 on NVIDIA) of one sequence: items are (sequence,
 //     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
 //     that see the most keys first, none with much work starts when the others are done.
-// D = 64, 128, 256: the smallest not below head_dim. A sequence with context 0 gives zeros.
+// D = 64, 128, 256, 512: the smallest not below head_dim. A sequence with context 0 gives zeros.
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
 struct AttentionArgs {
   RotationArgs rotation;  // decode; the slot_mapping null: q, k and v are rotated and stored already
-  const float* qkv;       // [n][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads
+  const float* qkv;       // [n][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads or no more
   const float* gate;      // null, or of each row and element of q a number whose sigmoid is a factor on the output:
                           // [n][num_heads * head_dim], rows as far apart as those of qkv
   void* k_cache;

@@ -46,7 +46,7 @@ template <class T> struct Keys {
   u32 first, end;
   u32 block_size, head_dim;
   u64 block_stride;        // elements
-  bool aligned;            // every row of the cache begins at a multiple of 16 bytes
+  bool aligned;            // rows of the cache are whole eights of elements, which begin at multiples of 16 bytes
 };
 
 // The first key that a token at `position` sees.
@@ -62,7 +62,7 @@ template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32
           a.block_size,
           a.head_dim,
           a.num_kv_heads * head_stride,
-          a.head_dim * sizeof(T) % 16 == 0};
+          a.head_dim % 8 == 0};
 }
 
 // ------------------------------------------------------------------------------------------------ eight elements
@@ -141,45 +141,62 @@ DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
 }
 
 // ------------------------------------------------------------------------------------------------ a few queries in f32
-// A group of 32 lanes attends with QUERIES queries at once. D / 8 lanes share a key, eight elements each, so that the
-// group works on 256 / D runs of consecutive keys side by side, each with its own maximum and sums.
+// A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key, or of heads beyond 256
+// eight of every 256 of them (PARTS). D / 8 lanes share a key, 32 at most, so that the group works on several runs of
+// consecutive keys side by side, each with its own maximum and sums.
 template <class T, u32 D, u32 QUERIES> struct FewQueries {
-  static constexpr u32 LANES = D / 8, RUNS = 32 / LANES;
+  static constexpr u32 PARTS = D > 256 ? D / 256 : 1, LANES = D / 8 / PARTS, RUNS = 32 / LANES;
 
-  float q[QUERIES][8], values[QUERIES][8], top[QUERIES], sum[QUERIES];
+  float q[QUERIES][PARTS][8], values[QUERIES][PARTS][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
 
-  // The first of this lane's eight columns.
-  MEMBER static u32 column() { return ((u32)tid_x() % LANES) * 8; }
+  // The first of this lane's eight columns of a part.
+  MEMBER static u32 column(u32 part = 0) { return 256 * part + ((u32)tid_x() % LANES) * 8; }
 
-  // Sets query `i` to this lane's eight columns `x` (zeros beyond the head) times `factor`; it sees keys first .. end.
-  MEMBER void set_query(u32 i, const float* x, float factor, u32 first_, u32 end_) {
-    for (u32 j = 0; j < 8; j++) {
-      q[i][j] = x[j] * factor;
-      values[i][j] = 0;
-    }
+  // Sets query `i` to this lane's columns (zeros beyond the head) times `factor`; it sees keys first .. end. `x` has
+  // those of the first part, and `stride` elements behind them those of the next one.
+  MEMBER void set_query(u32 i, const float* x, u32 stride, float factor, u32 first_, u32 end_) {
+    for (u32 p = 0; p < PARTS; p++)
+      for (u32 j = 0; j < 8; j++) {
+        q[i][p][j] = x[p * stride + j] * factor;
+        values[i][p][j] = 0;
+      }
     top[i] = NOTHING;
     sum[i] = 0;
     first[i] = first_;
     end[i] = end_;
   }
 
+  // This lane's part of the product of query `i` with a key.
+  MEMBER float product(u32 i, const Eight<T> (&k)[PARTS]) const {
+    float s = 0;
+    #pragma unroll
+    for (u32 p = 0; p < PARTS; p++) {
+      float x[8];
+      k[p].unpack(x);
+      s = p ? fma_(q[i][p][0], x[0], s) : q[i][p][0] * x[0];
+      #pragma unroll
+      for (u32 j = 1; j < 8; j++) s = fma_(q[i][p][j], x[j], s);
+    }
+    return s;
+  }
+
   // Starts the sums of the queries just set with one key that all of them see, in the runs where `mine` is true.
-  MEMBER void begin_with(const Eight<T>& k, const Eight<T>& v, bool mine, float softcap) {
-    float x[8], y[8];
-    k.unpack(x);
-    v.unpack(y);
+  MEMBER void begin_with(const Eight<T> (&k)[PARTS], const Eight<T> (&v)[PARTS], bool mine, float softcap) {
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
-      float s = q[i][0] * x[0];
-      #pragma unroll
-      for (u32 j = 1; j < 8; j++) s = fma_(q[i][j], x[j], s);
+      float s = product(i, k);
       for (u32 m = LANES / 2; m; m >>= 1) s += shfl_xor(s, (int)m);
       if (softcap != 0.f) s = soft_cap(s, softcap) * LOG2E;
       top[i] = mine ? s : NOTHING;
       sum[i] = mine ? 1.f : 0.f;
       #pragma unroll
-      for (u32 j = 0; j < 8; j++) values[i][j] = mine ? y[j] : 0.f;
+      for (u32 p = 0; p < PARTS; p++) {
+        float y[8];
+        v[p].unpack(y);
+        #pragma unroll
+        for (u32 j = 0; j < 8; j++) values[i][p][j] = mine ? y[j] : 0.f;
+      }
     }
   }
 
@@ -187,7 +204,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   // whose keys are never aligned pass ALIGNED = false: they are spared the other way's code.
   template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     if (keys.first >= keys.end) return;
-    if (ALIGNED && keys.aligned) walk<4, true>(keys, worker, workers, softcap);
+    if (ALIGNED && keys.aligned) walk<4 / PARTS, true>(keys, worker, workers, softcap);
     else walk<1, false>(keys, worker, workers, softcap);
   }
 
@@ -215,7 +232,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
     // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
-    Eight<T> k[KEYS], v[KEYS];
+    Eight<T> k[KEYS][PARTS], v[KEYS][PARTS];
     u64 at[KEYS];
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) {
@@ -223,32 +240,17 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
       const u32 valid = key >= keys.end ? last_slot : slot + min_(max_(u, lowest), keys.end - 1 - key);
       at[u] = base + (u64)valid * keys.head_dim;
     }
-    const u32 c = column() < keys.head_dim ? column() : 0;            // lanes beyond the head have q = 0
     #pragma unroll
-    for (u32 u = 0; u < KEYS; u++) {
-      if (ALIGNED) k[u].load(keys.k + at[u] + c);
-      else load_unaligned(k[u], keys.k + at[u], column(), keys.head_dim);
-    }
+    for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(k[u], keys.k + at[u], keys.head_dim);
     #pragma unroll
-    for (u32 u = 0; u < KEYS; u++) {
-      if (ALIGNED) v[u].load(keys.v + at[u] + c);
-      else load_unaligned(v[u], keys.v + at[u], column(), keys.head_dim);
-    }
+    for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(v[u], keys.v + at[u], keys.head_dim);
     loads_first();
 
     float score[QUERIES][KEYS];
     #pragma unroll
-    for (u32 u = 0; u < KEYS; u++) {
-      float x[8];
-      k[u].unpack(x);
+    for (u32 u = 0; u < KEYS; u++)
       #pragma unroll
-      for (u32 i = 0; i < QUERIES; i++) {
-        float s = q[i][0] * x[0];
-        #pragma unroll
-        for (u32 j = 1; j < 8; j++) s = fma_(q[i][j], x[j], s);
-        score[i][u] = s;
-      }
-    }
+      for (u32 i = 0; i < QUERIES; i++) score[i][u] = product(i, k[u]);
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++)
       #pragma unroll
@@ -275,13 +277,24 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
       }
     }
     #pragma unroll
-    for (u32 u = 0; u < KEYS; u++) {
-      float x[8];
-      v[u].unpack(x);
+    for (u32 u = 0; u < KEYS; u++)
       #pragma unroll
-      for (u32 i = 0; i < QUERIES; i++)
+      for (u32 p = 0; p < PARTS; p++) {
+        float x[8];
+        v[u][p].unpack(x);
         #pragma unroll
-        for (u32 j = 0; j < 8; j++) values[i][j] = fma_(score[i][u], x[j], values[i][j]);
+        for (u32 i = 0; i < QUERIES; i++)
+          #pragma unroll
+          for (u32 j = 0; j < 8; j++) values[i][p][j] = fma_(score[i][u], x[j], values[i][p][j]);
+      }
+  }
+
+  // Loads this lane's columns of a row of the cache. Columns beyond the head are any of it: there q = 0.
+  template <bool ALIGNED> MEMBER static void load_row(Eight<T> (&row)[PARTS], const T* from, u32 head_dim) {
+    #pragma unroll
+    for (u32 p = 0; p < PARTS; p++) {
+      if (ALIGNED) row[p].load(from + (column(p) < head_dim ? column(p) : 0));
+      else load_unaligned(row[p], from, column(p), head_dim);
     }
   }
 
@@ -290,7 +303,9 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     top[i] = highest;
     sum[i] *= factor;
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) values[i][j] *= factor;
+    for (u32 p = 0; p < PARTS; p++)
+      #pragma unroll
+      for (u32 j = 0; j < 8; j++) values[i][p][j] *= factor;
   }
 
   // Adds up the runs of the group, each of which then holds the result.
@@ -301,7 +316,9 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
         rescale(i, fmax_(top[i], shfl_xor(top[i], (int)m)));
         sum[i] += shfl_xor(sum[i], (int)m);
         #pragma unroll
-        for (u32 j = 0; j < 8; j++) values[i][j] += shfl_xor(values[i][j], (int)m);
+        for (u32 p = 0; p < PARTS; p++)
+          #pragma unroll
+          for (u32 j = 0; j < 8; j++) values[i][p][j] += shfl_xor(values[i][p][j], (int)m);
       }
   }
 };

@@ -91,7 +91,7 @@ DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool
     const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
     const bool is_q = i < heads, is_k = i == heads, exists = i < all;
     const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
-    GroupHead mine;
+    GroupHead<S::D> mine;
     mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
     if (rotates) mine.load_angles(angles, is_q || is_k);
     loads_first();
@@ -128,12 +128,15 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   for (u32 i = 0; i < S::QUERIES; i++) {
     // Places beyond the last head compute it again; nobody reads them.
     const float* q = lds.q[min_(group % w.side_by_side * S::QUERIES + i, heads - 1)] + Queries::column();
-    queries.set_query(i, q, query_factor(a), keys.first, keys.end);
+    queries.set_query(i, q, 256, query_factor(a), keys.first, keys.end);
   }
   if (adds_key) {
-    Eight<typename S::T> k, v;
-    k.load(lds.k + Queries::column());
-    v.load(lds.v + Queries::column());
+    Eight<typename S::T> k[Queries::PARTS], v[Queries::PARTS];
+    #pragma unroll
+    for (u32 p = 0; p < Queries::PARTS; p++) {
+      k[p].load(lds.k + Queries::column(p));
+      v[p].load(lds.v + Queries::column(p));
+    }
     queries.begin_with(k, v, worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES, a.softcap);
   }
   queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
@@ -142,7 +145,9 @@ template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Key
   #pragma unroll
   for (u32 i = 0; i < S::QUERIES; i++) {
     #pragma unroll
-    for (u32 j = 0; j < 8; j++) lds.results.values[group][i][Queries::column() + j] = queries.values[i][j];
+    for (u32 p = 0; p < Queries::PARTS; p++)
+      #pragma unroll
+      for (u32 j = 0; j < 8; j++) lds.results.values[group][i][Queries::column(p) + j] = queries.values[i][p][j];
     lds.results.top[group][i] = queries.top[i];
     lds.results.sum[group][i] = queries.sum[i];
   }
@@ -250,9 +255,10 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
   if (w.first_head + w.heads == end.num_heads) store_padding(end, w.row, S::THREADS);
 }
 
+// Wide heads leave room for fewer of them at once.
 #define ATTENTION_DECODE(type, suffix, D)                                                                \
   KERNEL(ATTENTION_THREADS, attention_decode_##suffix##_d##D, AttentionArgs) {                           \
-    attention_decode<Shape<type, D, ATTENTION_THREADS, 4, false>>(a);                                    \
+    attention_decode<Shape<type, D, ATTENTION_THREADS, D <= 256 ? 4 : 2, false>>(a);                     \
   }                                                                                                      \
   KERNEL(ATTENTION_DECODE_HEAD_THREADS, attention_decode_head_##suffix##_d##D, AttentionArgs) {          \
     attention_decode<Shape<type, D, ATTENTION_DECODE_HEAD_THREADS, 1, true>>(a);                         \
@@ -260,6 +266,8 @@ template <class S> DEV void attention_decode(const AttentionArgs& a) {
 ATTENTION_DECODE(f16, f16, 64)
 ATTENTION_DECODE(f16, f16, 128)
 ATTENTION_DECODE(f16, f16, 256)
+ATTENTION_DECODE(f16, f16, 512)
 ATTENTION_DECODE(float, f32, 64)
 ATTENTION_DECODE(float, f32, 128)
 ATTENTION_DECODE(float, f32, 256)
+ATTENTION_DECODE(float, f32, 512)

@@ -25,9 +25,11 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
     #pragma unroll
     for (u32 i = 0; i < QUERIES; i++) {
       const u32 r = min_(row + i, last);
-      float x[8];
-      load_eight(q + (tile.row + r) * q_stride, Queries::column(), a.head_dim, x);
-      queries.set_query(i, x, query_factor(a), tile.first_key(r), tile.end_key(r));
+      float x[8 * Queries::PARTS];
+      #pragma unroll
+      for (u32 p = 0; p < Queries::PARTS; p++)
+        load_eight(q + (tile.row + r) * q_stride, Queries::column(p), a.head_dim, x + 8 * p);
+      queries.set_query(i, x, 8, query_factor(a), tile.first_key(r), tile.end_key(r));
     }
     queries.template attend<ALIGNED>(keys, 0, 1, a.softcap);
     queries.merge_runs();
@@ -37,17 +39,23 @@ template <class T, u32 D, u32 QUERIES, bool ALIGNED> DEV void attention_prefill_
       if (row + i > last) break;
       const AttentionArgs& end = reload(a);
       const float factor = softmax_factor(end, tile.head, queries.top[i], queries.sum[i]);
-      for (u32 j = 0; j < 8; j++) queries.values[i][j] *= factor;
-      store_eight(end, tile.row + row + i, tile.head, Queries::column(), queries.values[i]);
+      for (u32 p = 0; p < Queries::PARTS; p++) {
+        for (u32 j = 0; j < 8; j++) queries.values[i][p][j] *= factor;
+        store_eight(end, tile.row + row + i, tile.head, Queries::column(p), queries.values[i][p]);
+      }
     }
   }
 }
 
 template <u32 D> DEV void attention_prefill_f16(const AttentionArgs& a) {
-  if (a.head_dim % 8 == 0) attention_prefill_mma<D>(a);
+  // Outputs of so many columns would fill all registers of the matrix units' way.
+  if constexpr (D > 256) attention_prefill_few<f16, D, 2, true>(a);
+  else if (a.head_dim % 8 == 0) attention_prefill_mma<D>(a);
   else attention_prefill_few<f16, D, 1, false>(a);  // one row: no more registers than the other way
 }
-template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) { attention_prefill_few<float, D, 4, true>(a); }
+template <u32 D> DEV void attention_prefill_f32(const AttentionArgs& a) {
+  attention_prefill_few<float, D, D <= 256 ? 4 : 2, true>(a);
+}
 
 // The last head's blocks also fill up the rows with zeros.
 DEV void pad_rows(const AttentionArgs& a) {
@@ -65,6 +73,8 @@ DEV void pad_rows(const AttentionArgs& a) {
 ATTENTION_PREFILL(f16, 64)
 ATTENTION_PREFILL(f16, 128)
 ATTENTION_PREFILL(f16, 256)
+ATTENTION_PREFILL(f16, 512)
 ATTENTION_PREFILL(f32, 64)
 ATTENTION_PREFILL(f32, 128)
 ATTENTION_PREFILL(f32, 256)
+ATTENTION_PREFILL(f32, 512)

@@ -91,7 +91,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   if (row >= a.rows || lane >= a.used) return;
   const u64 pair = (u64)row * a.used + lane;
   a.experts[pair] = mine.expert;
-  a.weights[pair] = a.scale * (share / sum);
+  a.weights[pair] = a.scale * (share / sum) * (a.factors ? a.factors[mine.expert] : 1.f);
 }
 
 // Which of its expert's places a pair gets depends on the order of the atomics; no result does, since a place's values

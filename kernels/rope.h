@@ -79,9 +79,9 @@ struct TwoPairs {
   }
 };
 
-// A lane owns two pairs of every 64 of its group's head.
-struct GroupHead {
-  static constexpr u32 TURNS = 2;                                  // heads of up to 256
+// A lane owns two pairs of every 64 of its group's head, which has up to SIZE elements.
+template <u32 SIZE> struct GroupHead {
+  static constexpr u32 TURNS = SIZE <= 256 ? 2 : SIZE / 128;
   PairLayout at, angle_at;
   TwoPairs pairs[TURNS], angles[TURNS];
   u32 first_pair;
@@ -107,8 +107,8 @@ struct GroupHead {
     #pragma unroll
     for (u32 i = 0; i < TURNS; i++) pairs[i].arrange(at, pair(i));
   }
-  // All lanes of a wave call it, which may hold two groups. With `weights` null this group's head stays as it is.
-  MEM void normalize(const float* weights, float eps) {
+  // Returns what divides the head by its root mean square. All lanes of a wave call it, which may hold two groups.
+  MEM float scale_of_norm(float eps) const {
     float squares = 0.f;
     #pragma unroll
     for (u32 i = 0; i < 2 * TURNS; i++) {
@@ -116,7 +116,11 @@ struct GroupHead {
       squares = fma_(u, u, fma_(v, v, squares));
     }
     for (int m = 16; m; m >>= 1) squares += shfl_xor(squares, m);
-    const float scale = fast_rsqrt(squares / (float)at.head_dim + eps);
+    return fast_rsqrt(squares / (float)at.head_dim + eps);
+  }
+  // All lanes of a wave call it. With `weights` null this group's head stays as it is.
+  MEM void normalize(const float* weights, float eps) {
+    const float scale = scale_of_norm(eps);
     #pragma unroll
     for (u32 i = 0; i < TURNS && weights; i++) {
       TwoPairs w;
@@ -158,7 +162,8 @@ struct GroupHead {
 // Makes the q or k of row `row` from the projected values; V stays as it is, as does a head that is neither. All lanes
 // of a wave call it. PLAIN: without norms after RoPE and without a temperature, for a kernel of microseconds, in which
 // instructions that are not executed still lie between those that it waits for.
-template <bool PLAIN> DEV void apply(const RotationArgs& r, GroupHead& head, u32 row, bool is_q, bool is_k) {
+template <bool PLAIN, u32 SIZE>
+DEV void apply(const RotationArgs& r, GroupHead<SIZE>& head, u32 row, bool is_q, bool is_k) {
   const bool norms = r.q_norm || r.k_norm, norms_last = !PLAIN && (r.flags & ROTATION_NORMS_LAST) != 0;
   const float* weights = is_q ? r.q_norm : is_k ? r.k_norm : nullptr;
   if (norms && !norms_last) head.normalize(weights, r.eps);

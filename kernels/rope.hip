@@ -43,24 +43,34 @@ KERNEL(256, rope_angles, RopeAnglesArgs) {
 
 // ------------------------------------------------------------------------------------------------ rotation and store
 // A group of 32 lanes owns one head of q, k or v.
-template <class T> DEV void rope_store(const RopeStoreArgs& a) {
+template <class T, u32 SIZE> DEV void rope_store_heads(const RopeStoreArgs& a) {
   const u32 row = (u32)bid_x(), head = (u32)bid_y() * ROPE_STORE_HEADS + ((u32)tid_x() >> 5);
   const u32 num_heads = a.num_heads + 2 * a.num_kv_heads;
   const bool is_head = head < num_heads, is_q = head < a.num_heads, is_v = head >= a.num_heads + a.num_kv_heads;
   float* x = a.qkv + ((u64)row * a.row_heads + head) * a.head_dim;
   const RotationArgs& r = a.rotation;
   const u32 slot = is_head && !is_q ? ld_step(r.slot_mapping + row) : NO_SLOT;
-  GroupHead mine;
+  GroupHead<SIZE> mine;
   mine.load(x, is_head, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
   mine.load_angles(r.angles + (u64)row * 2 * r.num_pairs, !is_v);
   loads_first();
   mine.arrange();
   apply<false>(r, mine, row, is_q, !is_q && !is_v);
+  const bool norms_v = (r.flags & ROTATION_NORM_V) != 0;
+  if (norms_v) {
+    const float scale = mine.scale_of_norm(r.eps);
+    if (is_v) mine.multiply(scale);
+  }
   if (!is_head) return;
-  if (!is_v) mine.store(x);
+  if (!is_v || norms_v) mine.store(x);
   if (slot == NO_SLOT) return;
   const u32 kv_head = head - a.num_heads - (is_v ? a.num_kv_heads : 0);
   mine.store(cache_row<T>(is_v ? a.v_cache : a.k_cache, slot, kv_head, a.num_kv_heads, a.block_size, a.head_dim));
+}
+
+template <class T> DEV void rope_store(const RopeStoreArgs& a) {
+  if (a.head_dim <= 256) rope_store_heads<T, 256>(a);
+  else rope_store_heads<T, 512>(a);
 }
 
 KERNEL(32 * ROPE_STORE_HEADS, rope_store_f16, RopeStoreArgs) {

@@ -113,6 +113,11 @@ struct Span {
     for (u32 i = 0; i < HELD; i++)
       for (u32 k = 0; k < 4; k++) fours[i].v[k] = fours[i].v[k] * scale * weights.fours[i].v[k];
   }
+  MEM void multiply(float factor) {
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++)
+      for (u32 k = 0; k < 4; k++) fours[i].v[k] *= factor;
+  }
   MEM void add(const Span& other) {
     #pragma unroll
     for (u32 i = 0; i < HELD; i++)
@@ -130,7 +135,8 @@ struct Span {
   }
 };
 
-// Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added.
+// Finishes a span of a row that goes through a norm: scale, weights and bias, then what the output holds is added, and
+// the sum multiplied by the factor.
 template <bool IS_PLAIN>
 DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float scale, u32 to, u32 start) {
   Span other;
@@ -142,6 +148,7 @@ DEV void finish_norm(const NormRowsArgs& a, Span& x, const Span& weights, float 
   if (a.flags & LINEAR_ADD) {
     other.load(a.out, FORMAT_F32, to, a.out_stride, start, a.cols);
     x.add(other);
+    x.multiply(a.factor);
   }
 }
 
@@ -275,6 +282,17 @@ KERNEL(256, activation, ActivationArgs) {
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y = load_four(a.x + (u64)row * a.cols, c, a.cols);
   for (u32 i = 0; i < 4; i++) y.v[i] = a.activation == ACTIVATION_SILU ? silu(y.v[i]) : gelu(y.v[i]);
+  store_activations(a.out, a.format_out, row, c, a.cols, y);
+}
+
+// Grid: (rows, columns to store / ACTIVATION_COLS rounded up).
+KERNEL(256, gate_columns, GateColumnsArgs) {
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
+  if (c >= stored_cols(a.format_out, a.cols)) return;
+  Four y = load_four(a.gate + (u64)row * a.cols, c, a.cols);
+  const Four x = load_four(a.x + (u64)row * a.x_stride, c, a.cols);
+  for (u32 i = 0; i < 4; i++) y.v[i] = gated(a.activation, y.v[i], x.v[i]);
   store_activations(a.out, a.format_out, row, c, a.cols, y);
 }
 

@@ -26,6 +26,10 @@ pub struct ExpertSpec {
     pub normalize: bool,
     /// Factor on the weights after that.
     pub scale: f32,
+    /// Factor on the router's own weights.
+    pub router_scale: f32,
+    /// Whether the weight of a chosen expert is at last multiplied by a factor of that expert.
+    pub output_scales: bool,
 }
 
 /// How the router's logits become weights of experts. The experts with the largest weights are chosen; of equal ones
@@ -58,6 +62,14 @@ impl ExpertSpec {
     }
 }
 
+/// The matrices of an expert.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertPart {
+    Gate,
+    Up,
+    Down,
+}
+
 /// The experts of one layer in the file: in a tensor, the rows of each expert follow those of the expert before.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpertTensors<'a> {
@@ -67,9 +79,12 @@ pub struct ExpertTensors<'a> {
     pub gate: TensorView<'a>,
     pub up: TensorView<'a>,
     pub down: TensorView<'a>,
+    /// Whether gate and up are both the one tensor that has, of each expert, the rows of gate and then those of up.
+    pub fused: bool,
     /// `[num]`, where the spec has them.
     pub router_bias: Option<TensorView<'a>>,
     pub choice_bias: Option<TensorView<'a>>,
+    pub output_scales: Option<TensorView<'a>>,
     /// Biases of gate, up and down, a row per expert, where the spec has them.
     pub biases: Option<[TensorView<'a>; 3]>,
 }
@@ -80,10 +95,11 @@ impl<'a> ExpertTensors<'a> {
     pub fn validate(&self) -> Result<()> {
         self.spec.validate()?;
         let ExpertSpec { num, hidden_size, ffn_size, .. } = self.spec;
+        let of_gate = if self.fused { ffn_size.saturating_mul(2) } else { ffn_size };
         let expected = [
             (&self.router, 1, hidden_size),
-            (&self.gate, ffn_size, hidden_size),
-            (&self.up, ffn_size, hidden_size),
+            (&self.gate, of_gate, hidden_size),
+            (&self.up, of_gate, hidden_size),
             (&self.down, hidden_size, ffn_size),
         ];
         for (tensor, rows, cols) in expected {
@@ -112,6 +128,7 @@ impl<'a> ExpertTensors<'a> {
         let expected = [
             (self.router_bias, self.spec.router_bias, 1, num),
             (self.choice_bias, self.spec.choice_bias, 1, num),
+            (self.output_scales, self.spec.output_scales, 1, num),
             (gate, self.spec.biases, num, ffn_size),
             (up, self.spec.biases, num, ffn_size),
             (down, self.spec.biases, num, hidden_size),
@@ -126,11 +143,22 @@ impl<'a> ExpertTensors<'a> {
         Ok(())
     }
 
-    /// The part of one of the tensors that is expert `expert`'s.
+    /// The part of a tensor of biases that is expert `expert`'s.
     pub fn of_expert(&self, tensor: TensorView<'a>, expert: usize) -> TensorView<'a> {
-        let bytes = tensor.data.len() / self.spec.num;
-        let data = &tensor.data[expert * bytes..(expert + 1) * bytes];
-        TensorView { rows: tensor.rows / self.spec.num, data, ..tensor }
+        share(tensor, self.spec.num, expert)
+    }
+
+    /// One of the matrices of expert `expert`.
+    pub fn matrix(&self, part: ExpertPart, expert: usize) -> TensorView<'a> {
+        let of_half = |tensor, half| match self.fused {
+            true => share(tensor, 2 * self.spec.num, 2 * expert + half),
+            false => self.of_expert(tensor, expert),
+        };
+        match part {
+            ExpertPart::Gate => of_half(self.gate, 0),
+            ExpertPart::Up => of_half(self.up, 1),
+            ExpertPart::Down => self.of_expert(self.down, expert),
+        }
     }
 
     /// The router as f32, for every backend to keep it so: it is small, and rounding that turns a choice costs more
@@ -138,6 +166,12 @@ impl<'a> ExpertTensors<'a> {
     pub fn router_bytes(&self) -> Result<Vec<u8>> {
         let mut values = vec![0.0; self.router.rows * self.router.cols];
         quant::dequantize(self.router.ggml_type, self.router.data, &mut values)?;
-        Ok(values.iter().flat_map(|x| x.to_le_bytes()).collect())
+        Ok(values.iter().flat_map(|x| (x * self.spec.router_scale).to_le_bytes()).collect())
     }
+}
+
+/// Part `index` of `parts` equal ones, each of whole rows.
+fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
+    let bytes = tensor.data.len() / parts;
+    TensorView { rows: tensor.rows / parts, data: &tensor.data[index * bytes..(index + 1) * bytes], ..tensor }
 }

@@ -19,11 +19,11 @@ mod specs;
 mod states;
 mod upload;
 
-pub use experts::{ExpertSpec, ExpertTensors, Gating};
+pub use experts::{ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
-    Activate, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateRows, GatedActivation, GatherRows, Linear,
-    MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore, RopeAngles,
-    RopeAttention, Rotation, ScaleLogits, Scoring, Temperature,
+    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows, GatedActivation,
+    GatherRows, Linear, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore,
+    RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};

@@ -1,9 +1,11 @@
 //! Arguments of the ops (`ops`), with names. `validate` is the one place where shapes are compared: after it, a device
 //! may index by them without asking again.
 
+mod branches;
 mod delta_net;
 mod gate_rows;
 
+pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
 pub use gate_rows::GateRows;
 
@@ -74,8 +76,6 @@ pub struct NormRows<'a, B: Backend> {
     pub norm: Norm<'a, B>,
     pub rows: usize,
     pub out: &'a mut B::Buffer,
-    /// Whether the normed rows are added to what `out` holds.
-    pub add: bool,
 }
 
 impl<B: Backend> NormRows<'_, B> {
@@ -162,6 +162,8 @@ impl<B: Backend> ScaleLogits<'_, B> {
 /// See `Ops::experts`.
 pub struct MixExperts<'a, B: Backend> {
     pub x: &'a B::Buffer,
+    /// Rows that the router reads in place of `x`.
+    pub routed: Option<&'a B::Buffer>,
     pub experts: &'a B::Experts,
     pub rows: usize,
     /// Intermediate results; every layer with such experts uses them in turn.
@@ -176,6 +178,7 @@ impl<B: Backend> MixExperts<'_, B> {
         check_experts::<B>(self.experts, self.work, self.rows)?;
         let hidden = self.experts.spec().hidden_size;
         check_room("the experts' input", self.x, self.rows, hidden)?;
+        self.routed.map_or(Ok(()), |x| check_room("the router's input", x, self.rows, hidden))?;
         check_room("the experts' output", self.out, self.rows, hidden)
     }
 }
@@ -201,7 +204,10 @@ impl<B: Backend> RopeAngles<'_, B> {
 /// they are as long as those.
 pub struct QkNorms<'a, B: Backend> {
     pub q: &'a B::Vector,
-    pub k: &'a B::Vector,
+    /// `None` where the rows hold q alone.
+    pub k: Option<&'a B::Vector>,
+    /// Whether each head of v is divided by its root mean square too, without weights.
+    pub v: bool,
     pub eps: f32,
     /// Whether the norms come after RoPE instead of before it; only norms of single heads may.
     pub after_rope: bool,
@@ -218,16 +224,24 @@ impl<B: Backend> Copy for QkNorms<'_, B> {}
 impl<B: Backend> QkNorms<'_, B> {
     /// Whether one norm covers all heads of a row at once, instead of each head by itself.
     pub fn is_of_rows(&self, layout: QkvLayout) -> bool {
-        self.q.elements() != layout.head_dim || self.k.elements() != layout.head_dim
+        [Some(self.q), self.k].into_iter().flatten().any(|norm| norm.elements() != layout.head_dim)
     }
 
     fn check(&self, layout: QkvLayout) -> Result<()> {
         let of_rows = self.is_of_rows(layout);
-        if of_rows && self.after_rope {
-            return Err(Error::internal("norms of all heads of a row, after RoPE"));
+        if of_rows && (self.after_rope || self.v) {
+            return Err(Error::internal("norms of all heads of a row, after RoPE or beside those of v"));
+        }
+        if self.k.is_some() != layout.has_kv {
+            return Err(Error::internal(format!(
+                "a norm of k is needed where rows hold k, and only there: {layout:?}"
+            )));
         }
         let lens = if of_rows { [layout.q_cols(), layout.kv_cols()] } else { [layout.head_dim; 2] };
-        [self.q, self.k].into_iter().zip(lens).try_for_each(|(norm, len)| check_vector("a norm of q or k", norm, len))
+        let norms = [Some(self.q), self.k].into_iter().zip(lens);
+        norms
+            .filter_map(|(norm, len)| Some((norm?, len)))
+            .try_for_each(|(norm, len)| check_vector("a norm of q or k", norm, len))
     }
 }
 

@@ -7,8 +7,9 @@
 
 use super::Backend;
 use super::op_args::{
-    Activate, Attention, CopyBlocks, DeltaNet, Embed, GateRows, GatedActivation, GatherRows, Linear, MixExperts,
-    NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention, ScaleLogits,
+    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
+    Linear, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention,
+    ScaleLogits,
 };
 use crate::Result;
 
@@ -31,9 +32,11 @@ pub trait Ops<B: Backend> {
     /// `out[i] = scale * table[token_ids[i]]` for the step's tokens.
     fn embed(&mut self, args: Embed<'_, B>) -> Result<()>;
 
-    /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`; or that added to
-    /// what `out` holds.
+    /// `out = x / rms(x) * weight + bias`, or, as the norm's kind says, the same of `x - mean(x)`.
     fn norm_rows(&mut self, args: NormRows<'_, B>) -> Result<()>;
+
+    /// `out = factor * (out + norm(x))`, the norm as in `norm_rows`.
+    fn add_norm(&mut self, args: AddNorm<'_, B>) -> Result<()>;
 
     /// `out[r] = matrix · x[r] (+ bias)`, or that added to what `out[r]` holds; `out` has one column per row of the
     /// stacked matrix.
@@ -49,8 +52,12 @@ pub trait Ops<B: Backend> {
     /// `out[r] *= sigmoid(weight · norm(x[r]))`: each row by one number.
     fn gate_rows(&mut self, args: GateRows<'_, B>) -> Result<()>;
 
+    /// `out[r][i] = act(gate[r][i]) * x[r][first + i]`, combined as in `gated_activation`.
+    fn gate_columns(&mut self, args: GateColumns<'_, B>) -> Result<()>;
+
     /// `out[r] = sum_e weight_e * down_e · (act(gate_e · x[r]) * (up_e · x[r]))` over the experts that the router
-    /// chooses for the row, as `ExpertSpec` says, or that added to what `out[r]` holds.
+    /// chooses for the row (or for the row of another buffer), as `ExpertSpec` says, or that added to what `out[r]`
+    /// holds.
     fn experts(&mut self, args: MixExperts<'_, B>) -> Result<()>;
 
     /// cos and sin of every rotated pair for the step's positions: `out[i] = [cos; num_pairs] ++ [sin; num_pairs]`,
@@ -58,7 +65,7 @@ pub trait Ops<B: Backend> {
     fn rope_angles(&mut self, args: RopeAngles<'_, B>) -> Result<()>;
 
     /// q/k norms (where given) and RoPE on q and k, in place in the stacked `qkv`; stores k and v into the cache at the
-    /// group's `slot_mapping`.
+    /// group's `slot_mapping`. Of rows that hold q alone nothing is stored.
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
 
     /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
@@ -92,7 +99,7 @@ pub trait Fusions<B: Backend>: Ops<B> {
         let Some(norm) = norm else {
             return self.linear(Linear { x, matrix, rows, out, add: false });
         };
-        self.norm_rows(NormRows { x, norm, rows, out: normed, add: false })?;
+        self.norm_rows(NormRows { x, norm, rows, out: normed })?;
         self.linear(Linear { x: normed, matrix, rows, out, add: false })
     }
 
@@ -109,8 +116,8 @@ pub trait Fusions<B: Backend>: Ops<B> {
     fn norm_experts(&mut self, args: NormExperts<'_, B>) -> Result<()> {
         args.validate()?;
         let NormExperts { norm, experts, rows, normed, work, residual } = args;
-        self.norm_rows(NormRows { x: residual, norm, rows, out: normed, add: false })?;
-        self.experts(MixExperts { x: normed, experts, rows, work, out: residual, add: true })
+        self.norm_rows(NormRows { x: residual, norm, rows, out: normed })?;
+        self.experts(MixExperts { x: normed, routed: None, experts, rows, work, out: residual, add: true })
     }
 
     /// `rope_and_store_kv`, then `attention` over the cache, the new tokens included.

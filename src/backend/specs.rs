@@ -38,6 +38,8 @@ pub struct QkvLayout {
     pub head_dim: usize,
     /// Whether a gate of each element of q lies ahead of q. Its sigmoid is a factor on what attention finds.
     pub gated: bool,
+    /// Whether k and v lie behind q. The rows of a layer that attends to another layer's keys and values hold q alone.
+    pub has_kv: bool,
 }
 
 impl QkvLayout {
@@ -53,7 +55,8 @@ impl QkvLayout {
     }
     /// Heads of gates, q, k and v that a row holds.
     pub fn row_heads(self) -> usize {
-        self.num_heads + 2 * self.num_kv_heads + if self.gated { self.num_heads } else { 0 }
+        let of_kv = if self.has_kv { 2 * self.num_kv_heads } else { 0 };
+        self.num_heads + of_kv + if self.gated { self.num_heads } else { 0 }
     }
     pub fn cols(self) -> usize {
         self.row_heads() * self.head_dim

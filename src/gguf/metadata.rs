@@ -116,6 +116,10 @@ impl Metadata {
         })
     }
 
+    pub fn bools(&self, key: &str) -> Result<&[bool]> {
+        self.opt_bools(key)?.ok_or_else(|| self.missing(key, "an array of bools"))
+    }
+
     pub fn opt_f32s(&self, key: &str) -> Result<Option<&[f32]>> {
         self.typed(key, "an array of f32", |v| match v {
             Value::Array(Array::F32(v)) => Some(v.as_slice()),

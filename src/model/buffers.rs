@@ -43,6 +43,8 @@ pub(super) struct Stream<M: Memory> {
     pub(super) residual: M::Buffer,
     /// The mixer's result, before its output projection.
     pub(super) mixed: M::Buffer,
+    /// Inputs that layers have of their own: of each row those of all layers.
+    pub(super) inputs: Option<M::Buffer>,
 }
 
 /// Intermediate results that no layer leaves behind for the next.
@@ -58,6 +60,8 @@ pub(super) struct Work<M: Memory> {
     pub(super) experts: Vec<M::ExpertWork>,
     /// Output of a layer's feed-forward before the norm behind it, in models with such a norm behind experts.
     pub(super) mixture: Option<M::Buffer>,
+    /// Sum of the branches of a feed-forward.
+    pub(super) branches: Option<M::Buffer>,
 }
 
 /// Takes memory, or counts what would be taken.
@@ -83,7 +87,7 @@ pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Resul
 }
 
 fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
-    let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: last } = limits;
+    let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
     let [projected, mixed] =
         [0, 1].map(|which| spec.layers.iter().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
     let convolved = spec.layers.iter().filter_map(|layer| match &layer.mixer {
@@ -93,33 +97,50 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
+        Ffn::Branches { dense, .. } => Some(dense.size),
     });
-    let (mut kinds, mut has_norm_behind) = (Vec::new(), false);
+    // The inputs of layers go through the same buffers.
+    let inputs = spec.input_cols();
+    let gated = dense.chain(spec.layer_inputs.map(|inputs| inputs.size)).max();
+    let (mut kinds, mut has_norm_behind, mut has_branches) = (Vec::new(), false, false);
     for layer in &spec.layers {
-        if let Ffn::Experts { experts, .. } = &layer.ffn {
+        if let Ffn::Experts { experts, .. } | Ffn::Branches { experts, .. } = &layer.ffn {
             has_norm_behind |= layer.ffn_norms.after.is_some();
+            has_branches |= matches!(layer.ffn, Ffn::Branches { .. });
             if !kinds.contains(experts) {
                 kinds.push(*experts);
             }
         }
     }
+    let mut stream = |rows: usize| -> Result<_> {
+        Ok(Stream {
+            residual: memory.buffer(rows, spec.hidden_size)?,
+            mixed: memory.buffer(rows, mixed)?,
+            inputs: spec.layer_inputs.map(|_| memory.buffer(rows, inputs)).transpose()?,
+        })
+    };
+    let (all, last) = (stream(tokens)?, stream(logits)?);
     let angles = spec.ropes.iter().map(|rope| memory.buffer(tokens, 2 * rope.inv_freq.len()));
     Ok(Buffers {
         angles: angles.collect::<Result<_>>()?,
-        all: Stream { residual: memory.buffer(tokens, spec.hidden_size)?, mixed: memory.buffer(tokens, mixed)? },
-        last: Stream { residual: memory.buffer(last, spec.hidden_size)?, mixed: memory.buffer(last, mixed)? },
+        all,
+        last,
         work: Work {
             normed: memory.buffer(tokens, spec.hidden_size)?,
             projected: memory.buffer(tokens, projected)?,
             convolved: convolved.max().map(|channels| memory.buffer(tokens, channels)).transpose()?,
-            dense: match dense.max() {
-                Some(size) => Some([memory.buffer(tokens, size.saturating_mul(2))?, memory.buffer(tokens, size)?]),
+            dense: match gated {
+                Some(size) => {
+                    let products = size.saturating_mul(2).max(inputs);
+                    Some([memory.buffer(tokens, products)?, memory.buffer(tokens, size)?])
+                }
                 None => None,
             },
             experts: kinds.iter().map(|kind| memory.expert_work(kind, tokens)).collect::<Result<_>>()?,
             mixture: has_norm_behind.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
+            branches: has_branches.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
         },
-        logits: memory.buffer(last, spec.vocab_size)?,
+        logits: memory.buffer(logits, spec.vocab_size)?,
     })
 }
 

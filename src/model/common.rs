@@ -15,6 +15,28 @@ const MAX_HEAD_DIM: usize = 1 << 12;
 /// Architectures whose models may have a head that ranks.
 const RANKS: [&str; 2] = ["qwen3", "qwen3vl"];
 
+/// The keys that give a head's elements, and how many of them RoPE rotates.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HeadKeys {
+    key_length: &'static str,
+    value_length: &'static str,
+    rope_dims: &'static str,
+}
+
+impl HeadKeys {
+    pub(super) const OF_FILE: Self = Self {
+        key_length: "attention.key_length",
+        value_length: "attention.value_length",
+        rope_dims: "rope.dimension_count",
+    };
+    /// Keys of layers with a window, in files where these differ from the others.
+    pub(super) const OF_WINDOWS: Self = Self {
+        key_length: "attention.key_length_swa",
+        value_length: "attention.value_length_swa",
+        rope_dims: "rope.dimension_count_swa",
+    };
+}
+
 impl Keys<'_> {
     /// The model without its layers, with RMS norms.
     pub(super) fn model(&self) -> Result<ModelSpec> {
@@ -32,6 +54,7 @@ impl Keys<'_> {
             norm,
             embedding_scale: 1.0,
             logits: LogitsSpec::PLAIN,
+            layer_inputs: None,
             layers: Vec::new(),
             nextn_layers: 0,
             ropes: Vec::new(),
@@ -76,19 +99,35 @@ impl Keys<'_> {
         window: Option<u32>,
         rope: LayerRope,
     ) -> Result<AttentionSpec> {
-        let qkv = self.heads(layer, model.hidden_size)?;
+        self.attention_by(HeadKeys::OF_FILE, model, layer, window, rope)
+    }
+
+    /// Reads attention as `attention_over` does, the shape of its heads by other keys.
+    pub(super) fn attention_by(
+        &self,
+        keys: HeadKeys,
+        model: &mut ModelSpec,
+        layer: usize,
+        window: Option<u32>,
+        rope: LayerRope,
+    ) -> Result<AttentionSpec> {
+        let qkv = self.heads(keys, layer, model.hidden_size)?;
         let kind = window.map_or(GroupKind::Full, |window| GroupKind::Sliding { window });
+        let rope = self.rope(keys.rope_dims, model, rope, qkv.head_dim)?;
         Ok(AttentionSpec {
             qkv,
             fused_qkv: false,
+            kv_layer: model.num_kv_layers(),
             kv_group: model.join_kv_group(kind, qkv),
-            rope: self.rope(model, rope, qkv.head_dim)?,
+            v_is_k: false,
+            rope,
             scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
             temperature: None,
             sinks: false,
             qkv_bias: Presence::Absent,
             output_bias: Presence::Absent,
             qk_norm: None,
+            v_norm: false,
         })
     }
 
@@ -105,7 +144,7 @@ impl Keys<'_> {
 
     /// Heads of a layer. No number of KV heads means one per query head, no size of a head means that the hidden size
     /// is shared out among them (GGUF specification).
-    fn heads(&self, layer: usize, hidden_size: usize) -> Result<QkvLayout> {
+    pub(super) fn heads(&self, keys: HeadKeys, layer: usize, hidden_size: usize) -> Result<QkvLayout> {
         let num_heads = self.size_of(layer, "attention.head_count")?;
         let num_kv_heads = self.opt_size_of(layer, "attention.head_count_kv")?.unwrap_or(num_heads);
         if !num_heads.is_multiple_of(num_kv_heads) {
@@ -114,24 +153,27 @@ impl Keys<'_> {
                 format!("is {num_kv_heads}, expected a divisor of attention.head_count ({num_heads})"),
             ));
         }
-        let key_length = self.opt_size("attention.key_length")?;
+        let key_length = self.opt_size(keys.key_length)?;
         if key_length.is_none() && !hidden_size.is_multiple_of(num_heads) {
             return Err(self.error(
                 "attention.head_count",
-                format!("is {num_heads}, which does not divide embedding_length ({hidden_size}), and there is no attention.key_length"),
+                format!(
+                    "is {num_heads}, which does not divide embedding_length ({hidden_size}), and there is no {}",
+                    keys.key_length
+                ),
             ));
         }
         let head_dim = key_length.unwrap_or(hidden_size / num_heads);
         if head_dim > MAX_HEAD_DIM {
             let problem = format!("heads have {head_dim} elements, expected at most {MAX_HEAD_DIM}");
-            return Err(self.error("attention.key_length", problem));
+            return Err(self.error(keys.key_length, problem));
         }
-        match self.opt_size("attention.value_length")? {
+        match self.opt_size(keys.value_length)? {
             Some(v) if v != head_dim => Err(self.error(
-                "attention.value_length",
+                keys.value_length,
                 format!("is {v} while keys have {head_dim} elements; different lengths are not supported"),
             )),
-            _ => Ok(QkvLayout { num_heads, num_kv_heads, head_dim, gated: false }),
+            _ => Ok(QkvLayout { num_heads, num_kv_heads, head_dim, gated: false, has_kv: true }),
         }
     }
 

@@ -18,6 +18,11 @@ use crate::batch::Batch;
 use crate::selection::{Needs, Selection, Wish};
 use crate::{Error, Result};
 
+mod branches;
+mod inputs;
+
+use branches::Branches;
+
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
     model: Model<B>,
@@ -34,7 +39,7 @@ pub struct Decoder<B: Backend> {
 struct Model<B: Backend> {
     spec: ModelSpec,
     weights: Weights<B>,
-    /// KV layers of the layers of attention, in their order.
+    /// KV layers, which layers of attention name by their index.
     kv_layers: Vec<B::KvLayer>,
     /// States of the layers that carry one, in their order.
     state_layers: Vec<B::StateLayer>,
@@ -134,7 +139,7 @@ impl<B: Backend> Decoder<B> {
         self.hidden.clear();
         if rows > 0 && self.needs.hidden {
             let (x, norm, out) = (&last.residual, weights.output_norm.norm(), &mut work.normed);
-            self.hidden.extend_from_slice(backend.normed_rows(NormRows { x, norm, rows, out, add: false })?);
+            self.hidden.extend_from_slice(backend.normed_rows(NormRows { x, norm, rows, out })?);
         }
         let selection = match rows > 0 && self.needs.logits {
             true => backend.collect(logits, rows, spec.vocab_size)?,
@@ -155,16 +160,24 @@ impl<B: Backend> Model<B> {
         }
         let ropes = Ropes { ropes: &weights.ropes, angles };
         step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut all.residual })?;
+        if let Some(makers) = &weights.inputs {
+            inputs::make(step, makers, all, work)?;
+        }
         let num_layers = weights.layers.len();
-        let (mut kv_layers, mut state_layers) = (kv_layers.iter_mut(), state_layers.iter_mut());
+        // A layer that attends to the keys and values of another stores nothing.
+        let last_stored = weights.layers.iter().rposition(|layer| match &layer.mixer {
+            MixerWeights::Attention(attention) => attention.spec.qkv.has_kv,
+            MixerWeights::DeltaNet(_) => true,
+        });
+        let mut state_layers = state_layers.iter_mut();
         for (i, layer) in weights.layers.iter().enumerate() {
             step.check_interrupt()?;
             let norm = layer.mixer_norms.before.as_ref();
             let is_last = i + 1 == num_layers;
-            let ends_here = rows == 0 && is_last;
+            let ends_here = rows == 0 && last_stored == Some(i);
             match &layer.mixer {
                 MixerWeights::Attention(attention) => {
-                    let kv = kv_layers.next();
+                    let kv = kv_layers.get_mut(attention.spec.kv_layer);
                     let kv = kv.ok_or_else(|| Error::internal(format!("layer {i} without a KV layer")))?;
                     let attend = Attend { attention, norm, ropes: &ropes };
                     if ends_here {
@@ -189,6 +202,9 @@ impl<B: Backend> Model<B> {
             let cols = layer.mixer.output().cols();
             step.gather_rows(GatherRows { x: &all.mixed, cols, out: &mut last.mixed })?;
             step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+            if let (Some(x), Some(out)) = (&all.inputs, &mut last.inputs) {
+                step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
+            }
             finish_layer(step, layer, rows, last, work)?;
         }
         if !wants_logits {
@@ -241,7 +257,13 @@ impl<B: Backend> Attend<'_, B> {
     fn rotation(&self) -> Rotation<'_, B> {
         let AttentionWeights { spec, qk_norm, .. } = self.attention;
         let after_rope = spec.qk_norm == Some(QkNorm::HeadsAfterRope);
-        let norms = qk_norm.as_ref().map(|QkNormWeights { q, k, eps }| QkNorms { q, k, eps: *eps, after_rope });
+        let norms = qk_norm.as_ref().map(|QkNormWeights { q, k, eps }| QkNorms {
+            q,
+            k: k.as_ref(),
+            v: spec.v_norm && spec.qkv.has_kv,
+            eps: *eps,
+            after_rope,
+        });
         let Ropes { ropes, angles } = self.ropes;
         Rotation { norms, rope: &ropes[spec.rope], angles: &angles[spec.rope], temperature: spec.temperature }
     }
@@ -249,7 +271,11 @@ impl<B: Backend> Attend<'_, B> {
     /// `qkv = W · norm(x)` for all tokens of the step.
     fn project(&self, step: &mut B::Step<'_>, kv: &mut B::KvLayer, x: &B::Buffer, work: &mut Work<B>) -> Result<()> {
         let rows = step.num_tokens();
-        step.copy_blocks(CopyBlocks { group: self.attention.spec.kv_group, kv })?;
+        let AttentionSpec { qkv, kv_group: group, .. } = self.attention.spec;
+        // The layer whose keys and values these are has copied its blocks.
+        if qkv.has_kv {
+            step.copy_blocks(CopyBlocks { group, kv })?;
+        }
         linear_of(step, Input { x, norm: self.norm, rows }, &self.attention.qkv, &mut work.normed, &mut work.projected)
     }
 
@@ -288,7 +314,7 @@ fn mix_states<B: Backend>(
     delta_net: &DeltaNetWeights<B>,
     norm: Option<&NormWeights<B>>,
     state: &mut B::StateLayer,
-    Stream { residual, mixed }: &mut Stream<B>,
+    Stream { residual, mixed, .. }: &mut Stream<B>,
     Work { normed, projected, convolved, .. }: &mut Work<B>,
 ) -> Result<()> {
     let input = Input { x: residual, norm, rows: step.num_tokens() };
@@ -315,7 +341,7 @@ fn finish_layer<B: Backend>(
     stream: &mut Stream<B>,
     work: &mut Work<B>,
 ) -> Result<()> {
-    let Stream { residual, mixed } = stream;
+    let Stream { residual, mixed, inputs } = stream;
     let mixed = Output { x: mixed, matrix: layer.mixer.output(), norm: layer.mixer_norms.after.as_ref(), rows };
     // A feed-forward beside attention takes the residual as it was before it.
     if layer.parallel {
@@ -325,13 +351,17 @@ fn finish_layer<B: Backend>(
     }
     mixed.add_to(step, residual, &mut work.normed)?;
     let norms = [&layer.ffn_norms.before, &layer.ffn_norms.after];
-    feed_forward(step, &layer.ffn, norms, rows, residual, work)
+    feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
+    match (&layer.input, inputs) {
+        (Some(weights), Some(inputs)) => inputs::add(step, weights, inputs, rows, residual, work),
+        _ => Ok(()),
+    }
 }
 
 /// `residual += after(ffn(before(residual)))`, each of the two norms where there is one.
 fn feed_forward<B: Backend>(
     step: &mut B::Step<'_>,
-    FfnWeights { experts, dense }: &FfnWeights<B>,
+    FfnWeights { experts, dense, branches }: &FfnWeights<B>,
     [before, after]: [&Option<NormWeights<B>>; 2],
     rows: usize,
     residual: &mut B::Buffer,
@@ -342,6 +372,10 @@ fn feed_forward<B: Backend>(
     if let Some(dense) = dense {
         gate(step, dense, Input { x: residual, norm: before, rows }, work)?;
         gate_rows(step, dense, Input { x: residual, norm: before, rows }, work)?;
+    }
+    if let (Some(norms), Some(dense), Some(experts)) = (branches, dense, experts) {
+        let branches = Branches { norms, dense, experts, after };
+        return branches.add_to(step, rows, residual, work);
     }
     let Work { normed, dense: gated, experts: kinds, mixture, .. } = work;
     let down = match (dense, gated) {
@@ -366,14 +400,14 @@ fn feed_forward<B: Backend>(
         (_, Some(after), Some(sum)) => {
             let x = match before {
                 Some(norm) => {
-                    step.norm_rows(NormRows { x: residual, norm: norm.norm(), rows, out: normed, add: false })?;
+                    step.norm_rows(NormRows { x: residual, norm: norm.norm(), rows, out: normed })?;
                     &*normed
                 }
                 None => &*residual,
             };
-            step.experts(MixExperts { x, experts, rows, work, out: sum, add: false })?;
+            step.experts(MixExperts { x, routed: None, experts, rows, work, out: sum, add: false })?;
             add_down(step, sum)?;
-            step.norm_rows(NormRows { x: sum, norm: after.norm(), rows, out: residual, add: true })
+            after.add_to(step, sum, rows, residual)
         }
         _ => Err(Error::internal("experts without a norm before or behind them, or without their buffers")),
     }
@@ -434,6 +468,6 @@ impl<B: Backend> Output<'_, B> {
             return step.linear(Linear { x, matrix, rows, out: residual, add: true });
         };
         step.linear(Linear { x, matrix, rows, out: product, add: false })?;
-        step.norm_rows(NormRows { x: product, norm: norm.norm(), rows, out: residual, add: true })
+        norm.add_to(step, product, rows, residual)
     }
 }

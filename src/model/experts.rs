@@ -82,6 +82,8 @@ impl Keys<'_> {
                 None | Some(0.0) => 1.0,
                 Some(scale) => scale,
             },
+            router_scale: 1.0,
+            output_scales: false,
         })
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::layers::{Part, Runs, Tensors, Visitor, Weights, of_layer};
 use super::rope::ROPE_TENSORS;
-use super::spec::{ModelSpec, Presence, RANK_TENSORS};
+use super::spec::{ModelSpec, OUTPUT_SCALE, Presence, RANK_TENSORS};
 use crate::backend::{ExpertSpec, ExpertTensors, LinearPart, RopeSpec, Upload};
 use crate::config::Pooling;
 use crate::gguf::{GgufFile, TensorInfo};
@@ -29,6 +29,7 @@ impl<'a> ModelTensors<'a> {
         let head = RANK_TENSORS.into_iter().filter(|_| spec.pooling == Pooling::Rank);
         let used = head.chain(ROPE_TENSORS).collect();
         let mut inventory = Inventory { finder, used, uploads: Vec::new() };
+        inventory.used.extend(output_scales(gguf, spec));
         Weights::visit(spec, &mut inventory)?;
         inventory.reject_unused(spec)?;
         Ok(Self { finder, spec, uploads: inventory.uploads })
@@ -147,11 +148,20 @@ impl<'a> Finder<'a> {
             infos.push(tensor.info);
             Ok(tensor.view)
         };
+        let router = find("ffn_gate_inp.weight", &[hidden, num])?;
+        let fused = "ffn_gate_up_exps.weight";
+        let [gate, up] = match self.gguf.tensor(&of_layer(layer, fused)) {
+            Some(_) => [find(fused, &[hidden, ffn.saturating_mul(2), num])?; 2],
+            None => {
+                [find("ffn_gate_exps.weight", &[hidden, ffn, num])?, find("ffn_up_exps.weight", &[hidden, ffn, num])?]
+            }
+        };
         let tensors = ExpertTensors {
             spec: *spec,
-            router: find("ffn_gate_inp.weight", &[hidden, num])?,
-            gate: find("ffn_gate_exps.weight", &[hidden, ffn, num])?,
-            up: find("ffn_up_exps.weight", &[hidden, ffn, num])?,
+            router,
+            gate,
+            up,
+            fused: self.gguf.tensor(&of_layer(layer, fused)).is_some(),
             down: find("ffn_down_exps.weight", &[ffn, hidden, num])?,
             router_bias: match spec.router_bias {
                 true => Some(find("ffn_gate_inp.bias", &[num, 1])?),
@@ -159,6 +169,10 @@ impl<'a> Finder<'a> {
             },
             choice_bias: match spec.choice_bias {
                 true => Some(find("exp_probs_b.bias", &[num, 1])?),
+                false => None,
+            },
+            output_scales: match spec.output_scales {
+                true => Some(find("ffn_down_exps.scale", &[num, 1])?),
                 false => None,
             },
             biases: match spec.biases {
@@ -172,6 +186,12 @@ impl<'a> Finder<'a> {
         };
         Ok(FoundExperts { tensors, infos })
     }
+}
+
+/// Names of the tensors that hold the factors of layers, which the spec has already.
+fn output_scales<'a>(gguf: &'a GgufFile, spec: &ModelSpec) -> impl Iterator<Item = &'a str> {
+    let layers = spec.layers.iter().enumerate().filter(|(_, layer)| layer.output_scale.is_some());
+    layers.filter_map(|(index, _)| Some(gguf.tensor(&of_layer(index, OUTPUT_SCALE))?.name.as_str()))
 }
 
 /// Finds all tensors, and notes what will be uploaded of them.

@@ -82,6 +82,11 @@ impl Keys<'_> {
         self.metadata.opt_bools(&self.full(key))?.map(|flags| self.one_per_layer(key, flags)).transpose()
     }
 
+    /// Whether something holds of each layer.
+    pub(super) fn flags(&self, key: &str) -> Result<&[bool]> {
+        self.one_per_layer(key, self.metadata.bools(&self.full(key))?)
+    }
+
     fn one_per_layer<'v>(&self, key: &str, values: &'v [bool]) -> Result<&'v [bool]> {
         let layers = self.layers()?;
         match values.len() == layers {

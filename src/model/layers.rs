@@ -8,8 +8,14 @@ pub(super) use delta_net::DeltaNetWeights;
 use super::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
 };
-use crate::Result;
-use crate::backend::{self, Backend, ExpertSpec, RopeSpec};
+use crate::backend::{self, AddNorm, Backend, ExpertSpec, Ops, RopeSpec};
+use crate::{Error, Result};
+
+mod branches;
+mod inputs;
+
+pub(super) use branches::BranchNorms;
+pub(super) use inputs::{InputWeights, InputsWeights};
 
 /// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
 pub trait Tensors {
@@ -72,6 +78,8 @@ pub struct Weights<T: Tensors> {
     pub(super) output: Option<T::Matrix>,
     pub(super) output_norm: NormWeights<T>,
     pub(super) ropes: Vec<T::Rope>,
+    /// Makers of the inputs that layers have of their own.
+    pub(super) inputs: Option<InputsWeights<T>>,
     pub(super) layers: Vec<LayerWeights<T>>,
 }
 
@@ -82,6 +90,8 @@ pub(super) struct LayerWeights<T: Tensors> {
     pub(super) ffn_norms: NormsWeights<T>,
     pub(super) ffn: FfnWeights<T>,
     pub(super) parallel: bool,
+    /// The weights by which the layer takes in its own input, at its end.
+    pub(super) input: Option<InputWeights<T>>,
 }
 
 /// Weights of a norm of rows.
@@ -89,6 +99,8 @@ pub(super) struct NormWeights<T: Tensors> {
     pub(super) spec: NormSpec,
     pub(super) weight: T::Vector,
     pub(super) bias: Option<T::Vector>,
+    /// Factor on the sum, where normed rows are added to others.
+    pub(super) sum_factor: f32,
 }
 
 /// See `Norms`.
@@ -123,14 +135,17 @@ pub(super) struct AttentionWeights<T: Tensors> {
 /// Norms of q and of k.
 pub(super) struct QkNormWeights<T: Tensors> {
     pub(super) q: T::Vector,
-    pub(super) k: T::Vector,
+    /// `None` where the rows hold q alone.
+    pub(super) k: Option<T::Vector>,
     pub(super) eps: f32,
 }
 
 pub(super) struct FfnWeights<T: Tensors> {
     pub(super) experts: Option<T::Experts>,
-    /// The feed-forward of every row: the only one, or the experts' shared one.
+    /// The feed-forward of every row: the only one, the experts' shared one, or a branch beside them.
     pub(super) dense: Option<DenseWeights<T>>,
+    /// Norms of feed-forward and experts, where they are branches.
+    pub(super) branches: Option<BranchNorms<T>>,
 }
 
 pub(super) struct DenseWeights<T: Tensors> {
@@ -151,9 +166,10 @@ impl<T: Tensors> Weights<T> {
         let output = if spec.tied_output { None } else { Some(visitor.matrix(&table("output"))?) };
         let output_norm = NormWeights::visit("output_norm", spec, visitor)?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
+        let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
         let layers = spec.layers.iter().enumerate();
         let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
-        Ok(Self { token_embd, output, output_norm, ropes, layers: layers.collect::<Result<_>>()? })
+        Ok(Self { token_embd, output, output_norm, ropes, inputs, layers: layers.collect::<Result<_>>()? })
     }
 }
 
@@ -168,13 +184,25 @@ impl<T: Tensors> LayerWeights<T> {
                 MixerWeights::DeltaNet(DeltaNetWeights::visit(index, delta_net, spec, visitor)?)
             }
         };
-        Ok(Self {
+        let mut weights = Self {
             mixer_norms,
             mixer,
             ffn_norms: NormsWeights::visit(index, layer.ffn_norms, spec, visitor)?,
-            ffn: FfnWeights::visit(index, &layer.ffn, spec.hidden_size, visitor)?,
+            ffn: FfnWeights::visit(index, &layer.ffn, spec, visitor)?,
             parallel: layer.parallel,
-        })
+            input: spec.layer_inputs.map(|inputs| InputWeights::visit(index, inputs, spec, visitor)).transpose()?,
+        };
+        if let Some(scale) = layer.output_scale {
+            weights.last_norm()?.sum_factor = scale;
+        }
+        Ok(weights)
+    }
+
+    /// The norm through which the last that the layer adds goes.
+    fn last_norm(&mut self) -> Result<&mut NormWeights<T>> {
+        let of_input = self.input.as_mut().map(|input| &mut input.norm);
+        let norm = of_input.or(self.ffn_norms.after.as_mut()).filter(|_| !self.parallel);
+        norm.ok_or_else(|| Error::internal("a factor on the output of a layer that ends without a norm"))
     }
 }
 
@@ -193,7 +221,7 @@ impl<T: Tensors> NormWeights<T> {
             true => Some(visitor.vector(&format!("{name}.bias"), spec.hidden_size)?),
             false => None,
         };
-        Ok(Self { spec: spec.norm, weight, bias })
+        Ok(Self { spec: spec.norm, weight, bias, sum_factor: 1.0 })
     }
 }
 
@@ -201,6 +229,11 @@ impl<B: Backend> NormWeights<B> {
     pub(super) fn norm(&self) -> backend::Norm<'_, B> {
         let NormSpec { kind, eps, .. } = self.spec;
         backend::Norm { kind, weight: &self.weight, bias: self.bias.as_ref(), eps }
+    }
+
+    /// `out = sum_factor * (out + norm(x))`.
+    pub(super) fn add_to(&self, step: &mut B::Step<'_>, x: &B::Buffer, rows: usize, out: &mut B::Buffer) -> Result<()> {
+        step.add_norm(AddNorm { x, norm: self.norm(), rows, out, factor: self.sum_factor })
     }
 }
 
@@ -214,14 +247,17 @@ impl<T: Tensors> AttentionWeights<T> {
         let hidden = model.hidden_size;
         let (q, kv, head_dim) = (spec.qkv.q_cols(), spec.qkv.kv_cols(), spec.qkv.head_dim);
         let part_of = |name: &str, rows: usize| part(of_layer(index, name), rows, hidden, spec.qkv_bias);
+        // A device needs V beside Q and K: where the file has none of its own, K serves twice.
+        let v = if spec.v_is_k { "attn_k" } else { "attn_v" };
+        let of_kv = || [part_of("attn_k", kv), part_of(v, kv)].into_iter().filter(|_| spec.qkv.has_kv);
         let qkv = match (spec.fused_qkv, spec.qkv.gated) {
             (true, _) => vec![part_of("attn_qkv", spec.qkv.cols())],
-            (false, false) => vec![part_of("attn_q", q), part_of("attn_k", kv), part_of("attn_v", kv)],
+            (false, false) => std::iter::once(part_of("attn_q", q)).chain(of_kv()).collect(),
             (false, true) => {
                 let runs = |first| Some(Runs { period: 2 * head_dim, first, len: head_dim });
                 let gates = Part { runs: runs(head_dim), ..part_of("attn_q", 2 * q) };
                 let queries = Part { runs: runs(0), ..part_of("attn_q", 2 * q) };
-                vec![gates, queries, part_of("attn_k", kv), part_of("attn_v", kv)]
+                [gates, queries].into_iter().chain(of_kv()).collect()
             }
         };
         let mut vector = |name: &str, len: usize| visitor.vector(&of_layer(index, name), len);
@@ -233,7 +269,7 @@ impl<T: Tensors> AttentionWeights<T> {
             None => None,
             Some([q, k]) => Some(QkNormWeights {
                 q: vector("attn_q_norm.weight", q)?,
-                k: vector("attn_k_norm.weight", k)?,
+                k: spec.qkv.has_kv.then(|| vector("attn_k_norm.weight", k)).transpose()?,
                 eps: model.norm.eps,
             }),
         };
@@ -252,14 +288,22 @@ impl<T: Tensors> AttentionWeights<T> {
 }
 
 impl<T: Tensors> FfnWeights<T> {
-    fn visit<V: Visitor<Made = T>>(index: usize, spec: &Ffn, hidden: usize, visitor: &mut V) -> Result<Self> {
+    fn visit<V: Visitor<Made = T>>(index: usize, spec: &Ffn, model: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let hidden = model.hidden_size;
         match spec {
             Ffn::Dense(dense) => {
-                Ok(Self { experts: None, dense: Some(DenseWeights::visit(index, "", dense, hidden, visitor)?) })
+                let dense = Some(DenseWeights::visit(index, "", dense, hidden, visitor)?);
+                Ok(Self { experts: None, dense, branches: None })
             }
             Ffn::Experts { experts, shared } => {
                 let shared = shared.map(|shared| DenseWeights::visit(index, "_shexp", &shared, hidden, visitor));
-                Ok(Self { experts: Some(visitor.experts(index, experts)?), dense: shared.transpose()? })
+                let experts = Some(visitor.experts(index, experts)?);
+                Ok(Self { experts, dense: shared.transpose()?, branches: None })
+            }
+            Ffn::Branches { dense, experts } => {
+                let dense = Some(DenseWeights::visit(index, "", dense, hidden, visitor)?);
+                let experts = Some(visitor.experts(index, experts)?);
+                Ok(Self { experts, dense, branches: Some(BranchNorms::visit(index, model, visitor)?) })
             }
         }
     }

@@ -32,14 +32,20 @@ pub(super) enum LayerRope {
 }
 
 impl Keys<'_> {
-    /// The RoPE of a layer with heads of `head_dim` elements: its index in the model.
-    pub(super) fn rope(&self, model: &mut ModelSpec, rope: LayerRope, head_dim: usize) -> Result<usize> {
-        let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head_dim);
+    /// The RoPE of a layer with heads of `head_dim` elements, of which it rotates as many as the key `dims_key` says:
+    /// its index in the model.
+    pub(super) fn rope(
+        &self,
+        dims_key: &'static str,
+        model: &mut ModelSpec,
+        rope: LayerRope,
+        head_dim: usize,
+    ) -> Result<usize> {
+        let dims = self.opt_size(dims_key)?.unwrap_or(head_dim);
         if dims > head_dim || !dims.is_multiple_of(2) {
-            return Err(self.error(
-                "rope.dimension_count",
-                format!("is {dims}, expected an even number up to the head size ({head_dim})"),
-            ));
+            return Err(
+                self.error(dims_key, format!("is {dims}, expected an even number up to the head size ({head_dim})"))
+            );
         }
         let rope = match rope {
             LayerRope::OfFile(kind) => self.rope_of_file(model, kind, dims)?,

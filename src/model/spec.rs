@@ -11,6 +11,9 @@ use crate::{Error, Result};
 /// Tensors of the head of a model that ranks; the second one is optional.
 pub(super) const RANK_TENSORS: [&str; 2] = ["cls.output.weight", "cls.output.bias"];
 
+/// The tensor of a layer that holds the factor on what it leaves.
+pub(super) const OUTPUT_SCALE: &str = "layer_output_scale.weight";
+
 /// Whether an architecture has a tensor of some kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
@@ -33,6 +36,8 @@ pub struct ModelSpec {
     /// Factor on the embeddings of tokens.
     pub embedding_scale: f32,
     pub logits: LogitsSpec,
+    /// Inputs that each layer has of its own, beside the layer before it.
+    pub layer_inputs: Option<LayerInputsSpec>,
     pub layers: Vec<LayerSpec>,
     /// Layers that the file has behind these, to guess further tokens: they are not run.
     pub nextn_layers: usize,
@@ -65,6 +70,20 @@ impl LogitsSpec {
     pub const PLAIN: Self = Self { scale: 1.0, softcap: None };
 }
 
+/// Inputs of each token for each layer: `row * scale + norm(W · x)`, the row being of a table of tokens, x the token's
+/// embedding.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LayerInputsSpec {
+    /// Columns of one layer's input.
+    pub size: usize,
+    pub activation: Activation,
+    pub scale: f32,
+    /// Epsilon of the norm of each layer's part of `W · x`.
+    pub projection_eps: f32,
+    /// Epsilon of the norm of what a layer makes of its input.
+    pub output_eps: f32,
+}
+
 /// One layer: `x += mixer(x); x += ffn(x)`, each with the norms around it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
@@ -74,6 +93,8 @@ pub struct LayerSpec {
     pub ffn_norms: Norms,
     /// `x += mixer(n(x)) + ffn(n(x))`, n being the norm before the mixer: there is none before the feed-forward.
     pub parallel: bool,
+    /// Factor on all that the layer leaves.
+    pub output_scale: Option<f32>,
 }
 
 /// Names of the norms' tensors around a mixer or a feed-forward: one of its input, one of its output before that is
@@ -112,6 +133,7 @@ impl LayerSpec {
             ffn,
             ffn_norms: Norms::before("ffn_norm"),
             parallel: false,
+            output_scale: None,
         }
     }
 }
@@ -160,6 +182,10 @@ pub struct AttentionSpec {
     pub fused_qkv: bool,
     /// Index into `ModelSpec::kv_groups`.
     pub kv_group: usize,
+    /// Index among the model's KV layers. A layer whose rows hold q alone has that of an earlier layer.
+    pub kv_layer: usize,
+    /// V is the projection of K, without the norms and the RoPE of K: the file has no `attn_v`.
+    pub v_is_k: bool,
     /// Index into `ModelSpec::ropes`.
     pub rope: usize,
     pub scoring: Scoring,
@@ -169,6 +195,8 @@ pub struct AttentionSpec {
     pub qkv_bias: Presence,
     pub output_bias: Presence,
     pub qk_norm: Option<QkNorm>,
+    /// Each head of V is divided by its root mean square, in a layer that has norms of heads of q and k.
+    pub v_norm: bool,
 }
 
 /// RMS norms of q and k.
@@ -189,6 +217,11 @@ pub enum Ffn {
         experts: ExpertSpec,
         /// A feed-forward that serves every row beside the experts that are chosen for it.
         shared: Option<DenseSpec>,
+    },
+    /// `n1(dense(x)) + n2(experts(x))`, each of the two with norms of its own, and a norm before the router.
+    Branches {
+        dense: DenseSpec,
+        experts: ExpertSpec,
     },
 }
 
@@ -244,6 +277,16 @@ impl KvGroupSpec {
 }
 
 impl ModelSpec {
+    /// Columns of a token's inputs for all layers.
+    pub(super) fn input_cols(&self) -> usize {
+        self.layer_inputs.map_or(0, |inputs| inputs.size.saturating_mul(self.layers.len()))
+    }
+
+    /// Layers that keep keys and values of their own.
+    pub(super) fn num_kv_layers(&self) -> usize {
+        self.kv_groups.iter().map(|group| group.num_layers).sum()
+    }
+
     /// The group of layers with this shape, to which one more layer belongs now.
     pub(super) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout) -> usize {
         let QkvLayout { num_kv_heads, head_dim, .. } = qkv;
@@ -257,12 +300,12 @@ impl ModelSpec {
         index
     }
 
-    /// The KV layers of all groups, in the order of the model's layers of attention. `num_blocks`: those of each
+    /// The KV layers of all groups, in the order of the model's layers that have their own. `num_blocks`: those of each
     /// group.
     pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
         let of_layer = |layer: &LayerSpec| match &layer.mixer {
-            Mixer::Attention(AttentionSpec { kv_group, .. }) => {
-                Some(self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype))
+            Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) => {
+                qkv.has_kv.then(|| self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype))
             }
             Mixer::DeltaNet(_) => None,
         };

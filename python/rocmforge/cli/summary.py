@@ -61,8 +61,9 @@ def summarise(file: Path, report: FileReport) -> ModelSummary:
         by_type[tensor["type"]] = by_type.get(tensor["type"], 0) + tensor["bytes"]
     total = sum(by_type.values())
     sizes = {tensor["name"]: tensor["bytes"] for tensor in tensors}
-    # A step reads one row of the table of embeddings, unless the table is the output's matrix as well.
-    rows_only = sizes.get("token_embd.weight", 0) if "output.weight" in sizes else 0
+    # A step reads one row of a table of embeddings, unless the table is the output's matrix as well.
+    tables = ["per_layer_token_embd.weight", *(["token_embd.weight"] if "output.weight" in sizes else [])]
+    rows_only = sum(sizes.get(table, 0) for table in tables)
     has_experts = bool(metadata.get(f"{architecture}.expert_count"))
     tokens = metadata.get("tokenizer.ggml.tokens")
 

@@ -2,9 +2,10 @@
 
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
-    Activation, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateRows, GatedActivation, GatherRows,
-    Gating, KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear, NormKind, NormLinear,
-    NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind, RopeSpec, Rotation, Scoring,
+    Activation, AddNorm, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns, GateRows,
+    GatedActivation, GatherRows, Gating, KvLayerSpec, Linear, Loader, MixExperts, Norm, NormExperts, NormGatedLinear,
+    NormKind, NormLinear, NormRows, Ops, QkNorms, QkvLayout, RopeAndStore, RopeAngles, RopeAttention, RopeKind,
+    RopeSpec, Rotation, Scoring,
 };
 use crate::batch::{Batch, GroupKind, GroupTables};
 use crate::config::KvCacheDtype;
@@ -15,7 +16,7 @@ use crate::{Error, Result};
 /// Tokens of a step, so many that no op's rows fit into a buffer of one: devices round its size up.
 const TOKENS: usize = 66;
 const COLS: usize = 256;
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, gated: false };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, gated: false, has_kv: true };
 const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -46,6 +47,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         biases: false,
         normalize: true,
         scale: 1.0,
+        router_scale: 1.0,
+        output_scales: false,
     };
     let data = bytes_of(&random.values(2 * 16 * COLS));
     let view = |rows, cols| TensorView {
@@ -62,8 +65,10 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         gate,
         up: gate,
         down,
+        fused: false,
         router_bias: None,
         choice_bias: None,
+        output_scales: None,
         biases: None,
     };
     let experts = loader.upload_experts(&tensors, &mut |_| Ok(()))?;
@@ -117,10 +122,47 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     refused!(
         "norm",
         step,
-        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false }),
-        step.norm_rows(NormRows { x: &small, norm, rows, out: &mut out, add: false }),
-        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut small, add: false }),
-        step.norm_rows(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out, add: false }),
+        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out }),
+        step.norm_rows(NormRows { x: &small, norm, rows, out: &mut out }),
+        step.norm_rows(NormRows { x: &x, norm, rows, out: &mut small }),
+        step.norm_rows(NormRows { x: &x, norm, rows: usize::MAX, out: &mut out }),
+    );
+    let factor = 0.5;
+    refused!(
+        "add_norm",
+        step,
+        step.add_norm(AddNorm { x: &x, norm, rows, out: &mut out, factor }),
+        step.add_norm(AddNorm { x: &small, norm, rows, out: &mut out, factor }),
+        step.add_norm(AddNorm { x: &x, norm, rows, out: &mut small, factor }),
+    );
+    let (x_cols, cols) = (2 * COLS, COLS);
+    refused!(
+        "gate_columns",
+        step,
+        step.gate_columns(GateColumns { gate: &x, x: &x, x_cols, first: COLS, activation, rows, cols, out: &mut out }),
+        step.gate_columns(GateColumns {
+            gate: &x,
+            x: &x,
+            x_cols,
+            first: COLS + 1,
+            activation,
+            rows,
+            cols,
+            out: &mut out
+        }),
+        step.gate_columns(GateColumns {
+            gate: &x,
+            x: &x,
+            x_cols,
+            first: usize::MAX,
+            activation,
+            rows,
+            cols,
+            out: &mut out
+        }),
+        step.gate_columns(GateColumns { gate: &small, x: &x, x_cols, first: 0, activation, rows, cols, out: &mut out }),
+        step.gate_columns(GateColumns { gate: &x, x: &small, x_cols, first: 0, activation, rows, cols, out: &mut out }),
+        step.gate_columns(GateColumns { gate: &x, x: &x, x_cols, first: 0, activation, rows, cols, out: &mut small }),
     );
     refused!(
         "linear",
@@ -136,14 +178,62 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.gated_activation(GatedActivation { gate_up: &small, activation, rows, cols: COLS / 2, out: &mut out }),
         step.gated_activation(GatedActivation { gate_up: &x, activation, rows, cols: COLS / 2, out: &mut small }),
     );
+    let routed = None;
     refused!(
         "experts",
         step,
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
-        step.experts(MixExperts { x: &small, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut small_work, out: &mut out, add: true }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut other_work, out: &mut out, add: true }),
-        step.experts(MixExperts { x: &x, experts: &experts, rows, work: &mut work, out: &mut small, add: false }),
+        step.experts(MixExperts { x: &x, routed, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
+        step.experts(MixExperts {
+            x: &small,
+            routed,
+            experts: &experts,
+            rows,
+            work: &mut work,
+            out: &mut out,
+            add: true
+        }),
+        step.experts(MixExperts {
+            x: &x,
+            routed,
+            experts: &experts,
+            rows,
+            work: &mut small_work,
+            out: &mut out,
+            add: true
+        }),
+        step.experts(MixExperts {
+            x: &x,
+            routed,
+            experts: &experts,
+            rows,
+            work: &mut other_work,
+            out: &mut out,
+            add: true
+        }),
+        step.experts(MixExperts {
+            x: &x,
+            routed,
+            experts: &experts,
+            rows,
+            work: &mut work,
+            out: &mut small,
+            add: false
+        }),
+    );
+    let routed = Some(&small);
+    refused!(
+        "experts with rows of the router",
+        step,
+        step.experts(MixExperts {
+            x: &x,
+            routed: Some(&x),
+            experts: &experts,
+            rows,
+            work: &mut work,
+            out: &mut out,
+            add: true
+        }),
+        step.experts(MixExperts { x: &x, routed, experts: &experts, rows, work: &mut work, out: &mut out, add: true }),
     );
     refused!(
         "rope_angles",
@@ -155,8 +245,14 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let uneven = QkvLayout { num_heads: 3, num_kv_heads: 2, ..LAYOUT };
     let too_wide = Rotation { rope: &wide_rope, ..plain };
     let no_angles = Rotation { angles: &small_angles, ..plain };
-    let misfits =
-        Rotation { norms: Some(QkNorms { q: &head_norm, k: &norms[0], eps: 1e-5, after_rope: false }), ..plain };
+    let misfits = Rotation {
+        norms: Some(QkNorms { q: &head_norm, k: Some(&norms[0]), v: false, eps: 1e-5, after_rope: false }),
+        ..plain
+    };
+    let of_heads = QkNorms { q: &head_norm, k: Some(&head_norm), v: false, eps: 1e-5, after_rope: false };
+    let no_k = Rotation { norms: Some(QkNorms { k: None, ..of_heads }), ..plain };
+    let queries = QkvLayout { has_kv: false, ..LAYOUT };
+    let with_k = Rotation { norms: Some(of_heads), ..plain };
     let (layout, group, scoring) = (LAYOUT, 0, SCORING);
     refused!(
         "rope_and_store_kv",
@@ -168,6 +264,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: too_wide, group, kv: &mut kv }),
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: no_angles, group, kv: &mut kv }),
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: misfits, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: no_k, group, kv: &mut kv }),
+        step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout: queries, rotation: with_k, group, kv: &mut kv }),
         step.rope_and_store_kv(RopeAndStore { qkv: &mut out, layout, rotation: plain, group: 1, kv: &mut kv }),
     );
     refused!(

@@ -37,7 +37,7 @@ const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (
 
 /// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps, sinks and
 /// gates; then a cache in f32.
-pub(super) const CASES: [Case; 30] = [
+pub(super) const CASES: [Case; 35] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -68,12 +68,17 @@ pub(super) const CASES: [Case; 30] = [
     Case { dtype: KvCacheDtype::F32, ..case([9, 3], 64, 16, MIX) },
     Case { dtype: KvCacheDtype::F32, window: Some(20), ..case([4, 2], 33, 16, MIX) },
     Case { dtype: KvCacheDtype::F32, sinks: true, ..case([4, 2], 64, 16, MIX) },
+    case([4, 1], 512, 16, &[(0, 20), (130, 1), (40, 3)]),
+    case([2, 2], 261, 16, &[(0, 5), (37, 1)]),
+    Case { window: Some(20), ..case([2, 1], 384, 32, &[(70, 9), (50, 1)]) },
+    case([5, 1], 320, 16, &[(300, 1)]),
+    Case { dtype: KvCacheDtype::F32, sinks: true, ..case([3, 1], 512, 16, &[(0, 9), (40, 1)]) },
 ];
 
 impl Case {
     pub(super) fn layout(&self) -> QkvLayout {
         let &Self { num_heads, num_kv_heads, head_dim, gated, .. } = self;
-        QkvLayout { num_heads, num_kv_heads, head_dim, gated }
+        QkvLayout { num_heads, num_kv_heads, head_dim, gated, has_kv: true }
     }
 
     pub(super) fn scoring(&self) -> Scoring {

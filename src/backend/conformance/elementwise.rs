@@ -4,8 +4,8 @@ use super::reference::{self, HostNorm};
 use super::{Random, Tally, fill, matrix, rows_batch, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{
-    Activate, Activation, Backend, Embed, GateRows, GatedActivation, GatherRows, Loader, Norm, NormKind, NormRows, Ops,
-    RopeAngles, RopeKind, RopeSpec, ScaleLogits,
+    Activate, Activation, AddNorm, Backend, Embed, GateColumns, GateRows, GatedActivation, GatherRows, Loader, Norm,
+    NormKind, NormRows, Ops, RopeAngles, RopeKind, RopeSpec, ScaleLogits,
 };
 use crate::batch::Batch;
 
@@ -19,6 +19,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         tally.begin(&format!("norm, activation, logits and gather of {rows} rows of {cols}"))?;
         norms(loader(rows)?, rows, cols, seed as u64, tally)?;
         gated(loader(rows)?, rows, cols, seed as u64, tally)?;
+        gate_columns(loader(rows)?, rows, cols, seed as u64, tally)?;
         plain(loader(rows)?, rows, cols, seed as u64, tally)?;
         gate_rows(loader(rows)?, rows, cols, seed as u64, tally)?;
         gather(loader(rows)?, rows, cols, seed as u64, tally)?;
@@ -27,7 +28,8 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     angles(loader(8)?, tally)
 }
 
-/// Checks norms of either kind, with a bias and without, and added to what the output holds, in a step and behind it.
+/// Checks norms of either kind, with a bias and without, in a step and behind it, and added to what the output holds,
+/// with a factor on the sum.
 fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
     let (values, w) = (random.values(rows * cols), random.values(cols));
@@ -40,31 +42,36 @@ fn norms<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     fill(&mut backend, &table, rows, &mut input)?;
     let x: Vec<f64> = values.iter().map(|&x| f64::from(x)).collect();
 
-    for (kind, with_bias, add) in [
-        (NormKind::Rms, false, false),
-        (NormKind::Rms, true, true),
-        (NormKind::Layer, false, true),
-        (NormKind::Layer, true, false),
+    for (kind, with_bias, factor) in [
+        (NormKind::Rms, false, None),
+        (NormKind::Rms, true, Some(1.0)),
+        (NormKind::Rms, false, Some(0.3f32)),
+        (NormKind::Layer, false, Some(-0.5)),
+        (NormKind::Layer, true, None),
     ] {
         fill(&mut backend, &table, rows, &mut out)?;
         let norm = Norm { kind, weight: &weight, bias: with_bias.then_some(&bias_vector), eps };
-        within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &input, norm, rows, out: &mut out, add }))?;
+        within(&mut backend, rows, |step| match factor {
+            None => step.norm_rows(NormRows { x: &input, norm, rows, out: &mut out }),
+            Some(factor) => step.add_norm(AddNorm { x: &input, norm, rows, out: &mut out, factor }),
+        })?;
         let mut expected = HostNorm { kind, weight: &w, bias: with_bias.then_some(&bias), eps }.of(&x);
-        if add {
-            expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum += x);
+        if let Some(factor) = factor {
+            expected.iter_mut().zip(&x).for_each(|(sum, x)| *sum = f64::from(factor) * (*sum + x));
         }
         // An addition or subtraction may cancel nearly all of a number; the mean of a row is off by a rounding.
-        let absolute = match (kind, with_bias || add) {
+        let absolute = match (kind, with_bias || factor.is_some()) {
             (NormKind::Rms, false) => 1e-30,
             (NormKind::Rms, true) => 1e-6,
             (NormKind::Layer, _) => 1e-5,
         };
-        let what = format!("norm {kind:?}, bias {with_bias}, added {add}, of {rows} rows of {cols}");
+        let what = format!("norm {kind:?}, bias {with_bias}, added {factor:?}, of {rows} rows of {cols}");
         let got = backend.to_host(&out, rows, cols)?.to_vec();
         tally.close(&what, &got, &expected, 1e-6, absolute);
-        fill(&mut backend, &table, rows, &mut out)?;
-        let behind = backend.normed_rows(NormRows { x: &input, norm, rows, out: &mut out, add })?;
-        tally.same(&format!("{what}, behind a step"), behind, &got);
+        if factor.is_none() {
+            let behind = backend.normed_rows(NormRows { x: &input, norm, rows, out: &mut out })?;
+            tally.same(&format!("{what}, behind a step"), behind, &got);
+        }
     }
     Ok(())
 }
@@ -93,6 +100,34 @@ fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
         };
         let expected: Vec<f64> = x.chunks(2 * cols).flat_map(of_row).collect();
         let what = format!("gated activation {activation:?} of {rows} rows of {cols}");
+        tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
+    }
+    Ok(())
+}
+
+/// A gate on columns from anywhere in rows that are wider.
+fn gate_columns<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
+    let mut random = Random(seed);
+    let (first, x_cols) = (seed as usize % 5, cols + 7);
+    let gates: Vec<f32> = random.values(rows * cols).iter().map(|x| 20.0 * x).collect();
+    let x = random.values(rows * x_cols);
+    let (gate_table, table) = (matrix(&mut loader, &gates, cols)?, matrix(&mut loader, &x, x_cols)?);
+    let [mut gate, mut out] = two_buffers(&mut loader, rows, cols)?;
+    let mut input = loader.alloc_buffer(rows, x_cols)?;
+    let mut backend = loader.finish()?;
+    fill(&mut backend, &gate_table, rows, &mut gate)?;
+    fill(&mut backend, &table, rows, &mut input)?;
+    for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
+        within(&mut backend, rows, |step| {
+            let (gate, x) = (&gate, &input);
+            step.gate_columns(GateColumns { gate, x, x_cols, first, activation, rows, cols, out: &mut out })
+        })?;
+        let of_row = |(gate, x): (&[f32], &[f32])| -> Vec<f64> {
+            let pairs = gate.iter().zip(&x[first..]);
+            pairs.map(|(&g, &u)| reference::gated(activation, f64::from(g), f64::from(u))).collect()
+        };
+        let expected: Vec<f64> = gates.chunks(cols).zip(x.chunks(x_cols)).flat_map(of_row).collect();
+        let what = format!("gate {activation:?} on {cols} columns of {rows} rows");
         tally.close(&what, backend.to_host(&out, rows, cols)?, &expected, 1e-6, tolerance(activation));
     }
     Ok(())

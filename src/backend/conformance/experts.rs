@@ -48,6 +48,10 @@ struct Style {
     router_bias: bool,
     choice_bias: bool,
     biases: bool,
+    /// Whether gate and up are one tensor, of one type.
+    fused: bool,
+    /// Whether the router reads rows of its own, its weights have a factor, and those of the experts have theirs.
+    routed: bool,
 }
 
 const PLAIN: Style = Style {
@@ -56,17 +60,20 @@ const PLAIN: Style = Style {
     router_bias: false,
     choice_bias: false,
     biases: false,
+    fused: false,
+    routed: false,
 };
-/// The styles of gpt-oss, of GLM and MiniMax, and one of the combinations that these leave out.
+/// The styles of gpt-oss, of GLM and MiniMax, of Gemma 4, and one of the combinations that these leave out.
 const GPT_OSS: Style = Style { activation: Activation::ClampedSwiglu, router_bias: true, biases: true, ..PLAIN };
 const GLM: Style = Style { gating: Gating::Sigmoid, choice_bias: true, ..PLAIN };
+const GEMMA: Style = Style { activation: Activation::Gelu, fused: true, routed: true, ..PLAIN };
 const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
 
 const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, ty: GgmlType) -> Case {
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 27] = [
+const CASES: [Case; 33] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -98,6 +105,16 @@ const CASES: [Case; 27] = [
         ..case(2, 5, 3, 64, 96, GgmlType::Q8_0)
     },
     Case { style: OTHER, ..case(33, 16, 3, 64, 32, GgmlType::F16) },
+    Case { style: GEMMA, ..case(1, 6, 2, 33, 47, GgmlType::F32) },
+    Case { style: GEMMA, ..case(9, 40, 6, 65, 17, GgmlType::F32) },
+    Case { style: GEMMA, ..case(2, 5, 3, 96, 40, GgmlType::F16) },
+    Case { style: GEMMA, ..case(70, 8, 2, 64, 33, GgmlType::F16) },
+    Case {
+        style: GEMMA,
+        types: [GgmlType::Q4_K, GgmlType::Q4_K, GgmlType::Q6_K],
+        ..case(1, 12, 4, 256, 256, GgmlType::Q4_K)
+    },
+    Case { style: Style { fused: true, ..PLAIN }, ..case(20, 5, 3, 64, 96, GgmlType::Q8_0) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -154,6 +171,9 @@ struct Layer {
     biases: [Vec<f32>; 3],
     router_bias: Vec<f32>,
     choice_bias: Vec<f32>,
+    fused: bool,
+    /// Weights of the norm of what the router reads, where it has rows of its own, and the factors of the experts.
+    routed: Option<[Vec<f32>; 2]>,
 }
 
 impl Layer {
@@ -163,7 +183,7 @@ impl Layer {
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
         let ffn_size = case.ffn.next_multiple_of(down.block_elements());
         let Case { num, used, normalize, style, .. } = *case;
-        let Style { activation, gating, router_bias, choice_bias, biases } = style;
+        let Style { activation, gating, router_bias, choice_bias, biases, fused, routed } = style;
         let spec = ExpertSpec {
             num,
             used,
@@ -176,6 +196,8 @@ impl Layer {
             biases,
             normalize,
             scale: if normalize { 1.0 } else { 2.5 },
+            router_scale: if routed { 0.75 } else { 1.0 },
+            output_scales: routed,
         };
         let mut router = random.values(num * hidden_size);
         if case.ties {
@@ -185,14 +207,15 @@ impl Layer {
             }
         }
         let weights = [
-            Weights::random(gate, num * ffn_size, hidden_size, seed)?,
+            Weights::random(gate, num * ffn_size * if fused { 2 } else { 1 }, hidden_size, seed)?,
             Weights::random(up, num * ffn_size, hidden_size, seed + 100)?,
             Weights::random(down, num * hidden_size, ffn_size, seed + 200)?,
         ];
         let (x, norm) = (random.values(case.rows * hidden_size), random.values(hidden_size));
         let biases = [ffn_size, ffn_size, hidden_size].map(|rows| random.values(num * rows));
         let (router_bias, choice_bias) = (random.values(num), random.values(num));
-        Ok(Self { spec, x, norm, router, weights, biases, router_bias, choice_bias })
+        let routed = routed.then(|| [hidden_size, num].map(|len| random.values(len)));
+        Ok(Self { spec, x, norm, router, weights, biases, router_bias, choice_bias, fused, routed })
     }
 
     /// The layer with its rows from `first` on alone.
@@ -224,8 +247,11 @@ impl Layer {
     fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
         let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
-        let x = HostNorm { kind: NormKind::Rms, weight: &self.norm, bias: None, eps: EPS }.of(&x);
-        let logits = plus(multiply(&self.router, &x), self.spec.router_bias.then_some(&self.router_bias));
+        let normed = |weight| HostNorm { kind: NormKind::Rms, weight, bias: None, eps: EPS }.of(&x);
+        let routed = normed(self.routed.as_ref().map_or(&self.norm, |[norm, _]| norm));
+        let products = multiply(&self.router, &routed).into_iter().map(|y| y * f64::from(self.spec.router_scale));
+        let x = normed(&self.norm);
+        let logits = plus(products.collect(), self.spec.router_bias.then_some(&self.router_bias));
         let top = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let shares: Vec<f64> = match self.spec.gating {
             Gating::Softmax => {
@@ -250,15 +276,20 @@ impl Layer {
         let mut change = vec![0.0; hidden];
         for &expert in chosen {
             let of_expert = |part: usize, rows: usize, x: &[f64]| {
-                let weights = &self.weights[part].values[expert * rows * x.len()..][..rows * x.len()];
+                let (part_of, place) = match self.fused && part < 2 {
+                    true => (0, 2 * expert + part),
+                    false => (part, expert),
+                };
+                let weights = &self.weights[part_of].values[place * rows * x.len()..][..rows * x.len()];
                 let bias = &self.biases[part][expert * rows..][..rows];
                 plus(multiply(weights, x), self.spec.biases.then_some(bias))
             };
             let (gate, up) = (of_expert(0, ffn, &x), of_expert(1, ffn, &x));
             let pairs = gate.iter().zip(&up);
             let gated: Vec<f64> = pairs.map(|(&gate, &up)| gated(self.spec.activation, gate, up)).collect();
+            let factor = self.routed.as_ref().map_or(1.0, |[_, factors]| f64::from(factors[expert]));
             for (change, y) in change.iter_mut().zip(of_expert(2, hidden, &gated)) {
-                *change += f64::from(scale) * shares[expert] / sum * y;
+                *change += factor * f64::from(scale) * shares[expert] / sum * y;
             }
         }
         Ok(change)
@@ -286,6 +317,9 @@ struct Rig<L: Loader> {
     spec: ExpertSpec,
     table: <L::Backend as Backend>::Matrix,
     norm: <L::Backend as Backend>::Vector,
+    /// The norm of what the router reads, and a buffer for it.
+    router_norm: Option<<L::Backend as Backend>::Vector>,
+    routed: super::BufferOf<L>,
     experts: <L::Backend as Backend>::Experts,
     work: <L::Backend as Backend>::ExpertWork,
     residual: super::BufferOf<L>,
@@ -298,6 +332,7 @@ impl<L: Loader> Rig<L> {
         let (hidden, rows) = (spec.hidden_size, layer.x.len() / spec.hidden_size);
         let table = matrix(&mut loader, &layer.x, hidden)?;
         let norm = vector(&mut loader, &layer.norm)?;
+        let router_norm = layer.routed.as_ref().map(|[norm, _]| vector(&mut loader, norm)).transpose()?;
         let data = bytes_of(&layer.router);
         let [gate, up, down] = layer.weights.each_ref().map(Weights::view);
         let [router_bias, choice_bias] = [&layer.router_bias, &layer.choice_bias].map(|values| bytes_of(values));
@@ -307,12 +342,15 @@ impl<L: Loader> Rig<L> {
             let cols = layer.biases[part].len() / spec.num;
             view("biases of experts", spec.num, cols, &biases[part])
         };
+        let output_scales = layer.routed.as_ref().map(|[_, factors]| bytes_of(factors));
         let tensors = ExpertTensors {
             spec,
             router: view("router", spec.num, hidden, &data),
             gate,
-            up,
+            up: if layer.fused { gate } else { up },
             down,
+            fused: layer.fused,
+            output_scales: output_scales.as_ref().map(|data| of_num(data)),
             router_bias: spec.router_bias.then(|| of_num(&router_bias)),
             choice_bias: spec.choice_bias.then(|| of_num(&choice_bias)),
             biases: spec.biases.then(|| [0, 1, 2].map(of_each)),
@@ -320,11 +358,16 @@ impl<L: Loader> Rig<L> {
         let experts = loader.upload_experts(&tensors, &mut |_| Ok(()))?;
         let work = loader.alloc_expert_work(&spec, rows)?;
         let [residual, normed] = two_buffers(&mut loader, rows, hidden)?;
-        Ok(Self { backend: loader.finish()?, spec, table, norm, experts, work, residual, normed })
+        let routed = loader.alloc_buffer(rows, hidden)?;
+        Ok(Self { backend: loader.finish()?, spec, table, norm, router_norm, routed, experts, work, residual, normed })
     }
 
     /// The first `rows` rows of the table through the layer.
     fn run(&mut self, rows: usize) -> Result<Vec<f32>> {
+        // The fused op has one norm for router and experts.
+        if self.router_norm.is_some() {
+            return self.run_op(rows, Sum::Added);
+        }
         let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;
         let norm = Norm::rms(norm, EPS);
@@ -334,12 +377,19 @@ impl<L: Loader> Rig<L> {
 
     /// Runs the op alone, behind a norm of its own. The rows are there before it.
     fn run_op(&mut self, rows: usize, sum: Sum) -> Result<Vec<f32>> {
-        let Self { backend, table, norm, experts, work, residual, normed, .. } = self;
+        let Self { backend, table, norm, router_norm, routed, experts, work, residual, normed, .. } = self;
         fill(backend, table, rows, residual)?;
         let (norm, add) = (Norm::rms(norm, EPS), sum == Sum::Added);
         within(backend, rows, |step| {
-            step.norm_rows(NormRows { x: residual, norm, rows, out: normed, add: false })?;
-            step.experts(MixExperts { x: normed, experts, rows, work, out: residual, add })
+            step.norm_rows(NormRows { x: residual, norm, rows, out: normed })?;
+            let routed = match &*router_norm {
+                Some(norm) => {
+                    step.norm_rows(NormRows { x: residual, norm: Norm::rms(norm, EPS), rows, out: routed })?;
+                    Some(&*routed)
+                }
+                None => None,
+            };
+            step.experts(MixExperts { x: normed, routed, experts, rows, work, out: residual, add })
         })?;
         Ok(backend.to_host(residual, rows, self.spec.hidden_size)?.to_vec())
     }

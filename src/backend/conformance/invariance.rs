@@ -53,9 +53,7 @@ fn rows_alone<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
     let mut last_of = |table, rows: usize| -> Result<[Vec<f32>; 2]> {
         fill(&mut backend, table, rows, &mut input)?;
         let norm = Norm::rms(&weight, 1e-5);
-        within(&mut backend, rows, |step| {
-            step.norm_rows(NormRows { x: &input, norm, rows, out: &mut out, add: false })
-        })?;
+        within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &input, norm, rows, out: &mut out }))?;
         let norm = backend.to_host(&out, rows, cols)?[(rows - 1) * cols..].to_vec();
         let (activation, half) = (Activation::Silu, cols / 2);
         within(&mut backend, rows, |step| {

@@ -14,6 +14,7 @@ pub(crate) mod reference;
 mod rope;
 pub(crate) mod rope_attention;
 pub(crate) mod selection;
+mod shared_kv;
 pub(crate) mod splits;
 pub(crate) mod states;
 mod tally;
@@ -77,6 +78,7 @@ pub(crate) fn check_types<L: Loader>(
     rope_attention::check(loader, tally)?;
     kv_groups::check(loader, accuracy, tally)?;
     states::check(loader, tally)?;
+    shared_kv::check(loader, accuracy, tally)?;
     arguments::check(loader, tally)?;
     selection::check(loader, tally)
 }
@@ -297,7 +299,7 @@ impl<L: Loader> AttentionRig<L> {
         backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
             step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation.of(angles);
+            let rotation = rotation.of(angles, *layout);
             step.rope_and_store_kv(RopeAndStore { qkv, layout: *layout, rotation, group: 0, kv })
         })
     }
@@ -319,7 +321,7 @@ impl<L: Loader> AttentionRig<L> {
         backend.step(batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
             step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation.of(angles);
+            let rotation = rotation.of(angles, layout);
             step.rope_and_store_kv(RopeAndStore { qkv, layout, rotation, group: 0, kv })?;
             step.attention(Attention { qkv, layout, scoring, sinks: sinks.as_ref(), group: 0, kv, out })
         })?;
@@ -342,7 +344,7 @@ impl<L: Loader> AttentionRig<L> {
             calls += 1;
             step.rope_angles(RopeAngles { rope: &rotation.rope, out: angles })?;
             step.embed(Embed { table, scale: 1.0, out: qkv })?;
-            let rotation = rotation.of(angles);
+            let rotation = rotation.of(angles, layout);
             step.rope_attention(RopeAttention {
                 qkv,
                 layout,

@@ -18,6 +18,7 @@ struct Case {
     norms: Norms,
     tokens: usize,
     temperature: Option<Temperature>,
+    has_kv: bool,
 }
 
 /// The norms of q and k.
@@ -27,19 +28,21 @@ pub(super) enum Norms {
     /// A norm of each head, before RoPE (`Heads`) or after it (`HeadsLast`).
     Heads,
     HeadsLast,
+    /// `Heads`, and each head of v divided by its root mean square.
+    HeadsAndV,
     /// One norm over all heads of a row at once.
     Rows,
 }
 
 const fn case(kind: RopeKind, heads: [usize; 2], head: [usize; 2], norms: Norms, tokens: usize) -> Case {
     let ([num_heads, num_kv_heads], [head_dim, num_pairs]) = (heads, head);
-    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature: None }
+    Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature: None, has_kv: true }
 }
 
 /// A context that a few tokens fill.
 pub(super) const TEMPERATURE: Option<Temperature> = Some(Temperature { scale: 0.1, context: 16 });
 
-const CASES: [Case; 14] = [
+const CASES: [Case; 22] = [
     case(RopeKind::Norm, [1, 1], [2, 1], Norms::No, 1),
     case(RopeKind::Neox, [1, 1], [2, 1], Norms::No, 3),
     case(RopeKind::Norm, [3, 1], [7, 3], Norms::Heads, 5),
@@ -54,6 +57,14 @@ const CASES: [Case; 14] = [
     Case { temperature: TEMPERATURE, ..case(RopeKind::Norm, [3, 1], [16, 8], Norms::No, 40) },
     Case { temperature: TEMPERATURE, ..case(RopeKind::Neox, [4, 4], [64, 16], Norms::HeadsLast, 33) },
     Case { temperature: TEMPERATURE, ..case(RopeKind::Neox, [2, 1], [40, 0], Norms::Rows, 33) },
+    case(RopeKind::Neox, [2, 1], [512, 256], Norms::HeadsAndV, 3),
+    case(RopeKind::Norm, [1, 1], [300, 130], Norms::Heads, 2),
+    case(RopeKind::Neox, [1, 1], [259, 64], Norms::HeadsLast, 2),
+    case(RopeKind::Neox, [3, 1], [7, 2], Norms::HeadsAndV, 5),
+    case(RopeKind::Neox, [4, 2], [64, 32], Norms::HeadsAndV, 33),
+    Case { has_kv: false, ..case(RopeKind::Neox, [3, 1], [7, 2], Norms::Heads, 5) },
+    Case { has_kv: false, ..case(RopeKind::Norm, [9, 3], [64, 32], Norms::No, 33) },
+    Case { has_kv: false, temperature: TEMPERATURE, ..case(RopeKind::Norm, [6, 2], [33, 16], Norms::Rows, 18) },
 ];
 
 /// Epsilon of the norms of q and k.
@@ -69,8 +80,8 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 
 fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tally<'_>) -> Result<()> {
     let mut random = Random(seed);
-    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature } = case;
-    let layout = QkvLayout { num_heads, num_kv_heads, head_dim, gated: false };
+    let &Case { kind, num_heads, num_kv_heads, head_dim, num_pairs, norms, tokens, temperature, has_kv } = case;
+    let layout = QkvLayout { num_heads, num_kv_heads, head_dim, gated: false, has_kv };
     let what = format!("{kind:?} RoPE of {layout:?}, {num_pairs} pairs, norms {norms:?}, {temperature:?}");
     tally.begin(&what)?;
     let cols = layout.cols();
@@ -94,7 +105,7 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
     fill(&mut backend, &table, tokens, &mut qkv)?;
     backend.step(&batch, &mut |step: &mut <L::Backend as Backend>::Step<'_>| {
         step.rope_angles(RopeAngles { rope: &rotation.rope, out: &mut angles })?;
-        let rotation = rotation.of(&angles);
+        let rotation = rotation.of(&angles, layout);
         step.rope_and_store_kv(RopeAndStore { qkv: &mut qkv, layout, rotation, group: 0, kv: &mut kv })
     })?;
 
@@ -110,16 +121,18 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
 pub(crate) struct HostNorms {
     weights: [Vec<f32>; 2],
     after_rope: bool,
+    v: bool,
 }
 
 impl HostNorms {
     pub(super) fn random(norms: Norms, layout: QkvLayout, random: &mut Random) -> Option<Self> {
         let lens = match norms {
             Norms::No => return None,
-            Norms::Heads | Norms::HeadsLast => [layout.head_dim; 2],
+            Norms::Heads | Norms::HeadsLast | Norms::HeadsAndV => [layout.head_dim; 2],
             Norms::Rows => [layout.q_cols(), layout.kv_cols()],
         };
-        Some(Self { weights: lens.map(|len| random.values(len)), after_rope: norms == Norms::HeadsLast })
+        let weights = lens.map(|len| random.values(len));
+        Some(Self { weights, after_rope: norms == Norms::HeadsLast, v: norms == Norms::HeadsAndV })
     }
 }
 
@@ -139,19 +152,22 @@ impl From<RopeSpec> for HostRotation {
 impl HostRotation {
     pub(super) fn upload<L: Loader>(&self, loader: &mut L) -> Result<UploadedRotation<L::Backend>> {
         let norms = match &self.norms {
-            Some(HostNorms { weights: [q, k], after_rope }) => {
-                Some(([vector(loader, q)?, vector(loader, k)?], *after_rope))
+            &Some(HostNorms { weights: [ref q, ref k], after_rope, v }) => {
+                Some(UploadedNorms { q: vector(loader, q)?, k: vector(loader, k)?, after_rope, v })
             }
             None => None,
         };
         Ok(UploadedRotation { rope: loader.upload_rope(&self.rope)?, norms, temperature: self.temperature })
     }
 
-    /// Rotates q and k of a row in place.
+    /// Rotates q and k of a row in place, and divides v by its norm.
     pub(super) fn apply(&self, row: &mut [f64], layout: QkvLayout, position: usize) {
         let row = &mut row[layout.gate_cols()..];
         let (q, rest) = row.split_at_mut(layout.q_cols());
-        let k = &mut rest[..layout.kv_cols()];
+        let (k, v) = rest.split_at_mut(rest.len() / 2);
+        if self.norms.as_ref().is_some_and(|norms| norms.v) {
+            v.chunks_mut(layout.head_dim).for_each(|head| normalize(head, &vec![1.0; layout.head_dim]));
+        }
         for (part, heads) in [q, k].into_iter().enumerate() {
             let weights = self.norms.as_ref().map(|norms| (&norms.weights[part], norms.after_rope));
             let norm = |heads: &mut [f64], last: bool| match weights {
@@ -175,14 +191,26 @@ impl HostRotation {
 /// A `HostRotation` uploaded to a device.
 pub(crate) struct UploadedRotation<B: Backend> {
     pub(super) rope: B::Rope,
-    /// Weights of the norms of q and of k, and whether they come after RoPE.
-    norms: Option<([B::Vector; 2], bool)>,
+    norms: Option<UploadedNorms<B>>,
     temperature: Option<Temperature>,
 }
 
+struct UploadedNorms<B: Backend> {
+    q: B::Vector,
+    k: B::Vector,
+    after_rope: bool,
+    v: bool,
+}
+
 impl<B: Backend> UploadedRotation<B> {
-    pub(super) fn of<'a>(&'a self, angles: &'a B::Buffer) -> Rotation<'a, B> {
-        let norms = self.norms.as_ref().map(|([q, k], after_rope)| QkNorms { q, k, eps: EPS, after_rope: *after_rope });
+    pub(super) fn of<'a>(&'a self, angles: &'a B::Buffer, layout: QkvLayout) -> Rotation<'a, B> {
+        let norms = self.norms.as_ref().map(|&UploadedNorms { ref q, ref k, after_rope, v }| QkNorms {
+            q,
+            k: layout.has_kv.then_some(k),
+            v,
+            eps: EPS,
+            after_rope,
+        });
         Rotation { norms, rope: &self.rope, angles, temperature: self.temperature }
     }
 }

@@ -52,6 +52,8 @@ fn cases() -> Vec<Rotated> {
         case([9, 3], 64, Neox, 32, false),
         case([16, 2], 128, Neox, 64, true),
         case([2, 2], 256, Norm, 128, false),
+        with_seqs(FEW, case([2, 1], 512, Neox, 256, true)),
+        with_seqs(FEW, case([9, 1], 264, Neox, 33, false)),
         windowed(1, None, case([2, 1], 16, Neox, 8, false)),
         windowed(5, None, case([4, 2], 20, Norm, 10, true)),
         windowed(140, Some(2.0), case([6, 3], 48, Neox, 12, false)),
@@ -68,6 +70,8 @@ fn cases() -> Vec<Rotated> {
         gated(with_seqs(FEW, case([4, 1], 256, Neox, 32, true))),
         gated(f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) })),
         Rotated { norms: Norms::HeadsLast, ..with_seqs(FEW, case([4, 2], 16, Neox, 8, true)) },
+        Rotated { norms: Norms::HeadsAndV, ..with_seqs(FEW, case([4, 2], 64, Neox, 32, true)) },
+        f32_cache(Rotated { norms: Norms::HeadsAndV, ..case([3, 1], 33, Neox, 16, true) }),
         f32_cache(Rotated { norms: Norms::Rows, ..case([6, 2], 16, Neox, 4, true) }),
         f32_cache(Rotated { temperature: TEMPERATURE, ..case([4, 2], 16, Norm, 8, false) }),
     ]

@@ -10,11 +10,41 @@ pub(super) fn gated(pool: &ThreadPool, isa: Isa, gate_up: &[f32], act: Activatio
     for_rows(pool, out, cols, |first, out| {
         for (row, out) in out.chunks_exact_mut(cols).enumerate() {
             let (gate, up) = gate_up[(first + row) * 2 * cols..][..2 * cols].split_at(cols);
-            match act {
-                Activation::Silu => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
-                Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
-                Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
-            }
+            gate_row(isa, act, gate, up, out);
+        }
+    });
+}
+
+fn gate_row(isa: Isa, act: Activation, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    match act {
+        Activation::Silu => isa.run(Pairs { function: SiluGate, x: gate, y: up, out }),
+        Activation::Gelu => isa.run(Pairs { function: GeluGate, x: gate, y: up, out }),
+        Activation::ClampedSwiglu => isa.run(Pairs { function: ClampedSwiglu, x: gate, y: up, out }),
+    }
+}
+
+/// Columns of rows, from column `first` on.
+pub(super) struct Columns<'a> {
+    pub(super) rows: &'a [f32],
+    pub(super) cols: usize,
+    pub(super) first: usize,
+}
+
+/// `out[r][i] = act(gate[r][i]) * x[r][i]`, x being the columns.
+pub(super) fn gate_columns(
+    pool: &ThreadPool,
+    isa: Isa,
+    gate: &[f32],
+    x: Columns<'_>,
+    act: Activation,
+    cols: usize,
+    out: &mut [f32],
+) {
+    for_rows(pool, out, cols, |first, out| {
+        for (row, out) in out.chunks_exact_mut(cols).enumerate() {
+            let row = first + row;
+            let up = &x.rows[row * x.cols + x.first..][..cols];
+            gate_row(isa, act, &gate[row * cols..][..cols], up, out);
         }
     });
 }

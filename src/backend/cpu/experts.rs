@@ -16,6 +16,8 @@ pub struct Experts {
     pub(super) router: PackedMatrix,
     /// Added to the weights that are compared, where the model has it.
     pub(super) choice_bias: Option<Storage<f32>>,
+    /// Factors of the experts on their weights, where the model has them.
+    pub(super) output_scales: Option<Storage<f32>>,
     /// Gate and up of each expert as one stack, and down as one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
@@ -87,10 +89,13 @@ impl Routes {
         of_pair.saturating_mul(pairs).saturating_add(of_experts)
     }
 
-    /// Chooses for each row of `logits`.
-    fn choose(&mut self, spec: &ExpertSpec, logits: &[f32], bias: &[f32]) {
+    /// Chooses for each row of `logits`. `bias` and `scales` are those of the experts, or empty.
+    fn choose(&mut self, spec: &ExpertSpec, logits: &[f32], [bias, scales]: [&[f32]; 2]) {
         for (choices, logits) in self.choices.chunks_exact_mut(spec.used).zip(logits.chunks_exact(spec.num)) {
             choose(spec, logits, bias, &mut self.ranks, choices);
+            for choice in choices {
+                choice.weight *= scales.get(choice.expert).copied().unwrap_or(1.0);
+            }
         }
     }
 
@@ -156,24 +161,24 @@ pub(super) struct Sum<'a> {
     pub(super) store: Store,
 }
 
-/// Puts into `out` what the experts make of `x`.
+/// Puts into `out` what the experts make of `x`, chosen for the rows of `routed`.
 pub(super) fn run(
     experts: &Experts,
-    x: &[f32],
+    [x, routed]: [&[f32]; 2],
     work: &mut ExpertWork,
     out: Sum<'_>,
     isa: Isa,
     scratch: &mut LinearScratch,
     pool: &ThreadPool,
 ) {
-    let Experts { spec, router, choice_bias, gate_up, down } = experts;
+    let Experts { spec, router, choice_bias, output_scales, gate_up, down } = experts;
     let (hidden, ffn) = (spec.hidden_size, spec.ffn_size);
     let rows = out.rows.len() / hidden;
     let pairs = rows * spec.used;
     let ExpertWork { logits, values, gate_up: products, gated, routes, .. } = work;
     let logits = &mut logits[..rows * spec.num];
-    router.multiply(x, rows, logits, Store::Assign, scratch, pool);
-    routes.choose(spec, logits, choice_bias.as_deref().unwrap_or(&[]));
+    router.multiply(routed, rows, logits, Store::Assign, scratch, pool);
+    routes.choose(spec, logits, [choice_bias, output_scales].map(|values| values.as_deref().unwrap_or(&[])));
     routes.sort(spec, pairs);
 
     let values = &mut values[..pairs * hidden];
@@ -229,6 +234,8 @@ mod tests {
             biases: false,
             normalize,
             scale: 1.0,
+            router_scale: 1.0,
+            output_scales: false,
         }
     }
 

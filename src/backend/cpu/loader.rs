@@ -10,8 +10,8 @@ use super::state_layer::StateLayer;
 use super::storage::{Element, Storage};
 use crate::backend::host_memory::HostMemory;
 use crate::backend::{
-    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StateLayerSpec,
-    Upload,
+    ExpertPart, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
+    StateLayerSpec, Upload,
 };
 use crate::config::KvCacheDtype;
 use crate::quant::{self, GgmlType};
@@ -161,13 +161,12 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
     let router = TensorView { ggml_type: GgmlType::F32, data: &data, ..tensors.router };
     f(&[LinearPart { weight: router, bias: tensors.router_bias }])?;
     for expert in 0..tensors.spec.num {
-        let of_expert = |tensor| tensors.of_expert(tensor, expert);
-        let part = |weight, i: usize| LinearPart {
-            weight: of_expert(weight),
-            bias: tensors.biases.map(|biases| of_expert(biases[i])),
+        let part = |part, i: usize| LinearPart {
+            weight: tensors.matrix(part, expert),
+            bias: tensors.biases.map(|biases| tensors.of_expert(biases[i], expert)),
         };
-        f(&[part(tensors.gate, 0), part(tensors.up, 1)])?;
-        f(&[part(tensors.down, 2)])?;
+        f(&[part(ExpertPart::Gate, 0), part(ExpertPart::Up, 1)])?;
+        f(&[part(ExpertPart::Down, 2)])?;
     }
     Ok(())
 }
@@ -193,7 +192,8 @@ impl Loader for CpuLoader {
                 Upload::Matrix(parts) => add(parts)?,
                 Upload::Experts(tensors) => {
                     for_expert_stacks(tensors, &mut add)?;
-                    vectors += tensors.choice_bias.map_or(0, |bias| Self::buffer_bytes(bias.rows, bias.cols));
+                    let of_experts = [tensors.choice_bias, tensors.output_scales].into_iter().flatten();
+                    vectors += of_experts.map(|each| Self::buffer_bytes(each.rows, each.cols)).sum::<u64>();
                 }
                 Upload::Vector(tensor) | Upload::Taps(tensor) => {
                     vectors += Self::buffer_bytes(tensor.rows, tensor.cols)
@@ -233,8 +233,9 @@ impl Loader for CpuLoader {
             gate_up.push(first);
             down.push(second);
         }
-        let choice_bias = tensors.choice_bias.map(|bias| self.upload_vector(bias)).transpose()?;
-        Ok(Experts { spec: tensors.spec, router, choice_bias, gate_up, down })
+        let mut vector = |tensor: Option<TensorView<'_>>| tensor.map(|tensor| self.upload_vector(tensor)).transpose();
+        let (choice_bias, output_scales) = (vector(tensors.choice_bias)?, vector(tensors.output_scales)?);
+        Ok(Experts { spec: tensors.spec, router, choice_bias, output_scales, gate_up, down })
     }
 
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<Storage<f32>> {

@@ -6,12 +6,20 @@ use super::simd::{Isa, Kernel, LANES, Simd};
 use super::split::for_rows;
 use crate::backend::{Norm, NormKind};
 
-/// `out = norm(x)`, or that added to `out`; rows as long as the norm's weights.
-pub(super) fn norm(pool: &ThreadPool, isa: Isa, x: &[f32], norm: Norm<'_, CpuBackend>, add: bool, out: &mut [f32]) {
+/// `out = norm(x)`, or with a factor on such a sum `out = factor * (out + norm(x))`; rows are as long as the norm's
+/// weights.
+pub(super) fn norm(
+    pool: &ThreadPool,
+    isa: Isa,
+    x: &[f32],
+    norm: Norm<'_, CpuBackend>,
+    sum: Option<f32>,
+    out: &mut [f32],
+) {
     let cols = norm.weight.len();
     for_rows(pool, out, cols, |first, out| {
         let x = &x[first * cols..][..out.len()];
-        isa.run(NormRows { x, norm, add, out });
+        isa.run(NormRows { x, norm, sum, out });
     });
 }
 
@@ -31,7 +39,7 @@ pub(super) fn norm_columns(
 struct NormRows<'a> {
     x: &'a [f32],
     norm: Norm<'a, CpuBackend>,
-    add: bool,
+    sum: Option<f32>,
     out: &'a mut [f32],
 }
 
@@ -52,19 +60,20 @@ impl Kernel for NormRows<'_> {
             };
             let scale = 1.0 / (squares / cols as f32 + eps).sqrt();
             let values = x.iter().zip(weight.iter()).map(|(x, weight)| (x - mean) * scale * weight);
-            match (bias, self.add) {
-                (None, false) => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
-                (None, true) => out.iter_mut().zip(values).for_each(|(out, value)| *out += value),
-                (Some(bias), false) => {
-                    let values = values.zip(bias.iter()).map(|(value, bias)| value + bias);
-                    out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
-                }
-                (Some(bias), true) => {
-                    let values = values.zip(bias.iter()).map(|(value, bias)| value + bias);
-                    out.iter_mut().zip(values).for_each(|(out, value)| *out += value);
-                }
+            match bias {
+                None => put(values, self.sum, out),
+                Some(bias) => put(values.zip(bias.iter()).map(|(value, bias)| value + bias), self.sum, out),
             }
         }
+    }
+}
+
+/// Puts normed values into `out`, or with a factor the product of their sum with what is there.
+#[inline(always)]
+fn put(values: impl Iterator<Item = f32>, sum: Option<f32>, out: &mut [f32]) {
+    match sum {
+        None => out.iter_mut().zip(values).for_each(|(out, value)| *out = value),
+        Some(factor) => out.iter_mut().zip(values).for_each(|(out, value)| *out = factor * (*out + value)),
     }
 }
 
@@ -85,6 +94,13 @@ impl Kernel for NormColumns<'_> {
             normalize(s, &mut row[self.from..][..self.weight.len()], self.weight, self.eps);
         }
     }
+}
+
+/// RMS norm of a row without weights, in place: of a head of v.
+#[inline(always)]
+pub(super) fn divide_by_rms<S: Simd>(s: S, row: &mut [f32], eps: f32) {
+    let scale = 1.0 / (sum_of_squares(s, row, 0.0) / row.len() as f32 + eps).sqrt();
+    row.iter_mut().for_each(|x| *x *= scale);
 }
 
 /// RMS norm of a row in place; also of a head of q or k.

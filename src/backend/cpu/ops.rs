@@ -10,9 +10,9 @@ use super::storage::Storage;
 use super::{activation, attention, gate_rows, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
-    Activate, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions, GateRows,
-    GatedActivation, GatherRows, Linear, MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles,
-    RopeShape, RopeSpec, Rotation, ScaleLogits, StepOps,
+    Activate, AddNorm, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
+    GateColumns, GateRows, GatedActivation, GatherRows, Linear, MemoryLedger, MixExperts, NormRows, Ops, QkNorms,
+    RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -45,8 +45,8 @@ impl Backend for CpuBackend {
     fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]> {
         let (rows, cols) = (args.rows, args.cols());
         args.validate()?;
-        let NormRows { x, norm, out, add, .. } = args;
-        norm::norm(&self.pool, self.isa, &x[..rows * cols], norm, add, &mut out[..rows * cols]);
+        let NormRows { x, norm, out, .. } = args;
+        norm::norm(&self.pool, self.isa, &x[..rows * cols], norm, None, &mut out[..rows * cols]);
         self.to_host(out, rows, cols)
     }
 
@@ -118,8 +118,16 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn norm_rows(&mut self, args: NormRows<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.cols();
-        let NormRows { x, norm, out, add, .. } = args;
-        norm::norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm, add, &mut out[..n]);
+        let NormRows { x, norm, out, .. } = args;
+        norm::norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm, None, &mut out[..n]);
+        Ok(())
+    }
+
+    fn add_norm(&mut self, args: AddNorm<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let n = args.rows * args.cols();
+        let AddNorm { x, norm, out, factor, .. } = args;
+        norm::norm(&self.cpu.pool, self.cpu.isa, &x[..n], norm, Some(factor), &mut out[..n]);
         Ok(())
     }
 
@@ -137,6 +145,15 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let GatedActivation { gate_up, activation, rows, cols, out } = args;
         let (gate_up, out) = (&gate_up[..rows * 2 * cols], &mut out[..rows * cols]);
         activation::gated(&self.cpu.pool, self.cpu.isa, gate_up, activation, cols, out);
+        Ok(())
+    }
+
+    fn gate_columns(&mut self, args: GateColumns<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let GateColumns { gate, x, x_cols, first, activation, rows, cols, out } = args;
+        let columns = activation::Columns { rows: &x[..rows * x_cols], cols: x_cols, first };
+        let (gate, out) = (&gate[..rows * cols], &mut out[..rows * cols]);
+        activation::gate_columns(&self.cpu.pool, self.cpu.isa, gate, columns, activation, cols, out);
         Ok(())
     }
 
@@ -167,11 +184,11 @@ impl Ops<CpuBackend> for CpuStep<'_> {
     fn experts(&mut self, args: MixExperts<'_, CpuBackend>) -> Result<()> {
         args.validate()?;
         let n = args.rows * args.experts.spec.hidden_size;
-        let MixExperts { x, experts, work, out, add, .. } = args;
+        let MixExperts { x, routed, experts, work, out, add, .. } = args;
         let store = if add { Store::Add } else { Store::Assign };
         let CpuBackend { isa, linear_scratch, pool, .. } = &mut *self.cpu;
         let sum = experts::Sum { rows: &mut out[..n], store };
-        experts::run(experts, &x[..n], work, sum, *isa, linear_scratch, pool);
+        experts::run(experts, [&x[..n], &routed.unwrap_or(x)[..n]], work, sum, *isa, linear_scratch, pool);
         Ok(())
     }
 
@@ -195,7 +212,9 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             Some(QkNorms { q, k, eps, .. }) if rotation.norms.is_some_and(|norms| norms.is_of_rows(layout)) => {
                 let first = layout.gate_cols();
                 norm::norm_columns(pool, isa, qkv, layout.cols(), first, q, eps);
-                norm::norm_columns(pool, isa, qkv, layout.cols(), first + layout.q_cols(), k, eps);
+                if let Some(k) = k {
+                    norm::norm_columns(pool, isa, qkv, layout.cols(), first + layout.q_cols(), k, eps);
+                }
                 Rotation { norms: None, ..rotation }
             }
             _ => rotation,

@@ -2,7 +2,7 @@
 
 use super::backend::CpuBackend;
 use super::kv::{KvElement, KvWriter};
-use super::norm::normalize;
+use super::norm::{divide_by_rms, normalize};
 use super::pool::ThreadPool;
 use super::simd::{Isa, Kernel, Simd};
 use super::split::for_rows;
@@ -56,20 +56,25 @@ impl<E: KvElement> Kernel for Rows<'_, E> {
     fn run<S: Simd>(self, s: S) {
         let RopeAndStore { layout, rotation, .. } = self.args;
         let num_pairs = rotation.rope.num_pairs();
-        let [q_norm, k_norm] = match rotation.norms {
-            Some(QkNorms { q, k, eps, after_rope }) => [q, k].map(|weight| Some(HeadNorm { weight, eps, after_rope })),
-            None => [None; 2],
-        };
+        let q_norm = rotation.norms.map(|norms| HeadNorm::of(norms, norms.q));
+        let k_norm = rotation.norms.and_then(|norms| Some(HeadNorm::of(norms, norms.k?)));
+        let v_norm = rotation.norms.filter(|norms| norms.v);
         for (i, row) in self.rows.chunks_exact_mut(layout.cols()).enumerate() {
             let index = self.first_row + i;
             let angles = &rotation.angles[index * 2 * num_pairs..][..2 * num_pairs];
             let (q, kv) = row[layout.gate_cols()..].split_at_mut(layout.q_cols());
-            let (k, v) = kv.split_at_mut(layout.kv_cols());
             self.args.rotate_heads(s, q, q_norm, angles);
-            self.args.rotate_heads(s, k, k_norm, angles);
             if let Some(temperature) = rotation.temperature {
                 let factor = temperature.at(self.args.positions[index]);
                 q.iter_mut().for_each(|q| *q *= factor);
+            }
+            if !layout.has_kv {
+                continue;
+            }
+            let (k, v) = kv.split_at_mut(layout.kv_cols());
+            self.args.rotate_heads(s, k, k_norm, angles);
+            if let Some(QkNorms { eps, .. }) = v_norm {
+                v.chunks_exact_mut(layout.head_dim).for_each(|head| divide_by_rms(s, head, eps));
             }
             self.kv.store(s, self.args.slots[index], k, v);
         }
@@ -82,6 +87,12 @@ struct HeadNorm<'a> {
     weight: &'a [f32],
     eps: f32,
     after_rope: bool,
+}
+
+impl<'a> HeadNorm<'a> {
+    fn of(QkNorms { eps, after_rope, .. }: QkNorms<'a, CpuBackend>, weight: &'a [f32]) -> Self {
+        Self { weight, eps, after_rope }
+    }
 }
 
 impl RopeAndStore<'_> {

@@ -37,7 +37,7 @@ fn conformance_on_every_instruction_set() {
     }
 }
 
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72, gated: false };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 6, num_kv_heads: 2, head_dim: 72, gated: false, has_kv: true };
 const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
 
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
@@ -213,9 +213,8 @@ fn buffers_too_small_are_errors() {
     let [x, mut out] = [(); 2].map(|()| loader.alloc_buffer(3, 10).unwrap());
     let mut backend = loader.finish().unwrap();
     let norm = Norm::rms(&weight, 1e-5);
-    let mut norm = |rows| {
-        within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out, add: false }))
-    };
+    let mut norm =
+        |rows| within(&mut backend, rows, |step| step.norm_rows(NormRows { x: &x, norm, rows, out: &mut out }));
     norm(3).unwrap();
     assert!(matches!(norm(4), Err(Error::Internal { .. })));
     assert!(backend.to_host(&out, usize::MAX, 10).is_err());

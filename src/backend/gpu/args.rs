@@ -140,9 +140,10 @@ constants! {
     PLACE_THREADS = MAX_EXPERTS;
     /// Columns of a block of `add_experts`.
     ADD_EXPERTS_COLS = 1024;
-    /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE.
+    /// `RotationFlags`: elements `i` and `i + num_pairs` are a pair; the norms come after RoPE; v has norms too.
     ROTATION_NEOX = 1;
     ROTATION_NORMS_LAST = 2;
+    ROTATION_NORM_V = 4;
     /// A slot that stores nothing: padding of a recorded step.
     NO_SLOT = u32::MAX;
     /// Heads of a block of `rope_store`.
@@ -274,6 +275,7 @@ kernel_args! {
         kind: NormCode,
         flags: u32,
         eps: f32,
+        factor: f32,
         share: u32,
     }
     GatedArgs {
@@ -286,6 +288,15 @@ kernel_args! {
         activation: ActivationCode,
     }
     ActivationArgs { x: DevicePtr, out: DevicePtr, cols: u32, format_out: Format, activation: ActivationCode }
+    GateColumnsArgs {
+        gate: DevicePtr,
+        x: DevicePtr,
+        out: DevicePtr,
+        cols: u32,
+        x_stride: u32,
+        format_out: Format,
+        activation: ActivationCode,
+    }
     ScaleLogitsArgs { logits: DevicePtr, cols: u32, scale: f32, softcap: f32 }
     GateRowsArgs {
         x: DevicePtr,
@@ -302,6 +313,7 @@ kernel_args! {
     ChooseExpertsArgs {
         logits: DevicePtr,
         bias: DevicePtr,
+        factors: DevicePtr,
         experts: DevicePtr,
         weights: DevicePtr,
         rows: u32,

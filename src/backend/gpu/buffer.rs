@@ -189,6 +189,8 @@ pub struct Experts {
     pub(super) router: Matrix,
     /// A bias that only the choice of experts sees, f32 for each expert.
     pub(super) choice_bias: Option<DeviceBuffer>,
+    /// Factors of the experts on their weights, f32.
+    pub(super) output_scales: Option<DeviceBuffer>,
     pub(super) gate: ExpertMatrix,
     pub(super) up: ExpertMatrix,
     pub(super) down: ExpertMatrix,

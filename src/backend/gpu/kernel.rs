@@ -10,7 +10,7 @@ use crate::quant::GgmlType;
 use crate::{Error, Result};
 
 /// Head sizes that attention is compiled for; a smaller head uses the next one.
-pub(super) const HEAD_SIZES: [u32; 3] = [64, 128, 256];
+pub(super) const HEAD_SIZES: [u32; 4] = [64, 128, 256, 512];
 
 /// Rows that a block of `matmul` computes.
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
@@ -41,7 +41,10 @@ fn matmul_threads(rows: u32) -> u32 {
 pub(super) fn head_size(head_dim: usize) -> Result<u32> {
     HEAD_SIZES.into_iter().find(|&size| head_dim <= size as usize).ok_or_else(|| Error::Device {
         device: "gpu".to_owned(),
-        problem: format!("attention heads have {head_dim} elements, the kernels take at most 256; use device=\"cpu\""),
+        problem: format!(
+            "attention heads have {head_dim} elements, the kernels take at most {}; use device=\"cpu\"",
+            HEAD_SIZES[HEAD_SIZES.len() - 1]
+        ),
     })
 }
 

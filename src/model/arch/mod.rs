@@ -6,6 +6,7 @@ mod ernie4_5;
 mod exaone4;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod glm4moe;
 mod gpt_oss;
@@ -46,6 +47,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "exaone4", spec: exaone4::spec },
     Architecture { name: "gemma2", spec: gemma2::spec },
     Architecture { name: "gemma3", spec: gemma3::spec },
+    Architecture { name: "gemma4", spec: gemma4::spec },
     Architecture { name: "glm4", spec: glm4::spec },
     Architecture { name: "glm4moe", spec: glm4moe::spec },
     Architecture { name: "gpt-oss", spec: gpt_oss::spec },

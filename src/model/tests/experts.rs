@@ -42,6 +42,8 @@ fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
         normalize: true,
         // The router is zero: of the softmax each expert has an equal share.
         scale: num as f32,
+        router_scale: 1.0,
+        output_scales: false,
     };
     let shared = (shared > 0).then_some(DenseSpec { size: shared * size, ..dense });
     LayerSpec { ffn: Ffn::Experts { experts, shared }, ..layer.clone() }

@@ -187,7 +187,7 @@ fn vocabularies_of_every_family_encode_exactly() {
 /// The tiny models of every architecture carry small vocabularies of their own.
 #[test]
 fn tiny_models_encode_their_text() {
-    let more = ["qwen35", "qwen3next"];
+    let more = ["qwen35", "qwen3next", "gemma4_dense", "gemma4_e", "gemma4_moe"];
     for name in ["llama3_ropescale", "llama_tied", "mistral", "qwen2", "qwen3"].into_iter().chain(more) {
         let tokenizer = tokenizer(&format!("arch/{name}"));
         let golden = testdata::npz(&format!("arch/{name}"));

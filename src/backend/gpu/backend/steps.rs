@@ -83,8 +83,8 @@ impl Backend for GpuBackend {
 
     fn normed_rows<'a>(&'a mut self, args: NormRows<'a, Self>) -> Result<&'a [f32]> {
         let (rows, cols) = (args.rows, args.cols());
-        let NormRows { x, norm, out, add, .. } = args;
-        self.compute.norm_rows(NormRows { x, norm, rows, out: &mut *out, add })?;
+        let NormRows { x, norm, out, .. } = args;
+        self.compute.norm_rows(NormRows { x, norm, rows, out: &mut *out })?;
         self.to_host(out, rows, cols)
     }
 

@@ -53,6 +53,7 @@ macro_rules! with_kernels {
                 NORM_ROWS_OTHER: NormRowsArgs, Once, One(512), "norm";
                 GATED_ACTIVATION: GatedArgs, Once, One(256), "gated activation";
                 ACTIVATION: ActivationArgs, Once, One(256), "activation";
+                GATE_COLUMNS: GateColumnsArgs, Once, One(256), "activation";
                 SCALE_LOGITS: ScaleLogitsArgs, Once, One(256), "scale and cap of logits";
                 GATE_ROWS: GateRowsArgs, Once, One(256), "gate of rows";
                 GATHER_ROWS: GatherArgs, Once, One(256), "gather rows";

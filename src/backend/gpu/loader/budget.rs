@@ -129,6 +129,8 @@ mod tests {
             biases: true,
             normalize: true,
             scale: 1.0,
+            router_scale: 1.0,
+            output_scales: true,
         };
         let experts = ExpertTensors {
             spec,
@@ -136,8 +138,10 @@ mod tests {
             gate: f32s(5 * 17, 33),
             up: f32s(5 * 17, 33),
             down: f32s(5 * 33, 17),
+            fused: false,
             router_bias: Some(f32s(1, 5)),
             choice_bias: Some(f32s(1, 5)),
+            output_scales: Some(f32s(1, 5)),
             biases: Some([f32s(5, 17), f32s(5, 17), f32s(5, 33)]),
         };
         let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: vec![1.0; 3], magnitude: 1.0 };

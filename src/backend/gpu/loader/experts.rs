@@ -6,14 +6,17 @@ use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Mat
 use crate::backend::gpu::ops::most_runs;
 use crate::backend::gpu::stacks::{device_type, values_bytes};
 use crate::backend::gpu::{DeviceBuffer, EXPERT_RUNS, KernelType};
-use crate::backend::{ExpertSpec, ExpertTensors, Loader, Progress, Upload};
+use crate::backend::{ExpertPart, ExpertSpec, ExpertTensors, Loader, Progress, Upload};
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-/// Bytes of a tensor whose rows are shared out to `num` experts: each expert's are whole tiles.
-fn tensor_bytes(tensor: &TensorView<'_>, num: usize) -> u64 {
-    aligned(num as u64 * device_type(tensor.ggml_type).matrix_bytes(tensor.rows / num.max(1), tensor.cols))
+const PARTS: [ExpertPart; 3] = [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down];
+
+/// Bytes of one of the matrices of all experts: each expert's are whole tiles.
+fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> u64 {
+    let first = tensors.matrix(part, 0);
+    aligned(tensors.spec.num as u64 * device_type(first.ggml_type).matrix_bytes(first.rows, first.cols))
 }
 
 /// Bytes of the router on the device, which is f32.
@@ -23,8 +26,8 @@ fn router_bytes(spec: &ExpertSpec) -> u64 {
 
 /// Bytes of an upload on the device.
 pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
-    let experts = [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| tensor_bytes(tensor, tensors.spec.num));
-    let biases = [tensors.router_bias, tensors.choice_bias].into_iter().flatten();
+    let experts = PARTS.map(|part| matrix_bytes(tensors, part));
+    let biases = [tensors.router_bias, tensors.choice_bias, tensors.output_scales].into_iter().flatten();
     let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
     router_bytes(&tensors.spec) + experts.iter().sum::<u64>() + biases.sum::<u64>()
 }
@@ -106,9 +109,10 @@ impl GpuLoader {
             spec: tensors.spec,
             router: Matrix { rows: num, cols: hidden_size, segments: vec![segment] },
             choice_bias: self.optional_values(tensors.choice_bias)?,
-            gate: self.expert_matrix(tensors, tensors.gate, gate_bias, progress)?,
-            up: self.expert_matrix(tensors, tensors.up, up_bias, progress)?,
-            down: self.expert_matrix(tensors, tensors.down, down_bias, progress)?,
+            output_scales: self.optional_values(tensors.output_scales)?,
+            gate: self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, progress)?,
+            up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, progress)?,
+            down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, progress)?,
         })
     }
 
@@ -120,16 +124,15 @@ impl GpuLoader {
     fn expert_matrix(
         &mut self,
         tensors: &ExpertTensors<'_>,
-        tensor: TensorView<'_>,
+        part: ExpertPart,
         bias: Option<TensorView<'_>>,
         progress: &mut Progress<'_>,
     ) -> Result<ExpertMatrix> {
-        let num = tensors.spec.num;
-        let tiles = self.weights(tensor_bytes(&tensor, num))?;
-        let (ty, rows, cols) = (device_type(tensor.ggml_type), tensor.rows / num, tensor.cols);
-        let matrix = ExpertMatrix { ty, rows, cols, tiles, bias: self.optional_values(bias)? };
-        for expert in 0..num {
-            let part = tensors.of_expert(tensor, expert);
+        let tiles = self.weights(matrix_bytes(tensors, part))?;
+        let TensorView { ggml_type, rows, cols, .. } = tensors.matrix(part, 0);
+        let matrix = ExpertMatrix { ty: device_type(ggml_type), rows, cols, tiles, bias: self.optional_values(bias)? };
+        for expert in 0..tensors.spec.num {
+            let part = tensors.matrix(part, expert);
             let bytes = matrix.expert_bytes();
             self.upload_part(&part, &matrix.tiles.part(expert as u64 * bytes, bytes)?, progress)?;
         }

@@ -4,8 +4,8 @@ use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORMS_LAST, RopeAnglesArgs,
-    RopeStoreArgs, RotationArgs,
+    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST,
+    RopeAnglesArgs, RopeStoreArgs, RotationArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
@@ -55,14 +55,15 @@ fn rotation_args(
     let of_heads = norms.filter(|_| of_rows.is_none());
     let neox = if rope.kind == RopeKind::Neox { ROTATION_NEOX } else { 0 };
     let norms_last = if of_heads.is_some_and(|norms| norms.after_rope) { ROTATION_NORMS_LAST } else { 0 };
+    let norm_v = if of_heads.is_some_and(|norms| norms.v) { ROTATION_NORM_V } else { 0 };
     Ok(RotationArgs {
         slot_mapping: step.inputs.slots(group)?.ptr(),
         q_norm: of_heads.map(|norms| norms.q.read(layout.head_dim)).transpose()?.into(),
-        k_norm: of_heads.map(|norms| norms.k.read(layout.head_dim)).transpose()?.into(),
+        k_norm: of_heads.and_then(|norms| norms.k).map(|k| k.read(layout.head_dim)).transpose()?.into(),
         angles: angles.read_f32("the buffer of angles", step.tokens, 2 * rope.num_pairs)?.ptr(),
         positions: step.inputs.positions()?.ptr(),
         num_pairs: count(rope.num_pairs)?,
-        flags: neox | norms_last,
+        flags: neox | norms_last | norm_v,
         eps: of_heads.map_or(0.0, |norms| norms.eps),
         temperature: temperature.map_or(0.0, |temperature| temperature.scale),
         temperature_context: temperature.map_or(1, |temperature| temperature.context),
@@ -78,7 +79,8 @@ fn norm_rows(
 ) -> Result<()> {
     let start = qkv.read_f32("qkv", step.tokens, layout.cols())?;
     let (q, k) = (layout.gate_cols(), layout.gate_cols() + layout.q_cols());
-    for (weight, first, cols) in [(norms.q, q, layout.q_cols()), (norms.k, k, layout.kv_cols())] {
+    let of_k = norms.k.map(|weight| (weight, k, layout.kv_cols()));
+    for (weight, first, cols) in [(norms.q, q, layout.q_cols())].into_iter().chain(of_k) {
         let at = start.after(4 * first as u64)?;
         let rows = NormedRows {
             x: at,
@@ -90,6 +92,7 @@ fn norm_rows(
             format_in: Format::F32,
             format_out: Format::F32,
             flags: 0,
+            factor: 1.0,
             places: None,
             share: 1,
         };
@@ -121,6 +124,7 @@ pub(super) fn rope_angles(step: &mut GpuStep<'_>, args: RopeAngles<'_, GpuBacken
 pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, GpuBackend>) -> Result<()> {
     let RopeAndStore { qkv, layout, rotation, group, kv } = args;
     let rows = step.tokens;
+    let num_kv_heads = if layout.has_kv { layout.num_kv_heads } else { 0 };
     let args = RopeStoreArgs {
         rotation: rotation_args(step, qkv, rotation, layout, group, kv.spec)?,
         qkv: qkv.read_f32("qkv", rows, layout.cols())?.after(4 * layout.gate_cols() as u64)?.ptr(),
@@ -128,7 +132,7 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
         v_cache: kv.v.ptr(),
         rows: count(rows)?,
         num_heads: count(layout.num_heads)?,
-        num_kv_heads: count(layout.num_kv_heads)?,
+        num_kv_heads: count(num_kv_heads)?,
         row_heads: count(layout.row_heads())?,
         head_dim: count(layout.head_dim)?,
         block_size: count(kv.spec.block_size)?,
@@ -143,10 +147,11 @@ pub(super) fn rope_and_store_kv(step: &mut GpuStep<'_>, args: RopeAndStore<'_, G
 }
 
 /// Whether attention's kernel rotates q and k and stores K and V itself: the kernel for single rows can, where no norm
-/// comes after RoPE and no temperature multiplies q.
+/// comes after RoPE, v has none, no temperature multiplies q, and the rows hold k and v.
 fn rotates_in_attention(step: &GpuStep<'_>, rotation: &Rotation<'_, GpuBackend>, layout: QkvLayout) -> bool {
     let norms_last = rotation.norms.is_some_and(|norms| norms.after_rope && !norms.is_of_rows(layout));
-    if norms_last || rotation.temperature.is_some() {
+    let norms_v = rotation.norms.is_some_and(|norms| norms.v);
+    if norms_last || norms_v || rotation.temperature.is_some() || !layout.has_kv {
         return false;
     }
     let shape = step.inputs.shape();

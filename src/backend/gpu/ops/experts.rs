@@ -57,6 +57,8 @@ struct RunProducts<'b> {
 /// Input of the experts: rows, or the norm of one.
 struct Input<'b> {
     x: &'b Buffer,
+    /// Rows that the router reads.
+    routed: &'b Buffer,
     norm: Norm<'b>,
     rows: usize,
 }
@@ -71,13 +73,14 @@ struct Sum<'b> {
 impl Compute {
     /// `out = experts(x)`, or that added to what `out` holds.
     pub(super) fn experts(&mut self, args: MixExperts<'_, GpuBackend>) -> Result<()> {
-        let MixExperts { x, experts, rows, work, out, add } = args;
+        let MixExperts { x, routed, experts, rows, work, out, add } = args;
         let (what, hidden) = ("the experts' output", experts.spec.hidden_size);
         let memory = match add {
             true => out.read_f32(what, rows, hidden)?,
             false => out.write(what, rows, hidden, Format::F32)?,
         };
-        self.mix_experts(Input { x, norm: None, rows }, experts, work, Sum { memory, add })
+        let input = Input { x, routed: routed.unwrap_or(x), norm: None, rows };
+        self.mix_experts(input, experts, work, Sum { memory, add })
     }
 
     /// `residual += experts(n(residual))`, n being the norm.
@@ -87,15 +90,16 @@ impl Compute {
         let out = Sum { memory: residual.read_f32("the experts' residual", rows, hidden)?, add: true };
         // The norm of a single row is `gemv`'s, of the router and of the experts, if it can.
         if rows <= self.launcher().tuning().gemv.most_rows && is_plain(Some(norm)) {
-            return self.mix_experts(Input { x: residual, norm: Some(norm), rows }, experts, work, out);
+            let input = Input { x: residual, routed: residual, norm: Some(norm), rows };
+            return self.mix_experts(input, experts, work, out);
         }
         self.launcher().norm_rows(residual, Some(norm), rows, hidden, normed, Format::F32)?;
-        self.mix_experts(Input { x: normed, norm: None, rows }, experts, work, out)
+        self.mix_experts(Input { x: normed, routed: normed, norm: None, rows }, experts, work, out)
     }
 
     fn mix_experts(
         &mut self,
-        Input { x, norm, rows }: Input<'_>,
+        Input { x, routed, norm, rows }: Input<'_>,
         experts: &Experts,
         work: &mut ExpertWork,
         out: Sum<'_>,
@@ -105,7 +109,7 @@ impl Compute {
         if rows == 0 {
             return Ok(());
         }
-        let choice = Linear { x, matrix: &experts.router, rows, out: &mut work.logits, add: false };
+        let choice = Linear { x: routed, matrix: &experts.router, rows, out: &mut work.logits, add: false };
         self.linear(choice, norm, Format::F32)?;
         let launcher = self.launcher();
         launcher.choose(experts, rows, work)?;
@@ -143,6 +147,7 @@ impl Launcher {
         let args = ChooseExpertsArgs {
             logits: work.logits.memory().ptr(),
             bias: experts.choice_bias.as_ref().map(DeviceBuffer::slice).into(),
+            factors: experts.output_scales.as_ref().map(DeviceBuffer::slice).into(),
             experts: work.experts.ptr(),
             weights: work.weights.ptr(),
             rows: count(rows)?,
@@ -266,6 +271,7 @@ impl Compute {
             format_in: Format::F32,
             format_out: format_in,
             flags: 0,
+            factor: 1.0,
             places: Some(work.places.slice()),
             share,
         };

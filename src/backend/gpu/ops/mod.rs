@@ -17,9 +17,9 @@ use super::args::Format;
 use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
-    Activate, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateRows, GatedActivation, GatherRows, Linear,
-    MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles, RopeAttention,
-    ScaleLogits,
+    Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows, GatedActivation,
+    GatherRows, Linear, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles,
+    RopeAttention, ScaleLogits,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -46,6 +46,10 @@ impl Ops<GpuBackend> for GpuStep<'_> {
         self.compute.norm_rows(args)
     }
 
+    fn add_norm(&mut self, args: AddNorm<'_, GpuBackend>) -> Result<()> {
+        self.compute.add_norm(args)
+    }
+
     fn linear(&mut self, args: Linear<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         self.compute.linear(args, None, Format::F32)
@@ -59,6 +63,11 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn activation(&mut self, args: Activate<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         rows::activation(self, args)
+    }
+
+    fn gate_columns(&mut self, args: GateColumns<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        rows::gate_columns(self, args)
     }
 
     fn scale_logits(&mut self, args: ScaleLogits<'_, GpuBackend>) -> Result<()> {

@@ -1,21 +1,22 @@
 //! Ops on rows of activations: embedding, norm and change of format, gated activation, gather.
 
 use crate::backend::gpu::args::{
-    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GateRowsArgs, GatedArgs, GatherArgs, LINEAR_ADD,
-    NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
+    ACTIVATION_COLS, ActivationArgs, EmbedArgs, Format, GATED_COLS, GateColumnsArgs, GateRowsArgs, GatedArgs,
+    GatherArgs, LINEAR_ADD, NormCode, NormRowsArgs, SCALE_COLS, ScaleLogitsArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, TILE_COLS, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::compute::Compute;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ACTIVATION, EMBED, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE, SCALE_LOGITS,
+    ACTIVATION, EMBED, GATE_COLUMNS, GATE_ROWS, GATED_ACTIVATION, GATHER_ROWS, NORM_ROWS, NORM_ROWS_OTHER, ONCE,
+    SCALE_LOGITS,
 };
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::{DeviceSlice, GpuBackend};
 use crate::backend::{
-    self, Activate, Activation, Embed, GateRows, GatedActivation, GatherRows, NormKind, NormRows, ScaleLogits,
-    VectorShape,
+    self, Activate, Activation, AddNorm, Embed, GateColumns, GateRows, GatedActivation, GatherRows, NormKind, NormRows,
+    ScaleLogits, VectorShape,
 };
 use crate::{Error, Result};
 
@@ -52,6 +53,8 @@ pub(super) struct NormedRows<'b> {
     pub format_out: Format,
     /// `LinearFlags`.
     pub flags: u32,
+    /// Factor on a sum.
+    pub factor: f32,
     /// Place in the output of row `r / share`, for each `r`; with `None` rows stay in their order.
     pub places: Option<DeviceSlice<'b>>,
     pub share: usize,
@@ -75,11 +78,15 @@ impl Compute {
     pub(in super::super) fn norm_rows(&self, args: NormRows<'_, GpuBackend>) -> Result<()> {
         args.validate()?;
         let cols = args.cols();
-        let NormRows { x, norm, rows, out, add } = args;
-        let launcher = self.launcher();
-        if !add {
-            return launcher.norm_rows(x, Some(norm), rows, cols, out, Format::F32);
-        }
+        let NormRows { x, norm, rows, out } = args;
+        self.launcher().norm_rows(x, Some(norm), rows, cols, out, Format::F32)
+    }
+
+    /// See `Ops::add_norm`.
+    pub(super) fn add_norm(&self, args: AddNorm<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        let cols = args.cols();
+        let AddNorm { x, norm, rows, out, factor } = args;
         let rows = NormedRows {
             x: x.read("the input of a norm", rows, cols)?,
             out: out.read_f32("what a norm is added to", rows, cols)?,
@@ -90,11 +97,34 @@ impl Compute {
             format_in: x.format(),
             format_out: Format::F32,
             flags: LINEAR_ADD,
+            factor,
             places: None,
             share: 1,
         };
-        launcher.launch_norm_rows(&rows, Some(norm))
+        self.launcher().launch_norm_rows(&rows, Some(norm))
     }
+}
+
+pub(super) fn gate_columns(step: &mut GpuStep<'_>, args: GateColumns<'_, GpuBackend>) -> Result<()> {
+    let GateColumns { gate, x, x_cols, first, activation, rows, cols, out } = args;
+    let compute = &step.compute;
+    let format = compute.activation_format(compute.common(), rows);
+    let args = GateColumnsArgs {
+        gate: gate.read_f32("the gate", rows, cols)?.ptr(),
+        x: x.read_f32("the columns that a gate lets pass", rows, x_cols)?.after(4 * first as u64)?.ptr(),
+        out: out.write("the gate's output", rows, cols, format)?.ptr(),
+        cols: count(cols)?,
+        x_stride: count(x_cols)?,
+        format_out: format,
+        activation: activation.into(),
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let grid = activation_grid(format, rows, cols)?;
+    let launcher = compute.launcher();
+    // SAFETY: see `ops`.
+    unsafe { launcher.launch(GATE_COLUMNS, ONCE, grid, &args) }
 }
 
 pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>) -> Result<()> {
@@ -111,7 +141,7 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
     if rows == 0 {
         return Ok(());
     }
-    let grid = [count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1];
+    let grid = activation_grid(format, rows, cols)?;
     let launcher = compute.launcher();
     // SAFETY: see `ops`.
     unsafe { launcher.launch(ACTIVATION, ONCE, grid, &args) }
@@ -155,6 +185,11 @@ pub(super) fn scale_logits(step: &mut GpuStep<'_>, args: ScaleLogits<'_, GpuBack
     let grid = [count(rows)?, count(cols.div_ceil(SCALE_COLS as usize))?, 1];
     // SAFETY: see `ops`.
     unsafe { launcher.launch(SCALE_LOGITS, ONCE, grid, &args) }
+}
+
+/// Blocks of a launch in which each has `ACTIVATION_COLS` of a row's stored columns.
+fn activation_grid(format: Format, rows: usize, cols: usize) -> Result<[u32; 3]> {
+    Ok([count(rows)?, count(stored_cols(format, cols).div_ceil(ACTIVATION_COLS as usize))?, 1])
 }
 
 /// Columns that are stored of rows of `cols`, the padding included.
@@ -227,6 +262,7 @@ impl Launcher {
             format_in: x.format(),
             format_out: format,
             flags: 0,
+            factor: 1.0,
             places: None,
             share: 1,
         };
@@ -235,8 +271,20 @@ impl Launcher {
 
     /// Launches `norm_rows` in memory that has room for it.
     pub(super) fn launch_norm_rows(&self, normed: &NormedRows<'_>, norm: Norm<'_>) -> Result<()> {
-        let &NormedRows { x, out, rows, cols, x_stride, out_stride, format_in, format_out, flags, places, share } =
-            normed;
+        let &NormedRows {
+            x,
+            out,
+            rows,
+            cols,
+            x_stride,
+            out_stride,
+            format_in,
+            format_out,
+            flags,
+            factor,
+            places,
+            share,
+        } = normed;
         let bias = norm.and_then(|norm| norm.bias);
         let args = NormRowsArgs {
             x: x.ptr(),
@@ -253,6 +301,7 @@ impl Launcher {
             kind: norm.map_or(NormCode::Rms, |norm| norm.kind.into()),
             flags,
             eps: norm.map_or(0.0, |norm| norm.eps),
+            factor,
             share: count(share)?,
         };
         if rows == 0 {

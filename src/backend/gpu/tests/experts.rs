@@ -21,6 +21,8 @@ fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertS
         biases: false,
         normalize: true,
         scale: 1.0,
+        router_scale: 1.0,
+        output_scales: false,
     }
 }
 
@@ -39,8 +41,10 @@ fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T)
         gate: view(1),
         up: view(2),
         down: view(3),
+        fused: false,
         router_bias: None,
         choice_bias: None,
+        output_scales: None,
         biases: None,
     })
 }

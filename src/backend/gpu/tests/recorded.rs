@@ -9,7 +9,7 @@ use crate::batch::{Batch, GroupKind, NULL_BLOCK};
 use crate::config::{GpuOptions, KvCacheDtype, Platform};
 use crate::{Error, Result};
 
-const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false };
+const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 16, gated: false, has_kv: true };
 const WINDOW: GroupKind = GroupKind::Sliding { window: 20 };
 const CACHE: KvLayerSpec = KvLayerSpec {
     kind: WINDOW,

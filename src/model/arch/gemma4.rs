@@ -1,0 +1,138 @@
+//! `gemma4`: Gemma 4, its text part: heads of another size in layers with a window than in those without, norms of v,
+//! keys and values that the last layers take from earlier ones, inputs of each layer's own, and experts as a branch
+//! beside a dense feed-forward.
+
+use crate::Result;
+use crate::backend::{Activation, ExpertSpec, QkvLayout, RopeKind, Scoring};
+use crate::model::common::HeadKeys;
+use crate::model::keys::Keys;
+use crate::model::layers::of_layer;
+use crate::model::rope::LayerRope;
+use crate::model::spec::{
+    AttentionSpec, Ffn, LayerInputsSpec, LayerSpec, LogitsSpec, Mixer, ModelSpec, Norms, OUTPUT_SCALE, QkNorm,
+};
+use crate::quant;
+
+const SHARED_LAYERS: &str = "attention.shared_kv_layers";
+const PATTERN: &str = "attention.sliding_window_pattern";
+const LAYER_INPUTS: &str = "embedding_length_per_layer_input";
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let mut model = keys.model()?;
+    let hidden = model.hidden_size as f32;
+    model.embedding_scale = hidden.sqrt();
+    model.logits = LogitsSpec { softcap: keys.opt_positive("final_logit_softcapping")?, ..LogitsSpec::PLAIN };
+    model.layer_inputs = layer_inputs(keys, &model)?;
+    let (layers, is_windowed) = (keys.layers()?, keys.flags(PATTERN)?);
+    let shared = keys.opt_u32(SHARED_LAYERS)?.unwrap_or(0) as usize;
+    let own = layers.checked_sub(shared).filter(|&own| own > 0);
+    let own = own.ok_or_else(|| keys.error(SHARED_LAYERS, format!("is {shared}, expected less than {layers}")))?;
+    for layer in 0..layers {
+        let of_kind = Kind::of(keys, is_windowed[layer])?;
+        let attention = if layer < own {
+            of_kind.attention(keys, &mut model, layer)?
+        } else {
+            let owner = (0..own).rev().find(|&owner| is_windowed[owner] == is_windowed[layer]);
+            let owner = owner.ok_or_else(|| {
+                let problem = format!("is {shared}: layer {layer} has no layer of its kind before these");
+                keys.error(SHARED_LAYERS, problem)
+            })?;
+            of_kind.attention_of(keys, &model, layer, owner)?
+        };
+        let ffn = match (keys.opt_u32("expert_count")?.unwrap_or(0), keys.dense(layer, Activation::Gelu)?) {
+            (1.., Ffn::Dense(dense)) => Ffn::Branches { dense, experts: experts(keys, &model)? },
+            (_, ffn) => ffn,
+        };
+        model.layers.push(LayerSpec {
+            mixer_norms: Norms::around("attn_norm", "post_attention_norm"),
+            ffn_norms: Norms::around("ffn_norm", "post_ffw_norm"),
+            output_scale: output_scale(keys, layer)?,
+            ..LayerSpec::new(attention, ffn)
+        });
+    }
+    Ok(model)
+}
+
+/// A layer's kind of attention: over a window or over all tokens.
+struct Kind {
+    heads: HeadKeys,
+    window: Option<u32>,
+    rope: LayerRope,
+}
+
+impl Kind {
+    fn of(keys: &Keys<'_>, is_windowed: bool) -> Result<Self> {
+        Ok(match is_windowed {
+            true => Self {
+                heads: HeadKeys::OF_WINDOWS,
+                window: Some(keys.required_window()?),
+                rope: LayerRope::OfBase(RopeKind::Neox, keys.rope_base("rope.freq_base_swa")?),
+            },
+            false => Self { heads: HeadKeys::OF_FILE, window: None, rope: LayerRope::OfFile(RopeKind::Neox) },
+        })
+    }
+
+    fn attention(&self, keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<AttentionSpec> {
+        let attention = keys.attention_by(self.heads, model, layer, self.window, self.rope)?;
+        Ok(AttentionSpec {
+            scoring: Scoring { scale: 1.0, softcap: None },
+            qk_norm: Some(QkNorm::Heads),
+            v_norm: true,
+            v_is_k: keys.gguf.tensor(&of_layer(layer, "attn_v.weight")).is_none(),
+            ..attention
+        })
+    }
+
+    /// Attention of a layer to the keys and values of layer `owner`, which is of the same kind.
+    fn attention_of(&self, keys: &Keys<'_>, model: &ModelSpec, layer: usize, owner: usize) -> Result<AttentionSpec> {
+        let Mixer::Attention(attention) = &model.layers[owner].mixer else {
+            return Err(keys.error(SHARED_LAYERS, format!("names layer {owner}, which has no keys")));
+        };
+        let (qkv, of_owner) = (keys.heads(self.heads, layer, model.hidden_size)?, attention.qkv);
+        if (qkv.num_kv_heads, qkv.head_dim) != (of_owner.num_kv_heads, of_owner.head_dim) {
+            let problem = format!(
+                "gives layer {layer} {} heads, but layer {owner}, whose keys and values it takes, {}",
+                qkv.num_kv_heads, of_owner.num_kv_heads
+            );
+            return Err(keys.error("attention.head_count_kv", problem));
+        }
+        Ok(AttentionSpec { qkv: QkvLayout { has_kv: false, ..qkv }, ..attention.clone() })
+    }
+}
+
+/// Experts whose router reads rows of norm 1, and whose weights have a factor of each expert.
+fn experts(keys: &Keys<'_>, model: &ModelSpec) -> Result<ExpertSpec> {
+    let experts = keys.experts(model, keys.size("expert_feed_forward_length")?, Activation::Gelu)?;
+    Ok(ExpertSpec { router_scale: 1.0 / (model.hidden_size as f32).sqrt(), output_scales: true, ..experts })
+}
+
+/// The model says `(sqrt(size) * row + norm(W · x / sqrt(hidden))) / sqrt(2)`. The norm in which a layer's input ends
+/// takes no notice of the last divisor, nor the other one of its own, but for their epsilons, which are multiplied.
+fn layer_inputs(keys: &Keys<'_>, model: &ModelSpec) -> Result<Option<LayerInputsSpec>> {
+    if keys.opt_u32(LAYER_INPUTS)?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let size = keys.size(LAYER_INPUTS)?;
+    Ok(Some(LayerInputsSpec {
+        size,
+        activation: Activation::Gelu,
+        scale: (size as f32).sqrt(),
+        projection_eps: model.norm.eps * model.hidden_size as f32,
+        output_eps: model.norm.eps * 2.0,
+    }))
+}
+
+/// The factor on what a layer leaves, where the file has it.
+fn output_scale(keys: &Keys<'_>, layer: usize) -> Result<Option<f32>> {
+    let Some(info) = keys.gguf.tensor(&of_layer(layer, OUTPUT_SCALE)) else { return Ok(None) };
+    let view = keys.gguf.view(info);
+    let mut value = [0.0];
+    if (view.rows, view.cols) != (1, 1) {
+        return Err(keys.metadata.error(&info.name, format!("has shape {:?}, expected [1]", info.shape)));
+    }
+    quant::dequantize(view.ggml_type, view.data, &mut value)?;
+    match value[0].is_finite() {
+        true => Ok(Some(value[0])),
+        false => Err(keys.metadata.error(&info.name, format!("is {}, expected a finite number", value[0]))),
+    }
+}

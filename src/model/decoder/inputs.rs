@@ -1,0 +1,44 @@
+//! Inputs that each layer has of its own: made once for a step, then taken in at the end of each layer.
+
+use super::{Stream, Work};
+use crate::backend::{Backend, Embed, GateColumns, Linear, Ops};
+use crate::model::layers::{InputWeights, InputsWeights};
+use crate::{Error, Result};
+
+/// `inputs = scale * row + norm(projection · x)`, x being the embeddings, the norm of each layer's part by itself.
+pub(super) fn make<B: Backend>(
+    step: &mut B::Step<'_>,
+    weights: &InputsWeights<B>,
+    stream: &mut Stream<B>,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let InputsWeights { spec, table, projection, norm, num_layers } = weights;
+    let (Stream { residual, inputs: Some(inputs), .. }, Some([products, _])) = (stream, &mut work.dense) else {
+        return Err(Error::internal("inputs of layers without their buffers"));
+    };
+    let rows = step.num_tokens();
+    step.embed(Embed { table, scale: spec.scale, out: inputs })?;
+    step.linear(Linear { x: residual, matrix: projection, rows, out: products, add: false })?;
+    norm.add_to(step, products, rows * num_layers, inputs)
+}
+
+/// `residual += norm(projection · (act(gate · residual) * input))`.
+pub(super) fn add<B: Backend>(
+    step: &mut B::Step<'_>,
+    weights: &InputWeights<B>,
+    inputs: &B::Buffer,
+    rows: usize,
+    residual: &mut B::Buffer,
+    work: &mut Work<B>,
+) -> Result<()> {
+    let &InputWeights { spec, ref gate, ref projection, ref norm, first, row_cols: x_cols } = weights;
+    let Work { normed: product, dense: Some([gates, gated]), .. } = work else {
+        return Err(Error::internal("the input of a layer without its buffers"));
+    };
+    let (activation, cols) = (spec.activation, spec.size);
+    step.linear(Linear { x: residual, matrix: gate, rows, out: gates, add: false })?;
+    let columns = GateColumns { gate: gates, x: inputs, x_cols, first, activation, rows, cols, out: gated };
+    step.gate_columns(columns)?;
+    step.linear(Linear { x: gated, matrix: projection, rows, out: product, add: false })?;
+    norm.add_to(step, product, rows, residual)
+}

@@ -1,0 +1,24 @@
+//! The norms of a dense feed-forward and of experts that are branches of one layer.
+
+use super::{NormWeights, Tensors, Visitor, of_layer};
+use crate::Result;
+use crate::model::spec::ModelSpec;
+
+pub(in crate::model) struct BranchNorms<T: Tensors> {
+    pub(in crate::model) after_dense: NormWeights<T>,
+    pub(in crate::model) before_experts: NormWeights<T>,
+    pub(in crate::model) after_experts: NormWeights<T>,
+    /// The norm of what the router reads.
+    pub(in crate::model) before_router: NormWeights<T>,
+}
+
+impl<T: Tensors> BranchNorms<T> {
+    pub(super) fn visit<V: Visitor<Made = T>>(index: usize, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let mut norm = |name: &str| NormWeights::visit(&of_layer(index, name), spec, visitor);
+        let (after_dense, before_experts) = (norm("post_ffw_norm_1")?, norm("pre_ffw_norm_2")?);
+        let after_experts = norm("post_ffw_norm_2")?;
+        let weight = visitor.vector(&of_layer(index, "ffn_gate_inp.scale"), spec.hidden_size)?;
+        let before_router = NormWeights { spec: spec.norm, weight, bias: None, sum_factor: 1.0 };
+        Ok(Self { after_dense, before_experts, after_experts, before_router })
+    }
+}

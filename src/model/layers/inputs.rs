@@ -1,0 +1,61 @@
+//! The tensors of inputs that each layer has of its own, beside the layer before it.
+
+use super::{NormWeights, Tensors, Visitor, of_layer, part};
+use crate::Result;
+use crate::model::spec::{LayerInputsSpec, ModelSpec, NormSpec, Presence};
+
+/// The weights that make the inputs of all layers from a token and its embedding.
+pub(in crate::model) struct InputsWeights<T: Tensors> {
+    pub(in crate::model) spec: LayerInputsSpec,
+    /// A row for each token, with the columns of all layers.
+    pub(in crate::model) table: T::Matrix,
+    pub(in crate::model) projection: T::Matrix,
+    /// Norm of one layer's part of the projection.
+    pub(in crate::model) norm: NormWeights<T>,
+    pub(in crate::model) num_layers: usize,
+}
+
+impl<T: Tensors> InputsWeights<T> {
+    pub(super) fn visit<V: Visitor<Made = T>>(
+        inputs: LayerInputsSpec,
+        spec: &ModelSpec,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let cols = spec.input_cols();
+        let matrix = |name: &str, rows, cols| part(name.to_owned(), rows, cols, Presence::Absent);
+        let table = visitor.matrix(&[matrix("per_layer_token_embd", spec.vocab_size, cols)])?;
+        let projection = visitor.matrix(&[matrix("per_layer_model_proj", cols, spec.hidden_size)])?;
+        let weight = visitor.vector("per_layer_proj_norm.weight", inputs.size)?;
+        let norm = NormSpec { eps: inputs.projection_eps, ..spec.norm };
+        let norm = NormWeights { spec: norm, weight, bias: None, sum_factor: 1.0 };
+        Ok(Self { spec: inputs, table, projection, norm, num_layers: spec.layers.len() })
+    }
+}
+
+/// The weights by which a layer takes in its input.
+pub(in crate::model) struct InputWeights<T: Tensors> {
+    pub(in crate::model) spec: LayerInputsSpec,
+    pub(in crate::model) gate: T::Matrix,
+    pub(in crate::model) projection: T::Matrix,
+    pub(in crate::model) norm: NormWeights<T>,
+    /// First of the layer's columns in a row of inputs, and columns of such a row.
+    pub(in crate::model) first: usize,
+    pub(in crate::model) row_cols: usize,
+}
+
+impl<T: Tensors> InputWeights<T> {
+    pub(super) fn visit<V: Visitor<Made = T>>(
+        index: usize,
+        inputs: LayerInputsSpec,
+        spec: &ModelSpec,
+        visitor: &mut V,
+    ) -> Result<Self> {
+        let (hidden, size) = (spec.hidden_size, inputs.size);
+        let matrix = |name: &str, rows, cols| part(of_layer(index, name), rows, cols, Presence::Absent);
+        let gate = visitor.matrix(&[matrix("inp_gate", size, hidden)])?;
+        let projection = visitor.matrix(&[matrix("proj", hidden, size)])?;
+        let norm = NormSpec { eps: inputs.output_eps, ..spec.norm };
+        let norm = NormWeights { spec: norm, ..NormWeights::visit(&of_layer(index, "post_norm"), spec, visitor)? };
+        Ok(Self { spec: inputs, gate, projection, norm, first: index * size, row_cols: spec.input_cols() })
+    }
+}

@@ -1,0 +1,99 @@
+//! Gemma 4: layers without keys and values of their own, and files that contradict themselves.
+
+use super::{BLOCK, CpuLoader, MAX_TOKENS, distance, load_on, tokens};
+use crate::backend::{KvLayerSpec, Loader};
+use crate::batch::GroupKind;
+use crate::config::KvCacheDtype;
+use crate::gguf::tests::writer::{Tensor, Writer};
+use crate::gguf::{Array, GgufFile, Value};
+use crate::model::{ModelSpec, ModelTensors};
+use crate::selection::Needs;
+use crate::testdata::{self, TempFile};
+
+/// The last three of its six layers have neither keys nor values.
+const GOLDEN: &str = "arch/gemma4_e";
+
+/// The golden file with another value of a key, or without a tensor.
+fn changed(key: &str, value: Option<Value>, without: &str) -> TempFile {
+    let file = testdata::file(&format!("{GOLDEN}.gguf"));
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let mut writer = Writer::new();
+    for (name, old) in gguf.metadata().iter() {
+        writer = writer.key(name, value.as_ref().filter(|_| name == key).unwrap_or(old));
+    }
+    for info in gguf.tensors().iter().filter(|info| info.name != without) {
+        let view = gguf.view(info);
+        writer = writer.tensor(Tensor::new(&info.name, &info.shape, view.ggml_type, view.data));
+    }
+    testdata::temp_file("gemma4.gguf", &writer.bytes())
+}
+
+/// K10: shared keys and values are in the pool once.
+#[test]
+fn layers_that_share_have_no_part_in_the_pool() {
+    let file = testdata::file(&format!("{GOLDEN}.gguf"));
+    let spec = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap();
+    let groups: Vec<_> = spec.kv_groups.iter().map(|group| (group.kind, group.head_dim, group.num_layers)).collect();
+    assert_eq!(groups, [(GroupKind::Sliding { window: 16 }, 32, 2), (GroupKind::Full, 64, 1)]);
+    let sizes: Vec<_> =
+        spec.kv_layers(&[5, 7], BLOCK, KvCacheDtype::F16).iter().map(KvLayerSpec::block_bytes).collect();
+    assert_eq!(sizes, [Some(2048), Some(2048), Some(4096)]);
+}
+
+/// Each mistake of a file is an error that names the key or the tensor.
+#[test]
+fn contradictions_are_errors() {
+    let u32s = |values: &[u32]| Value::Array(Array::U32(values.to_vec()));
+    let cases = [
+        ("gemma4.attention.shared_kv_layers", Value::U32(6), "is 6, expected less than 6"),
+        ("gemma4.attention.shared_kv_layers", Value::U32(4), "layer 2 has no layer of its kind before these"),
+        ("gemma4.attention.sliding_window_pattern", Value::Array(Array::Bool(vec![true; 5])), "5 entries"),
+        ("gemma4.attention.sliding_window_pattern", Value::U32(3), "an array of bools"),
+        ("gemma4.attention.head_count_kv", u32s(&[1, 1, 1, 1, 2, 1]), "gives layer 4 2 heads, but layer 1"),
+        ("gemma4.attention.sliding_window", Value::U32(0), "is missing or 0"),
+        ("gemma4.rope.dimension_count_swa", Value::U32(33), "is 33, expected an even number"),
+        ("gemma4.attention.value_length_swa", Value::U32(16), "is 16 while keys have 32"),
+    ];
+    for (key, value, problem) in cases {
+        let file = changed(key, Some(value), "");
+        let error = ModelSpec::from_gguf(&GgufFile::open(&file.0).unwrap(), None).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains(problem), "{key}: {error}");
+    }
+    for name in ["per_layer_token_embd.weight", "blk.3.inp_gate.weight", "blk.4.post_norm.weight"] {
+        let file = changed("", None, name);
+        let gguf = GgufFile::open(&file.0).unwrap();
+        let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
+        let error = ModelTensors::collect(&gguf, &spec).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("missing"), "{error}");
+    }
+    // Inputs of layers without the key that says so would be left out in silence.
+    let file = changed("gemma4.embedding_length_per_layer_input", Some(Value::U32(0)), "");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = ModelSpec::from_gguf(&gguf, None).unwrap();
+    let error = ModelTensors::collect(&gguf, &spec).unwrap_err().to_string();
+    assert!(error.contains("is not a tensor of a gemma4 model"), "{error}");
+}
+
+/// A step of which no logits are wanted ends with the last layer that stores keys and values; the steps after it find
+/// all of them.
+pub(super) fn check_steps_without_logits<L: Loader>(loader: impl Fn() -> L, bound: f32) {
+    for name in [GOLDEN, "arch/gemma4_dense"] {
+        let z = testdata::npz(name);
+        let (tokens, expected) = (tokens(&z), z.f32("logits"));
+        let vocab = expected.len() / tokens.len();
+        let mut model = load_on(loader(), &format!("{name}.gguf"), KvCacheDtype::F32);
+        for cut in [1, 17, 40] {
+            let mut batch = model.batch(&[(&tokens[..cut], 0)]);
+            batch.logits_indices.clear();
+            model.decoder.launch(&mut model.backend, &batch, Needs { logits: true, hidden: false }).unwrap();
+            model.decoder.collect(&mut model.backend).unwrap();
+            let (error, _) = distance(&model.logits(&tokens, cut), &expected[cut * vocab..]);
+            assert!(error < bound, "{name}, {cut} tokens before: {error:.2e}");
+        }
+    }
+}
+
+#[test]
+fn steps_without_logits_store_all_keys() {
+    check_steps_without_logits(|| CpuLoader::new(2, MAX_TOKENS).unwrap(), 5e-3);
+}
