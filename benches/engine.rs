@@ -65,6 +65,7 @@ fn engine(max_num_seqs: usize) -> Engine {
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,
         long_prefill_token_threshold: 2 * STEPS / 25,
+        speculative_config: None,
         retention: Duration::from_secs(1),
         seed: Some(0),
         embedding_size: 1,

@@ -102,6 +102,7 @@ def test_arguments_win_over_the_environment(model, monkeypatch, assert_nothing_l
     [
         ({"self_test": "yes"}, TypeError, "self_test: got <class 'str'>, expected True or False"),
         ({"device": 1}, TypeError, "device: got <class 'int'>, expected a text"),
+        ({"speculative_config": "ngram"}, TypeError, "speculative_config: got <class 'str'>, expected a dictionary"),
         ({"cache_dir": 1}, TypeError, "cache_dir: got <class 'int'>, expected a path"),
         ({"max_num_seqs": None}, TypeError, "max_num_seqs: got <class 'NoneType'>, expected an integer"),
         ({"gpu_platform": "cuda"}, InvalidRequestError, "gpu_platform: got cuda, expected 'amd' or 'nvidia'"),

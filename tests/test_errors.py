@@ -77,6 +77,10 @@ ARGUMENTS = [
     ("max_long_partial_prefills", 5),
     ("long_prefill_token_threshold", 0),
     ("state_snapshot_interval", 0),
+    ("speculative_config", {"method": "eagle"}),
+    ("speculative_config", {"num_speculative_tokens": 0}),
+    ("speculative_config", {"prompt_lookup_min": 9, "prompt_lookup_max": 8}),
+    ("speculative_config", {"draft_model": "x"}),
     ("retention", -1.0),
     ("retention", float("nan")),
     ("seed", -1),
@@ -90,7 +94,9 @@ def test_bad_engine_arguments_are_named(argument, value, tiny_model):
         LLM(tiny_model("quant_models/Q4_0"), **{argument: value})
 
 
-@pytest.mark.parametrize("argument", ["num_threads", "max_num_seqs", "block_size", "retention", "device"])
+@pytest.mark.parametrize(
+    "argument", ["num_threads", "max_num_seqs", "block_size", "retention", "device", "speculative_config"]
+)
 def test_engine_arguments_of_wrong_type(argument, tiny_model):
     with pytest.raises(TypeError, match=argument):
         LLM(tiny_model("quant_models/Q4_0"), **{argument: [1]})

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from rocmforge import LLM, SamplingParams
+from rocmforge import LLM, InvalidRequestError, SamplingParams
 
 BLOCK = 16
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -69,3 +69,8 @@ def test_slots_are_counted(hybrid):
     assert stats.state_slots_total > 0
     assert stats.state_slots_cached > 0
     assert stats.state_slots_owned == 0
+
+
+def test_guesses_are_refused(tiny_model):
+    with pytest.raises(InvalidRequestError, match="speculative_config"):
+        LLM(tiny_model("arch/qwen35"), speculative_config={"method": "ngram"})

@@ -12,6 +12,19 @@ from rocmforge._rocmforge import default_settings
 from rocmforge.progress import Report
 
 
+class SpeculativeConfig(TypedDict, total=False):
+    """How tokens are guessed, by vLLM's names; each has a default."""
+
+    method: str
+    """`ngram`: whatever followed the last tokens where they stood before in the text."""
+    num_speculative_tokens: int
+    """Most guesses for a sequence in a step; how many are made is decided from what they gain and cost."""
+    prompt_lookup_max: int
+    """Most of the last tokens that are looked for."""
+    prompt_lookup_min: int
+    """Fewest of the last tokens that have to stand elsewhere."""
+
+
 class EngineSettings(TypedDict, total=False):
     """Settings of the engine, all optional."""
 
@@ -29,6 +42,7 @@ class EngineSettings(TypedDict, total=False):
     max_long_partial_prefills: int
     long_prefill_token_threshold: int | None
     state_snapshot_interval: int | None
+    speculative_config: SpeculativeConfig | None
     retention: float
     seed: int | None
     batch_invariant: bool | None

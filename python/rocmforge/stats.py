@@ -43,6 +43,7 @@ class ResolvedConfig(TypedDict):
     max_num_partial_prefills: int
     max_long_partial_prefills: int
     long_prefill_token_threshold: int
+    speculative_config: dict[str, str | int] | None
     retention: float
     seed: int | None
     embedding_size: int
@@ -115,6 +116,16 @@ class Stats:
     """Constant while serving: requests own no device memory."""
     finished_records: int
     """Records of finished requests that are still kept (see `retention`)."""
+    spec_decode_num_proposed_tokens: int
+    """Guessed tokens that the text offered; how many of them became drafts was decided from what they gain and cost."""
+    spec_decode_num_drafts: int
+    """Times that a step verified drafts of a sequence."""
+    spec_decode_num_draft_tokens: int
+    """Drafts that were verified."""
+    spec_decode_num_accepted_tokens: int
+    """Drafts that were right."""
+    spec_decode_num_accepted_tokens_per_pos: tuple[int, ...]
+    """Drafts that were right, by their place among those of one step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::names::by_name;
 use super::sampling::within;
-use super::{GpuOptions, Pooling, SamplingDefaults};
+use super::{GpuOptions, Pooling, SamplingDefaults, SpeculativeConfig};
 use crate::batch::GroupKind;
 use crate::{Error, Result};
 
@@ -92,6 +92,9 @@ pub struct EngineArgs {
     /// Tokens of a long prompt between two snapshots of the recurrent states of a model that has such, rounded up to
     /// whole blocks. `None`: as many as have keys and values of a snapshot's size, from 256 to 4096.
     pub state_snapshot_interval: Option<usize>,
+    /// Whether tokens are guessed, and how; by default none are. If `None`, `ROCMFORGE_SPECULATIVE_CONFIG` says so, if
+    /// it is set.
+    pub speculative_config: Option<SpeculativeConfig>,
     /// The time for which the record of a finished request is kept.
     pub retention: Duration,
     /// Seed of requests that bring none; `None` draws one from the system.
@@ -120,6 +123,7 @@ impl EngineArgs {
             max_long_partial_prefills: 1,
             long_prefill_token_threshold: None,
             state_snapshot_interval: None,
+            speculative_config: None,
             retention: Duration::from_secs(300),
             seed: None,
         }
@@ -167,6 +171,7 @@ pub struct EngineConfig {
     pub max_num_partial_prefills: usize,
     pub max_long_partial_prefills: usize,
     pub long_prefill_token_threshold: usize,
+    pub speculative_config: Option<SpeculativeConfig>,
     pub retention: Duration,
     pub seed: Option<u64>,
     /// Values of an embedding, and how one is made where a request does not say.
@@ -202,6 +207,7 @@ impl EngineArgs {
         within("max_long_partial_prefills", self.max_long_partial_prefills, 1, self.max_num_partial_prefills)?;
         within("long_prefill_token_threshold", self.long_prefill_token_threshold.unwrap_or(1), 1, usize::MAX)?;
         within("state_snapshot_interval", self.state_snapshot_interval.unwrap_or(1), 1, u32::MAX as usize)?;
+        self.speculative_config.map_or(Ok(()), |config| config.validate())?;
         if self.kv_cache_memory == Some(0) {
             return Err(Error::invalid("kv_cache_memory", "0 bytes", "room for at least one block"));
         }

@@ -4,7 +4,7 @@
 use std::env::VarError;
 
 use super::gpu::switch;
-use super::{DeviceKind, EngineArgs, LogLevel};
+use super::{DeviceKind, EngineArgs, LogLevel, SpeculativeConfig};
 use crate::{Error, Result};
 
 impl EngineArgs {
@@ -53,6 +53,11 @@ impl EngineArgs {
         }
         if self.batch_invariant.is_none() {
             self.batch_invariant = switch(|name| text(&read, name), "ROCMFORGE_BATCH_INVARIANT")?;
+        }
+        if self.speculative_config.is_none() {
+            const NAME: &str = "ROCMFORGE_SPECULATIVE_CONFIG";
+            let config = text(&read, NAME)?.map(|text| SpeculativeConfig::from_json(NAME, &text));
+            self.speculative_config = config.transpose()?;
         }
         if self.self_test.is_none() {
             self.self_test = switch(|name| text(&read, name), "ROCMFORGE_SELF_TEST")?;
@@ -104,6 +109,11 @@ mod tests {
         let args = with(&set, EngineArgs::new("m")).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Cpu, Some(3)));
         assert_eq!(args.cpu_isa.as_deref(), Some("scalar"));
+        let set_json = [("ROCMFORGE_SPECULATIVE_CONFIG", r#"{"num_speculative_tokens": 3}"#)];
+        let tokens = |args| with(&set_json, args).unwrap().speculative_config.unwrap().num_speculative_tokens;
+        assert_eq!(tokens(EngineArgs::new("m")), 3);
+        let given = EngineArgs { speculative_config: Some(SpeculativeConfig::default()), ..EngineArgs::new("m") };
+        assert_eq!(tokens(given), 8);
         let given = EngineArgs { device: DeviceKind::Gpu, num_threads: Some(8), ..EngineArgs::new("m") };
         let args = with(&set, given).unwrap();
         assert_eq!((args.device, args.num_threads), (DeviceKind::Gpu, Some(8)));
@@ -135,6 +145,7 @@ mod tests {
             ("ROCMFORGE_NUM_THREADS", "-1"),
             ("ROCMFORGE_NUM_THREADS", "x"),
             ("ROCMFORGE_LOG", "loud"),
+            ("ROCMFORGE_SPECULATIVE_CONFIG", "ngram"),
         ] {
             let error = with(&[(name, value)], EngineArgs::new("m")).unwrap_err().to_string();
             assert!(error.contains(name) && error.contains(value), "{error}");

@@ -11,6 +11,7 @@ mod names;
 mod pooling;
 mod sampling;
 mod settings;
+mod speculation;
 mod structured;
 #[cfg(test)]
 mod tests;
@@ -22,4 +23,5 @@ pub use log::LogLevel;
 pub use pooling::{Pooling, PoolingParams, RequestParams};
 pub use sampling::{MAX_LOGPROBS, MAX_TOKEN_LIST, OutputKind, SamplingDefaults, SamplingParams};
 pub use settings::{SETTINGS, Setting};
+pub use speculation::{SpeculativeConfig, SpeculativeMethod};
 pub use structured::{BeginToken, Form, StructuredFields, StructuredOutputs};

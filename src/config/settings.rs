@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{EngineArgs, KvCacheDtype, Platform};
+use super::{EngineArgs, KvCacheDtype, Platform, SpeculativeConfig};
 
 /// A setting inside its `EngineArgs`, by the kind of its value; in an `Option`, `None` leaves the choice to the engine.
 pub enum Setting<'a> {
@@ -21,13 +21,14 @@ pub enum Setting<'a> {
     OptionalFile(&'a mut Option<PathBuf>),
     CacheType(&'a mut KvCacheDtype),
     OptionalPlatform(&'a mut Option<Platform>),
+    Speculation(&'a mut Option<SpeculativeConfig>),
 }
 
 /// A setting's name, and where it lies.
 type Named = (&'static str, fn(&mut EngineArgs) -> Setting<'_>);
 
 /// In the order in which users are shown them.
-pub const SETTINGS: [Named; 26] = [
+pub const SETTINGS: [Named; 27] = [
     ("device", |args| Setting::Device(args)),
     ("num_threads", |args| Setting::OptionalCount(&mut args.num_threads)),
     ("max_model_len", |args| Setting::OptionalCount(&mut args.max_model_len)),
@@ -42,6 +43,7 @@ pub const SETTINGS: [Named; 26] = [
     ("max_long_partial_prefills", |args| Setting::Count(&mut args.max_long_partial_prefills)),
     ("long_prefill_token_threshold", |args| Setting::OptionalCount(&mut args.long_prefill_token_threshold)),
     ("state_snapshot_interval", |args| Setting::OptionalCount(&mut args.state_snapshot_interval)),
+    ("speculative_config", |args| Setting::Speculation(&mut args.speculative_config)),
     ("retention", |args| Setting::Seconds(&mut args.retention)),
     ("seed", |args| Setting::OptionalNumber(&mut args.seed)),
     ("batch_invariant", |args| Setting::OptionalSwitch(&mut args.batch_invariant)),
@@ -98,6 +100,7 @@ mod tests {
                 Setting::OptionalFile(place) => (&raw const *place).addr(),
                 Setting::CacheType(place) => (&raw const *place).addr(),
                 Setting::OptionalPlatform(place) => (&raw const *place).addr(),
+                Setting::Speculation(place) => (&raw const *place).addr(),
             };
             place - start
         };

@@ -11,12 +11,13 @@ use super::output::FinishReason;
 use super::panics::{guarded, panic_message, panicked};
 use super::request::{Pick, Request};
 use super::shared::Shared;
+use super::speculation::Speculator;
 use super::stats::Stats;
 use super::watch::StepEnd;
 use crate::config::EngineConfig;
 use crate::model::RankHead;
 use crate::sampler::Sampler;
-use crate::scheduler::{Accepted, Scheduler, Step};
+use crate::scheduler::{Accepted, Scheduler, SeqId, Step};
 use crate::selection::{Needs, Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -35,6 +36,8 @@ pub(super) struct Core {
     pub(super) vocab_size: usize,
     pub(super) rank_head: Option<Arc<RankHead>>,
     sampler: Sampler,
+    /// Decides about guessed tokens; `None` where none are guessed.
+    pub(super) speculator: Option<Speculator>,
     pub(super) tokenizer: Option<Arc<Tokenizer>>,
     pub(super) requests: HashMap<RequestId, Request>,
     pub(super) deadlines: BTreeSet<(u64, RequestId)>,
@@ -47,6 +50,8 @@ pub(super) struct Core {
     /// Requests that were taken in since the counters were published.
     pub(super) num_taken: usize,
     panics: u32,
+    /// The time at which the results of a step were there, unless there was nothing to do since.
+    collected_at: Option<u64>,
 }
 
 /// A step that the executor computes: `Core::launch` makes it, `Core::collect` waits for it.
@@ -54,6 +59,8 @@ pub(super) struct Launched {
     step: Step,
     /// Whether the executor knows what is wanted of each row. It is told once all masks are there.
     selected: bool,
+    /// The time from which on the engine worked on this step alone: the end of the one before.
+    since: Option<u64>,
 }
 
 /// The tokens picked from a step's logits.
@@ -75,6 +82,7 @@ impl Core {
         outputs: Outbox,
     ) -> Self {
         let (vocab_size, rank_head) = (executor.vocab_size(), executor.rank_head());
+        let speculator = config.speculative_config.map(|settings| Speculator::new(settings, config.max_prompt_logits));
         Self {
             shared,
             config,
@@ -83,6 +91,7 @@ impl Core {
             vocab_size,
             rank_head,
             sampler: Sampler::new(vocab_size),
+            speculator,
             tokenizer,
             requests: HashMap::new(),
             deadlines: BTreeSet::new(),
@@ -92,11 +101,17 @@ impl Core {
             cancelled: Vec::new(),
             num_taken: 0,
             panics: 0,
+            collected_at: None,
         }
     }
 
     pub(super) fn now(&self) -> u64 {
         self.shared.clock.now()
+    }
+
+    /// Notes that there is nothing to do.
+    pub(super) fn rest(&mut self) {
+        self.collected_at = None;
     }
 
     pub(super) fn has_requests(&self) -> bool {
@@ -130,13 +145,14 @@ impl Core {
                 return Ok(None);
             }
         };
-        let ahead = if self.gives_way(&ahead) {
+        let guesses = self.guess(&sampled, &ahead);
+        let ahead = if !guesses.is_empty() || self.gives_way(&ahead) {
             self.scheduler.withdraw(&ahead)?;
             Step::default()
         } else {
             ahead
         };
-        self.commit(&running, sampled, &ahead)?;
+        self.commit(&running, sampled, &guesses, &ahead)?;
         let next = self.scheduler.complete(ahead, self.shared.clock.now())?;
         self.note_freed();
         self.launch(next)
@@ -163,6 +179,27 @@ impl Core {
         Ok(step)
     }
 
+    /// The drafts of the next step, for the sequences that have some. The step ahead was scheduled without them and has
+    /// to be taken back; where it copies blocks it stays, since their sequences would begin anew.
+    fn guess(&mut self, sampled: &Sampled, ahead: &Step) -> HashMap<SeqId, Vec<u32>> {
+        let Some(speculator) = &self.speculator else { return HashMap::new() };
+        let mut offers = Vec::new();
+        for picks in sampled.picks.chunk_by(|pick, next| pick.seq == next.seq) {
+            let (seq, tokens) = (picks[0].seq, picks.iter().map(|pick| pick.token).collect::<Vec<u32>>());
+            let request = self.requests.get_mut(&request_of(seq).0);
+            let guessed = request.and_then(|request| request.guess(seq, &tokens));
+            // A fork begins without drafts.
+            if let Some(guesses) = guessed.filter(|_| picks[0].fork_of.is_none()) {
+                self.counters.speculation.num_proposed_tokens += guesses.tokens.len() as u64;
+                offers.push((seq, guesses));
+            }
+        }
+        if !ahead.batch.block_copies.is_empty() {
+            offers.clear();
+        }
+        speculator.choose(offers, self.scheduler.num_running())
+    }
+
     /// Whether a request that has come since the step ahead was scheduled goes before it.
     fn gives_way(&self, ahead: &Step) -> bool {
         self.shared.watch.expects_any()
@@ -174,6 +211,7 @@ impl Core {
         if step.seqs.is_empty() {
             return Ok(None);
         }
+        let since = self.collected_at.take();
         self.note_started(&step, self.shared.clock.now());
         self.counters.engine_steps += 1;
         self.publish();
@@ -195,7 +233,7 @@ impl Core {
         let launched = guarded(|| executor.launch(&step.batch, needs));
         let launched = launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())));
         match launched.and_then(|()| if selected { self.select(&step) } else { Ok(()) }) {
-            Ok(()) => Ok(Some(Launched { step, selected })),
+            Ok(()) => Ok(Some(Launched { step, selected, since })),
             Err(error) => self.give_up(&step, error).map(|()| None),
         }
     }
@@ -214,7 +252,7 @@ impl Core {
     }
 
     /// Waits for the step's logits and samples from them.
-    fn collect(&mut self, Launched { step, selected }: &Launched) -> Result<Sampled> {
+    fn collect(&mut self, Launched { step, selected, since }: &Launched) -> Result<Sampled> {
         if !selected {
             self.select(step)?;
         }
@@ -230,9 +268,14 @@ impl Core {
             let (id, _) = request_of(scheduled.id);
             let Some(request) = self.requests.get_mut(&id) else { continue };
             let (sampler, picks) = (&mut self.sampler, &mut sampled.picks);
-            let picked = picks.len();
-            let read = guarded(|| request.read_logits(scheduled, &mut logits, sampler, picks));
+            let (picked, drafts) = (picks.len(), step.drafts(scheduled));
+            let read = guarded(|| request.read_logits(scheduled, drafts, &mut logits, sampler, picks));
             match read.unwrap_or_else(|payload| Err(panicked("sampling", payload.as_ref()))) {
+                // Forced drafts are no guesses: all of them are right.
+                Ok(false) if !drafts.is_empty() && request.forced(scheduled.id).is_empty() => {
+                    let num_accepted = (sampled.picks.len() - picked).saturating_sub(1);
+                    self.counters.speculation.note_verified(drafts.len(), num_accepted);
+                }
                 Ok(false) => {}
                 Ok(true) => sampled.complete.push(id),
                 Err(error @ Error::EngineDead { .. }) => return Err(error),
@@ -244,11 +287,23 @@ impl Core {
             }
         }
         self.counters.logits_rows_fetched += logits.num_fetched();
+        let now = self.shared.clock.now();
+        if let (Some(speculator), Some(since)) = (&mut self.speculator, since) {
+            speculator.record(step, now.saturating_sub(*since));
+        }
+        self.collected_at = Some(now);
         Ok(sampled)
     }
 
-    /// Gives the sequences of a step their tokens; `ahead` is the step that was scheduled while it ran.
-    fn commit(&mut self, Launched { step, .. }: &Launched, sampled: Sampled, ahead: &Step) -> Result<()> {
+    /// Gives the sequences of a step their tokens, and their next drafts; `ahead` is the step that was scheduled while
+    /// it ran.
+    fn commit(
+        &mut self,
+        Launched { step, .. }: &Launched,
+        sampled: Sampled,
+        guesses: &HashMap<SeqId, Vec<u32>>,
+        ahead: &Step,
+    ) -> Result<()> {
         let now = self.shared.clock.now();
         let Sampled { mut picks, complete, failed } = sampled;
         // These end before the commit, so that K and V of a request with broken logits never become a cached prefix.
@@ -265,7 +320,11 @@ impl Core {
             if picks[0].fork_of.is_none() {
                 // Drafts are cut back where one is wrong, which a recurrent state cannot be.
                 let takes_drafts = self.config.states.is_none();
-                let drafts = if takes_drafts { forced_behind(&self.requests, picks, ahead) } else { &[] };
+                let forced = || forced_behind(&self.requests, picks, ahead);
+                let drafts = match takes_drafts {
+                    true => guesses.get(&picks[0].seq).map_or_else(forced, Vec::as_slice),
+                    false => &[],
+                };
                 accepted.push((picks[0].seq, Accepted { tokens: &tokens[range], drafts }));
             }
         }

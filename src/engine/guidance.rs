@@ -46,6 +46,18 @@ impl Guidance {
         }
     }
 
+    /// How many tokens behind these, which come next, are surely free. Behind the token that begins a form none is.
+    pub(super) fn num_free_behind(&self, tokens: &[u32]) -> usize {
+        let forms = self.form.is_some() && self.begin.is_none_or(|begin| tokens.contains(&begin.id));
+        let left = self.thoughts.map_or(usize::MAX, |thoughts| thoughts.tokens_left.saturating_sub(tokens.len()));
+        if forms { 0 } else { left }
+    }
+
+    /// The token behind which the form begins, until it has come.
+    pub(super) fn begin_token(&self) -> Option<u32> {
+        self.begin.map(|begin| begin.id)
+    }
+
     fn form_holds(&self) -> bool {
         self.begin.is_none() && self.form.is_some()
     }

@@ -74,7 +74,7 @@ impl Core {
         seed: u64,
         guidance: Option<Guidance>,
         sink: SharedSink,
-        prompt: &[u32],
+        prompt: &Arc<[u32]>,
     ) -> Generation {
         let end_tokens: Arc<[u32]> = match &self.tokenizer {
             Some(tokenizer) if !params.ignore_eos => tokenizer.eos_token_ids().into(),
@@ -90,7 +90,8 @@ impl Core {
             .map(|index| {
                 let text = self.tokenizer.as_ref().map(|tokenizer| TextStream::new(tokenizer, &params, stops.clone()));
                 let guidance = guidance.as_ref().map(Guidance::sibling);
-                Sequence::new(sampler.sibling(index), rules.clone(), text, guidance, index == 0)
+                let guesser = self.speculator.as_ref().map(|speculator| speculator.guesser(prompt));
+                Sequence::new(sampler.sibling(index), rules.clone(), text, guidance, guesser, index == 0)
             })
             .collect();
         // The first token of a prompt has nothing before it that could predict it.

@@ -40,6 +40,14 @@ pub(super) fn load_on(
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
     let spec = ModelSpec::from_gguf(&gguf, args.max_model_len)?;
+    if args.speculative_config.is_some() && spec.state_bytes() > 0 {
+        let got = format!("settings for a model of architecture '{}'", spec.architecture);
+        return Err(Error::invalid(
+            "speculative_config",
+            got,
+            "none: the model's layers carry states, which a wrong guess would have changed",
+        ));
+    }
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
@@ -132,6 +140,7 @@ fn load_onto<L: Loader>(
         max_num_partial_prefills: args.max_num_partial_prefills,
         max_long_partial_prefills: args.max_long_partial_prefills,
         long_prefill_token_threshold: resolve_threshold(args, pool.max_model_len, limits.max_num_batched_tokens),
+        speculative_config: args.speculative_config,
         retention: args.retention,
         seed: args.seed,
         embedding_size: spec.hidden_size,

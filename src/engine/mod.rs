@@ -5,9 +5,9 @@
 //! ```
 //!
 //! `handle` checks requests and sends commands; `thread` is the loop, `core` its step, `lifecycle` how requests come
-//! and end; `request`, `sequence` and `pooling` are what lives as long as a request; `delivery` is the output thread;
-//! `shared` what all threads see, `watch` for whom a step is stopped half-way, and `records` what is remembered of
-//! finished requests. `ids`, `output`, `progress` and `panics` are below all of them.
+//! and end; `request`, `sequence` and `pooling` are what lives as long as a request; `speculation` guesses tokens;
+//! `delivery` is the output thread; `shared` what all threads see, `watch` for whom a step is stopped half-way, and
+//! `records` what is remembered of finished requests. `ids`, `output`, `progress` and `panics` are below all of them.
 
 mod core;
 mod delivery;
@@ -31,6 +31,7 @@ mod sampling_defaults;
 mod sequence;
 mod shared;
 mod sink;
+mod speculation;
 pub mod stats;
 mod stop;
 #[cfg(test)]
@@ -49,4 +50,4 @@ pub use progress::LoadProgress;
 pub use records::RequestRecord;
 pub(crate) use sampling_defaults::sampling_defaults;
 pub use sink::ChannelSink;
-pub use stats::Stats;
+pub use stats::{SpeculationStats, Stats};

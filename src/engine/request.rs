@@ -10,6 +10,7 @@ use super::ids::{RequestId, request_of, seq_id};
 use super::output::{FinishReason, RequestMetrics, SequenceOutput, SharedSink};
 use super::pooling::Pooled;
 use super::sequence::Sequence;
+use super::speculation::Guesses;
 use crate::config::SamplingParams;
 use crate::sampler::{Picked, Sampler, SequenceSampler, TokenLogprobs};
 use crate::scheduler::{ScheduledSeq, SeqId};
@@ -101,9 +102,11 @@ impl Request {
             let (_, index) = request_of(scheduled.id);
             let sequence = &generation.sequences[index];
             for (ahead, row) in scheduled.samples.clone().enumerate() {
+                // Penalties of tokens behind others count these as well: the host knows how.
+                let is_host_work = ahead > 0 && sequence.sampler().alters_logits();
                 wishes[row] = match sequence.rule(ahead) {
-                    // The settings of tokens behind others count these as well: the host knows how.
-                    Ok(Rule::Free | Rule::Masked(_)) if ahead > 0 => continue,
+                    Ok(Rule::Free) if is_host_work => continue,
+                    Ok(Rule::Masked(_)) if ahead > 0 => continue,
                     Ok(Rule::Free) => sequence.sampler().wish(vocab_size, None),
                     Ok(Rule::Masked(mask)) => sequence.sampler().wish(vocab_size, Some(mask)),
                     Ok(Rule::Forced(_)) if generation.params.logprobs.is_some() => continue,
@@ -146,10 +149,12 @@ impl Request {
     }
 
     /// Reads a step's logits: samples the next tokens of the sequence (and the first ones of its forks) into `picks`,
-    /// or keeps what was asked of the prompt. `true` when a request that samples nothing has all it wanted.
+    /// up to the first that differs from its draft, or keeps what was asked of the prompt. `true` when a request that
+    /// samples nothing has all it wanted.
     pub(super) fn read_logits(
         &mut self,
         scheduled: &ScheduledSeq,
+        drafts: &[u32],
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
@@ -168,7 +173,7 @@ impl Request {
             Work::Pool(pooled) => pooled.read(scheduled, logits),
             Work::Generate(generation) => {
                 generation.read_prompt(scheduled, &self.prompt, logits, sampler)?;
-                generation.sample(self.id, scheduled, logits, sampler, picks)?;
+                generation.sample(self.id, scheduled, drafts, logits, sampler, picks)?;
                 Ok(false)
             }
         }
@@ -180,6 +185,11 @@ impl Request {
             Work::Generate(generation) => generation.sequences[request_of(seq).1].forced(),
             Work::PromptLogits { .. } | Work::Pool(_) => &[],
         }
+    }
+
+    /// Guesses what follows these tokens, the next ones of a sequence.
+    pub(super) fn guess(&mut self, seq: SeqId, tokens: &[u32]) -> Option<Guesses> {
+        self.generation()?.sequences[request_of(seq).1].guess(tokens)
     }
 
     pub(super) fn generation(&mut self) -> Option<&mut Generation> {
@@ -260,19 +270,20 @@ impl Generation {
         Ok(())
     }
 
-    /// Samples a token of each row that the sequence was given for it: one, or behind forced tokens that were drafted
-    /// one more than there are of these.
+    /// Samples a token of each row that the sequence was given for it: one, or where tokens were drafted one more than
+    /// there are of these. The first token that is not its draft is the last: rows behind it are about another text.
     fn sample(
         &mut self,
         id: RequestId,
         scheduled: &ScheduledSeq,
+        drafts: &[u32],
         logits: &mut Selection<'_>,
         sampler: &mut Sampler,
         picks: &mut Vec<Pick>,
     ) -> Result<()> {
         let (_, index) = request_of(scheduled.id);
         let rows = scheduled.samples.clone();
-        // A sequence whose tokens are all known but for the last one.
+        // The sequence as it is behind its drafts.
         let mut drafted = (rows.len() > 1).then(|| self.sequences[index].sampler().clone());
         for (ahead, row) in rows.enumerate() {
             // Its forks begin as it does, so that they have one rule.
@@ -285,6 +296,9 @@ impl Generation {
                 picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
             }
             if let (Some(sequence), Some(pick)) = (&mut drafted, picks.last()) {
+                if drafts.get(ahead) != Some(&pick.token) {
+                    break;
+                }
                 sequence.accept(pick.token);
             }
         }

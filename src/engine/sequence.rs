@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::guidance::{Accepted, Guidance, Rule};
 use super::output::{FinishReason, StopReason};
+use super::speculation::{Guesser, Guesses};
 use super::stop::{StopFound, StopMatcher, StopStrings};
 use crate::Result;
 use crate::config::SamplingParams;
@@ -26,6 +27,8 @@ pub(super) struct Sequence {
     text: Option<TextStream>,
     /// Says what the text may be, where the request does.
     guidance: Option<Guidance>,
+    /// Guesses its tokens, where the engine is to.
+    guesser: Option<Guesser>,
     cumulative_logprob: Option<f64>,
     /// Known to the scheduler; forks are not before their parent's first token.
     scheduled: bool,
@@ -45,15 +48,31 @@ impl Sequence {
         rules: EndRules,
         text: Option<TextStream>,
         guidance: Option<Guidance>,
+        guesser: Option<Guesser>,
         scheduled: bool,
     ) -> Self {
         let cumulative_logprob = sampler.params().logprobs.map(|_| 0.0);
-        Self { sampler, rules, text, guidance, cumulative_logprob, scheduled, ended: false }
+        Self { sampler, rules, text, guidance, guesser, cumulative_logprob, scheduled, ended: false }
     }
 
     /// The tokens that are known to be the only ones that may come next, one after the other.
     pub(super) fn forced(&self) -> &[u32] {
         self.guidance.as_ref().map_or(&[], Guidance::forced)
+    }
+
+    /// Guesses what follows these tokens, which are about to be pushed. Guesses are such that a step may verify all of
+    /// them: tokens that have to come, or that a form allows, are not guessed, nor is the text's last token.
+    pub(super) fn guess(&mut self, tokens: &[u32]) -> Option<Guesses> {
+        let guesser = self.guesser.as_mut()?;
+        guesser.push(tokens);
+        let ends = |token: &u32| {
+            self.rules.end_tokens.binary_search(token).is_ok() || self.sampler.params().stop_token_ids.contains(token)
+        };
+        let begins = |token: &u32| self.guidance.as_ref().and_then(Guidance::begin_token) == Some(*token);
+        let free = self.guidance.as_ref().map_or(usize::MAX, |guidance| guidance.num_free_behind(tokens));
+        let left = self.rules.max_generated.saturating_sub(self.sampler.generated() + tokens.len());
+        let most = if tokens.iter().any(ends) { 0 } else { free.min(left).saturating_sub(1) };
+        guesser.guesses(most, |token| !ends(&token) && !begins(&token))
     }
 
     /// Has it computed what may come next, if that takes time.

@@ -25,6 +25,33 @@ pub struct Stats {
     pub cancel_to_free: Histogram,
     /// Records of finished requests still kept.
     pub finished_records: usize,
+    pub speculation: SpeculationStats,
+}
+
+/// Counts of guessed tokens. Tokens that a grammar forces are no guesses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpeculationStats {
+    /// Guesses that the lookup offered, whatever was chosen of them.
+    pub num_proposed_tokens: u64,
+    /// Times that a step verified drafts of a sequence.
+    pub num_drafts: u64,
+    /// The drafts that were verified then: guesses that were chosen and found room.
+    pub num_draft_tokens: u64,
+    pub num_accepted_tokens: u64,
+    /// Accepted drafts by their place behind the last token that was known.
+    pub num_accepted_tokens_per_pos: Vec<u64>,
+}
+
+impl SpeculationStats {
+    /// Counts a step's drafts of one sequence.
+    pub(super) fn note_verified(&mut self, num_drafts: usize, num_accepted: usize) {
+        self.num_drafts += 1;
+        self.num_draft_tokens += num_drafts as u64;
+        self.num_accepted_tokens += num_accepted as u64;
+        let places = self.num_accepted_tokens_per_pos.len().max(num_drafts);
+        self.num_accepted_tokens_per_pos.resize(places, 0);
+        self.num_accepted_tokens_per_pos[..num_accepted].iter_mut().for_each(|count| *count += 1);
+    }
 }
 
 impl Stats {

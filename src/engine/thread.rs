@@ -56,6 +56,7 @@ fn serve(core: &mut Core, commands: &Receiver<Command>) -> Result<()> {
         if running.is_none() && !core.has_requests() {
             #[cfg(debug_assertions)]
             core.check_integrity(None)?;
+            core.rest();
             let Ok(command) = commands.recv() else { return Ok(()) };
             if handle(core, command, None) == Then::ShutDown {
                 return Ok(());

@@ -9,9 +9,11 @@ use pyo3::types::{PyDict, PyString};
 
 use super::arrays::{integer, name_of, optional_integer, real, seconds, switch, wrong_type};
 use super::host::engine_args;
+use super::json::to_json;
 use super::logging::{flush, prepare};
+use super::snapshots::speculation;
 use crate::backend::{self, OpenDevice};
-use crate::config::{EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting};
+use crate::config::{EngineArgs, KvCacheDtype, Platform, SETTINGS, Setting, SpeculativeConfig};
 
 /// Arguments for an engine in this interpreter; a setting that was not given has its default.
 ///
@@ -54,8 +56,16 @@ fn set(what: &'static str, setting: Setting<'_>, value: &Bound<'_, PyAny>) -> Py
             let name = some.map(|name| name_of(what, name)).transpose()?;
             *platform = name.map(|name| Platform::named(what, &name)).transpose()?;
         }
+        Setting::Speculation(config) => *config = some.map(|config| speculative_config(what, config)).transpose()?,
     }
     Ok(())
+}
+
+fn speculative_config(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<SpeculativeConfig> {
+    if !value.is_instance_of::<PyDict>() {
+        return Err(wrong_type(what, value, "a dictionary"));
+    }
+    Ok(SpeculativeConfig::from_json(what, &to_json(what, value)?.to_string())?)
 }
 
 fn file(what: &'static str, value: &Bound<'_, PyAny>) -> PyResult<PathBuf> {
@@ -94,6 +104,7 @@ pub(super) fn default_settings(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
             Setting::OptionalFile(path) => settings.set_item(name, path.as_deref()),
             Setting::CacheType(dtype) => settings.set_item(name, dtype.name()),
             Setting::OptionalPlatform(platform) => settings.set_item(name, platform.map(Platform::name)),
+            Setting::Speculation(config) => settings.set_item(name, config.as_ref().map(speculation)),
         }?;
     }
     Ok(settings)

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::update::reason_name;
 use crate::backend::MemoryLedger;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, SpeculativeConfig};
 use crate::engine::{RequestMetrics, RequestRecord, Stats};
 use crate::kv_cache::{Histogram, MissedTokens, PrefixMiss};
 
@@ -97,12 +97,17 @@ struct StatsFields<'py> {
     logits_rows_fetched: u64,
     device_allocations: u64,
     finished_records: usize,
+    spec_decode_num_proposed_tokens: u64,
+    spec_decode_num_drafts: u64,
+    spec_decode_num_draft_tokens: u64,
+    spec_decode_num_accepted_tokens: u64,
+    spec_decode_num_accepted_tokens_per_pos: Bound<'py, PyTuple>,
 }
 
 /// A `rocmforge.Stats`.
 pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: Class = PyOnceLock::new();
-    let (cache, residency) = (&stats.kv_cache, &stats.kv_cache.residency);
+    let (cache, residency, guessed) = (&stats.kv_cache, &stats.kv_cache.residency, &stats.speculation);
     let fields = StatsFields {
         num_waiting: stats.num_waiting,
         num_running: stats.num_running,
@@ -137,6 +142,11 @@ pub(super) fn stats<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, 
         logits_rows_fetched: stats.logits_rows_fetched,
         device_allocations: stats.device_allocations,
         finished_records: stats.finished_records,
+        spec_decode_num_proposed_tokens: guessed.num_proposed_tokens,
+        spec_decode_num_drafts: guessed.num_drafts,
+        spec_decode_num_draft_tokens: guessed.num_draft_tokens,
+        spec_decode_num_accepted_tokens: guessed.num_accepted_tokens,
+        spec_decode_num_accepted_tokens_per_pos: PyTuple::new(py, &guessed.num_accepted_tokens_per_pos)?,
     };
     instance(py, &CLASS, ("rocmforge.stats", "Stats"), fields)
 }
@@ -211,6 +221,24 @@ pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyRes
     instance(py, &CLASS, ("rocmforge.stats", "MemoryUsage"), fields)
 }
 
+/// The `SpeculativeConfig` of `rocmforge/settings.py`, a dictionary.
+#[derive(IntoPyObject)]
+pub(super) struct SpeculationFields {
+    method: &'static str,
+    num_speculative_tokens: usize,
+    prompt_lookup_max: usize,
+    prompt_lookup_min: usize,
+}
+
+pub(super) fn speculation(config: &SpeculativeConfig) -> SpeculationFields {
+    SpeculationFields {
+        method: config.method.name(),
+        num_speculative_tokens: config.num_speculative_tokens,
+        prompt_lookup_max: config.prompt_lookup_max,
+        prompt_lookup_min: config.prompt_lookup_min,
+    }
+}
+
 /// The `ResolvedConfig` of `rocmforge/stats.py`, a dictionary.
 #[derive(IntoPyObject)]
 pub(super) struct ConfigFields {
@@ -229,6 +257,7 @@ pub(super) struct ConfigFields {
     max_num_partial_prefills: usize,
     max_long_partial_prefills: usize,
     long_prefill_token_threshold: usize,
+    speculative_config: Option<SpeculationFields>,
     retention: f64,
     seed: Option<u64>,
     embedding_size: usize,
@@ -254,6 +283,7 @@ impl From<&EngineConfig> for ConfigFields {
             max_num_partial_prefills: config.max_num_partial_prefills,
             max_long_partial_prefills: config.max_long_partial_prefills,
             long_prefill_token_threshold: config.long_prefill_token_threshold,
+            speculative_config: config.speculative_config.as_ref().map(speculation),
             retention: config.retention.as_secs_f64(),
             seed: config.seed,
             embedding_size: config.embedding_size,

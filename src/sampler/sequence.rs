@@ -124,7 +124,8 @@ impl SequenceSampler {
         p.repetition_penalty != 1.0 || p.presence_penalty != 0.0 || p.frequency_penalty != 0.0
     }
 
-    pub(super) fn alters_logits(&self) -> bool {
+    /// Whether its row of logits changes before a token is sampled.
+    pub fn alters_logits(&self) -> bool {
         self.penalises() || !self.params.logit_bias.is_empty() || self.must_go_on()
     }
 

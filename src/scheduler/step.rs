@@ -34,6 +34,15 @@ pub struct ScheduledSeq {
     pub samples: std::ops::Range<usize>,
 }
 
+impl Step {
+    /// The drafts that the step computes for one of its sequences; each row of `samples` but the last one stands before
+    /// its draft.
+    pub fn drafts(&self, scheduled: &ScheduledSeq) -> &[u32] {
+        let last = scheduled.samples.clone().next_back().map(|row| self.batch.logits_indices[row] as usize);
+        last.map_or(&[], |last| &self.batch.token_ids[last + 1 - scheduled.num_drafts()..=last])
+    }
+}
+
 impl ScheduledSeq {
     /// The number of its tokens in this step that are drafts; they are the last ones.
     pub(super) fn num_drafts(&self) -> usize {

@@ -261,6 +261,7 @@ chat_template = "template.jinja"
 [models.second]
 path = "{folder}/more/b.gguf"
 max_model_len = 64
+speculative_config = {{ method = "ngram" }}
 '''
     )
     with serving(tmp_path, "--config", file) as server:
@@ -399,6 +400,7 @@ def test_what_cannot_be_served_is_said(folder, tmp_path):
         ("[models.x]", "models.x.path: it is missing"),
         (f"[models.x]\n{good}\ncontext = 3", "models.x.context: it is not known"),
         (f'[models.x]\n{good}\nmax_model_len = "9"', "models.x.max_model_len: got '9', expected int"),
+        (f"[models.x]\n{good}\nspeculative_config = 1", "models.x.speculative_config: got 1, expected dict"),
         (f"[models.x]\n{good}\nmax_num_seqs = true", "models.x.max_num_seqs: got True, expected int"),
         (f'[models.x]\n{good}\naliases = "y"', "models.x.aliases: got 'y', expected list"),
         (f"[models.x]\n{good}\naliases = [1]", "models.x.aliases: got 1, expected str"),

@@ -354,9 +354,25 @@ def test_settings_from_everywhere(start, tmp_path):
         assert "at most 3" in refused.json()["error"]["message"]
 
 
+def test_guesses_are_set_by_a_table_or_a_flag(start, tmp_path):
+    (tmp_path / "serve.toml").write_text('[speculative_config]\nmethod = "ngram"\nprompt_lookup_min = 1\n')
+    body = SHORT | {"prompt": [5, 6, 7, 8] * 4, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    with start("--config", tmp_path / "serve.toml") as server:
+        text = server.client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+        stats = server.client.get("/v1/engine/stats").json()
+        metrics = server.client.get("/metrics").text
+    assert stats["spec_decode_num_proposed_tokens"] > 0
+    for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
+        assert f"vllm:spec_decode_{name}_total{{" in metrics
+    with start("--speculative-config", '{"num_speculative_tokens": 2}') as server:
+        assert server.client.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--speculative-config", "ngram"], "Invalid value for '--speculative-config'"),
+        (["--speculative-config", '{"method": "eagle"}'], "speculative_config.method: got eagle"),
         (["--port", "99999"], "port: got 99999"),
         (["--max-n", "0"], "max_n: got 0"),
         (["--api-key", ""], "api_key: got one that is empty"),

@@ -26,6 +26,7 @@ from rocmforge.cli.common import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    SpeculativeOption,
     ThreadsOption,
     completed,
     model_path,
@@ -85,6 +86,7 @@ def bench(
         ),
     ] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens in one step.")] = None,
+    speculative_config: SpeculativeOption = None,
     output_format: Annotated[Format, typer.Option("--format", help="table, md, csv or json.")] = Format.TABLE,
     json_output: JsonOption = False,
     serve: Annotated[
@@ -131,6 +133,7 @@ def bench(
             batch_invariant=batch_invariant,
             graphs=graphs,
             vendor_blas=vendor_blas,
+            speculative_config=speculative_config,
         )
         return
     prompts, batches = _counts(prompt), _counts(batch)
@@ -148,6 +151,7 @@ def bench(
         batch_invariant=batch_invariant,
         graphs=graphs,
         vendor_blas=vendor_blas,
+        speculative_config=speculative_config,
     )
     results: dict[str, Speeds] = {}
     summary = model_summary(path)

@@ -19,9 +19,26 @@ from rocmforge import CompletionOutput, RequestOutput, RocmForgeError, log
 from rocmforge._rocmforge import log_level
 from rocmforge.hub import model_file
 from rocmforge.progress import is_terminal
+from rocmforge.settings import SpeculativeConfig
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def json_object(value: str | dict[str, Any]) -> dict[str, Any]:
+    """Reads a JSON object; a table of a file of settings is one already.
+
+    Raises:
+        BadParameter: It is none.
+    """
+    try:
+        parsed = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"got {value}, expected a JSON object ({error})") from error
+    if not isinstance(parsed, dict):
+        raise typer.BadParameter(f"got {value}, expected a JSON object")
+    return parsed
+
 
 A_MODEL = "A GGUF file, hf:OWNER/REPO[:QUANT] or ollama:NAME[:TAG]"
 ModelOption = Annotated[
@@ -41,6 +58,16 @@ BatchInvariantOption = Annotated[
     typer.Option(
         "--batch-invariant/--no-batch-invariant",
         help="On a GPU, too, results do not depend on what a row was computed with; slower.",
+        show_default=False,
+    ),
+]
+SpeculativeOption = Annotated[
+    SpeculativeConfig | None,
+    typer.Option(
+        "--speculative-config",
+        parser=json_object,
+        metavar="JSON",
+        help='Guess tokens where it pays, such as {"method": "ngram"}; the text stays the same.',
         show_default=False,
     ),
 ]

@@ -16,6 +16,7 @@ from rocmforge.cli.common import (
     MaxModelLenOption,
     MaxTokensOption,
     ModelOption,
+    SpeculativeOption,
     ThreadsOption,
     model_path,
     print_json,
@@ -60,6 +61,7 @@ def generate(
     threads: ThreadsOption = None,
     max_model_len: MaxModelLenOption = None,
     batch_invariant: BatchInvariantOption = None,
+    speculative_config: SpeculativeOption = None,
     json_output: JsonOption = False,
 ) -> None:
     """Complete a prompt (or answer it, with --chat), streaming the text.
@@ -86,6 +88,7 @@ def generate(
         max_model_len=max_model_len,
         max_num_seqs=1,
         batch_invariant=batch_invariant,
+        speculative_config=speculative_config,
     )
     with llm:
         if is_terminal():

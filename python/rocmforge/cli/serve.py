@@ -13,12 +13,12 @@ import typer
 
 from rocmforge import AsyncLLM, arguments
 from rocmforge._rocmforge import default_settings
-from rocmforge.cli.common import ModelOption, fail, model_path, show_log
+from rocmforge.cli.common import ModelOption, fail, json_object, model_path, show_log
 from rocmforge.engine import LoadedModel
 from rocmforge.hub import OLLAMA
 from rocmforge.server.catalog import ModelSpec, from_folder, from_tables
 from rocmforge.server.config import ServerConfig, meanings
-from rocmforge.settings import PROCESS_DEFAULTS, ModelSettings
+from rocmforge.settings import PROCESS_DEFAULTS, ModelSettings, SpeculativeConfig
 
 INSTALL = "pip install 'rocmforge[serve]'"
 SERVER_PANEL = "Server"
@@ -115,6 +115,9 @@ def _setting(name: str, kind: Any, default: Any, meaning: str, panel: str) -> in
         kind, default = list[str], []
     elif os.PathLike[str] in kinds:
         kind = Path | None
+    parser, metavar = None, None
+    if SpeculativeConfig in kinds:
+        parser, metavar = json_object, "JSON"
     flag = "--" + name.replace("_", "-")
     names = [f"{flag}/--no-{flag[2:]}"] if bool in (kind, *kinds) else [flag]
     # Nothing is shown as the default where the meaning says what holds then.
@@ -126,6 +129,8 @@ def _setting(name: str, kind: Any, default: Any, meaning: str, panel: str) -> in
         show_envvar=False,
         rich_help_panel=panel,
         show_default=shown,
+        parser=parser,
+        metavar=metavar,
     )
     return _parameter(name, Annotated[kind, option], default)
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, get_args, get_origin, get_type_hints, is_typeddict
 
 from rocmforge.async_llm import AsyncLLM
 from rocmforge.errors import InvalidRequestError
@@ -125,9 +125,16 @@ def _from_table(name: str, table: Any, folder: Path, settings: ModelSettings) ->
 
 def _check_kind(place: str, value: Any, kind: Any) -> None:
     kinds = tuple(get_origin(one) or one for one in get_args(kind)) or (kind,)
-    allowed = (str if one is os.PathLike else one for one in kinds if one is not type(None))
+    allowed = (_plain(one) for one in kinds if one is not type(None))
     names = list(dict.fromkeys(one.__name__ for one in allowed))
     # A number without a point is a number as well, and for Python a truth value is one of those.
     fits = type(value).__name__ in names or (isinstance(value, int) and type(value) is int and "float" in names)
     if not fits:
         raise InvalidRequestError(f"{place}: got {value!r}, expected {' or '.join(names)}")
+
+
+def _plain(kind: Any) -> Any:
+    """The kind of value that a file of settings has for one of ours."""
+    if kind is os.PathLike:
+        return str
+    return dict if is_typeddict(kind) else kind

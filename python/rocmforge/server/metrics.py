@@ -84,6 +84,10 @@ COUNTERS = {
     "rocmforge:prefix_cache_evictions": "Blocks taken from the prefix cache.",
     "rocmforge:state_evictions": "Snapshots of recurrent states that had to make room.",
     "rocmforge:engine_steps": "Steps of the engine.",
+    "rocmforge:spec_decode_num_proposed_tokens": "Guessed tokens that texts offered, whatever was chosen of them.",
+    "vllm:spec_decode_num_drafts": "Times that a step verified guessed tokens of a sequence.",
+    "vllm:spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
+    "vllm:spec_decode_num_accepted_tokens": "Guessed tokens that were right.",
 }
 # Histograms of the engine: what they mean, and the fields of its statistics.
 HISTOGRAMS = {
@@ -327,6 +331,7 @@ class _EngineCollector(Collector):
         for name, (meaning, field) in HISTOGRAMS.items():
             yield _histogram(name, meaning, values(attrgetter(field)))
         yield self._misses(stats)
+        yield self._accepted(stats)
         yield self._memory()
         yield self._restarts()
         yield self._config()
@@ -351,6 +356,17 @@ class _EngineCollector(Collector):
             for reason, count in one.prefix_cache_misses.items():
                 missed.add_metric([name, ENGINE, reason], count)
         return missed
+
+    def _accepted(self, stats: Mapping[str, Stats]) -> Metric:
+        accepted = CounterMetricFamily(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guessed tokens that were right, by their place among those of a step.",
+            labels=[*LABELS, "position"],
+        )
+        for name, one in stats.items():
+            for position, count in enumerate(one.spec_decode_num_accepted_tokens_per_pos):
+                accepted.add_metric([name, ENGINE, str(position)], count)
+        return accepted
 
     def _memory(self) -> Metric:
         used = GaugeMetricFamily(

@@ -5,6 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -54,6 +55,8 @@ pub(super) struct Script {
     pub steps: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
+    /// Microseconds that each step takes besides, so that more rows take hardly more time.
+    pub step_micros: AtomicU64,
     /// Gives what is wanted of a row, and no more.
     pub selects: AtomicBool,
     /// Whole rows that were wanted.
@@ -196,6 +199,7 @@ impl Fake {
     /// Computes what was launched; then faults, if it is this step's turn.
     fn compute(&mut self, step: u64, batch: &Batch) -> Result<()> {
         self.script.pass_gate();
+        std::thread::sleep(Duration::from_micros(self.script.step_micros.load(Ordering::SeqCst)));
         self.script.tokens_computed.fetch_add(batch.num_tokens() as u64, Ordering::SeqCst);
         self.copy_blocks(batch);
         let slots = &batch.groups[0].slot_mapping;
@@ -420,6 +424,13 @@ pub(super) fn hashed(vocab_size: usize) -> Rule {
             })
             .collect()
     })
+}
+
+/// Logits that depend on the last token alone, some far above the others: greedy text goes round in a circle, and drawn
+/// text repeats itself in parts.
+pub(super) fn repeating(vocab_size: usize) -> Rule {
+    let of_last = hashed(vocab_size);
+    Arc::new(move |content| of_last(&content[content.len() - 1..]).into_iter().map(|logit| 3.0 * logit).collect())
 }
 
 /// A rule that gives these tokens after the prompt, then the first of them for ever.

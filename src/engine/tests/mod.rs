@@ -15,6 +15,7 @@ mod logprobs;
 mod pooling;
 mod room;
 mod selection;
+mod speculation;
 mod states;
 mod stress;
 mod structured;

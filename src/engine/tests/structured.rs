@@ -117,7 +117,7 @@ fn assert_same(got: &[TokenLogprob], expected: &[TokenLogprob]) {
     assert!(got.iter().zip(expected).all(|(got, expected)| (got.logprob - expected.logprob).abs() < 1e-5));
 }
 
-fn assert_all_same(got: &[TokenLogprobs], expected: &[TokenLogprobs]) {
+pub(super) fn assert_all_same(got: &[TokenLogprobs], expected: &[TokenLogprobs]) {
     assert_eq!(got.len(), expected.len());
     got.iter().zip(expected).for_each(|(got, expected)| assert_same(got, expected));
 }

@@ -39,6 +39,7 @@ pub(super) fn config() -> EngineConfig {
         max_num_partial_prefills: 4,
         max_long_partial_prefills: 1,
         long_prefill_token_threshold: 8,
+        speculative_config: None,
         retention: Duration::from_secs(300),
         seed: Some(5),
         embedding_size: 4,

@@ -1,0 +1,156 @@
+//! Settings of speculation: guesses of the tokens that follow, which a step verifies several of.
+
+use serde_json::{Map, Value};
+
+use super::names::{by_name, listed};
+use super::sampling::within;
+use crate::{Error, Result};
+
+/// The most guesses of one sequence in one step: a step has rows of logits for no more.
+const MAX_TOKENS: usize = 64;
+/// The most tokens that a look into the text compares.
+const MAX_LOOKUP: usize = 64;
+/// The fields, each by its name in the settings and in errors.
+const METHOD: [&str; 2] = ["method", "speculative_config.method"];
+const NUM_TOKENS: [&str; 2] = ["num_speculative_tokens", "speculative_config.num_speculative_tokens"];
+const LOOKUP_MAX: [&str; 2] = ["prompt_lookup_max", "speculative_config.prompt_lookup_max"];
+const LOOKUP_MIN: [&str; 2] = ["prompt_lookup_min", "speculative_config.prompt_lookup_min"];
+
+/// Where guesses come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SpeculativeMethod {
+    /// From the text itself: whatever followed the last tokens where they stood before.
+    Ngram,
+}
+
+impl SpeculativeMethod {
+    const ALL: [Self; 1] = [Self::Ngram];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ngram => "ngram",
+        }
+    }
+}
+
+/// How, and how much, is guessed; names as in vLLM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpeculativeConfig {
+    pub method: SpeculativeMethod,
+    /// The most guesses of one sequence in one step; how many are made is decided from what they gain and cost.
+    pub num_speculative_tokens: usize,
+    /// The most of the last tokens that are looked for.
+    pub prompt_lookup_max: usize,
+    /// The fewest of the last tokens that have to stand elsewhere in the text.
+    pub prompt_lookup_min: usize,
+}
+
+impl Default for SpeculativeConfig {
+    fn default() -> Self {
+        Self { method: SpeculativeMethod::Ngram, num_speculative_tokens: 8, prompt_lookup_max: 8, prompt_lookup_min: 3 }
+    }
+}
+
+impl SpeculativeConfig {
+    /// Reads the settings that are given by name in a JSON object; the others have their defaults, a bound of the
+    /// lookup so that it agrees with the other one.
+    ///
+    /// # Errors
+    /// `InvalidRequest` that names `what` for text that is no such object, a name that is none, and a value that cannot
+    /// be.
+    pub fn from_json(what: &'static str, text: &str) -> Result<Self> {
+        let names = [METHOD, NUM_TOKENS, LOOKUP_MAX, LOOKUP_MIN].map(|[name, _]| name);
+        let expected = || format!("a JSON object with some of {}", names.join(", "));
+        let fields: Map<String, Value> = serde_json::from_str(text)
+            .map_err(|error| Error::invalid(what, format!("{text} ({error})"), expected()))?;
+        if let Some(name) = fields.keys().find(|name| !names.contains(&name.as_str())) {
+            return Err(Error::invalid(what, name, expected()));
+        }
+        let count = |[name, what]: [&'static str; 2]| {
+            let read = |value: &Value| {
+                let number = value.as_u64().and_then(|number| usize::try_from(number).ok());
+                number.ok_or_else(|| Error::invalid(what, value, "an integer that is not negative"))
+            };
+            fields.get(name).map(read).transpose()
+        };
+        let default = Self::default();
+        let method = match fields.get(METHOD[0]) {
+            None => default.method,
+            Some(Value::String(name)) => by_name(METHOD[1], name, &SpeculativeMethod::ALL, SpeculativeMethod::name)?,
+            Some(other) => {
+                return Err(Error::invalid(METHOD[1], other, listed(&SpeculativeMethod::ALL, SpeculativeMethod::name)));
+            }
+        };
+        let (longest, shortest) = (count(LOOKUP_MAX)?, count(LOOKUP_MIN)?);
+        let prompt_lookup_max = longest.unwrap_or(default.prompt_lookup_max.max(shortest.unwrap_or(0)));
+        let config = Self {
+            method,
+            num_speculative_tokens: count(NUM_TOKENS)?.unwrap_or(default.num_speculative_tokens),
+            prompt_lookup_max,
+            prompt_lookup_min: shortest.unwrap_or(default.prompt_lookup_min.min(prompt_lookup_max)),
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// # Errors
+    /// `InvalidRequest` naming the first number out of range.
+    pub fn validate(&self) -> Result<()> {
+        within(NUM_TOKENS[1], self.num_speculative_tokens, 1, MAX_TOKENS)?;
+        within(LOOKUP_MAX[1], self.prompt_lookup_max, 1, MAX_LOOKUP)?;
+        within(LOOKUP_MIN[1], self.prompt_lookup_min, 1, self.prompt_lookup_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<SpeculativeConfig> {
+        SpeculativeConfig::from_json("speculative_config", text)
+    }
+
+    #[test]
+    fn fields_by_name_and_the_rest_by_default() {
+        let default = SpeculativeConfig::default();
+        default.validate().unwrap();
+        assert_eq!(read("{}").unwrap(), default);
+        let all = r#"{"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_max": 4, "prompt_lookup_min": 2}"#;
+        let expected =
+            SpeculativeConfig { num_speculative_tokens: 5, prompt_lookup_max: 4, prompt_lookup_min: 2, ..default };
+        assert_eq!(read(all).unwrap(), expected);
+        // One bound alone moves the other one where they would contradict each other.
+        for (text, longest, shortest) in [
+            (r#"{"prompt_lookup_max": 2}"#, 2, 2),
+            (r#"{"prompt_lookup_min": 12}"#, 12, 12),
+            (r#"{"prompt_lookup_min": 1}"#, 8, 1),
+        ] {
+            let config = read(text).unwrap();
+            assert_eq!((config.prompt_lookup_max, config.prompt_lookup_min), (longest, shortest), "{text}");
+        }
+    }
+
+    /// S22: whatever cannot be is an error that names its field.
+    #[test]
+    fn bad_fields_are_named() {
+        for (text, named) in [
+            ("", "speculative_config: got"),
+            ("[]", "speculative_config: got []"),
+            (r#"{"model": "x"}"#, "speculative_config: got model, expected a JSON object with some of method, num_sp"),
+            (r#"{"method": "eagle"}"#, "speculative_config.method: got eagle, expected 'ngram'"),
+            (r#"{"method": 1}"#, "speculative_config.method: got 1, expected 'ngram'"),
+            (r#"{"num_speculative_tokens": 0}"#, "speculative_config.num_speculative_tokens: got 0, expected 1 to 64"),
+            (r#"{"num_speculative_tokens": 65}"#, "speculative_config.num_speculative_tokens: got 65"),
+            (r#"{"num_speculative_tokens": -1}"#, "speculative_config.num_speculative_tokens: got -1, expected an int"),
+            (r#"{"num_speculative_tokens": 1.5}"#, "speculative_config.num_speculative_tokens: got 1.5"),
+            (r#"{"num_speculative_tokens": "8"}"#, "speculative_config.num_speculative_tokens: got \"8\""),
+            (r#"{"prompt_lookup_max": 0}"#, "speculative_config.prompt_lookup_max: got 0, expected 1 to 64"),
+            (r#"{"prompt_lookup_max": 1000}"#, "speculative_config.prompt_lookup_max: got 1000"),
+            (r#"{"prompt_lookup_min": 0}"#, "speculative_config.prompt_lookup_min: got 0, expected 1 to 8"),
+            (r#"{"prompt_lookup_max": 2, "prompt_lookup_min": 3}"#, "speculative_config.prompt_lookup_min: got 3"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(matches!(error, Error::InvalidRequest { .. }) && error.to_string().contains(named), "{error}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! The guesses of one sequence, and how often they were right.
+//!
+//! Every guess is compared with what comes, whether a step computed it as a draft or not: so it is known what drafts
+//! would gain while none are made, and a sequence that begins to repeat itself is noticed soon. Guesses come in runs:
+//! the first one after a wrong one is right far less often than those behind guesses that were right.
+
+use std::sync::Arc;
+
+use super::lookup::Lookup;
+use crate::config::SpeculativeConfig;
+
+/// The weight of what was seen, each time something new is.
+const DECAY: f64 = 0.95;
+/// Guesses that are taken for seen before there are any.
+const PRIOR: f64 = 2.0;
+
+/// A sequence's tokens and the guesses of the next ones.
+#[derive(Debug)]
+pub(in crate::engine) struct Guesser {
+    lookup: Lookup,
+    num_tokens: usize,
+    longest: usize,
+    guesses: Vec<u32>,
+    /// Whether the guesses follow a match of `longest` tokens.
+    is_whole: bool,
+    /// Whether the last token was guessed.
+    in_run: bool,
+    /// First guesses of a run, by whether the match is whole.
+    whole: Acceptance,
+    partial: Acceptance,
+    /// Guesses behind others that were right.
+    run: Acceptance,
+}
+
+/// Guesses of the next tokens of a sequence.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::engine) struct Guesses {
+    pub tokens: Vec<u32>,
+    /// How likely the first one is to be right, and each later one if all before it are.
+    pub first: f64,
+    pub next: f64,
+}
+
+impl Guesser {
+    pub(super) fn new(config: &SpeculativeConfig, prompt: Arc<[u32]>) -> Self {
+        Self {
+            lookup: Lookup::new(config, prompt),
+            num_tokens: config.num_speculative_tokens,
+            longest: config.prompt_lookup_max,
+            guesses: Vec::new(),
+            is_whole: false,
+            in_run: false,
+            whole: Acceptance::new(0.8),
+            partial: Acceptance::new(0.5),
+            run: Acceptance::new(0.8),
+        }
+    }
+
+    /// Takes the next tokens of the sequence, and guesses those that follow.
+    pub(in crate::engine) fn push(&mut self, tokens: &[u32]) {
+        for (place, &token) in tokens.iter().enumerate() {
+            self.lookup.push(token);
+            // Behind a wrong guess the others are about another text.
+            if let Some(&guess) = self.guesses.get(place).filter(|_| place == 0 || self.in_run) {
+                let is_right = guess == token;
+                self.first_mut().record(is_right);
+                self.in_run = is_right;
+            }
+        }
+        self.is_whole = self.lookup.find(self.num_tokens, &mut self.guesses) == self.longest;
+        self.in_run &= !self.guesses.is_empty();
+    }
+
+    fn first_mut(&mut self) -> &mut Acceptance {
+        match (self.in_run, self.is_whole) {
+            (true, _) => &mut self.run,
+            (false, true) => &mut self.whole,
+            (false, false) => &mut self.partial,
+        }
+    }
+
+    /// The guesses of the next tokens, up to the first that may not be one, and no more than `most`; `None` for none.
+    pub(in crate::engine) fn guesses(&mut self, most: usize, may_be: impl Fn(u32) -> bool) -> Option<Guesses> {
+        let tokens: Vec<u32> = self.guesses.iter().copied().take(most).take_while(|&token| may_be(token)).collect();
+        let (first, next) = (self.first_mut().rate(), self.run.rate());
+        (!tokens.is_empty()).then_some(Guesses { tokens, first, next })
+    }
+}
+
+/// How many guesses were right, and how many wrong.
+#[derive(Debug, Clone, Copy)]
+struct Acceptance {
+    right: f64,
+    wrong: f64,
+}
+
+impl Acceptance {
+    fn new(rate: f64) -> Self {
+        Self { right: PRIOR * rate, wrong: PRIOR * (1.0 - rate) }
+    }
+
+    fn record(&mut self, is_right: bool) {
+        let right = f64::from(u8::from(is_right));
+        self.right = self.right * DECAY + right;
+        self.wrong = self.wrong * DECAY + 1.0 - right;
+    }
+
+    fn rate(self) -> f64 {
+        self.right / (self.right + self.wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guesser(prompt: &[u32]) -> Guesser {
+        let config = SpeculativeConfig { num_speculative_tokens: 4, prompt_lookup_max: 4, ..Default::default() };
+        Guesser::new(&config, prompt.into())
+    }
+
+    /// The guesses, and the chances of the first and of later ones in percent.
+    fn guesses(guesser: &mut Guesser) -> (Vec<u32>, u32, u32) {
+        let percent = |rate: f64| (100.0 * rate).round() as u32;
+        let guesses = guesser.guesses(9, |_| true);
+        guesses.map_or((vec![], 0, 0), |guesses| (guesses.tokens, percent(guesses.first), percent(guesses.next)))
+    }
+
+    #[test]
+    fn guesses_that_nobody_computed_are_judged_as_well() {
+        let prompt: Vec<u32> = (0..20).chain(0..4).collect();
+        let mut guesser = guesser(&prompt);
+        guesser.push(&[4]);
+        assert_eq!(guesses(&mut guesser), (vec![5, 6, 7, 8], 80, 80), "the prior rates of a whole match");
+        guesser.push(&[5, 6, 7]);
+        // One was the first of its run, two followed; the one after the tokens that came is neither right nor wrong.
+        let (tokens, first, next) = guesses(&mut guesser);
+        assert_eq!(tokens, [8, 9, 10, 11]);
+        assert!(first == next && next > 85, "{first} {next}");
+        (8..12).for_each(|token| guesser.push(&[token]));
+        let (_, first, next) = guesses(&mut guesser);
+        assert!(first == next && next > 90, "{first} {next}");
+        guesser.push(&[99]);
+        assert_eq!(guesses(&mut guesser), (vec![], 0, 0));
+        // The next match begins a run, and is one of fewer tokens.
+        guesser.push(&[1, 2, 3]);
+        let (tokens, first, next) = guesses(&mut guesser);
+        assert_eq!((tokens, first), (vec![4, 5, 6, 7], 50));
+        assert!(next < 90, "a guess of the run was wrong: {next}");
+        guesser.push(&[77]);
+        guesser.push(&[1, 2, 3]);
+        assert!(guesses(&mut guesser).1 < 35, "so was the first of a run");
+    }
+
+    #[test]
+    fn guesses_end_where_they_may() {
+        let prompt: Vec<u32> = (0..20).chain(0..5).collect();
+        let mut guesser = guesser(&prompt);
+        guesser.push(&[5]);
+        let tokens = |guesses: Option<Guesses>| guesses.map(|guesses| guesses.tokens);
+        assert_eq!(tokens(guesser.guesses(2, |_| true)), Some(vec![6, 7]));
+        assert_eq!(tokens(guesser.guesses(9, |token| token != 9)), Some(vec![6, 7, 8]));
+        assert_eq!(guesser.guesses(9, |token| token != 6), None);
+        assert_eq!(guesser.guesses(0, |_| true), None);
+    }
+
+    #[test]
+    fn the_rate_follows_what_comes() {
+        let mut acceptance = Acceptance::new(0.8);
+        (0..60).for_each(|_| acceptance.record(false));
+        assert!(acceptance.rate() < 0.05);
+        (0..40).for_each(|_| acceptance.record(true));
+        assert!(acceptance.rate() > 0.8);
+    }
+}

@@ -1,0 +1,318 @@
+//! Guessed tokens change no text, whatever is guessed and whatever runs beside it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use super::fake::{hashed, repeating};
+use super::stress::{a_thousand_requests, draft, tiny};
+use super::structured::{LOGITS, PROMPT, assert_all_same, form};
+use super::support::*;
+use crate::config::{BeginToken, EngineConfig, SamplingParams, SpeculativeConfig, StructuredOutputs};
+use crate::engine::{FinishReason, SpeculationStats};
+
+/// Guesses are found everywhere, so that many are wrong.
+const EAGER: SpeculativeConfig =
+    SpeculativeConfig { num_speculative_tokens: 6, prompt_lookup_max: 3, prompt_lookup_min: 1, ..DEFAULT };
+const DEFAULT: SpeculativeConfig = SpeculativeConfig {
+    method: crate::config::SpeculativeMethod::Ngram,
+    num_speculative_tokens: 8,
+    prompt_lookup_max: 8,
+    prompt_lookup_min: 3,
+};
+
+fn guessing(config: EngineConfig) -> EngineConfig {
+    EngineConfig { speculative_config: Some(EAGER), ..config }
+}
+
+/// A device on which another row costs next to nothing beside the rest of a step.
+fn cheap_rows(rig: &Rig) {
+    rig.script.step_micros.store(100, SeqCst);
+}
+
+/// The counts, which have to add up.
+fn counts(rig: &Rig) -> SpeculationStats {
+    let stats = rig.engine.stats().speculation;
+    let SpeculationStats { num_proposed_tokens, num_drafts, num_draft_tokens, num_accepted_tokens, .. } = stats;
+    assert!(num_drafts <= num_draft_tokens && num_draft_tokens <= num_proposed_tokens, "{stats:?}");
+    assert!(num_accepted_tokens <= num_draft_tokens, "{stats:?}");
+    let per_place = &stats.num_accepted_tokens_per_pos;
+    assert_eq!(per_place.iter().sum::<u64>(), num_accepted_tokens, "{stats:?}");
+    assert!(per_place.is_sorted_by(|before, after| before >= after) && per_place.len() <= 8, "{stats:?}");
+    stats
+}
+
+/// Text in a circle takes far fewer steps than it has tokens, and no other text than its own.
+#[test]
+fn repetition_is_verified_several_tokens_a_step() {
+    for synchronous in [true, false] {
+        let config = EngineConfig {
+            speculative_config: Some(DEFAULT),
+            context_length: 512,
+            max_model_len: 512,
+            kv_groups: blocks(200),
+            ..config()
+        };
+        let rig = Rig::with(config, repeating(VOCAB), None);
+        rig.script.synchronous.store(synchronous, SeqCst);
+        rig.script.step_micros.store(300, SeqCst);
+        let done = rig.run(&[1, 2, 3], greedy(400));
+        // The circle is found once it has come round.
+        let tokens = &done[&0].tokens;
+        assert_eq!(tokens.len(), 400);
+        let step = |last: u32| {
+            let row = (rig.rule)(&[last]);
+            (0..VOCAB).rev().max_by(|a, b| row[*a].total_cmp(&row[*b])).map(|token| token as u32)
+        };
+        assert!(tokens.windows(2).all(|pair| step(pair[0]) == Some(pair[1])));
+        let stats = counts(&rig);
+        assert!(stats.num_accepted_tokens > 0, "{stats:?}");
+        let steps = rig.engine.stats().engine_steps;
+        assert_eq!(steps + stats.num_accepted_tokens, 400, "each step brings a token and the drafts that were right");
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// An engine that guesses nothing counts nothing; a text without repetition offers nothing.
+#[test]
+fn nothing_is_guessed_where_nothing_is_found() {
+    let rig = Rig::new();
+    rig.run(&[1, 1, 1, 1, 1], greedy(20));
+    assert_eq!(rig.engine.stats().speculation, SpeculationStats::default());
+    let config = EngineConfig { speculative_config: Some(DEFAULT), ..config() };
+    let rig = Rig::with(config, hashed(VOCAB), None);
+    rig.run(&[1, 2, 3], greedy(40));
+    assert_eq!(counts(&rig).num_draft_tokens, 0);
+    assert_nothing_left(&rig.engine);
+}
+
+/// Any settings of a request, with tokens that must not come before, and that end it.
+fn any_settings(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParams) {
+    let (mut prompt, params) = draft(random);
+    if random(2) == 0 {
+        prompt.extend_from_within(..);
+    }
+    let max_tokens = 1 + random(40) as usize;
+    let params = SamplingParams {
+        max_tokens,
+        min_tokens: if random(3) == 0 { random(max_tokens as u64 + 1) as usize } else { 0 },
+        top_p: if random(3) == 0 { 0.8 } else { 1.0 },
+        min_p: if random(4) == 0 { 0.05 } else { 0.0 },
+        presence_penalty: if random(4) == 0 { 0.7 } else { 0.0 },
+        frequency_penalty: if random(4) == 0 { 0.4 } else { 0.0 },
+        logit_bias: if random(4) == 0 { vec![(random(VOCAB as u64) as u32, 6.0)] } else { vec![] },
+        logprobs: (random(3) == 0).then_some(2),
+        prompt_logprobs: (random(6) == 0).then_some(1),
+        ..params
+    };
+    (prompt, params)
+}
+
+/// S12: whatever the settings, and with preemption, chunks, forks, cached prefixes and rows in short supply: the tokens
+/// and log-probabilities are those of the request alone, drawn one by one.
+#[test]
+fn every_mix_has_the_text_that_it_has_without_guesses() {
+    let mut generator = ChaCha8Rng::seed_from_u64(11);
+    let mut random = move |n: u64| generator.next_u64() % n;
+    let rule = repeating(VOCAB);
+    let mut num_accepted = 0;
+    let mut num_preemptions = 0;
+    for mix in 0..60 {
+        let speculative_config = Some(if mix % 3 == 0 { DEFAULT } else { EAGER });
+        let config = EngineConfig {
+            max_num_batched_tokens: 12 + random(40) as usize,
+            max_prompt_logits: 1 + random(20) as usize,
+            kv_groups: blocks(20 + random(40) as usize),
+            block_size: 4,
+            enable_prefix_caching: random(2) == 0,
+            speculative_config,
+            ..tiny()
+        };
+        let rig = Rig::with(config.clone(), Arc::clone(&rule), None);
+        let plain = Rig::with(EngineConfig { speculative_config: None, ..config }, Arc::clone(&rule), None);
+        let (synchronous, selects) = (mix % 2 == 0, mix % 4 < 2);
+        for rig in [&rig, &plain] {
+            rig.script.synchronous.store(synchronous, SeqCst);
+            rig.script.selects.store(selects, SeqCst);
+        }
+        cheap_rows(&rig);
+        let drafts: Vec<_> = (0..1 + random(8)).map(|_| any_settings(&mut random)).collect();
+        let clients: Vec<_> = drafts.iter().map(|(prompt, params)| rig.submit(prompt, params.clone())).collect();
+        for (client, (prompt, params)) in clients.into_iter().zip(&drafts) {
+            let without = plain.run(prompt, params.clone());
+            for (index, one) in client.wait() {
+                let expected = alone(&rule, prompt, params, index as u32, params.seed.unwrap_or(0));
+                assert_eq!(one.tokens, expected, "{params:?}");
+                let other = &without[&index];
+                assert_eq!((one.reason, &one.stop), (other.reason, &other.stop));
+                assert_eq!(one.logprobs.len(), params.logprobs.map_or(0, |_| expected.len()));
+                assert_all_same(&one.logprobs, &other.logprobs);
+                assert_eq!(one.prompt_logprobs, other.prompt_logprobs);
+            }
+        }
+        num_accepted += counts(&rig).num_accepted_tokens;
+        num_preemptions += rig.engine.stats().num_preemptions;
+        assert_nothing_left(&rig.engine);
+        assert_nothing_left(&plain.engine);
+    }
+    assert!(num_accepted > 100 && num_preemptions > 0, "{num_accepted}, {num_preemptions}");
+}
+
+/// K2, S6, S16: cancels, deadlines, consumers that leave and steps that fail, while tokens are guessed.
+#[test]
+fn a_thousand_requests_with_guesses() {
+    for synchronous in [false, true] {
+        let rig = a_thousand_requests(synchronous, guessing(tiny()), repeating(VOCAB));
+        counts(&rig);
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// A token of no meaning in the forms below.
+const MARKER: u32 = 70;
+
+/// Two engines over letters, one of which guesses: texts that repeat themselves, with an end that comes if it is made
+/// likelier.
+fn two_of_letters(config: &EngineConfig) -> [Rig; 2] {
+    let logits = repeating(LOGITS);
+    let rule: super::fake::Rule = Arc::new(move |content: &[u32]| {
+        let mut row = logits(content);
+        let letters_and_space = 3..30;
+        (0u32..)
+            .zip(&mut row)
+            .filter(|(token, _)| !letters_and_space.contains(token) && ![EOS, MARKER].contains(token))
+            .for_each(|(_, logit)| *logit = -100.0);
+        row[EOS as usize] -= 12.0;
+        row
+    });
+    [guessing(config.clone()), config.clone()].map(|config| {
+        let rig = Rig::with(config, Arc::clone(&rule), Some(tokenizer(&["ab"])));
+        rig.script.selects.store(true, SeqCst);
+        cheap_rows(&rig);
+        rig
+    })
+}
+
+/// A stop string, an end token or a stop token that a draft brings too ends the text, and nothing comes behind it.
+#[test]
+fn texts_end_where_they_end_without_guesses() {
+    let config = EngineConfig { kv_groups: blocks(60), ..config() };
+    let [rig, plain] = two_of_letters(&config);
+    let prompt: Vec<u32> = "abcabdabcabd".chars().map(letter).collect();
+    let free = plain.run(&prompt, greedy(30));
+    let text = free[&0].text.clone();
+    for at in 0..12 {
+        let (tokens, seed) = (free[&0].tokens.clone(), Some(at as u64));
+        let stop = text.chars().skip(at).take(2 + at % 3).collect::<String>();
+        for params in [
+            SamplingParams { stop: vec![stop.clone()], ..greedy(30) },
+            SamplingParams { stop: vec![stop], include_stop_str_in_output: true, min_tokens: 9, ..greedy(30) },
+            SamplingParams { stop_token_ids: vec![tokens[at]], min_tokens: at, ..greedy(30) },
+            SamplingParams { logit_bias: vec![(EOS, 2.0 * at as f32)], seed, ..greedy(30) },
+            SamplingParams { logit_bias: vec![(EOS, 16.0)], seed, temperature: 0.8, ..greedy(30) },
+            SamplingParams {
+                logit_bias: vec![(EOS, 16.0)],
+                seed,
+                ignore_eos: true,
+                n: 3,
+                temperature: 0.8,
+                ..greedy(30)
+            },
+        ] {
+            let (with, without) = (rig.run(&prompt, params.clone()), plain.run(&prompt, params.clone()));
+            for (index, one) in &with {
+                let other = &without[index];
+                assert_eq!((&one.tokens, &one.text), (&other.tokens, &other.text), "{params:?}");
+                assert_eq!((one.reason, &one.stop), (other.reason, &other.stop), "{params:?}");
+            }
+        }
+    }
+    assert!(counts(&rig).num_accepted_tokens > 0);
+    [rig, plain].iter().for_each(|rig| assert_nothing_left(&rig.engine));
+}
+
+/// Thoughts of a bounded length and forms: guesses stop where a token has to come, or where a form begins.
+#[test]
+fn guesses_keep_to_thoughts_and_forms() {
+    for num_blocks in [60, 16] {
+        let config = EngineConfig { kv_groups: blocks(num_blocks), ..config() };
+        let [rig, plain] = two_of_letters(&config);
+        let behind = |optional| {
+            let begin = Some(BeginToken { id: MARKER, optional });
+            form("[ab]{3}(cdcd[ab]){2}").map(|form| StructuredOutputs { begin, ..form })
+        };
+        for seed in 0..8 {
+            let base = |budget| SamplingParams {
+                thinking_end_token_id: Some(MARKER),
+                thinking_token_budget: Some(budget),
+                temperature: 0.5,
+                seed: Some(seed),
+                ..greedy(30)
+            };
+            for params in [
+                base(0),
+                base(7),
+                SamplingParams { logit_bias: vec![(MARKER, 14.0)], ..base(11) },
+                SamplingParams { structured_outputs: behind(false), ..base(9) },
+                SamplingParams { structured_outputs: behind(true), n: 2, logprobs: Some(2), ..base(15) },
+                SamplingParams { structured_outputs: behind(true), logit_bias: vec![(MARKER, 14.0)], ..base(20) },
+                SamplingParams { structured_outputs: form("(abcd[ab]){4}"), frequency_penalty: 0.5, ..greedy(25) },
+            ] {
+                let clients = [&rig, &rig, &plain].map(|rig| rig.submit(&PROMPT, params.clone()));
+                let [one, two, without] = clients.map(Client::wait);
+                for (index, other) in &without {
+                    for with in [&one[index], &two[index]] {
+                        assert_eq!((&with.tokens, &with.text), (&other.tokens, &other.text), "{params:?}");
+                        assert_eq!(with.reason, other.reason, "{:?}", with.error);
+                        assert_ne!(with.reason, Some(FinishReason::Error), "{:?}", with.error);
+                    }
+                }
+            }
+        }
+        assert!(counts(&rig).num_accepted_tokens > 0);
+        [rig, plain].iter().for_each(|rig| assert_nothing_left(&rig.engine));
+    }
+}
+
+/// Vectors and logits of prompts are not guessed at, and come as ever beside texts that are.
+#[test]
+fn prompts_without_texts_are_as_ever() {
+    let config = guessing(EngineConfig { kv_groups: blocks(80), ..config() });
+    let rig = Rig::with(config, repeating(VOCAB), None);
+    cheap_rows(&rig);
+    let text = rig.submit(&[5, 6, 5, 6, 5], greedy(40));
+    let prompt = vec![3, 4, 3, 4, 3, 4];
+    let logits = prompt_logits(&rig.engine, prompt.clone()).unwrap();
+    let expected: Vec<f32> = (1..=prompt.len()).flat_map(|len| (rig.rule)(&prompt[..len])).collect();
+    assert_eq!(logits, expected);
+    assert_eq!(text.wait()[&0].tokens, alone(&rig.rule, &[5, 6, 5, 6, 5], &greedy(40), 0, 0));
+    assert_nothing_left(&rig.engine);
+}
+
+/// A step under way that is stopped, or taken back for a newcomer, is computed again with its drafts.
+#[test]
+fn requests_that_come_and_go_disturb_no_drafts() {
+    for synchronous in [true, false] {
+        let rig = Rig::with(guessing(config()), repeating(VOCAB), None);
+        rig.script.synchronous.store(synchronous, SeqCst);
+        cheap_rows(&rig);
+        let expected = alone(&rig.rule, &[1, 2, 3], &greedy(60), 0, 0);
+        for round in 0..10u32 {
+            let client = rig.submit(&[1, 2, 3], greedy(60));
+            let mut leaving = Vec::new();
+            for other in 0..6 {
+                let (prompt, name) = (vec![round, other, 9, round, other], Some(format!("client {other}")));
+                leaving.push(submit(&rig.engine, Draft { client: name, ..request(&prompt, greedy(30)) }).unwrap());
+                if other % 2 == 0 {
+                    rig.engine.abort_id(leaving[0].accepted.id).unwrap();
+                    leaving.remove(0).wait();
+                }
+            }
+            assert_eq!(client.wait()[&0].tokens, expected);
+            leaving.into_iter().for_each(|client| drop(client.wait()));
+        }
+        assert_nothing_left(&rig.engine);
+    }
+}
