@@ -15,7 +15,6 @@ fn logits_have_the_same_bits_on_every_instruction_set() {
         "arch/qwen35moe",
         "arch/qwen3moe",
         "quant_models/Q4_0",
-        "quant_models/Q5_1",
         "quant_models/Q3_K_M",
         "quant_models/Q4_K_M",
         "quant_models/Q6_K",
