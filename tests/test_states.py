@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from rocmforge import LLM, InvalidRequestError, SamplingParams
+from rocmforge import LLM, SamplingParams
 
 BLOCK = 16
 GREEDY = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
@@ -71,6 +71,16 @@ def test_slots_are_counted(hybrid):
     assert stats.state_slots_owned == 0
 
 
-def test_guesses_are_refused(tiny_model):
-    with pytest.raises(InvalidRequestError, match="speculative_config"):
-        LLM(tiny_model("arch/qwen35"), speculative_config={"method": "ngram"})
+def test_guesses_change_nothing(tiny_model, hybrid):
+    config = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 2, "prompt_lookup_min": 1}
+    # A text of few tokens repeats itself.
+    bias = {7: 40.0, 8: 40.0, 9: 39.0}
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=60, ignore_eos=True, logit_bias=bias)
+    prompts = [tokens(20, seed=8), tokens(33, seed=9)]
+    with LLM(tiny_model("arch/qwen35"), max_model_len=256, num_threads=1, speculative_config=config) as llm:
+        guessed = llm.generate(prompts, params, progress=False)
+        stats = llm.stats()
+    plain = hybrid.generate(prompts, params, progress=False)
+    assert [out.outputs[0].token_ids for out in guessed] == [out.outputs[0].token_ids for out in plain]
+    assert stats.spec_decode_num_draft_tokens > 0
+    assert stats.state_slots_owned == 0

@@ -181,6 +181,15 @@ pub struct EngineConfig {
     pub sampling_defaults: SamplingDefaults,
 }
 
+impl EngineConfig {
+    /// The most drafts of one sequence in a step. Each keeps a recurrent state, where the model has such: as many as
+    /// are guessed at most, so that long forced texts push no snapshots out of their slots.
+    pub fn most_drafts(&self) -> usize {
+        let guessed = self.speculative_config.unwrap_or_default().num_speculative_tokens;
+        if self.states.is_some() { guessed } else { usize::MAX }
+    }
+}
+
 impl EngineArgs {
     /// Checks what can be checked without model and machine.
     ///

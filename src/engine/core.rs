@@ -318,13 +318,9 @@ impl Core {
             let range = start..start + picks.len();
             start = range.end;
             if picks[0].fork_of.is_none() {
-                // Drafts are cut back where one is wrong, which a recurrent state cannot be.
-                let takes_drafts = self.config.states.is_none();
                 let forced = || forced_behind(&self.requests, picks, ahead);
-                let drafts = match takes_drafts {
-                    true => guesses.get(&picks[0].seq).map_or_else(forced, Vec::as_slice),
-                    false => &[],
-                };
+                let drafts = guesses.get(&picks[0].seq).map_or_else(forced, Vec::as_slice);
+                let drafts = &drafts[..drafts.len().min(self.config.most_drafts())];
                 accepted.push((picks[0].seq, Accepted { tokens: &tokens[range], drafts }));
             }
         }

@@ -2,8 +2,9 @@
 //! context fits.
 //!
 //! Recurrent states have their slots in the pool as well. Those of running sequences take up to half of its bytes: as
-//! many of `max_num_seqs` sequences can run as have slots then. Snapshots take up to a quarter, but no more than one
-//! for each `MIN_INTERVAL` tokens that the pool holds.
+//! many of `max_num_seqs` sequences can run as have slots then. Snapshots, and states before guessed tokens, take up to
+//! a quarter, but no more than one for each `MIN_INTERVAL` tokens that the pool holds, or for each token that may be
+//! guessed of a sequence.
 
 use crate::batch::GroupKind;
 use crate::config::{EngineArgs, GroupConfig, StateConfig};
@@ -61,6 +62,8 @@ struct States {
     snapshot_interval: u64,
     /// Whether snapshots are taken.
     has_snapshots: bool,
+    /// States that are kept before guessed tokens of a sequence.
+    num_guessed: u64,
 }
 
 impl States {
@@ -75,6 +78,7 @@ impl States {
             slots_per_seq: if can_stop { 2 } else { 1 },
             snapshot_interval: tokens.next_multiple_of(block_size),
             has_snapshots: args.enable_prefix_caching,
+            num_guessed: args.speculative_config.map_or(0, |settings| settings.num_speculative_tokens as u64),
         })
     }
 
@@ -152,11 +156,12 @@ impl PoolWish {
         largest(1, self.max_num_seqs, fits)
     }
 
-    /// The most snapshots in a pool of that many bytes, of which one is always there: a sequence that begins with it
-    /// holds it beside its own slots.
+    /// The most states beside those of `seqs` sequences in a pool of that many bytes, of which one is always there: a
+    /// sequence that begins with a snapshot holds it beside its own slots.
     fn snapshots(&self, bytes: u64, seqs: u64) -> u64 {
-        let Some(states) = self.states.as_ref().filter(|states| states.has_snapshots) else { return 1 };
+        let Some(states) = &self.states else { return 1 };
         let most = (bytes / SNAPSHOT_SHARE / states.slot_bytes).min(u64::from(u32::MAX / 2));
+        let most = if states.has_snapshots { most } else { most.min(states.num_guessed) };
         largest(1, most, |snapshots| self.bytes(self.needed, seqs, snapshots) <= bytes)
     }
 
@@ -215,7 +220,11 @@ impl PoolWish {
         let bytes = bytes.max(self.least_bytes());
         let seqs = self.seqs(bytes);
         let most_snapshots = self.snapshots(bytes, seqs);
-        let snapshots = |blocks: u64| most_snapshots.min(blocks.saturating_mul(self.block_size) / MIN_INTERVAL).max(1);
+        let least_snapshots = self.states.as_ref().map_or(0, |states| states.num_guessed);
+        let snapshots = |blocks: u64| {
+            let of_use = blocks.saturating_mul(self.block_size) / MIN_INTERVAL;
+            most_snapshots.min(of_use.max(least_snapshots)).max(1)
+        };
         let fits = |blocks| self.bytes(blocks, seqs, snapshots(blocks)) <= bytes;
         let blocks = largest(self.needed.min(most), most, fits);
         let config = |group: &Group| GroupConfig {
@@ -312,8 +321,13 @@ mod tests {
 
     /// A layer of full attention to three of states of 2 MiB, as in qwen35; blocks of 16 tokens.
     fn hybrid(memory: Option<u64>, max_num_seqs: u64, slots_per_seq: u64) -> PoolWish {
-        let states =
-            States { slot_bytes: 24 * 2 * MEGABYTE, slots_per_seq, snapshot_interval: 1024, has_snapshots: true };
+        let states = States {
+            slot_bytes: 24 * 2 * MEGABYTE,
+            slots_per_seq,
+            snapshot_interval: 1024,
+            has_snapshots: true,
+            num_guessed: 0,
+        };
         let group = Group { kind: GroupKind::Full, block_bytes: 8 * 64 * 1024 };
         PoolWish { groups: vec![group], states: Some(states), ..wish(memory, max_num_seqs, 32_768) }
     }
@@ -343,6 +357,23 @@ mod tests {
         // No more snapshots than are of use to 32,768 tokens.
         let pool = hybrid(None, 1, 1).resolve(u64::MAX, u64::MAX).unwrap();
         assert_eq!((pool.states.unwrap().num_slots, num_blocks(&pool)), (1 + 32_768 / 256, vec![2048]));
+    }
+
+    /// Guesses have states to go back to without a prefix cache and in a small pool, as long as they fit its quarter.
+    #[test]
+    fn guesses_have_slots() {
+        let resolve = |memory: Option<u64>, max_model_len, has_snapshots, num_guessed| {
+            let mut wish = PoolWish { max_model_len, ..hybrid(memory, 1, 1) };
+            wish.needed = max_model_len.div_ceil(16) as u64;
+            wish.useful = wish.needed;
+            wish.states
+                .iter_mut()
+                .for_each(|states| (states.has_snapshots, states.num_guessed) = (has_snapshots, num_guessed));
+            wish.resolve(u64::MAX, 64 << 30).unwrap().states.unwrap().num_slots
+        };
+        assert_eq!([0, 8].map(|guessed| resolve(None, 1024, true, guessed)), [1 + 4, 1 + 8]);
+        assert_eq!([0, 8].map(|guessed| resolve(None, 32_768, false, guessed)), [1 + 1, 1 + 8]);
+        assert_eq!(resolve(Some(1000 * MEGABYTE), 1024, false, 8), 1 + 1000 / 4 / 48);
     }
 
     /// A snapshot is worth the tokens whose keys and values take as much, in whole blocks, within bounds.

@@ -40,14 +40,6 @@ pub(super) fn load_on(
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
     let spec = ModelSpec::from_gguf(&gguf, args.max_model_len)?;
-    if args.speculative_config.is_some() && spec.state_bytes() > 0 {
-        let got = format!("settings for a model of architecture '{}'", spec.architecture);
-        return Err(Error::invalid(
-            "speculative_config",
-            got,
-            "none: the model's layers carry states, which a wrong guess would have changed",
-        ));
-    }
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);
@@ -171,13 +163,14 @@ fn resolve_limits(args: &EngineArgs, default_tokens: usize) -> DecoderLimits {
     DecoderLimits { max_num_batched_tokens, max_logits_rows }
 }
 
-/// States that a step may keep: of each sequence the last one and one at the end of its prompt, and others at the ends
-/// of blocks.
+/// States that a step may keep: of each sequence the last one and one at the end of its prompt, others at the ends of
+/// blocks, and those before drafts.
 fn state_writes(args: &EngineArgs, spec: &ModelSpec, limits: DecoderLimits) -> usize {
-    match spec.state_bytes() {
-        0 => 0,
-        _ => args.max_num_seqs.saturating_mul(2).saturating_add(limits.max_num_batched_tokens / args.block_size.max(1)),
+    if spec.state_bytes() == 0 {
+        return 0;
     }
+    let at_ends = limits.max_num_batched_tokens / args.block_size.max(1);
+    args.max_num_seqs.saturating_mul(2).saturating_add(at_ends + defaults::MAX_PROMPT_LOGITS)
 }
 
 /// Above how many tokens a prompt is long; by default one that takes more than a step always is.

@@ -51,9 +51,15 @@ impl SeqBlocks {
         self.states.slot_at(position)
     }
 
-    /// The snapshots that the step in flight of these positions takes: numbers of its tokens, increasing, and slots.
-    pub fn snapshots_in(&self, step: Range<usize>) -> impl Iterator<Item = (usize, BlockId)> {
+    /// The states that the step in flight of these positions keeps beside its last one, in no order: numbers of its
+    /// tokens, and slots.
+    pub fn states_in(&self, step: Range<usize>) -> impl Iterator<Item = (usize, BlockId)> {
         self.states.written_by(step)
+    }
+
+    /// The number of states that are kept before drafts.
+    pub fn num_kept_states(&self) -> usize {
+        self.states.kept.len()
     }
 
     /// Whether it holds no block of any group, nor a slot.

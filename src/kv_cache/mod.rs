@@ -166,11 +166,13 @@ impl KvCache {
     }
 
     /// Takes back what `seq` holds beyond its first `num_tokens` tokens: blocks that were written for drafts which were
-    /// then rejected. Such blocks are the sequence's alone, since a plan gives it a copy of each shared block that it
-    /// writes. What the last block that stays holds beyond `num_tokens` is overwritten when the sequence goes on.
+    /// then rejected, and the states of these. Such blocks are the sequence's alone, since a plan gives it a copy of
+    /// each shared block that it writes. What the last block that stays holds beyond `num_tokens` is overwritten when
+    /// the sequence goes on.
     ///
     /// # Errors
-    /// `Internal` when a block beyond them can be hit already: rejected content must never be named.
+    /// `Internal` when a block beyond them can be hit already, since rejected content must never be named, and where
+    /// the state after them was not kept.
     pub fn truncate(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
         let kept = num_tokens.div_ceil(self.config.block_size);
         if seq.num_named * self.config.block_size > num_tokens {
@@ -183,7 +185,7 @@ impl KvCache {
                 self.num_gains += 1;
             }
         }
-        Ok(())
+        self.cut_states(seq, num_tokens)
     }
 
     /// A second owner for all blocks of `seq`, of which no step is in flight; whoever writes into one of them first

@@ -34,6 +34,8 @@ pub struct AllocPlan {
     needs: Vec<GroupNeed>,
     /// Slots of states that the sequence lacks.
     num_slots: usize,
+    /// Numbers of tokens whose states get a slot of their own.
+    keep_states: Range<usize>,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,9 @@ pub struct Demand<'a> {
     pub reserve: usize,
     /// Blocks that must be left in the pool of each group afterwards; empty where none need be.
     pub keep_free: &'a [usize],
+    /// Numbers of tokens to which the sequence may be cut back once they are computed: those before drafts. The next
+    /// step keeps the recurrent state after each of them in a slot of its own.
+    pub keep_states: Range<usize>,
 }
 
 impl KvCache {
@@ -147,14 +152,17 @@ impl KvCache {
             }
         }
         let num_slots = self.slots_lacking(seq);
+        let mut keep_states = 0..0;
         if let Some(states) = &self.states {
+            keep_states = demand.keep_states.clone();
             let is_free = |slot| states.pool.get(slot).is_ok_and(|slot| slot.refs == 0);
             let revived = usize::from(hit.state.is_some_and(is_free));
-            if num_slots + revived > states.pool.num_available() {
+            if num_slots + keep_states.len() + revived > states.pool.num_available() {
                 return None;
             }
         }
-        Some(AllocPlan { version: self.version, hit, write_start: demand.write.start, needs, num_slots })
+        let (version, write_start) = (self.version, demand.write.start);
+        Some(AllocPlan { version, hit, write_start, needs, num_slots, keep_states })
     }
 
     /// Gives `seq` what `plan` says and adds to `copies` what must be copied before the next step computes.
@@ -169,7 +177,7 @@ impl KvCache {
         if has_hit && !seq.is_empty() {
             return Err(Error::internal("a prefix hit was given to a sequence that has blocks"));
         }
-        if has_hit || !plan.needs.is_empty() || plan.num_slots > 0 {
+        if has_hit || !plan.needs.is_empty() || plan.num_slots > 0 || !plan.keep_states.is_empty() {
             self.version += 1;
         }
         // Hits get their owner first, so that this same allocation cannot evict them.
@@ -190,6 +198,9 @@ impl KvCache {
             }
             for _ in 0..plan.num_slots {
                 seq.states.own.push(states.allocate(now)?);
+            }
+            for position in plan.keep_states {
+                seq.states.kept.push(StateAt { position, slot: states.allocate(now)? });
             }
         }
         for need in plan.needs {

@@ -31,6 +31,9 @@ pub(super) struct SeqStates {
     pub(super) line: VecDeque<StateAt>,
     /// Snapshots that the steps in flight write, in the order of their positions.
     pub(super) snapshots: Vec<PendingSnapshot>,
+    /// States before the drafts of the step in flight, in the order of their positions: each has a slot beside `own`.
+    /// Once it is known how many drafts are right, the state behind the last of them stays, and the other slots go.
+    pub(super) kept: Vec<StateAt>,
     /// The last rolling snapshot that was taken of the sequence. It has no owner: others may hit or evict it.
     pub(super) rolling: Option<(BlockHash, BlockId)>,
 }
@@ -40,7 +43,8 @@ impl SeqStates {
     pub(super) fn held(&self) -> impl Iterator<Item = BlockId> {
         let borrowed = self.line.iter().map(|state| state.slot).filter(|slot| !self.own.contains(slot));
         let pending = self.snapshots.iter().map(|snapshot| snapshot.at.slot);
-        self.own.iter().copied().chain(borrowed).chain(pending)
+        let kept = self.kept.iter().map(|state| state.slot);
+        self.own.iter().copied().chain(borrowed).chain(pending).chain(kept)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,10 +55,11 @@ impl SeqStates {
         self.line.iter().find(|state| state.position == position).map(|state| state.slot)
     }
 
-    /// Snapshots that a step of these positions writes: each with the number of the step's tokens before it.
+    /// States that a step of these positions writes beside its last one, snapshots and then those before drafts: each
+    /// with the number of the step's tokens before it.
     pub(super) fn written_by(&self, step: Range<usize>) -> impl Iterator<Item = (usize, BlockId)> {
         let (start, end) = (step.start, step.end);
-        let all = self.snapshots.iter().map(|snapshot| snapshot.at);
+        let all = self.snapshots.iter().map(|snapshot| snapshot.at).chain(self.kept.iter().copied());
         let of_step = all.filter(move |at| at.position > start && at.position <= end);
         of_step.map(move |at| (at.position - start, at.slot))
     }

@@ -5,6 +5,9 @@
 //! committed nobody owns it: it stays until its slot is needed, the one that was used least recently going first. So it
 //! is to the pool of slots what a cached block is to a group's. A sequence that begins with a snapshot owns it until
 //! its first step was committed: until then nobody writes it, and the step can be repeated.
+//!
+//! A state cannot be cut back, so a step that computes drafts keeps the state before each of them, in slots that it
+//! owns until it is known how many drafts are right. Then the state behind these is the sequence's own.
 
 use std::ops::Range;
 
@@ -70,6 +73,17 @@ impl States {
         self.pool.add_owner(slot)?;
         self.pool.release(slot, now)
     }
+
+    /// Gives up all states before drafts.
+    fn release_kept(&mut self, seq: &mut SeqStates, now: u64) -> Result<()> {
+        seq.kept.drain(..).try_for_each(|state| self.pool.release(state.slot, now))
+    }
+
+    /// Gives up the snapshots that a step was to take behind `position`.
+    fn release_snapshots(&mut self, seq: &mut SeqStates, position: usize, now: u64) -> Result<()> {
+        let kept = seq.snapshots.partition_point(|snapshot| snapshot.at.position <= position);
+        seq.snapshots.drain(kept..).try_for_each(|snapshot| self.pool.release(snapshot.at.slot, now))
+    }
 }
 
 impl KvCache {
@@ -114,14 +128,41 @@ impl KvCache {
     /// `Internal` when a slot has no owner.
     pub fn take_back_step(&mut self, seq: &mut SeqBlocks, start: usize) -> Result<()> {
         let Some(states) = &mut self.states else { return Ok(()) };
-        let SeqStates { line, snapshots, .. } = &mut seq.states;
+        self.version += 1;
+        self.num_gains += 1;
+        let line = &mut seq.states.line;
         line.truncate(line.partition_point(|state| state.position <= start));
-        for taken in snapshots.drain(snapshots.partition_point(|snapshot| snapshot.at.position <= start)..) {
-            states.pool.release(taken.at.slot, self.now)?;
-            self.version += 1;
-            self.num_gains += 1;
+        states.release_kept(&mut seq.states, self.now)?;
+        states.release_snapshots(&mut seq.states, start, self.now)
+    }
+
+    /// The newest step of `seq` was committed, of whose tokens the first `num_tokens` of the sequence count: the state
+    /// after these is the sequence's own from now on.
+    ///
+    /// # Errors
+    /// `Internal` where that state was not kept.
+    pub(super) fn cut_states(&mut self, seq: &mut SeqBlocks, num_tokens: usize) -> Result<()> {
+        let Some(states) = &mut self.states else { return Ok(()) };
+        self.version += 1;
+        self.num_gains += 1;
+        let SeqStates { own, line, kept, .. } = &mut seq.states;
+        if let Some(last) = line.back().copied().filter(|last| last.position > num_tokens) {
+            let kept = kept.iter_mut().find(|state| state.position == num_tokens);
+            let ended_in = own.iter_mut().find(|slot| **slot == last.slot);
+            let (Some(kept), Some(ended_in)) = (kept, ended_in) else {
+                return Err(Error::internal(format!("no state was kept after {num_tokens} tokens")));
+            };
+            // The slot that the step ended in goes with those of the other drafts.
+            std::mem::swap(ended_in, &mut kept.slot);
+            let begun_with = line.drain(..).next().filter(|first| first.position < num_tokens);
+            line.push_back(StateAt { position: num_tokens, slot: *ended_in });
+            let is_borrowed = |first: &StateAt| first.slot != last.slot && !own.contains(&first.slot);
+            if let Some(first) = begun_with.filter(is_borrowed) {
+                states.pool.release(first.slot, self.now)?;
+            }
         }
-        Ok(())
+        states.release_kept(&mut seq.states, self.now)?;
+        states.release_snapshots(&mut seq.states, num_tokens, self.now)
     }
 
     /// The steps that computed `seq` up to `num_computed` tokens were committed: the snapshots that they took can be
@@ -129,7 +170,7 @@ impl KvCache {
     pub(super) fn settle_states(&mut self, seq: &mut SeqBlocks, chain: &HashChain, num_computed: usize) -> Result<()> {
         let (now, block_size) = (self.now, self.config.block_size);
         let Some(states) = &mut self.states else { return Ok(()) };
-        let SeqStates { own, line, snapshots, rolling } = &mut seq.states;
+        let SeqStates { own, line, snapshots, rolling, .. } = &mut seq.states;
         let num_passed = line.partition_point(|state| state.position <= num_computed).saturating_sub(1);
         for passed in line.drain(..num_passed) {
             if !own.contains(&passed.slot) {

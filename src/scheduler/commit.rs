@@ -203,11 +203,6 @@ impl Scheduler {
             kv.mark_computed(&mut seq.blocks, &seq.chain, &seq.tokens, seq.num_computed)?;
         }
         seq.drafts.clear();
-        if !accepted.drafts.is_empty() && kv.config().states.is_some() {
-            return Err(Error::internal(format!(
-                "{id:?} was given drafts, but the model's recurrent states cannot be cut back where one is wrong"
-            )));
-        }
         if !accepted.drafts.is_empty() {
             // The last token of all is never computed, so no draft stands there.
             let most = seq.max_len.saturating_sub(seq.tokens.len() + 1);

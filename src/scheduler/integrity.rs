@@ -79,8 +79,12 @@ fn check_sequence(seq: &Sequence) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// The state that each step begins with is there.
+/// The state that each step begins with is there, and none is kept before a draft that no step computes.
 fn check_states(seq: &Sequence) -> std::result::Result<(), String> {
+    let (drafts, kept) = (if seq.in_flight > 0 { seq.drafts.len() } else { 0 }, seq.blocks.num_kept_states());
+    if kept > drafts {
+        return Err(format!("{:?} keeps {kept} states before {drafts} drafts", seq.id));
+    }
     let ends = [seq.num_computed, seq.num_scheduled];
     match ends.iter().find(|end| **end > 0 && seq.blocks.state_at(**end).is_none()) {
         Some(end) => Err(format!("{:?} has no state after {end} tokens", seq.id)),

@@ -6,6 +6,8 @@
 //! A sequence for which no block is left makes the last one in the order give up its blocks (possibly itself); so the
 //! first in the order always gets on, and everything ends.
 
+use std::ops::Range;
+
 use super::Scheduler;
 use super::sequence::{Key, Sequence, State};
 use crate::Result;
@@ -124,16 +126,20 @@ impl Scheduler {
         picks.keep_free.iter_mut().zip(needed).for_each(|(kept, needed)| *kept = needed.max(*kept));
     }
 
-    /// Gives the tokens, rows of logits and blocks that nobody else took to drafts, in the order of the step: nobody
-    /// waits for a guess, and nobody is preempted for one.
+    /// Gives the tokens, rows of logits, blocks and slots of states that nobody else took to drafts, in the order of
+    /// the step: nobody waits for a guess, and nobody is preempted for one.
     fn pick_drafts(&mut self, kv: &mut KvCache, picks: &mut Picks) -> Result<()> {
+        let kept_free = self.kept_for_sequences(kv);
         for i in 0..picks.entries.len() {
             let slot = picks.entries[i].slot;
             let seq = &self.sequences[slot];
-            // Each has a row of logits besides that of the sequence.
-            let num_drafts = seq.drafts.len().min(picks.budget).min(picks.prompt_logits);
+            // Each has a row of logits besides that of the sequence, and the state before it is kept.
+            let num_slots = kv.slots_available().saturating_sub(kept_free);
+            let num_drafts = seq.drafts.len().min(picks.budget).min(picks.prompt_logits).min(num_slots);
             // Drafts follow the last token, which has to be part of the step.
-            if num_drafts > 0 && seq.num_pending() == 0 && self.allocate(slot, num_drafts, kv, picks)? {
+            let follow = num_drafts > 0 && seq.num_pending() == 0;
+            let keep_states = seq.num_scheduled..seq.num_scheduled + num_drafts;
+            if follow && self.allocate(slot, num_drafts, keep_states, kv, picks)? {
                 self.sequences[slot].num_scheduled += num_drafts;
                 picks.budget -= num_drafts;
                 picks.prompt_logits -= num_drafts;
@@ -169,7 +175,7 @@ impl Scheduler {
         picks: &mut Picks,
         now: u64,
     ) -> Result<Grown> {
-        while !self.allocate(slot, num_tokens, kv, picks)? {
+        while !self.allocate(slot, num_tokens, 0..0, kv, picks)? {
             picks.lacks_blocks = true;
             let Some(victim) = self.victim(self.sequences[slot].key) else { return Ok(Grown::Stalled) };
             self.preempt(victim, kv, picks);
@@ -181,18 +187,19 @@ impl Scheduler {
         Ok(Grown::Scheduled)
     }
 
-    /// Gives a running sequence blocks for `num_tokens` more tokens; `false`, and nothing done, where there are too
-    /// few.
+    /// Gives a running sequence blocks for `num_tokens` more tokens, and slots to keep these states in; `false`, and
+    /// nothing done, where there are too few.
     pub(super) fn allocate(
         &mut self,
         slot: usize,
         num_tokens: usize,
+        keep_states: Range<usize>,
         kv: &mut KvCache,
         picks: &mut Picks,
     ) -> Result<bool> {
         let seq = &mut self.sequences[slot];
         let write = seq.num_scheduled..seq.num_scheduled + num_tokens;
-        let demand = Demand { reserve: write.end, write, keep_free: &[] };
+        let demand = Demand { reserve: write.end, write, keep_free: &[], keep_states };
         let Some(plan) = kv.plan(&seq.blocks, PrefixHit::default(), &demand) else { return Ok(false) };
         let mut copies = Vec::new();
         kv.commit(plan, &mut seq.blocks, &mut copies)?;

@@ -256,7 +256,7 @@ impl Scheduler {
             let slot = picks.entries[i].slot;
             let seq = &self.sequences[slot];
             let num_tokens = seq.num_pending().min(picks.room_for(seq));
-            if num_tokens > 0 && self.allocate(slot, num_tokens, kv, picks)? {
+            if num_tokens > 0 && self.allocate(slot, num_tokens, 0..0, kv, picks)? {
                 let seq = &mut self.sequences[slot];
                 seq.num_scheduled += num_tokens;
                 picks.spend(seq, num_tokens);
@@ -300,7 +300,7 @@ impl Scheduler {
         }
         // Running sequences need blocks soon: without some to spare the newcomer would be preempted at once.
         let keep_free = if self.running.is_empty() { &[][..] } else { &picks.keep_free };
-        let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free };
+        let demand = Demand { write: start..start + num_tokens, reserve: len, keep_free, keep_states: 0..0 };
         let seq = &mut self.sequences[slot];
         let Some(plan) = kv.plan(&seq.blocks, hit, &demand) else {
             // A failure counts only where no more blocks are kept free than an admission needs.

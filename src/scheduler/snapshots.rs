@@ -39,8 +39,8 @@ impl Scheduler {
         self.running.iter().map(|&(_, slot)| kv.slots_lacking(&self.sequences[slot].blocks)).sum()
     }
 
-    /// Slots of states that snapshots leave free.
-    pub(super) fn kept_from_snapshots(&self, kv: &KvCache) -> usize {
+    /// Slots of states that snapshots and drafts leave free.
+    pub(super) fn kept_for_sequences(&self, kv: &KvCache) -> usize {
         let Some(states) = kv.config().states else { return 0 };
         let places = self.config.max_num_seqs.saturating_sub(self.running.len()).min(self.num_waiting());
         self.slots_lacking(kv) + places * states.slots_per_seq

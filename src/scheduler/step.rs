@@ -70,7 +70,7 @@ impl Scheduler {
         let num_tokens = picks.entries.iter().map(|pick| pick.num_tokens).sum();
         let copies = picks.copies.into_iter().map(|(_, copy)| copy).collect();
         let mut batch = empty_batch(num_tokens, picks.entries.len(), copies, kv.config());
-        let kept_free = self.kept_from_snapshots(kv);
+        let kept_free = self.kept_for_sequences(kv);
         let mut seqs = Vec::with_capacity(picks.entries.len());
         for pick in &picks.entries {
             let seq = &mut self.sequences[pick.slot];
@@ -181,7 +181,9 @@ fn append_sequence(batch: &mut Batch, seq: &Sequence, scheduled: ScheduledSeq, k
 fn append_states(states: &mut StateTables, seq: &Sequence, start: usize, end: usize) {
     states.reads.push(seq.blocks.state_at(start).map_or(NO_STATE, |slot| slot.0));
     let last = seq.blocks.state_at(end).map(|slot| (end - start, slot));
-    let writes = seq.blocks.snapshots_in(start..end).chain(last);
+    let writes = seq.blocks.states_in(start..end).chain(last);
+    let first = states.writes.len();
     states.writes.extend(writes.map(|(tokens, slot)| StateWrite { num_tokens: tokens as u32, slot: slot.0 }));
+    states.writes[first..].sort_by_key(|write| write.num_tokens);
     states.cu_writes.push(states.writes.len() as u32);
 }

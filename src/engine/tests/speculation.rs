@@ -14,7 +14,7 @@ use crate::config::{BeginToken, EngineConfig, SamplingParams, SpeculativeConfig,
 use crate::engine::{FinishReason, SpeculationStats};
 
 /// Guesses are found everywhere, so that many are wrong.
-const EAGER: SpeculativeConfig =
+pub(super) const EAGER: SpeculativeConfig =
     SpeculativeConfig { num_speculative_tokens: 6, prompt_lookup_max: 3, prompt_lookup_min: 1, ..DEFAULT };
 const DEFAULT: SpeculativeConfig = SpeculativeConfig {
     method: crate::config::SpeculativeMethod::Ngram,
@@ -110,15 +110,14 @@ fn any_settings(random: &mut impl FnMut(u64) -> u64) -> (Vec<u32>, SamplingParam
     (prompt, params)
 }
 
-/// S12: whatever the settings, and with preemption, chunks, forks, cached prefixes and rows in short supply: the tokens
-/// and log-probabilities are those of the request alone, drawn one by one.
+/// S12: whatever the settings, and with preemption, chunks, forks, cached prefixes, recurrent states, and rows and
+/// slots in short supply: the tokens and log-probabilities are those of the request alone, drawn one by one.
 #[test]
 fn every_mix_has_the_text_that_it_has_without_guesses() {
     let mut generator = ChaCha8Rng::seed_from_u64(11);
     let mut random = move |n: u64| generator.next_u64() % n;
     let rule = repeating(VOCAB);
-    let mut num_accepted = 0;
-    let mut num_preemptions = 0;
+    let (mut num_accepted, mut with_states, mut num_preemptions) = (0, 0, 0);
     for mix in 0..60 {
         let speculative_config = Some(if mix % 3 == 0 { DEFAULT } else { EAGER });
         let config = EngineConfig {
@@ -127,6 +126,7 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
             kv_groups: blocks(20 + random(40) as usize),
             block_size: 4,
             enable_prefix_caching: random(2) == 0,
+            states: if mix % 5 < 2 { slots(6, 1 + mix % 2, 1 + random(24) as usize) } else { None },
             speculative_config,
             ..tiny()
         };
@@ -153,18 +153,58 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
             }
         }
         num_accepted += counts(&rig).num_accepted_tokens;
+        with_states += if mix % 5 < 2 { counts(&rig).num_accepted_tokens } else { 0 };
         num_preemptions += rig.engine.stats().num_preemptions;
         assert_nothing_left(&rig.engine);
         assert_nothing_left(&plain.engine);
     }
-    assert!(num_accepted > 100 && num_preemptions > 0, "{num_accepted}, {num_preemptions}");
+    let all = (num_accepted, with_states, num_preemptions);
+    assert!(num_accepted > 100 && with_states > 30 && num_preemptions > 0, "{all:?}");
+}
+
+/// Guesses change nothing in how likely a text is: the tokens that follow each other in many drawn texts, most of them
+/// computed as drafts, are distributed as the model says (a chi-square test over all three tokens in a row).
+#[test]
+fn drawn_texts_have_the_distribution_of_the_model() {
+    // The tokens behind each token are as likely as these, in an order of their own.
+    let chance = |last: u32, token: u32| [0.35f32, 0.3, 0.2, 0.15][((last + token) % 4) as usize];
+    let rule: super::fake::Rule = Arc::new(move |content: &[u32]| {
+        let last = content[content.len() - 1];
+        (0..VOCAB as u32).map(|token| if token < 4 { chance(last, token).ln() } else { -100.0 }).collect()
+    });
+    let rig = Rig::with(guessing(EngineConfig { kv_groups: blocks(100), ..config() }), rule, None);
+    cheap_rows(&rig);
+    // Each two tokens follow each other somewhere.
+    let prompt = [0, 0, 1, 1, 2, 2, 3, 3, 0, 2, 0, 3, 1, 3, 2, 1, 0];
+    let (mut observed, num_texts) = ([0.0; 64], 3200);
+    for first in (0..num_texts).step_by(32) {
+        let params = |seed| SamplingParams { temperature: 1.0, seed: Some(seed), ..greedy(6) };
+        let clients: Vec<Client> = (first..first + 32).map(|seed| rig.submit(&prompt, params(seed))).collect();
+        for client in clients {
+            let done = client.wait();
+            let place = done[&0].tokens[1..4].iter().fold(0, |place, token| 4 * place + *token as usize);
+            observed[place] += 1.0;
+        }
+    }
+    let mut squares = 0.0;
+    for (place, observed) in (0u32..).zip(observed) {
+        let [one, two, three] = [place / 16, place / 4 % 4, place % 4];
+        let begin: f32 = (0..4).map(|first| chance(0, first) * chance(first, one)).sum();
+        let expected = f64::from(begin * chance(one, two) * chance(two, three)) * num_texts as f64;
+        squares += (observed - expected) * (observed - expected) / expected;
+    }
+    // With 63 degrees of freedom, a sum above 119 comes once in 40,000 times.
+    assert!(squares < 119.0, "{squares}");
+    let counts = counts(&rig);
+    assert!(counts.num_accepted_tokens > 500 && counts.num_draft_tokens > 1500, "{counts:?}");
+    assert_nothing_left(&rig.engine);
 }
 
 /// K2, S6, S16: cancels, deadlines, consumers that leave and steps that fail, while tokens are guessed.
 #[test]
 fn a_thousand_requests_with_guesses() {
-    for synchronous in [false, true] {
-        let rig = a_thousand_requests(synchronous, guessing(tiny()), repeating(VOCAB));
+    for (synchronous, states) in [(false, None), (true, None), (false, slots(6, 1, 6)), (true, slots(6, 2, 9))] {
+        let rig = a_thousand_requests(synchronous, guessing(EngineConfig { states, ..tiny() }), repeating(VOCAB));
         counts(&rig);
         assert_nothing_left(&rig.engine);
     }
@@ -294,8 +334,8 @@ fn prompts_without_texts_are_as_ever() {
 /// A step under way that is stopped, or taken back for a newcomer, is computed again with its drafts.
 #[test]
 fn requests_that_come_and_go_disturb_no_drafts() {
-    for synchronous in [true, false] {
-        let rig = Rig::with(guessing(config()), repeating(VOCAB), None);
+    for (synchronous, states) in [(true, None), (false, None), (true, slots(8, 2, 9)), (false, slots(8, 1, 9))] {
+        let rig = Rig::with(guessing(EngineConfig { states, ..config() }), repeating(VOCAB), None);
         rig.script.synchronous.store(synchronous, SeqCst);
         cheap_rows(&rig);
         let expected = alone(&rig.rule, &[1, 2, 3], &greedy(60), 0, 0);

@@ -4,11 +4,13 @@ use std::sync::atomic::Ordering;
 
 use super::fake::hashed;
 use super::interrupts::{assert_others_lose_nothing, synchronous};
+use super::speculation::EAGER;
 use super::structured::{self, form};
 use super::support::*;
-use crate::config::{EngineConfig, SamplingParams};
-use crate::engine::FinishReason;
+use crate::config::{DeviceKind, EngineArgs, EngineConfig, SamplingParams};
+use crate::engine::{Engine, FinishReason};
 use crate::kv_cache::PrefixMiss;
+use crate::testdata;
 
 fn hybrid(slots_per_seq: usize) -> EngineConfig {
     EngineConfig { states: slots(8, slots_per_seq, 16), ..config() }
@@ -84,12 +86,63 @@ fn an_abort_frees_the_slots() {
     assert_nothing_left(&rig.engine);
 }
 
-/// Tokens that a form forces come one by one: as drafts they would have to be cut back where the text ends.
+/// Tokens that a form forces are computed several a step, as many as guesses would be: the text may end among them.
 #[test]
-fn forced_tokens_are_no_drafts() {
-    let rig = structured::rig(hybrid(1));
-    let params = SamplingParams { structured_outputs: form("abbaabbaabba"), ..greedy(40) };
-    let done = rig.run(&structured::PROMPT, params);
-    assert_eq!((done[&0].text.as_str(), done[&0].reason), ("abbaabbaabba", Some(FinishReason::Stop)));
-    assert_nothing_left(&rig.engine);
+fn forced_tokens_are_drafts() {
+    for (slots_per_seq, max_tokens) in [1, 2].into_iter().flat_map(|slots| [40, 7].map(|most| (slots, most))) {
+        let rig = structured::rig(hybrid(slots_per_seq));
+        let form = form("abbaabbaabba");
+        let done = rig.run(&structured::PROMPT, SamplingParams { structured_outputs: form, ..greedy(max_tokens) });
+        let (text, num_tokens) = (done[&0].text.as_str(), done[&0].tokens.len());
+        assert!("abbaabbaabba".starts_with(text) && (text.len() == 12) == (max_tokens == 40), "{text}");
+        let steps = rig.engine.stats().engine_steps;
+        assert!(steps < num_tokens as u64 && num_tokens <= max_tokens, "{steps} steps for {num_tokens} tokens");
+        assert_nothing_left(&rig.engine);
+    }
+}
+
+/// The text of a model with gated delta nets has the same bits with guesses, right and wrong ones, as without.
+#[test]
+fn a_hybrid_model_says_the_same_with_guesses() {
+    let file = testdata::file("arch/qwen35.gguf");
+    let engines = [None, Some(EAGER)].map(|speculative_config| {
+        let args = EngineArgs {
+            device: DeviceKind::Cpu,
+            num_threads: Some(1),
+            max_num_seqs: 4,
+            kv_cache_memory: Some(8 << 20),
+            speculative_config,
+            ..EngineArgs::new(&file.0)
+        };
+        Engine::load(args, &mut |_| true).unwrap()
+    });
+    // A text of three tokens is a good guess now and then.
+    let params = SamplingParams {
+        logit_bias: vec![(7, 40.0), (8, 40.0), (9, 39.0)],
+        logprobs: Some(2),
+        seed: Some(3),
+        ..greedy(90)
+    };
+    let draft = |seq: u32| {
+        let temperature = if seq.is_multiple_of(2) { 0.0 } else { 4.0 };
+        let n = if seq == 3 { 2 } else { 1 };
+        let prompt: Vec<u32> = (0..5 + 9 * seq).map(|i| 7 + i * i % 3).collect();
+        request(&prompt, SamplingParams { temperature, n, ..params.clone() })
+    };
+    let [plain, guessed] = [0, 1].map(|which| {
+        let clients: Vec<Client> = (0..4).map(|seq| submit(&engines[which], draft(seq)).unwrap()).collect();
+        clients.into_iter().map(Client::wait).collect::<Vec<_>>()
+    });
+    for (plain, guessed) in plain.iter().flatten().zip(guessed.iter().flatten()) {
+        assert_eq!((plain.0, &plain.1.tokens), (guessed.0, &guessed.1.tokens));
+        assert_eq!(guessed.1.logprobs, plain.1.logprobs);
+    }
+    let stats = engines[1].stats();
+    let counts = stats.speculation;
+    assert!(0 < counts.num_accepted_tokens && counts.num_accepted_tokens < counts.num_draft_tokens, "{counts:?}");
+    for engine in engines {
+        let allocations = engine.stats().device_allocations;
+        assert_nothing_left_of(&engine, allocations);
+        engine.close();
+    }
 }

@@ -53,7 +53,7 @@ fn capacity_survives_failed_allocations() {
 fn stale_plan_is_refused() {
     let mut kv = cache(4);
     let mut blocks = kv.new_sequence();
-    let demand = Demand { write: 0..16, reserve: 16, keep_free: &[] };
+    let demand = Demand { write: 0..16, reserve: 16, ..Demand::default() };
     let plan = kv.plan(&blocks, PrefixHit::default(), &demand).unwrap();
     let other = Seq::start(&mut kv, &text(1, 4)).unwrap();
     let error = kv.commit(plan, &mut blocks, &mut Vec::new()).unwrap_err();
@@ -67,7 +67,8 @@ fn keep_free_is_kept() {
     let kv = cache(4);
     let blocks = kv.new_sequence();
     let is_planned = |kv: &KvCache, blocks: &SeqBlocks, keep_free: &[usize]| {
-        kv.plan(blocks, PrefixHit::default(), &Demand { write: 0..12, reserve: 12, keep_free }).is_some()
+        kv.plan(blocks, PrefixHit::default(), &Demand { write: 0..12, reserve: 12, keep_free, keep_states: 0..0 })
+            .is_some()
     };
     assert!(is_planned(&kv, &blocks, &[1]));
     assert!(!is_planned(&kv, &blocks, &[2]));

@@ -68,7 +68,7 @@ impl Seq {
         kv.extend_chain(&mut chain, &Tokens::new(tokens.into()));
         let hit = kv.find_prefix(&chain, tokens.len());
         let (num_hit, num_held) = (hit.num_tokens, hit.num_held);
-        let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), keep_free: &[] };
+        let demand = Demand { write: num_hit..tokens.len(), reserve: tokens.len(), ..Demand::default() };
         let plan = kv.plan(&blocks, hit, &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut blocks, &mut copies).unwrap();
@@ -92,8 +92,8 @@ impl Seq {
         let all = ends.map(|position| Snapshot { position, is_rolling: position > self.prompt_len });
         kv.begin_step(&mut self.blocks, &self.chain, start..end, &all.collect::<Vec<_>>(), 0).unwrap();
         self.read = self.blocks.state_at(start).map(|slot| (start, slot.0));
-        let snapshots = self.blocks.snapshots_in(start..end).map(|(n, slot)| (start + n, slot.0));
-        self.wrote = snapshots.chain(self.blocks.state_at(end).map(|slot| (end, slot.0))).collect();
+        let others = self.blocks.states_in(start..end).map(|(n, slot)| (start + n, slot.0));
+        self.wrote = others.chain(self.blocks.state_at(end).map(|slot| (end, slot.0))).collect();
         kv.check_integrity().unwrap();
     }
 
@@ -102,6 +102,11 @@ impl Seq {
         if self.num_computed < self.tokens.len() && self.blocks.state_at(self.tokens.len()).is_none() {
             self.begin(kv);
         }
+        self.settle(kv);
+    }
+
+    /// The step that was given out is committed with all its tokens.
+    fn settle(&mut self, kv: &mut KvCache) {
         self.num_computed = self.tokens.len();
         let tokens = Tokens::new(self.tokens.as_slice().into());
         kv.extend_chain(&mut self.chain, &tokens);
@@ -119,7 +124,7 @@ impl Seq {
     /// Gets a place for one more token; the copies to make before it is written.
     fn append(&mut self, kv: &mut KvCache, token: u32) -> Option<Vec<BlockCopy>> {
         let end = self.tokens.len() + 1;
-        let demand = Demand { write: end - 1..end, reserve: end, keep_free: &[] };
+        let demand = Demand { write: end - 1..end, reserve: end, ..Demand::default() };
         let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut self.blocks, &mut copies).unwrap();
@@ -128,21 +133,23 @@ impl Seq {
         Some(copies)
     }
 
-    /// Gets places for `drafts` after its tokens; the copies to make before they are written.
+    /// Gets places for a token and then drafts after its tokens, whose step is given out; the copies to make before
+    /// they are written.
     fn draft(&mut self, kv: &mut KvCache, drafts: &[u32]) -> Option<Vec<BlockCopy>> {
         let (start, end) = (self.tokens.len(), self.tokens.len() + drafts.len());
-        let demand = Demand { write: start..end, reserve: end, keep_free: &[] };
+        let demand = Demand { write: start..end, reserve: end, keep_states: start + 1..end, ..Demand::default() };
         let plan = kv.plan(&self.blocks, PrefixHit::default(), &demand)?;
         let mut copies = Vec::new();
         kv.commit(plan, &mut self.blocks, &mut copies).unwrap();
         self.tokens.extend(drafts);
+        self.begin(kv);
         Some(copies)
     }
 
     /// The step that computed its drafts is committed: those after its first `num_tokens` tokens were wrong.
     fn keep(&mut self, kv: &mut KvCache, num_tokens: usize) {
         self.tokens.truncate(num_tokens);
-        self.compute(kv);
+        self.settle(kv);
         kv.truncate(&mut self.blocks, num_tokens).unwrap();
         kv.check_integrity().unwrap();
     }

@@ -81,7 +81,7 @@ fn a_step_is_taken_back() {
     assert_eq!(slot_counts(&kv), (5, 1, 2));
     let start = seq.num_computed;
     seq.tokens.extend([1, 2, 3, 4]);
-    let demand = Demand { write: 6..10, reserve: 10, keep_free: &[] };
+    let demand = Demand { write: 6..10, reserve: 10, ..Demand::default() };
     let plan = kv.plan(&seq.blocks, PrefixHit::default(), &demand).unwrap();
     kv.commit(plan, &mut seq.blocks, &mut Vec::new()).unwrap();
     seq.begin(&mut kv);
@@ -179,6 +179,38 @@ fn forks_share_the_state_that_they_begin_with() {
         kv.tick(0);
         assert_eq!(kv.stats().state_slots_owned, 0);
     }
+}
+
+/// The state behind the tokens that count is the sequence's own, and the slots of the others are free.
+#[test]
+fn a_sequence_is_cut_back_to_a_state_that_was_kept() {
+    for (slots_per_seq, num_right) in [1, 2].into_iter().flat_map(|slots| (0..=3).map(move |right| (slots, right))) {
+        let mut kv = cache_with(&[full(32)], Some(slots(16, slots_per_seq)), 4);
+        let mut seq = Seq::run(&mut kv, &text(1, 6));
+        seq.draft(&mut kv, &[60, 61, 62, 63]).unwrap();
+        // The end of a block is among them, which is a snapshot besides.
+        assert_eq!(kv.stats().state_slots_owned, slots_per_seq + 3 + 1);
+        let kept = 7 + num_right;
+        let states: Vec<u32> = seq.wrote.iter().filter(|wrote| wrote.0 == kept).map(|wrote| wrote.1).collect();
+        seq.keep(&mut kv, kept);
+        assert!(states.contains(&seq.blocks.state_at(kept).unwrap().0), "{states:?}");
+        assert_eq!((kv.stats().state_slots_owned, seq.blocks.num_kept_states()), (slots_per_seq, 0));
+        assert_eq!(kv.stats().state_slots_cached, 1 + usize::from(kept >= 8));
+        kv.check_owners([&seq.blocks].into_iter()).unwrap();
+        seq.append(&mut kv, 70).unwrap();
+        assert!(states.contains(&seq.read.unwrap().1));
+        seq.end(&mut kv);
+        assert_eq!(kv.stats().state_slots_owned, 0);
+    }
+    // Where there are too few slots nothing is taken, and there is no way back to a state that was not kept.
+    let mut kv = hybrid(32, 3);
+    let mut seq = Seq::run(&mut kv, &text(1, 6));
+    assert!(seq.draft(&mut kv, &[60, 61, 62, 63]).is_none());
+    assert_eq!(slot_counts(&kv), (1, 1, 1));
+    seq.draft(&mut kv, &[60, 61, 62]).unwrap();
+    seq.tokens.truncate(6);
+    seq.settle(&mut kv);
+    assert!(matches!(kv.truncate(&mut seq.blocks, 6), Err(Error::Internal { .. })));
 }
 
 #[test]

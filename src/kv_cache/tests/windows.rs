@@ -90,7 +90,7 @@ fn bound_of_a_lone_sequence_is_never_passed() {
             let mut computed = 0;
             while computed < 60 {
                 let end = (computed + max_step).min(60);
-                let demand = Demand { write: computed..end, reserve: end, keep_free: &[] };
+                let demand = Demand { write: computed..end, reserve: end, ..Demand::default() };
                 let plan = kv.plan(&blocks, PrefixHit::default(), &demand).unwrap();
                 kv.commit(plan, &mut blocks, &mut Vec::new()).unwrap();
                 kv.mark_computed(&mut blocks, &chain, &Tokens::new([].into()), end).unwrap();

@@ -87,6 +87,8 @@ struct Counts {
     /// Hits and evicted snapshots of models with recurrent states.
     state_hits: u64,
     state_evictions: u64,
+    /// Drafts of models with recurrent states that were wrong.
+    state_rejected: u64,
     accepted: [u64; 9],
     rejected: u64,
 }
@@ -130,6 +132,7 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
         counts.state_evictions += stats.state_evictions;
         counts.accepted.iter_mut().zip(sim.num_accepted).for_each(|(sum, count)| *sum += count);
         counts.rejected += sim.num_rejected;
+        counts.state_rejected += if stats.state_slots_total > 0 { sim.num_rejected } else { 0 };
     }
     counts
 }
@@ -147,7 +150,8 @@ fn every_sequence_generates_what_it_would_alone() {
     assert!(counts.hits > 10 * num_worlds as u64, "{counts:?}");
     assert!(counts.state_hits > 10 * num_worlds as u64, "{counts:?}");
     assert!(counts.state_evictions > 10 * num_worlds as u64, "{counts:?}");
-    // Half of the worlds have states, and so no drafts.
+    // Half of the worlds have states.
+    assert!(counts.state_rejected > 15 * num_worlds as u64, "{counts:?}");
     assert!(counts.rejected > 25 * num_worlds as u64, "{counts:?}");
     assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 4), "{counts:?}");
 }

@@ -196,14 +196,112 @@ fn slots_of_a_step_in_flight_stay() {
     assert_eq!(slot_counts(&h), (12, 0, 0));
 }
 
-/// A state cannot be cut back, so no guess may go into it.
-#[test]
-fn drafts_are_refused() {
-    let mut h = Harness::with_states(32, slots(12, 1), limits());
+/// A harness with sequence 1, whose step computes a token and these drafts; with that step.
+fn drafted(states: StateConfig, drafts: &[u32]) -> (Harness, Step) {
+    let mut h = Harness::with_states(32, states, limits());
     h.add(sequence(1, 6)).unwrap();
     let step = h.schedule();
-    let error = h.accept(&step, &[(1, &[7], &[8, 9])]).unwrap_err();
-    assert!(error.to_string().contains("cannot be cut back"), "{error}");
-    assert!(h.finish(1));
-    assert_eq!(slot_counts(&h).2, 0);
+    h.accept(&step, &[(1, &[50], drafts)]).unwrap();
+    let step = h.schedule();
+    (h, step)
+}
+
+/// The state before each draft is kept. That behind the right ones is the sequence's, and the others go back.
+#[test]
+fn the_state_behind_the_last_right_draft_stays() {
+    for (slots_per_seq, num_right) in [1, 2].into_iter().flat_map(|slots| (0..=4).map(move |right| (slots, right))) {
+        let (mut h, step) = drafted(slots(16, slots_per_seq), &[7, 8, 9, 10]);
+        // Positions 6 to 10; the second draft fills a block, whose end is a snapshot.
+        let (read, writes) = states(&step, 0);
+        assert_eq!((shares(&step), tokens(&writes)), (vec![(1, 5)], vec![1, 2, 2, 3, 4, 5]));
+        assert_eq!(slot_counts(&h), (16 - slots_per_seq - 5 - 1, 1, slots_per_seq + 5));
+        let right: Vec<u32> = [7, 8, 9, 10][..num_right].iter().copied().chain([99]).collect();
+        h.accept(&step, &[(1, &right, &[])]).unwrap();
+        let num_snapshots = 1 + usize::from(num_right >= 1);
+        assert_eq!(slot_counts(&h), (16 - slots_per_seq - num_snapshots, num_snapshots, slots_per_seq));
+        let next = h.schedule();
+        let (begun_with, next_writes) = states(&next, 0);
+        assert_eq!(next.seqs[0].start, 7 + num_right);
+        let kept = writes.iter().filter(|(tokens, _)| *tokens as usize == 1 + num_right);
+        assert!(kept.clone().any(|(_, slot)| *slot == begun_with), "{num_right}: {writes:?}, {begun_with}");
+        let last = next_writes.last().unwrap().1;
+        // Two slots take turns, and one was never left where all drafts were right.
+        let has_stayed = slots_per_seq == 2 || num_right == 4;
+        assert_eq!((last == begun_with, last == read), (slots_per_seq == 1, has_stayed));
+        h.commit(&next);
+        assert!(h.finish(1));
+        assert_eq!(slot_counts(&h).2, 0);
+    }
+}
+
+/// Drafts take the slots that no sequence needs, and those of snapshots; nobody waits or is preempted for them.
+#[test]
+fn drafts_take_the_slots_that_are_left() {
+    let drafts = [7, 8, 9, 10];
+    let (h, step) = drafted(slots(4, 1), &drafts);
+    // One slot was a snapshot's; of the next snapshot nothing is left.
+    assert_eq!((shares(&step), tokens(&states(&step, 0).1)), (vec![(1, 4)], vec![1, 2, 3, 4]));
+    assert_eq!(slot_counts(&h), (0, 0, 4));
+    // A newcomer's slot comes first.
+    let mut h = Harness::with_states(32, slots(5, 1), SchedulerConfig { max_num_batched_tokens: 24, ..limits() });
+    [1, 2].into_iter().for_each(|id| h.add(sequence(id, 6)).unwrap());
+    let step = h.schedule();
+    h.accept(&step, &[(1, &[50], &drafts), (2, &[60], &drafts)]).unwrap();
+    h.add(sequence(3, 18)).unwrap();
+    let step = h.schedule();
+    assert_eq!((shares(&step), slot_counts(&h).2), (vec![(1, 3), (2, 1), (3, 18)], 5));
+    assert_eq!(h.scheduler.num_preemptions(), 0);
+}
+
+/// A10, K2: the slots of drafts go back with the step that is taken back or given up, and with the sequence that ends
+/// meanwhile.
+#[test]
+fn slots_of_drafts_go_back() {
+    for slots_per_seq in [1, 2] {
+        let (mut h, step) = drafted(slots(16, slots_per_seq), &[7, 8, 9]);
+        h.scheduler.withdraw(&step).unwrap();
+        h.scheduler.check_integrity().unwrap();
+        assert_eq!(slot_counts(&h).2, if slots_per_seq == 2 { 2 } else { 0 });
+        let again = h.schedule();
+        match slots_per_seq {
+            2 => {
+                let batches = (&again.batch.token_ids, &step.batch.token_ids);
+                assert_eq!((batches.0, &again.seqs), (batches.1, &step.seqs));
+                assert_eq!(tokens(&states(&again, 0).1), tokens(&states(&step, 0).1));
+            }
+            // Its state was written over, so it begins anew and has lost its drafts.
+            _ => assert_eq!((again.seqs[0].start, again.seqs[0].num_tokens), (4, 3)),
+        }
+        assert!(h.finish(1));
+        h.give(&again, &[]).unwrap();
+        assert_eq!(slot_counts(&h).2, 0);
+        let (mut h, step) = drafted(slots(16, slots_per_seq), &[7, 8, 9]);
+        h.scheduler.discard(&step, h.now).unwrap();
+        assert_eq!(slot_counts(&h).2, 0);
+    }
+}
+
+/// K22: a fork's first step reads the state of the prompt and keeps those before its drafts in slots of its own.
+#[test]
+fn drafts_of_forks() {
+    for slots_per_seq in [1, 2] {
+        let mut h = Harness::with_states(32, slots(24, slots_per_seq), limits());
+        h.add(NewSequence { will_fork: true, ..sequence(1, 6) }).unwrap();
+        let step = h.schedule();
+        let begin = states(&step, 0).1.last().unwrap().1;
+        h.accept(&step, &[(1, &[50], &[7, 8])]).unwrap();
+        h.scheduler.fork(SeqId(1), SeqId(2), 51, h.now).unwrap();
+        let step = h.schedule();
+        assert_eq!(shares(&step), [(1, 3), (2, 1)]);
+        let (read, writes) = states(&step, 0);
+        assert!(read == begin && writes.iter().all(|(_, slot)| *slot != begin), "{step:?}");
+        assert_eq!(states(&step, 1).0, begin);
+        h.accept(&step, &[(1, &[7, 9], &[]), (2, &[52], &[3])]).unwrap();
+        assert_eq!(slot_counts(&h).2, 2 * slots_per_seq);
+        let step = h.schedule();
+        assert_eq!((shares(&step), step.seqs[0].start), (vec![(1, 1), (2, 2)], 8));
+        h.accept(&step, &[(1, &[10], &[]), (2, &[3, 4], &[])]).unwrap();
+        [1, 2].into_iter().for_each(|id| assert!(h.finish(id)));
+        assert_eq!(slot_counts(&h).2, 0);
+    }
 }

@@ -153,9 +153,7 @@ impl Sim {
         limits.check_length(new.prompt.len(), new.max_tokens, &self.kv_cache.read()).ok()?;
         limits.check_queue(num_queued(&self.scheduler)).ok()?;
         self.scheduler.add(new, self.now).unwrap();
-        // States cannot be cut back, so nothing is drafted where there are any.
-        let drafter = request.drafter.filter(|_| self.config.states.is_none());
-        self.live.insert(id, Live::new(Request { drafter, ..request.clone() }));
+        self.live.insert(id, Live::new(request.clone()));
         Some(id)
     }
 

@@ -50,8 +50,8 @@ impl Sim {
         step.batch.states.writes.iter().for_each(|write| self.slots[write.slot as usize] = RUBBISH);
     }
 
-    /// The arrays of states agree with the batch's. Each sequence's last state is kept, and each slot is written once
-    /// and read by no other sequence than the one that writes it.
+    /// The arrays of states agree with the batch's. Each sequence's last state is kept, and those before its drafts;
+    /// each slot is written once and read by no other sequence than the one that writes it.
     pub(super) fn check_states(&self, step: &Step) {
         let (batch, states) = (&step.batch, &step.batch.states);
         if self.config.states.is_none() {
@@ -65,14 +65,20 @@ impl Sim {
             let writes = &states.writes[states.cu_writes[s] as usize..states.cu_writes[s + 1] as usize];
             assert!(writes.is_sorted_by_key(|write| write.num_tokens), "{writes:?}");
             assert!(writes[0].num_tokens > 0 && writes[writes.len() - 1].num_tokens as usize == seq.num_tokens);
+            let before_drafts = (seq.num_tokens - seq.num_drafts()) as u32;
+            for drafted in before_drafts..seq.num_tokens as u32 {
+                assert!(writes.iter().any(|write| write.num_tokens == drafted), "no state after {drafted} of {seq:?}");
+            }
+            let is_end = |tokens: u32| (seq.start + tokens as usize).is_multiple_of(self.config.block_size);
             for write in &writes[..writes.len() - 1] {
-                assert!((seq.start + write.num_tokens as usize).is_multiple_of(self.config.block_size), "{write:?}");
+                assert!(write.num_tokens >= before_drafts || is_end(write.num_tokens), "{write:?}");
             }
             writes.iter().for_each(|write| assert_eq!(writers.insert(write.slot, s), None, "{write:?}"));
         }
         let foreign = |(s, read): (usize, &u32)| writers.get(read).is_some_and(|writer| *writer != s);
         assert!(!states.reads.iter().enumerate().any(foreign), "{states:?}");
-        let bound = 2 * step.seqs.len() + batch.num_tokens() / self.config.block_size;
+        let num_drafts: usize = step.seqs.iter().map(|seq| seq.num_drafts()).sum();
+        let bound = 2 * step.seqs.len() + batch.num_tokens() / self.config.block_size + num_drafts;
         assert!(states.writes.len() <= bound, "{} writes, {bound} are planned for", states.writes.len());
         // Other steps in flight read nothing that it writes, but for the same sequence.
         for other in self.in_flight.iter().filter(|other| other.id != step.id) {
