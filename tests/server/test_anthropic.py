@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from typing import Literal
 
 import anthropic
+import pydantic
 import pytest
 from rocmforge import LLM, SamplingParams
 from server_process import serving
@@ -303,12 +305,31 @@ async def test_a_stream_that_is_left_ends_its_request(async_client, server, canc
     assert after["num_finished"]["abort"] == before["num_finished"]["abort"] + 1
 
 
+class City(pydantic.BaseModel):
+    """A class that `parse` of the client makes a schema of."""
+
+    kind: Literal["capital", "village"]
+    bridges: int
+
+
+def test_client_parses_its_own_class(client):
+    asked = [{"role": "user", "content": "Describe the city of Paris."}]
+    answer = client.messages.parse(messages=asked, max_tokens=60, output_format=City, **GREEDY)
+    assert answer.parsed_output.kind in ("capital", "village")
+
+
 def test_what_the_template_does_not_tell_is_refused(client):
     """This model's own template knows neither tools nor thoughts."""
     tool = {"name": "f", "input_schema": {"type": "object"}}
     with pytest.raises(anthropic.BadRequestError, match="tools: the model's chat template has no form for calls"):
         client.messages.create(messages=HELLO, max_tokens=1, tools=[tool], **GREEDY)
     with pytest.raises(anthropic.BadRequestError, match="thinking: the model does not think"):
-        client.messages.create(messages=HELLO, max_tokens=1, thinking={"type": "adaptive"}, **GREEDY)
+        enabled = {"type": "enabled", "budget_tokens": 1024}
+        client.messages.create(messages=HELLO, max_tokens=1, thinking=enabled, **GREEDY)
+    with pytest.raises(anthropic.BadRequestError, match=r"output_config\.effort: .* knows no efforts"):
+        client.messages.create(messages=HELLO, max_tokens=1, output_config={"effort": "low"}, **GREEDY)
+    # To think as much as it likes, and the effort that is the default, are for a model that never thinks, too.
+    free = {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}
+    client.messages.create(messages=HELLO, max_tokens=1, **free, **GREEDY)
     none = {"tools": [tool], "tool_choice": {"type": "none"}, "thinking": {"type": "disabled"}}
     assert client.messages.create(messages=HELLO, max_tokens=1, **none, **GREEDY).content

@@ -306,7 +306,7 @@ BAD = [
     ({"text": {"format": {"type": "json_object"}}, "tools": [{"type": "function", "name": "f"}]}, "calls no tools"),
     ({"tools": [{"type": "web_search"}]}, "tools.0: got 'web_search'"),
     ({"tool_choice": "required"}, "tool_choice: got 'required'"),
-    ({"reasoning": {"summary": "auto"}}, "reasoning.summary: this parameter is not supported"),
+    ({"reasoning": {"summary": "detailed"}}, "reasoning.summary: got 'detailed', expected 'auto'"),
     ({"reasoning": {"effort": "none"}, "temperature": -1}, "temperature: got -1"),
     ({"previous_response_id": "resp_x"}, "previous_response_id: got 'resp_x'"),
 ]

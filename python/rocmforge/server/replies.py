@@ -78,6 +78,11 @@ class ReplyFormat:
             return end.endswith("<|start|>assistant") and (asked or ruled)
         return asked and self.thinks and not end.endswith(self.closing)
 
+    @property
+    def knows_efforts(self) -> bool:
+        """Whether the chat template has a variable for how much the model thinks."""
+        return "reasoning_effort" in self.template
+
     def check_tools(self) -> None:
         """Refuses tools where nothing says how the model calls them.
 
@@ -106,7 +111,7 @@ class ReplyFormat:
         Raises:
             ApiError: The template does not do that.
         """
-        if "reasoning_effort" in self.template:
+        if self.knows_efforts:
             return {"reasoning_effort": effort}
         if effort == "none" or "enable_thinking" in self.template:
             return self.thinking(on=effort != "none", param=param)

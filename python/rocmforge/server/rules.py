@@ -35,6 +35,8 @@ class ReplyRules:
     thinking: bool | None = None
     """Whether it thinks; `None` where the client does not say."""
     thinking_param: str = "thinking"
+    may_think: bool = False
+    """Whether the client lets it think as it likes, also where the template does not by itself."""
     effort: str | None = None
     effort_param: str = ""
     budget: int | None = None
@@ -64,14 +66,18 @@ class ReplyRules:
         Raises:
             ApiError: The template has none for a rule.
         """
-        if self.effort is not None:
-            return replies.effort(self.effort, self.effort_param)
-        if self.thinking is not None:
-            return replies.thinking(on=self.thinking, param=self.thinking_param)
+        if self.effort is not None or self.thinking is not None:
+            given = {} if self.effort is None else replies.effort(self.effort, self.effort_param)
+            if self.thinking is not None:
+                given |= replies.thinking(on=self.thinking, param=self.thinking_param)
+            return given
         if self.budget is not None:
             return replies.thinking(on=True, param=self.budget_param)
-        quiet = (self.form is not None or self.forced) and "enable_thinking" in replies.template
-        return {"enable_thinking": False} if quiet else {}
+        if "enable_thinking" not in replies.template:
+            return {}
+        if self.form is not None or self.forced:
+            return {"enable_thinking": False}
+        return {"enable_thinking": True} if self.may_think else {}
 
     def structured_outputs(self, replies: ReplyFormat, marks: "_Marks", *, thinks: bool) -> StructuredOutputsParams:
         """The form of the reply; behind its thoughts, where it thinks.

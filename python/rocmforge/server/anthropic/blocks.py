@@ -7,8 +7,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
-
-TemplateMessage = dict[str, Any]
+from rocmforge.server.sealed import opened
+from rocmforge.server.turns import TemplateMessage, in_turns
 
 
 class CacheControl(Body):
@@ -31,7 +31,11 @@ class ThinkingBlock(Body):
 
     type: Literal["thinking"]
     thinking: str
-    signature: str = Field("", description="Of no meaning here: thoughts are not signed.")
+    signature: str = Field("", description="It holds thoughts that were not shown; else it has no meaning here.")
+
+    def text(self) -> str:
+        """The thoughts, shown or not."""
+        return self.thinking or opened(self.signature)
 
 
 class ToolUseBlock(Body):
@@ -111,19 +115,6 @@ class ToolChoice(Body):
         return self
 
 
-class Thinking(Body):
-    """Whether the model thinks, and how long."""
-
-    type: Literal["adaptive", "disabled", "enabled"]
-    budget_tokens: int | None = Field(None, ge=1, description="Tokens of thoughts at most, with the type `enabled`.")
-
-    @model_validator(mode="after")
-    def _budget_when_enabled(self) -> Self:
-        if (self.type == "enabled") != (self.budget_tokens is not None):
-            raise ValueError("budget_tokens with the type enabled, and with no other")
-        return self
-
-
 def template_messages(system: Sequence[TextBlock], messages: Sequence[MessageParam]) -> list[TemplateMessage]:
     """The conversation as chat templates expect it: roles take turns, results of tools are messages of their own.
 
@@ -148,7 +139,7 @@ def template_messages(system: Sequence[TextBlock], messages: Sequence[MessagePar
             made += _turn(message.role, turn)
             called |= {block.id: block.name for block in turn if isinstance(block, ToolUseBlock)}
             turn = []
-    return made
+    return in_turns(made)
 
 
 def _turn(role: str, blocks: Sequence[Block]) -> list[TemplateMessage]:
@@ -157,7 +148,7 @@ def _turn(role: str, blocks: Sequence[Block]) -> list[TemplateMessage]:
     if not texts and any(isinstance(block, ToolResultBlock) for block in blocks):
         return []
     message: TemplateMessage = {"role": role, "content": _content(texts)}
-    if thoughts := [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]:
+    if thoughts := [text for block in blocks if isinstance(block, ThinkingBlock) and (text := block.text())]:
         message["reasoning_content"] = "\n".join(thoughts)
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}

@@ -1,10 +1,12 @@
 """Content of an answer in Anthropic's form: blocks of text, thoughts and calls, in the order in which they came."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
+from rocmforge.server.sealed import sealed
 
 Block = dict[str, Any]
 
@@ -13,7 +15,7 @@ def _begun(event: Event) -> Block:
     """The empty block that an event begins."""
     match event:
         case Reasoning():
-            # Thoughts are not signed here, and the clients expect the field.
+            # Thoughts that are shown are not signed here, and the clients expect the field.
             return {"type": "thinking", "thinking": "", "signature": ""}
         case ToolCallStart(_, id_, name):
             return {"type": "tool_use", "id": id_, "name": name, "input": {}}
@@ -33,11 +35,17 @@ def _delta(event: Event) -> Block | None:
 
 
 class BlockStream:
-    """Makes the events of a stream's blocks."""
+    """Makes the events of a stream's blocks.
 
-    def __init__(self) -> None:
+    Args:
+        shows_thoughts: Whether thoughts are shown; else the signature of their block holds them.
+    """
+
+    def __init__(self, *, shows_thoughts: bool = True) -> None:
         self._index = -1
         self._open: str | None = None
+        self._shows_thoughts = shows_thoughts
+        self._hidden = ""
 
     def add(self, events: Iterable[Event]) -> Iterator[dict[str, Any]]:
         """Yields what the client is told of new events."""
@@ -50,21 +58,28 @@ class BlockStream:
                 self._index += 1
                 self._open = block["type"]
                 yield {"type": "content_block_start", "index": self._index, "content_block": block}
-            if (delta := _delta(event)) is not None:
+            if isinstance(event, Reasoning) and not self._shows_thoughts:
+                self._hidden += event.text
+            elif (delta := _delta(event)) is not None:
                 yield {"type": "content_block_delta", "index": self._index, "delta": delta}
 
     def finish(self) -> Iterator[dict[str, Any]]:
         """Yields the end of the block that is open."""
         if self._open is not None:
             self._open = None
+            if self._hidden:
+                signed = {"type": "signature_delta", "signature": sealed(self._hidden)}
+                self._hidden = ""
+                yield {"type": "content_block_delta", "index": self._index, "delta": signed}
             yield {"type": "content_block_stop", "index": self._index}
 
 
-def whole_blocks(events: Iterable[Event]) -> list[Block]:
+def whole_blocks(events: Iterable[Event], *, shows_thoughts: bool = True) -> list[Block]:
     """The blocks of an answer that is not streamed. The input of a call that was cut off is empty."""
     blocks: list[Block] = []
     arguments = ""
-    for new in BlockStream().add(events):
+    stream = BlockStream(shows_thoughts=shows_thoughts)
+    for new in itertools.chain(stream.add(events), stream.finish()):
         if new["type"] == "content_block_start":
             blocks.append(new["content_block"])
             arguments = ""
@@ -75,6 +90,8 @@ def whole_blocks(events: Iterable[Event]) -> list[Block]:
                     blocks[-1]["text"] += delta["text"]
                 case "thinking_delta":
                     blocks[-1]["thinking"] += delta["thinking"]
+                case "signature_delta":
+                    blocks[-1]["signature"] = delta["signature"]
                 case "input_json_delta":
                     arguments += delta["partial_json"]
                     blocks[-1]["input"] = _object(arguments)

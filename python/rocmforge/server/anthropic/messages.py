@@ -3,10 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, Self
 
 from fastapi import APIRouter, Request
-from pydantic import Field
+from pydantic import Field, model_validator
 from starlette.responses import JSONResponse, Response
 
 from rocmforge._rocmforge import SamplingParams
@@ -16,18 +16,18 @@ from rocmforge.server.anthropic.blocks import (
     CacheControl,
     MessageParam,
     Texts,
-    Thinking,
     Tool,
     ToolChoice,
     template_messages,
 )
 from rocmforge.server.anthropic.content import BlockStream, whole_blocks
 from rocmforge.server.anthropic.events import PING, Usage, ending
+from rocmforge.server.anthropic.settings import ContextManagement, OutputConfig, Thinking
 from rocmforge.server.bodies import Body
 from rocmforge.server.errors import ApiError
 from rocmforge.server.errors import body as error_body
 from rocmforge.server.generation import Generations
-from rocmforge.server.replies import function_tool
+from rocmforge.server.replies import ReplyFormat, function_tool
 from rocmforge.server.requests import STREAM_MEANING, QueueBody, Served, recommended, sampling_params
 from rocmforge.server.rules import ReplyRules, RuledPrompt, forced_call, ruled_prompt
 from rocmforge.server.service import Service
@@ -46,9 +46,23 @@ class Conversation(Body):
     tools: list[Tool] | None = Field(None, description="Tools that the model may call.")
     tool_choice: ToolChoice | None = Field(None, description="Whether it calls them, or has to.")
     thinking: Thinking | None = Field(None, description="Whether the model thinks, and how long.")
+    output_config: OutputConfig | None = Field(
+        None, description="`effort`: how much the model thinks; `format`: the form of the answer, a `json_schema`."
+    )
+    context_management: ContextManagement | None = Field(
+        None, description="`clear_thinking_20251015` that keeps all thoughts, which is what happens without it."
+    )
 
-    def rules(self) -> ReplyRules:
-        """The rules of the answer."""
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        calls = self.tools and (self.tool_choice is None or self.tool_choice.type != "none")
+        if self.output_config is not None and self.output_config.format is not None and calls:
+            raise ValueError("an answer of a given form calls no tools: leave out one of the two")
+        return self
+
+    def rules(self, replies: ReplyFormat) -> ReplyRules:
+        """The rules of the answer of a model that writes so."""
+        output = self.output_config or OutputConfig()
         choice = self.tool_choice or ToolChoice(type="auto")
         tools = [] if choice.type == "none" else self.tools or []
         mode = {"any": "required", "tool": choice.name or ""}.get(choice.type, choice.type)
@@ -57,7 +71,12 @@ class Conversation(Body):
             forced=forced_call(mode, [tool.name for tool in tools]),
             strict=frozenset(tool.name for tool in tools if tool.strict),
             parallel=not choice.disable_parallel_tool_use,
-            thinking=None if self.thinking is None else self.thinking.type != "disabled",
+            form=None if output.format is None else output.format.params(),
+            form_param="output_config.format",
+            thinking=None if self.thinking is None else self.thinking.told(),
+            may_think=self.thinking is not None and self.thinking.type == "adaptive",
+            effort=output.effort_of(replies),
+            effort_param="output_config.effort",
             budget=None if self.thinking is None else self.thinking.budget_tokens,
             budget_param="thinking.budget_tokens",
         )
@@ -66,7 +85,8 @@ class Conversation(Body):
         """Makes the prompt; a last message of the assistant's is gone on with."""
         goes_on = self.messages[-1].role == "assistant"
         options = ChatOptions(add_generation_prompt=not goes_on, continue_final_message=goes_on)
-        return ruled_prompt(service, self.rules(), template_messages(self.system, self.messages), options, params)
+        rules, messages = self.rules(service.replies), template_messages(self.system, self.messages)
+        return ruled_prompt(service, rules, messages, options, params)
 
 
 class CountTokensRequest(Conversation):
@@ -128,6 +148,7 @@ class _Answer:
         self._body = body
         self._id = f"msg_{uuid.uuid4().hex}"
         self._usage = Usage()
+        self._shows_thoughts = body.thinking is None or body.thinking.display != "omitted"
 
     async def submit(self, request: Request, service: Service) -> Generations:
         """Hands the request to the engine."""
@@ -142,12 +163,12 @@ class _Answer:
             (output,) = await generations.final()
         self._usage.add(output)
         (one,) = output.outputs
-        content = whole_blocks(self._reader.read(one))
+        content = whole_blocks(self._reader.read(one), shows_thoughts=self._shows_thoughts)
         return JSONResponse(self._message(content, **self._ending(one)))
 
     async def pieces(self, path: str, generations: Generations) -> AsyncGenerator[bytes, None]:
         """Everything as it comes. The first event waits for the first token: it tells what the cache had."""
-        blocks = BlockStream()
+        blocks = BlockStream(shows_thoughts=self._shows_thoughts)
         begun = pinged = False
         try:
             async for _, output in generations.merged():

@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
+from rocmforge.server.sealed import opened
+from rocmforge.server.turns import TemplateMessage, in_turns
 
-TemplateMessage = dict[str, Any]
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -55,7 +56,12 @@ class ReasoningItem(Body):
     id: Text | None = None
     summary: list[Any] = Field(default_factory=list, max_length=0)
     content: list[ReasoningPart] = Field(default_factory=list)
+    encrypted_content: Text | None = Field(None, description="The thoughts in the form that the server has given.")
     status: Status | None = None
+
+    def text(self) -> str:
+        """The thoughts."""
+        return "\n".join(part.text for part in self.content) or opened(self.encrypted_content or "")
 
 
 class CallItem(Body):
@@ -141,15 +147,14 @@ def template_messages(instructions: str | None, items: Sequence[AnyItem]) -> lis
                 role = "system" if item.role == "developer" else item.role
                 made.append({"role": role, "content": _text(item.content)})
             case ReasoningItem():
-                text = "\n".join(part.text for part in item.content)
-                if text:
+                if text := item.text():
                     _assistant_turn(made)["reasoning_content"] = text
             case CallItem():
                 called[item.call_id] = item.name
                 function = {"name": item.name, "arguments": _arguments(item)}
                 calls = _assistant_turn(made).setdefault("tool_calls", [])
                 calls.append({"id": item.call_id, "type": "function", "function": function})
-    return made
+    return in_turns(made)
 
 
 def _assistant_turn(made: list[TemplateMessage]) -> TemplateMessage:

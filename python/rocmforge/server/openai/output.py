@@ -5,6 +5,7 @@ from typing import Any
 
 from rocmforge.parsing import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
 from rocmforge.server.openai.items import new_id
+from rocmforge.server.sealed import sealed
 
 Told = dict[str, Any]
 
@@ -21,9 +22,14 @@ def _begun(event: Event) -> dict[str, Any]:
 
 
 class OutputItems:
-    """Gathers the items of an answer. What it yields is told to clients that read a stream."""
+    """Gathers the items of an answer. What it yields is told to clients that read a stream.
 
-    def __init__(self) -> None:
+    Args:
+        seals_thoughts: Whether thoughts are told in the form to be sent back as well.
+    """
+
+    def __init__(self, *, seals_thoughts: bool = False) -> None:
+        self._seals_thoughts = seals_thoughts
         self.items: list[dict[str, Any]] = []
         self._kind: str | None = None
 
@@ -55,6 +61,8 @@ class OutputItems:
             text = item["content"][0]["text"]
             yield self._told(f"response.{self._text_kind}.done", content_index=0, text=text, **extra)
             yield self._part("response.content_part.done")
+            if self._kind == "reasoning" and self._seals_thoughts:
+                item["encrypted_content"] = sealed(text)
         item["status"] = status
         yield {"type": "response.output_item.done", "output_index": len(self.items) - 1, "item": item}
         self._kind = None

@@ -55,6 +55,7 @@ class ReasoningOptions(Body):
     """How much the model thinks."""
 
     effort: Text | None = None
+    summary: Literal["auto"] | None = Field(None, description="Thoughts are told whole, so there are no summaries.")
 
 
 def _as_items(value: Any) -> Any:
@@ -85,10 +86,15 @@ class ResponsesRequest(QueueBody):
         None, description="`effort`: how much the model thinks, where its chat template can tell it."
     )
     text: TextOptions | None = Field(None, description="`format`: the form of the answer.")
+    include: list[Literal["reasoning.encrypted_content"]] | None = Field(
+        None, description="`reasoning.encrypted_content`: thoughts also in a form that a client sends back as it is."
+    )
+    prompt_cache_key: Text | None = Field(None, description="All prefixes are cached; it has no effect.")
     truncation: Literal["disabled"] = Field("disabled", description="What is too long is refused.")
     background: Literal[False] = Field(default=False, description="Answers are not made in the background.")
     stream: bool = Field(default=False, description=STREAM_MEANING)
     metadata: dict[Text, Text] | None = Field(None, description="Given back with the answer.")
+    client_metadata: JsonObject | None = Field(None, description=NO_EFFECT)
     user: Text | None = Field(None, description=NO_EFFECT)
 
     def sampling(self, service: Service) -> SamplingParams:
@@ -182,7 +188,7 @@ class _Answer:
         self._id = f"resp_{uuid.uuid4().hex}"
         self._created = int(time.time())
         self._usage = Usage()
-        self._output = OutputItems()
+        self._output = OutputItems(seals_thoughts="reasoning.encrypted_content" in (body.include or ()))
 
     async def submit(self, request: Request, service: Service) -> Generations:
         """Hands the request to the engine."""
@@ -272,6 +278,7 @@ class _Answer:
             "output": self._output.items if status != "in_progress" else [],
             "parallel_tool_calls": body.parallel_tool_calls,
             "previous_response_id": body.previous_response_id,
+            "prompt_cache_key": body.prompt_cache_key,
             "reasoning": {"effort": effort, "summary": None},
             "store": body.store,
             "temperature": self._params.temperature,
