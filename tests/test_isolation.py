@@ -129,6 +129,7 @@ def test_what_an_engine_tells_is_the_same(local, isolated, assert_nothing_left):
     assert isolated.tokenize("Hello, you") == local.tokenize("Hello, you")
     np.testing.assert_array_equal(isolated.prompt_logits([1, 2, 3]), local.prompt_logits([1, 2, 3]))
     assert isolated.block_map().dtype == local.block_map().dtype
+    assert len(isolated.state_map()) == len(local.state_map()) == 0
     isolated.generate([1] * 40, SHORT)
     assert isolated.stats().blocks_cached > 0
     assert isolated.reset_prefix_cache()

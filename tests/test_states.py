@@ -69,6 +69,8 @@ def test_slots_are_counted(hybrid):
     assert stats.state_slots_total > 0
     assert stats.state_slots_cached > 0
     assert stats.state_slots_owned == 0
+    states = hybrid.state_map()["state"].tolist()
+    assert [states.count(state) for state in range(3)] == [stats.state_slots_free, stats.state_slots_cached, 0]
 
 
 def test_guesses_change_nothing(tiny_model, hybrid):

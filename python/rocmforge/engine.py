@@ -19,7 +19,7 @@ from rocmforge.notebook import table
 from rocmforge.progress import byte_bar
 from rocmforge.prompts import ChatOptions, Conversation, TokenIds
 from rocmforge.settings import PROCESS_DEFAULTS, EngineSettings, LoadOptions, signature
-from rocmforge.stats import BLOCK_DTYPE, MemoryUsage, RequestRecord, ResolvedConfig, Stats
+from rocmforge.stats import BLOCK_DTYPE, BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
 if TYPE_CHECKING:
     from rocmforge.ranking import RankTemplate
@@ -223,11 +223,14 @@ class LoadedModel:
 
     def block_map(self) -> NDArray[np.void]:
         """Returns one record per block of the KV cache, of dtype `rocmforge.stats.BLOCK_DTYPE`."""
-        columns = self._engine.block_map()
-        blocks = np.empty(len(columns["state"]), dtype=BLOCK_DTYPE)
-        for name, column in columns.items():
-            blocks[name] = column
-        return blocks
+        return _records(self._engine.block_map())
+
+    def state_map(self) -> NDArray[np.void]:
+        """Returns one record per slot of recurrent states, of the same dtype; none for a model without such states.
+
+        A slot that is cached (1) holds a snapshot, from which a prompt with the same beginning may go on.
+        """
+        return _records(self._engine.state_map())
 
     def record_kv_events(self, max_events: int) -> None:
         """Begins to log which blocks come into the prefix cache and which go; see `rocmforge.kv_events`.
@@ -297,3 +300,10 @@ class LoadedModel:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _records(columns: BlockColumns) -> NDArray[np.void]:
+    records = np.empty(len(columns["state"]), dtype=BLOCK_DTYPE)
+    for name, column in cast("dict[str, NDArray[np.generic]]", columns).items():
+        records[name] = column
+    return records

@@ -25,7 +25,7 @@ use super::watch::Watch;
 use crate::backend::MemoryLedger;
 use crate::config::{EngineArgs, EngineConfig, RequestParams, SamplingParams};
 use crate::grammar::Grammars;
-use crate::kv_cache::{BlockInfo, KvCache, KvCacheConfig};
+use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::{Scheduler, WaitingReason};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
 use crate::{Error, Result};
@@ -325,13 +325,6 @@ impl Engine {
     /// Bytes that the engine holds on its device; zero once it is closed.
     pub fn memory(&self) -> MemoryLedger {
         self.check_process().map_or_else(|_| MemoryLedger::default(), |()| *self.inner.shared.memory.read())
-    }
-
-    /// Describes each block of the KV cache; empty in a forked process.
-    pub fn block_map(&self) -> Vec<BlockInfo> {
-        let shared = &self.inner.shared;
-        let read = |()| shared.kv_cache.read().block_map(shared.clock.now());
-        self.check_process().map_or_else(|_| Vec::new(), read)
     }
 
     /// `false` when refused because blocks are in use.

@@ -19,6 +19,7 @@ mod kv_events;
 mod kv_pool;
 mod lifecycle;
 mod load;
+mod maps;
 pub mod output;
 mod panics;
 mod pooling;

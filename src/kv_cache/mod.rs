@@ -278,6 +278,11 @@ impl KvCache {
         self.groups.iter().flat_map(|group| group.pool.info(now)).collect()
     }
 
+    /// Describes each slot of recurrent states as `block_map` describes blocks: a cached one is a snapshot.
+    pub fn state_map(&self, now: u64) -> Vec<BlockInfo> {
+        self.states.iter().flat_map(|states| states.pool.info(now)).collect()
+    }
+
     /// Forgets all cached content; `false` (and nothing done) while any block or slot is owned.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.tick(self.now);

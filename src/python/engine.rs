@@ -144,6 +144,13 @@ impl PyEngine {
         Ok(BlockColumns::new(py, &blocks))
     }
 
+    /// Describes the slots of recurrent states as `block_map` describes blocks.
+    fn state_map<'py>(&self, py: Python<'py>) -> PyResult<BlockColumns<'py>> {
+        let engine = self.handle.engine()?;
+        let slots = py.detach(|| engine.state_map());
+        Ok(BlockColumns::new(py, &slots))
+    }
+
     fn reset_prefix_cache(&self, py: Python<'_>) -> PyResult<bool> {
         self.handle.interruptible(py, |engine| engine.reset_prefix_cache())
     }

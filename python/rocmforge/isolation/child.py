@@ -106,6 +106,7 @@ class _Child(logging.Handler):
             "stats": engine.stats,
             "record": engine.record,
             "block_map": engine.block_map,
+            "state_map": engine.state_map,
             "record_kv_events": engine.record_kv_events,
             "stop_kv_events": engine.stop_kv_events,
         }

@@ -107,6 +107,11 @@ class IsolatedEngine:
         answer: BlockColumns = self._call("block_map")
         return answer
 
+    def state_map(self) -> BlockColumns:
+        """An array per field of a slot of recurrent states."""
+        answer: BlockColumns = self._call("state_map")
+        return answer
+
     def reset_prefix_cache(self) -> bool:
         """Forgets all cached prefixes."""
         answer: bool = self._call("reset_prefix_cache")

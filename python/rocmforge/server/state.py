@@ -74,26 +74,14 @@ async def memory(service: Asked) -> dict[str, int]:
 async def blocks(service: Asked, packed: bool = False) -> dict[str, Any]:
     """The blocks of the KV cache by columns: state (an index of `states`), number of owners, idle seconds.
 
-    With `packed=true` a column is the base64 of an array, and values that are too large for it are its largest:
-    `state` and `owners` of bytes, `idle_deciseconds` of 16-bit numbers, little-endian.
+    `state_slots` has the same of the slots of recurrent states. With `packed=true` a column is the base64 of an array,
+    and values that are too large for it are its largest: `state` and `owners` of bytes, `idle_deciseconds` of 16-bit
+    numbers, little-endian.
     """
     # An engine in a process of its own may take its time.
-    table = await asyncio.to_thread(service.engine.block_map)
-    if packed:
-        return {
-            "states": BLOCK_STATES,
-            "num_blocks": len(table),
-            "state": _packed(table["state"], "u1"),
-            "owners": _packed(table["owners"], "u1"),
-            "idle_deciseconds": _packed(table["idle_seconds"] * 10, "<u2"),
-        }
-    return {
-        "states": BLOCK_STATES,
-        "state": table["state"].tolist(),
-        "owners": table["owners"].tolist(),
-        "hashed": table["hashed"].tolist(),
-        "idle_seconds": table["idle_seconds"].round(3).tolist(),
-    }
+    maps = await asyncio.to_thread(lambda: (service.engine.block_map(), service.engine.state_map()))
+    of_blocks, of_slots = map(_packed_columns if packed else _columns, maps)
+    return {"states": BLOCK_STATES, "num_blocks": len(maps[0])} | of_blocks | {"state_slots": of_slots}
 
 
 @router.get("/v1/engine/requests")
@@ -113,6 +101,23 @@ async def request_record(request_id: str, service: Asked) -> dict[str, Any]:
             404, f"request: got {request_id!r}, expected the id of one that ended in the last {_retention(service)}"
         )
     return dataclasses.asdict(record)
+
+
+def _columns(table: NDArray[np.void]) -> dict[str, Any]:
+    return {
+        "state": table["state"].tolist(),
+        "owners": table["owners"].tolist(),
+        "hashed": table["hashed"].tolist(),
+        "idle_seconds": table["idle_seconds"].round(3).tolist(),
+    }
+
+
+def _packed_columns(table: NDArray[np.void]) -> dict[str, Any]:
+    return {
+        "state": _packed(table["state"], "u1"),
+        "owners": _packed(table["owners"], "u1"),
+        "idle_deciseconds": _packed(table["idle_seconds"] * 10, "<u2"),
+    }
 
 
 def _packed(column: NDArray[Any], kind: str) -> str:

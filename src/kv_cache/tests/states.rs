@@ -28,6 +28,25 @@ fn compute_with(kv: &mut KvCache, seq: &mut Seq, positions: &[usize], keep_free:
     seq.compute(kv);
 }
 
+/// A slot of its own, the snapshot that a fork and its origin both go on from, one that nobody holds, and a free one.
+#[test]
+fn state_map_tells_each_slot() {
+    let mut kv = hybrid(16, 4);
+    kv.tick(1_000);
+    let mut seq = Seq::start(&mut kv, &text(1, 9)).unwrap();
+    compute_with(&mut kv, &mut seq, &[8], 0);
+    kv.tick(2_000);
+    let info = |state, owners, hashed, idle_micros| BlockInfo { state, owners, hashed, idle_micros };
+    let mut map = kv.state_map(9_000);
+    map.sort_by_key(|slot| slot.owners);
+    let free = info(BlockState::Free, 0, false, 9_000);
+    assert_eq!(map.pop(), Some(info(BlockState::Owned, 1, false, 0)));
+    assert!(map.contains(&info(BlockState::Cached, 0, true, 8_000)), "{map:?}");
+    assert_eq!(map.iter().filter(|slot| **slot == free).count(), 2);
+    seq.end(&mut kv);
+    assert!(cache(4).state_map(0).is_empty());
+}
+
 #[test]
 fn a_hit_ends_where_a_state_was_kept() {
     let mut kv = hybrid(16, 8);

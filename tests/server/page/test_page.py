@@ -7,6 +7,7 @@ import re
 import httpx
 import numpy as np
 import rocmforge
+from axe_playwright_python.sync_playwright import Axe
 from page_browser import LONG, answered, ask, opened, put_answer, serving, set_sampling, settled
 from playwright.sync_api import expect
 
@@ -216,7 +217,7 @@ def test_engine_view(page, server):
         # A reader that nobody holds would close the stream.
         lines = response.iter_lines()
         next(lines)
-        expect(page.locator("[data-kind=owned]")).not_to_have_text("0")
+        expect(page.locator("#block-legend [data-kind=owned]")).not_to_have_text("0")
         expect(page.locator("#requests li")).to_have_count(1)
         expect(page.locator("#requests li")).to_contain_text(
             re.compile(r"answers.* \d+ cached: the rest is .* generated of 2000 · [\d.]+ tokens/s")
@@ -226,12 +227,13 @@ def test_engine_view(page, server):
         expect(page.locator(".tile", has_text="First token").locator("dd").first).to_have_text(
             re.compile(r"^\d+ ms$|s$")
         )
-    expect(page.locator("[data-kind=owned]")).to_have_text("0")
+    expect(page.locator("#block-legend [data-kind=owned]")).to_have_text("0")
     expect(page.locator("#requests")).to_have_text("No request of yours runs.")
-    expect(page.locator("[data-kind=cached]")).not_to_have_text("0")
+    expect(page.locator("#block-legend [data-kind=cached]")).not_to_have_text("0")
     canvas.focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#block-detail")).to_have_text(re.compile(r"^Block 0: (cached, idle for|free)"))
+    expect(page.locator("#slots")).not_to_be_visible()
     memory = server.get("/v1/engine/memory").json()
     assert page.locator("#memory tbody tr").count() == len(memory) - 1
     stats = server.get("/v1/engine/stats").json()
@@ -244,6 +246,28 @@ def test_engine_view(page, server):
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(2000)
     assert asked == []
+
+
+def test_slots_of_states(chromium, tiny_model):
+    """A model with recurrent states has a map of their slots as well; its snapshots are the cached ones."""
+    with serving(tiny_model("arch/qwen35"), "--max-model-len", "256", "--state-snapshot-interval", "16") as client:
+        client.post("/v1/completions", json={"prompt": list(range(1, 100)), "max_tokens": 4}).raise_for_status()
+        stats = settled(client)
+        assert stats["state_slots_cached"] > 1
+        plain = client.get("/v1/engine/blocks").json()
+        states = [plain["states"][state] for state in plain["state_slots"]["state"]]
+        assert (len(states), states.count("cached")) == (stats["state_slots_total"], stats["state_slots_cached"])
+        with opened(chromium, client.base_url) as page:
+            page.get_by_role("link", name="Engine").click()
+            counts = f"{stats['state_slots_free']} free, {stats['state_slots_cached']} cached, 0 owned by one sequence"
+            canvas = page.locator("#slot-map")
+            expect(canvas).to_have_attribute(
+                "aria-label", re.compile(rf"^Map of {stats['state_slots_total']} slots: {counts}")
+            )
+            canvas.focus()
+            page.keyboard.press("ArrowRight")
+            expect(page.locator("#slot-detail")).to_have_text(re.compile(r"^Slot 0: (cached, idle for|free)"))
+            assert Axe().run(page).violations_count == 0
 
 
 def test_packed_blocks_are_the_blocks(server):

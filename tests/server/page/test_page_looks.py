@@ -120,7 +120,7 @@ def test_looks(chromium, server, theme, width):
         done = threading.Event()
         threads = load(server, done)
         expect(page.locator("#requests li")).to_have_count(3)
-        expect(page.locator("[data-kind=owned]")).not_to_have_text("0")
+        expect(page.locator("#block-legend [data-kind=owned]")).not_to_have_text("0")
         # The pictures show a course; the rules need none.
         page.wait_for_timeout(6_000 if FOLDER else 0)
         without_fault(page)

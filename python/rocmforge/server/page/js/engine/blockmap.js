@@ -1,4 +1,5 @@
-// Draws the blocks of the KV cache on a canvas: a cell for each, or for several where there are too many.
+// Draws the blocks of the KV cache, or the slots of recurrent states, on a canvas: a cell for each, or for several
+// where there are too many.
 
 import { byId, el } from "../dom.js";
 
@@ -10,28 +11,36 @@ const MAX_HEIGHT = 360;
 const OLD_SECONDS = 600;
 const SHADES = 5;
 
-/** What a block can be, in the order of how much it says; `legend` names it. */
+/** What a block or slot can be, in the order of how much it says. */
 const KINDS = [
-  { name: "free", legend: "Free", color: "--block-free" },
-  { name: "cached", legend: "Cached, by idle time", color: "--block-cached" },
-  { name: "owned", legend: "Owned by one sequence", color: "--block-owned" },
-  { name: "shared", legend: "Shared by several", color: "--block-shared" },
+  { name: "free", color: "--block-free" },
+  { name: "cached", color: "--block-cached" },
+  { name: "owned", color: "--block-owned" },
+  { name: "shared", color: "--block-shared" },
 ];
+
+/** What is drawn: how it is called, and the legend of each kind. */
+export const BLOCKS = {
+  name: "block", legends: ["Free", "Cached, by idle time", "Owned by one sequence", "Shared by several"],
+};
+export const SLOTS = {
+  name: "slot", legends: ["Free", "Snapshot, by idle time", "Owned by one sequence", "Shared by several"],
+};
 
 /** Reads a base64 column of `/v1/engine/blocks?packed=true` as bytes. */
 function bytes(column) {
   return Uint8Array.from(atob(column), (char) => char.charCodeAt(0));
 }
 
-/** The blocks of an answer: kind (an index of KINDS), owners and idle seconds of each. */
-function decoded(answer) {
-  const state = bytes(answer.state);
-  const owners = bytes(answer.owners);
-  const idle = new DataView(bytes(answer.idle_deciseconds).buffer);
+/** The blocks of columns: kind (an index of KINDS), owners and idle seconds of each. */
+function decoded(columns, states) {
+  const state = bytes(columns.state);
+  const owners = bytes(columns.owners);
+  const idle = new DataView(bytes(columns.idle_deciseconds).buffer);
   const index = Object.fromEntries(KINDS.map(({ name }, number) => [name, number]));
   const kinds = state.map((value, block) => (
-    answer.states[value] === "owned" && owners[block] > 1 ? index.shared : index[answer.states[value]]));
-  return { kinds, owners, idle: (block) => idle.getUint16(2 * block, true) / 10, count: answer.num_blocks };
+    states[value] === "owned" && owners[block] > 1 ? index.shared : index[states[value]]));
+  return { kinds, owners, idle: (block) => idle.getUint16(2 * block, true) / 10, count: kinds.length };
 }
 
 /** The map, its legend and its text. */
@@ -39,9 +48,12 @@ export class BlockMap {
   #blocks = null;
   #layout = { columns: 1, cell: MAX_CELL, each: 1 };
   #chosen = null;
+  #what;
 
-  constructor() {
-    this.canvas = byId("block-map");
+  /** @param {object} what BLOCKS or SLOTS */
+  constructor(what) {
+    this.#what = what;
+    this.canvas = this.#part("map");
     this.#showLegend(null);
     new ResizeObserver(() => this.#draw()).observe(this.canvas);
     document.addEventListener("themechange", () => this.#draw());
@@ -50,9 +62,9 @@ export class BlockMap {
     this.canvas.addEventListener("keydown", (event) => this.#move(event));
   }
 
-  /** Shows an answer of `/v1/engine/blocks?packed=true`. */
-  update(answer) {
-    this.#blocks = decoded(answer);
+  /** Shows columns of `/v1/engine/blocks?packed=true`. @param {string[]} states the names of the states */
+  update(columns, states) {
+    this.#blocks = decoded(columns, states);
     const counts = KINDS.map((_, kind) => this.#blocks.kinds.reduce((sum, each) => sum + (each === kind), 0));
     this.#showLegend(counts);
     this.#describe(counts);
@@ -60,9 +72,13 @@ export class BlockMap {
     this.#showDetail();
   }
 
+  #part(name) {
+    return byId(`${this.#what.name}-${name}`);
+  }
+
   #showLegend(counts) {
-    byId("legend").replaceChildren(...KINDS.map(({ name, legend }, kind) => el("li", {},
-      el("span", { class: `swatch ${name}` }), el("span", {}, legend),
+    this.#part("legend").replaceChildren(...KINDS.map(({ name }, kind) => el("li", {},
+      el("span", { class: `swatch ${name}` }), el("span", {}, this.#what.legends[kind]),
       el("strong", { dataset: { kind: name } }, counts === null ? "–" : counts[kind].toLocaleString("en")))));
   }
 
@@ -74,9 +90,9 @@ export class BlockMap {
     const median = cached.length === 0 ? ""
       : `; the median of the cached ones is idle for ${seconds(cached[cached.length >> 1])}`;
     const [free, idleOnes, owned, shared] = counts;
-    const text = `Map of ${count} blocks: ${free} free, ${idleOnes} cached, ${owned} owned by one sequence, `
+    const text = `Map of ${count} ${this.#what.name}s: ${free} free, ${idleOnes} cached, ${owned} owned by one sequence, `
       + `${shared} shared by several${median}.`;
-    byId("block-text").textContent = text;
+    this.#part("text").textContent = text;
     this.canvas.setAttribute("aria-label", text);
   }
 
@@ -92,7 +108,7 @@ export class BlockMap {
     this.canvas.style.height = `${height}px`;
     this.canvas.width = Math.round(width * scale);
     this.canvas.height = Math.round(height * scale);
-    byId("block-total").textContent = `${count.toLocaleString("en")} blocks`
+    this.#part("total").textContent = `${count.toLocaleString("en")} ${this.#what.name}s`
       + (each > 1 ? `, ${each} to a cell, which shows the one most in use` : "");
     const context = this.canvas.getContext("2d");
     context.scale(scale, scale);
@@ -136,16 +152,17 @@ export class BlockMap {
   }
 
   #showDetail() {
-    const detail = byId("block-detail");
+    const detail = this.#part("detail");
+    const { name: what } = this.#what;
     if (this.#chosen === null) {
-      detail.textContent = "Point at a block, or focus the map and use the arrow keys.";
+      detail.textContent = `Point at a ${what}, or focus the map and use the arrow keys.`;
       return;
     }
     const { kinds, idle, owners, count } = this.#blocks;
     const { each } = this.#layout;
     const block = mostUsed(kinds, idle, this.#chosen * each, Math.min(count, (this.#chosen + 1) * each));
     const { name } = KINDS[kinds[block]];
-    const parts = [`Block ${block}: ${name}`];
+    const parts = [`${what[0].toUpperCase()}${what.slice(1)} ${block}: ${name}`];
     const most = owners[block] === 255 ? " or more" : "";
     if (owners[block] > 0) parts.push(owners[block] === 1 ? "1 owner" : `${owners[block]}${most} owners`);
     if (name === "cached") parts.push(`idle for ${seconds(idle(block))}`);

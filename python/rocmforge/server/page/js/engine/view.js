@@ -2,7 +2,7 @@
 
 import { getJson, send } from "../api.js";
 import { byId } from "../dom.js";
-import { BlockMap } from "./blockmap.js";
+import { BLOCKS, BlockMap, SLOTS } from "./blockmap.js";
 import { histogram, quantile, since } from "./metrics.js";
 import { Tile, showMemory, showPrefixes, showRequests } from "./panels.js";
 
@@ -20,7 +20,8 @@ export class EngineView {
   /** @param {function(): string} model the name of the chosen model */
   constructor(model) {
     this.model = model;
-    this.blockMap = new BlockMap();
+    this.blockMap = new BlockMap(BLOCKS);
+    this.slotMap = new BlockMap(SLOTS);
     this.tiles = {
       generated: new Tile("Generated", "tokens/s"),
       prompt: new Tile("Prompts", "tokens/s computed or cached"),
@@ -73,7 +74,9 @@ export class EngineView {
     ]);
     // Figures of two engines have no difference that means anything.
     if (this.#before?.model !== model) this.#before = null;
-    this.blockMap.update(blocks);
+    this.blockMap.update(blocks, blocks.states);
+    this.slotMap.update(blocks.state_slots, blocks.states);
+    byId("slots").hidden = stats.state_slots_total === 0;
     showMemory(memory);
     showPrefixes(stats);
     showRequests(requests.requests, stats);
