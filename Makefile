@@ -79,8 +79,9 @@ test-litellm: $(VENV)/wheel.stamp $(VENV)/model.stamp $(VENV)/litellm.stamp ## L
 	@ROCMFORGE_TEST_PYTHON=$(BIN)/python $(VENV)/litellm/bin/python -m pytest -q -c /dev/null --rootdir . --noconftest \
 	    -p no:cacheprovider -W ignore tests/test_litellm.py
 
-test-deep: fuzz test-soak test-kernels test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 50 minutes on two cores
+test-deep: fuzz test-soak test-kernels test-schemas coverage test-aarch64 test-release test-ray ## what takes too long for every commit: about 100 minutes on two cores
 test-deep: T = 120
+test-deep: SOAK_SECONDS = 3600
 # Seconds of mixed traffic on a server.
 SOAK_SECONDS ?= 600
 
