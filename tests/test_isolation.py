@@ -171,13 +171,15 @@ def test_what_is_wrong_with_a_load_is_raised(tmp_path, model, before):
     assert set(children(os.getpid())) == before
 
 
-def test_the_cpu_needs_no_process_of_its_own(model, before, monkeypatch):
-    """`None` isolates on a GPU alone; the child finds out where nothing is said of the device."""
+def test_the_cpu_needs_no_process_of_its_own(model, before, monkeypatch, caplog):
+    """`None` isolates on a GPU alone; the child finds out where nothing is said of the device. Told once."""
+    caplog.set_level("INFO", "rocmforge")
     monkeypatch.delenv("ROCMFORGE_DEVICE", raising=False)
     for device in ("cpu", "auto"):
         with LLM(model, isolate=None, device=device, gpu_library="/nowhere.so", num_threads=1) as llm:
             assert llm.restarts == {}
             assert set(children(os.getpid())) == before
+    assert caplog.text.count("running on the CPU") == 1
 
 
 async def first_outputs(engine, count):

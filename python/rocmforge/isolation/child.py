@@ -59,7 +59,8 @@ class _Child(logging.Handler):
             job: Job = self._connection.recv()
             logger = logging.getLogger("rocmforge")
             logger.addHandler(self)
-            logger.setLevel(job.log_level)
+            # Whether it runs here is not known yet; if not, the parent says all of it again.
+            logger.setLevel(logging.ERROR)
             logger.propagate = False
             engine = self._load(job)
             return 0 if engine is None else self._serve(engine, ring)
@@ -72,6 +73,7 @@ class _Child(logging.Handler):
             if job.only_on_gpu and not uses_gpu(**job.settings):
                 self._send("cpu")
                 return None
+            logging.getLogger("rocmforge").setLevel(job.log_level)
             engine = Engine(job.model, progress=lambda *done: self._send("progress", *done), **job.settings)
             if job.max_kv_events is not None:
                 engine.record_kv_events(job.max_kv_events)
