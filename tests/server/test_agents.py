@@ -226,6 +226,17 @@ def test_codex(server, expected, stream):
     server.settled()
 
 
+def test_a_broken_call_ends_no_session(server):
+    """The model reads what it wrote, and the client's complaint."""
+    call = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": '{"city": "Ro'}
+    output = {"type": "function_call_output", "call_id": "a", "output": "no JSON"}
+    body = {"model": "small", "input": [item("user", "Weather?"), call, output], "max_output_tokens": 1}
+    broken = server.client.post("/v1/responses", json=body).raise_for_status().json()
+    call["arguments"] = json.dumps({"invalid_arguments": call["arguments"]})
+    whole = server.client.post("/v1/responses", json=body).raise_for_status().json()
+    assert broken["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+
+
 def test_turns():
     """A system message behind others is a part of the user's turn; nothing is lost, and nothing else changes."""
     system, user, assistant, tool = (

@@ -1,6 +1,5 @@
 """Conversations as clients send them, and as the model's chat template takes them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from rocmforge.server.bodies import Body, JsonObject
 from rocmforge.server.errors import ApiError
 from rocmforge.server.replies import FunctionTool, function_tool
 from rocmforge.server.service import Service
+from rocmforge.server.turns import call_arguments
 
 
 class TextPart(Body):
@@ -35,6 +35,11 @@ class ToolCall(Body):
     id: str
     type: Literal["function"] = "function"
     function: CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """The call as Hugging Face's templates expect it."""
+        function = {"name": self.function.name, "arguments": call_arguments(self.function.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
 
 
 class ChatMessage(Body):
@@ -63,7 +68,7 @@ class ChatMessage(Body):
             if (value := getattr(self, name)) is not None:
                 message[name] = value
         if self.tool_calls:
-            message["tool_calls"] = [_call(call, index, number) for number, call in enumerate(self.tool_calls)]
+            message["tool_calls"] = [call.for_template() for call in self.tool_calls]
         return message
 
 
@@ -104,17 +109,6 @@ class TemplateBody(Body):
         if self.chat_template_kwargs is not None:
             options["chat_template_kwargs"] = self.chat_template_kwargs
         return options
-
-
-def _call(call: ToolCall, index: int, number: int) -> dict[str, Any]:
-    place = f"messages.{index}.tool_calls.{number}.function.arguments"
-    try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"{place}: it is not JSON: {error}", param=place) from error
-    if not isinstance(arguments, dict):
-        raise ApiError(400, f"{place}: got {type(arguments).__name__}, expected a JSON object", param=place)
-    return {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": arguments}}
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:

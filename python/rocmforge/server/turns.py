@@ -1,5 +1,6 @@
-"""Conversations of agents, which give instructions at any place, in the order that chat templates take."""
+"""Conversations as agents send them, made into such as chat templates take."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,19 @@ def in_turns(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
         else:
             made.append(message)
     return made
+
+
+def call_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call as an object.
+
+    A model may have broken off, or written no JSON. Its client sends that back in each turn from then on; the model
+    finds it under `invalid_arguments`.
+    """
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"invalid_arguments": text}
 
 
 def _parts(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """Items of OpenAI's Responses API: what a conversation consists of, made into what chat templates take."""
 
-import json
 import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -10,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from rocmforge.server.bodies import Body, Text
 from rocmforge.server.errors import ApiError
 from rocmforge.server.sealed import opened
-from rocmforge.server.turns import TemplateMessage, in_turns
+from rocmforge.server.turns import TemplateMessage, call_arguments, in_turns
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -123,7 +122,7 @@ def template_messages(instructions: str | None, items: Sequence[AnyItem]) -> lis
     """The conversation as chat templates expect it: all that the assistant does in a row is one message.
 
     Raises:
-        ApiError: The arguments of a call are no JSON object, or an output belongs to no call.
+        ApiError: An output belongs to no call.
     """
     made: list[TemplateMessage] = []
     if instructions is not None:
@@ -151,7 +150,7 @@ def template_messages(instructions: str | None, items: Sequence[AnyItem]) -> lis
                     _assistant_turn(made)["reasoning_content"] = text
             case CallItem():
                 called[item.call_id] = item.name
-                function = {"name": item.name, "arguments": _arguments(item)}
+                function = {"name": item.name, "arguments": call_arguments(item.arguments)}
                 calls = _assistant_turn(made).setdefault("tool_calls", [])
                 calls.append({"id": item.call_id, "type": "function", "function": function})
     return in_turns(made)
@@ -166,18 +165,3 @@ def _assistant_turn(made: list[TemplateMessage]) -> TemplateMessage:
 
 def _text(parts: Sequence[TextPart]) -> str:
     return "\n".join(part.text for part in parts)
-
-
-def _arguments(item: CallItem) -> dict[str, Any]:
-    try:
-        arguments = json.loads(item.arguments or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ApiError(
-            400, f"input: the arguments of the call {item.call_id!r} are no JSON: {error}", param="input"
-        ) from error
-    if not isinstance(arguments, dict):
-        got = type(arguments).__name__
-        raise ApiError(
-            400, f"input: got {got} as arguments of the call {item.call_id!r}, expected a JSON object", param="input"
-        )
-    return arguments
