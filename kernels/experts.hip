@@ -6,14 +6,39 @@
 
 // The key that a logit is compared by. A NaN is above all, and comes back as one: its row is not to lose it.
 DEV u32 logit_key(float logit) { return logit != logit ? 0xffffffffu : ordered(logit); }
+constexpr u32 NO_KEY = 0;                                  // of no logit, and below all: only a NaN could have it
 
 // An expert with the key by which it is compared; `before` is the order in which experts are chosen.
 struct Candidate {
   u32 key, expert;
-  MEM bool before(const Candidate& c) const { return key > c.key || (key == c.key && expert < c.expert); }
+  MEM bool before(const Candidate& c) const { return (key > c.key) | ((key == c.key) & (expert < c.expert)); }
 };
 
 constexpr u32 HELD = MAX_EXPERTS / 32;                     // experts of a lane: lane, lane + 32, ...
+
+// Loads a lane's values of an array of `num`, all on their way together. Those beyond it are the last one.
+DEV void load_held(float (&held)[HELD], const float* values, u32 num, u32 lane) {
+  #pragma unroll
+  for (u32 i = 0; i < HELD; i++) held[i] = values[i * 32 + lane < num ? i * 32 + lane : num - 1];
+  loads_first();
+}
+
+// The lane's first candidate. Pairs are compared in a tree, whose steps wait for none beside them; among equals the
+// earlier one stays, which has the lower index.
+DEV Candidate first_of(const u32 (&keys)[HELD], u32 lane) {
+  Candidate first[HELD];
+  #pragma unroll
+  for (u32 i = 0; i < HELD; i++) first[i] = {keys[i], i * 32 + lane};
+  #pragma unroll
+  for (u32 d = 1; d < HELD; d <<= 1)
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i += 2 * d) {
+      const bool later = first[i + d].key > first[i].key;
+      first[i].key = later ? first[i + d].key : first[i].key;
+      first[i].expert = later ? first[i + d].expert : first[i].expert;
+    }
+  return first[0];
+}
 
 // The weight of an expert (sigmoid), or a number in proportion to it (softmax). `top` is the row's largest logit.
 DEV float share_of(const ChooseExpertsArgs& a, float logit, float top) {
@@ -27,62 +52,63 @@ DEV float group_sum(float v) {
   return v;
 }
 
-// A group of 32 lanes has a row. Rows beyond the last are computed like the last one, because all lanes of a wave take
-// part in its shuffles, but they are not stored.
+// A group of 32 lanes has a row, in registers. Rows beyond the last are computed like the last one, because all lanes
+// of a wave take part in its shuffles, but they are not stored. A step waits for this kernel, which does little: so
+// there is no branch between the loads, nor in the choice.
 KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x() * CHOOSE_EXPERTS_ROWS + (u32)tid_x() / 32, lane = (u32)tid_x() & 31;
   const float* logits = a.logits + (u64)(row < a.rows ? row : a.rows - 1) * a.num;
-  const Candidate none{0, 0xffffffffu};                    // behind every expert
-  float held_logits[HELD];
-  Candidate held[HELD];
+  float held[HELD];
+  u32 keys[HELD];
+  load_held(held, logits, a.num, lane);
   #pragma unroll
-  for (u32 i = 0; i < HELD; i++) {
-    const u32 expert = i * 32 + lane;
-    held_logits[i] = expert < a.num ? logits[expert] : 0.f;
-    held[i] = expert < a.num ? Candidate{logit_key(held_logits[i]), expert} : none;
-  }
+  for (u32 i = 0; i < HELD; i++) keys[i] = i * 32 + lane < a.num ? logit_key(held[i]) : NO_KEY;
 
   // Where only the chosen experts matter, the largest logit is that of the first of them.
   const bool weighs_all = a.bias || !a.normalize;
   u32 largest = 0;
   float all = 1.f;
   if (weighs_all && a.gating == GATING_SOFTMAX) {
-    #pragma unroll
-    for (u32 i = 0; i < HELD; i++) largest = held[i].key > largest ? held[i].key : largest;
+    largest = first_of(keys, lane).key;
     for (int m = 16; m; m >>= 1) {
       const u32 other = shfl_xor_u32(largest, m);
       largest = other > largest ? other : largest;
     }
     all = 0.f;
     #pragma unroll
-    for (u32 i = 0; i < HELD; i++)
-      if (i * 32 + lane < a.num) all += share_of(a, held_logits[i], unordered(largest));
+    for (u32 i = 0; i < HELD; i++) {
+      const float share = share_of(a, held[i], unordered(largest));
+      all += i * 32 + lane < a.num ? share : 0.f;
+    }
     all = group_sum(all);
   }
   // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
   if (a.bias) {
+    float bias[HELD];
+    load_held(bias, a.bias, a.num, lane);
     #pragma unroll
     for (u32 i = 0; i < HELD; i++) {
-      const u32 expert = i * 32 + lane;
-      if (expert < a.num)
-        held[i].key = logit_key(share_of(a, held_logits[i], unordered(largest)) / all + a.bias[expert]);
+      const u32 key = logit_key(share_of(a, held[i], unordered(largest)) / all + bias[i]);
+      keys[i] = i * 32 + lane < a.num ? key : NO_KEY;
     }
   }
 
-  Candidate mine = none, last = none;
+  Candidate mine{NO_KEY, 0};
   for (u32 rank = 0; rank < a.used; rank++) {
-    Candidate best = none;
+    Candidate best = first_of(keys, lane);
     #pragma unroll
-    for (u32 i = 0; i < HELD; i++)
-      if (held[i].before(best) && (rank == 0 || last.before(held[i]))) best = held[i];
     for (int m = 16; m; m >>= 1) {
       const Candidate other{shfl_xor_u32(best.key, m), shfl_xor_u32(best.expert, m)};
-      if (other.before(best)) best = other;
+      const bool earlier = other.before(best);
+      best.key = earlier ? other.key : best.key;
+      best.expert = earlier ? other.expert : best.expert;
     }
     if (rank == 0 && !weighs_all) largest = best.key;
-    if (rank == lane) mine = best;
-    last = best;
+    mine.key = rank == lane ? best.key : mine.key;
+    mine.expert = rank == lane ? best.expert : mine.expert;
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) keys[i] = i * 32 + lane == best.expert ? NO_KEY : keys[i];
   }
 
   float share = 0.f;
