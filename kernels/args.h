@@ -105,7 +105,7 @@ struct GemvPairArgs {
 };
 
 // out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] on the matrix units. matmul_<type>_n<N>, N = 8, 16, 32, 64 rows a
-// block. Not for F32 weights, which gemv multiplies, whatever the number of rows.
+// block. Not for F32 weights.
 // Shape of a block of matmul_*_n<N>: threads, tiles of 16 weight rows, and groups of 32 lanes (KW) that share a tile,
 // each with every KW-th super-block of 256 columns. Grid: (ceil(tiles / tiles of a block), ceil(rows / N), splits).
 constexpr u32 MATMUL_THREADS_N8 = 256, MATMUL_TILES_N8 = 2, MATMUL_KW_N8 = 4;
@@ -140,6 +140,19 @@ struct MatmulExpertsArgs {
   MatmulArgs product;
   const u32* experts;     // [ceil(rows / N)]
   u64 expert_bytes;
+};
+
+// out[r][o] (+)= bias[o] + sum_c W[o][c] * x[r][c] with f32 weights. matmul_f32_n<N>, N = 8, 64 rows a block: grid
+// (ceil(tiles of 16 outputs / tiles of a block), ceil(rows / N))
+constexpr u32 MATMUL_F32_THREADS_N8 = 256, MATMUL_F32_TILES_N8 = 1;
+constexpr u32 MATMUL_F32_THREADS_N64 = 256, MATMUL_F32_TILES_N64 = 4;
+struct MatmulF32Args {
+  const u8* weights;      // tiles
+  const float* x;         // [rows][x_stride]
+  const float* bias;      // [out_rows] or null
+  float* out;             // [rows][out_stride]
+  u32 out_rows, cols, rows, x_stride, out_stride;
+  u32 flags;              // LinearFlags
 };
 
 // Converts rows from one format to another, through a norm where `norm` is given. norm_rows, which knows NORM_RMS

@@ -27,6 +27,9 @@ const SHAPES: [(usize, usize, usize); 9] = [
     (65, 20, 64),
 ];
 
+/// Rows of f32 weights, so many that a GPU multiplies them in larger blocks: `(rows, out_rows, cols)`.
+const MANY: [(usize, usize, usize); 2] = [(577, 35, 320), (513, 17, 33)];
+
 /// Rows longer than a kernel may hold at once.
 const LONG: [(GgmlType, usize); 3] = [(GgmlType::F32, 8320), (GgmlType::F16, 8500), (GgmlType::Q8_0, 16_416)];
 
@@ -63,6 +66,11 @@ pub(crate) fn check<L: Loader>(
         for rows in [2, 1] {
             product(loader(rows)?, &Weights::random(ggml_type, 33, cols, 1)?, rows, false, tally)?;
         }
+    }
+    tally.group("products of many rows in f32");
+    for &(rows, out_rows, cols) in MANY.iter().filter(|_| wanted(GgmlType::F32)) {
+        let weights = Weights::random(GgmlType::F32, out_rows, cols, 2)?;
+        product(loader(rows)?, &weights, rows, out_rows == 35, tally)?;
     }
     tally.group("products of stacks of two types");
     for (types, out_rows, cols, rows) in STACKS.into_iter().filter(|stack| stack.0.into_iter().all(&wanted)) {

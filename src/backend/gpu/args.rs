@@ -124,6 +124,11 @@ constants! {
     MATMUL_THREADS_N64 = 128;
     MATMUL_TILES_N64 = 8;
     MATMUL_KW_N64 = 1;
+    /// Threads of a block of `matmul_f32_n<N>`, and tiles of 16 outputs that it computes.
+    MATMUL_F32_THREADS_N8 = 256;
+    MATMUL_F32_TILES_N8 = 1;
+    MATMUL_F32_THREADS_N64 = 256;
+    MATMUL_F32_TILES_N64 = 4;
     /// Columns of a block of `gated_activation`.
     GATED_COLS = 2048;
     /// Columns of a block of `activation`, and of `scale_logits`.
@@ -260,6 +265,18 @@ kernel_args! {
     }
     MatmulPairArgs { first: MatmulArgs, second: MatmulArgs }
     MatmulExpertsArgs { product: MatmulArgs, experts: DevicePtr, expert_bytes: u64 }
+    MatmulF32Args {
+        weights: DevicePtr,
+        x: DevicePtr,
+        bias: DevicePtr,
+        out: DevicePtr,
+        out_rows: u32,
+        cols: u32,
+        rows: u32,
+        x_stride: u32,
+        out_stride: u32,
+        flags: u32,
+    }
     NormRowsArgs {
         x: DevicePtr,
         norm: DevicePtr,

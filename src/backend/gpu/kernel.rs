@@ -16,6 +16,8 @@ pub(super) const HEAD_SIZES: [u32; 4] = [64, 128, 256, 512];
 pub const MATMUL_ROWS: [u32; 4] = [8, 16, 32, 64];
 /// Rows that a block of `matmul` computes of two matrices of a stack: the sizes of a decode step.
 pub const MATMUL_PAIR_ROWS: [u32; 2] = [8, 16];
+/// Rows that a block of `matmul_f32` computes.
+pub(super) const MATMUL_F32_ROWS: [u32; 2] = [8, 64];
 /// Rows that a block of `matmul_experts` computes: those of a run of one expert.
 pub const EXPERT_RUNS: [u32; 2] = [16, 64];
 
@@ -31,6 +33,13 @@ fn matmul_threads(rows: u32) -> u32 {
         16 => MATMUL_THREADS_N16,
         32 => MATMUL_THREADS_N32,
         _ => MATMUL_THREADS_N64,
+    }
+}
+
+fn matmul_f32_threads(rows: u32) -> u32 {
+    match rows {
+        8 => MATMUL_F32_THREADS_N8,
+        _ => MATMUL_F32_THREADS_N64,
     }
 }
 

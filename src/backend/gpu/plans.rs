@@ -2,8 +2,8 @@
 //! how many multiprocessors a device has.
 
 use super::args::{self, Format};
-use super::kernel::EXPERT_RUNS;
-use super::tuning::{LibraryRows, Tuning};
+use super::kernel::{EXPERT_RUNS, MATMUL_F32_ROWS};
+use super::tuning::{F32Rows, LibraryRows, Tuning};
 
 /// Device memory for partial results of products, attention and argmax that are split; fewer splits are used where it
 /// would not do.
@@ -112,6 +112,17 @@ impl Tuning {
             rows if rows <= self.experts.most_in_short_runs => Some(short),
             _ => Some(long),
         }
+    }
+
+    /// How a product with f32 weights is launched; `None` where each row is multiplied by itself.
+    pub fn matmul_f32(&self, rows: u32, out_rows: u32) -> Option<MatmulPlan> {
+        let [few, many] = MATMUL_F32_ROWS;
+        let (n, tiles) = match self.matmul_f32 {
+            F32Rows { most_alone, .. } if rows <= most_alone => return None,
+            F32Rows { most_in_few, .. } if rows <= most_in_few => (few, args::MATMUL_F32_TILES_N8),
+            _ => (many, args::MATMUL_F32_TILES_N64),
+        };
+        Some(MatmulPlan { n, grid: [out_rows.div_ceil(16).div_ceil(tiles), rows.div_ceil(n), 1] })
     }
 
     /// How a product on the matrix units is launched.
@@ -226,6 +237,10 @@ mod tests {
                     assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
                     assert!(plan.grid[0] * tiles_per_block(plan.n) * 16 >= out_rows);
                     assert!(plan.grid[2] >= 1);
+                    let Some(plan) = tuning.matmul_f32(rows, out_rows) else { continue };
+                    let tiles = if plan.n == 8 { args::MATMUL_F32_TILES_N8 } else { args::MATMUL_F32_TILES_N64 };
+                    assert!(plan.grid[1] * plan.n >= rows && (plan.grid[1] - 1) * plan.n < rows);
+                    assert!(plan.grid[0] * tiles * 16 >= out_rows && plan.grid[2] == 1);
                 }
             }
         }

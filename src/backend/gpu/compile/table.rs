@@ -7,7 +7,7 @@
 
 /// The types whose kernels work on the file's own quantised blocks. A row: our name, ggml's name (which kernels/ has
 /// too), and the numbers that the type is multiplied in on the matrix units. F32 has none: no matrix unit multiplies
-/// f32 exactly, so such matrices go through `gemv`, whatever the number of rows.
+/// f32 exactly, so more rows of such matrices have kernels of their own (`matmul_f32.hip`).
 macro_rules! with_kernel_types {
     ($then:ident) => {
         $then! {
@@ -72,6 +72,10 @@ macro_rules! with_kernels {
                 MATMUL: MatmulArgs, Type, ByRows(&MATMUL_ROWS, matmul_threads), "product of more rows";
                 MATMUL_PAIR as matmul: MatmulPairArgs, Pair, ByRows(&MATMUL_PAIR_ROWS, matmul_threads),
                     "product of few rows";
+            }
+            "matmul_f32.hip" Always Plainly {
+                MATMUL_F32: MatmulF32Args, Once, ByRows(&MATMUL_F32_ROWS, matmul_f32_threads),
+                    "product of more rows in f32";
             }
             "matmul_experts.hip" Experts OnMatrixUnits {
                 MATMUL_EXPERTS: MatmulExpertsArgs, Type, ByRows(&EXPERT_RUNS, matmul_threads),

@@ -1,15 +1,16 @@
-//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units. Stacks of
+//! Products with weights: one row by `gemv` straight from the quantised tiles, more rows on the matrix units, or, with
+//! weights in f32, on the vector units. Stacks of
 //! two types, where they are common, have kernels that multiply both in one launch, for the rows of a decode step: the
 //! second matrix is so small there that its launch takes longer than its bytes.
 
 use super::rows::{Norm, gemv_norm, is_plain};
 use crate::Result;
 use crate::backend::gpu::args::{
-    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulPairArgs,
+    ActivationCode, Format, GemvArgs, GemvPairArgs, LINEAR_ADD, MatmulArgs, MatmulF32Args, MatmulPairArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, Matrix, Outputs, Segment, TILE_COLS, count};
 use crate::backend::gpu::compute::{Compute, Workspace};
-use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_PAIR, Variant};
+use crate::backend::gpu::kernel::{GEMV, GEMV_PAIR, MATMUL, MATMUL_F32, MATMUL_PAIR, ONCE, Variant};
 use crate::backend::gpu::launcher::Launcher;
 use crate::backend::gpu::plans::{MatmulPlan, partial_bytes};
 use crate::backend::gpu::product::{Product, ProductShape};
@@ -36,8 +37,8 @@ impl Compute {
     }
 
     /// Whether `gemv` computes all segments together with what is before and behind them, which it does for a single
-    /// row. It computes any number of rows of f32 weights, so where a row must not depend on others the chain is never
-    /// its own: its norm sums in another order than `norm_rows`.
+    /// row. Where a row must not depend on others it computes any number of rows of f32 weights, so the chain is never
+    /// its own there: its norm sums in another order than `norm_rows`.
     fn is_gemv(&self, matrix: &Matrix, rows: usize) -> bool {
         let most = self.launcher().tuning().gemv.most_rows;
         rows == 1 && rows <= most && self.matrix_format(matrix, rows) == Some(Format::F32)
@@ -119,7 +120,7 @@ impl Compute {
                     let (launcher, workspace) = (self.launcher(), self.workspace());
                     let product = Product { x: workspace.rows_in(format, x, rows, cols)?, out: out.memory(), shape };
                     match format.is_f32() {
-                        true => launcher.gemv(&segment.outputs(), None, &product)?,
+                        true => launcher.product_of_f32(&segment.outputs(), &product)?,
                         false => launcher.matmul(&segment.outputs(), &product, workspace)?,
                     }
                 }
@@ -193,6 +194,27 @@ impl Launcher {
         };
         let rows = GemvRows { x: product.x, out: product.out_from(outputs.first_row)?, experts: None };
         self.launch_gemv(outputs.ty, rows, &args)
+    }
+
+    /// Multiplies f32 rows with a matrix. More of them than `gemv` serves have weights in f32 too.
+    fn product_of_f32(&self, outputs: &Outputs<'_>, product: &Product<'_>) -> Result<()> {
+        let ProductShape { rows, cols, out_stride, flags, .. } = product.shape;
+        let (rows, out_rows) = (count(rows)?, count(outputs.rows)?);
+        let Some(plan) = self.tuning().matmul_f32(rows, out_rows) else { return self.gemv(outputs, None, product) };
+        let args = MatmulF32Args {
+            weights: outputs.tiles.ptr(),
+            x: product.x.ptr(),
+            bias: outputs.bias.into(),
+            out: product.out_from(outputs.first_row)?.ptr(),
+            out_rows,
+            cols: count(cols)?,
+            rows,
+            x_stride: count(cols)?,
+            out_stride: count(out_stride)?,
+            flags,
+        };
+        // SAFETY: see `ops`.
+        unsafe { self.launch(MATMUL_F32, Variant::with_rows(ONCE, plan.n), plan.grid, &args) }
     }
 
     /// Launches `gemv` as many times as the rows need.

@@ -4,7 +4,7 @@
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
 //! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
@@ -31,6 +31,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
+    matmul_f32: F32Rows {
+        // Estimated: Hopper's.
+        most_alone: 1,
+        most_in_few: 512,
+    },
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 128 rows a block on all of NVIDIA.

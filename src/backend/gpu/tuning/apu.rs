@@ -7,7 +7,7 @@
 //! machine's, so a decode step waits for it more than on any other family (`gfx1151`: about 0.2 MB of loads in flight
 //! reach its speed, and there are 0.7).
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "APU",
@@ -34,6 +34,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
+    matmul_f32: F32Rows {
+        // Estimated: Hopper's.
+        most_alone: 1,
+        most_in_few: 512,
+    },
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.

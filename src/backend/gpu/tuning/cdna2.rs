@@ -4,7 +4,7 @@
 //! is known of these GPUs stands beside it. A multiprocessor is a compute unit (104 of each die of an MI250): four
 //! SIMDs, 64 KB of LDS. The matrix units exist from CDNA1 on.
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA2",
@@ -31,6 +31,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
+    matmul_f32: F32Rows {
+        // Estimated: Hopper's.
+        most_alone: 1,
+        most_in_few: 512,
+    },
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.

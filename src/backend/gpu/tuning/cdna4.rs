@@ -4,7 +4,7 @@
 //! the reasons of CDNA3, whose code this is. A multiprocessor is a compute unit (256 of an MI355X): four SIMDs, 160 KB
 //! of LDS, more than twice CDNA3's.
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA4",
@@ -32,6 +32,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
+    matmul_f32: F32Rows {
+        // Estimated: Hopper's.
+        most_alone: 1,
+        most_in_few: 512,
+    },
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.

@@ -3,7 +3,7 @@
 //! Measured on one H200: 132 multiprocessors, 60 MB of L2, 4.42 TB/s. Figures that are called docs are in
 //! docs/benchmarks.md, with their dates and commands; tokens per second there are of an 8B model in Q4_K_M.
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(crate) const TUNING: Tuning = Tuning {
     family: "Hopper",
@@ -30,6 +30,14 @@ pub(crate) const TUNING: Tuning = Tuning {
         most_splits: 8,
         // Measured (docs) with 8 sequences: 2,790 to 3,045 tokens per second, together with attention per query head.
         most_pair_rows: 16,
+    },
+    matmul_f32: F32Rows {
+        // Measured on an H100: `gemv_f32` takes 7 microseconds for a row of 2,048 columns and 256 outputs, 20 for 31
+        // rows, since it reads the matrix for each.
+        most_alone: 1,
+        // Estimated from bytes and operations: by eights, rows of 2,048 columns cost 0.07 microseconds each from L2; by
+        // 64, any number up to 2,000 costs 50, since few blocks have all the work.
+        most_in_few: 512,
     },
     experts: Experts {
         // Estimated: a second row of an expert reads its weights again, which a run reads once.

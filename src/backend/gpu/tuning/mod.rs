@@ -34,6 +34,7 @@ pub struct Tuning {
     pub measured_on: Option<&'static str>,
     pub gemv: Gemv,
     pub matmul: Matmul,
+    pub matmul_f32: F32Rows,
     pub experts: Experts,
     pub attention: Attention,
     pub argmax: Argmax,
@@ -76,6 +77,15 @@ pub struct MatmulShape {
     /// Columns at least of each group of lanes that shares a piece, in super-blocks of 256: shorter pieces are not
     /// worth their partial sums.
     pub least_super_blocks: u32,
+}
+
+/// Products with f32 weights, by rows. No matrix unit multiplies them exactly.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct F32Rows {
+    /// Rows up to which `gemv` multiplies each by itself, no fewer than it does of other types.
+    pub most_alone: u32,
+    /// Rows up to which a block takes the few of `MATMUL_F32_ROWS`; of more, the many.
+    pub most_in_few: u32,
 }
 
 /// Products with the weights of experts.
@@ -183,6 +193,7 @@ impl Tuning {
         Self {
             gemv: Gemv { most_rows: 0, pairs_share: false, ..self.gemv },
             matmul: Matmul { shapes: SHAPES, most_splits: 1, most_pair_rows: 0 },
+            matmul_f32: F32Rows { most_alone: u32::MAX, most_in_few: u32::MAX },
             experts: Experts { most_alone: 0, most_in_short_runs: usize::MAX },
             attention: Attention {
                 by_token: true,

@@ -4,7 +4,7 @@
 //! the compiled code says of occupancy stands beside it. A multiprocessor is a workgroup processor, as the driver
 //! counts: two compute units with four SIMDs and 128 KB of LDS (48 of an RX 7900 XTX).
 
-use super::{Argmax, Attention, Experts, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA3",
@@ -32,6 +32,11 @@ pub(super) const TUNING: Tuning = Tuning {
         most_pair_rows: 16,
     },
     // Estimated: Hopper's number.
+    matmul_f32: F32Rows {
+        // Estimated: Hopper's.
+        most_alone: 1,
+        most_in_few: 512,
+    },
     experts: Experts { most_alone: 1, most_in_short_runs: 32 },
     attention: Attention {
         // The kernel has 64 rows a block on all of AMD.

@@ -98,7 +98,7 @@ fn tables_ask_for_kernels_that_there_are() {
     families.dedup();
     assert_eq!(families.len(), ALL.len());
     for tuning in ALL.into_iter().flat_map(|(_, tuning)| [*tuning, tuning.batch_invariant()]) {
-        let Tuning { family, measured_on: _, gemv, matmul, experts, attention, argmax, library } = tuning;
+        let Tuning { family, measured_on: _, gemv, matmul, matmul_f32, experts, attention, argmax, library } = tuning;
         assert!(gemv.most_rows <= 1 && gemv.blocks > 0, "{family}");
         assert!(matmul.shapes.is_sorted_by_key(|shape| shape.most_rows), "{family}");
         assert_eq!(matmul.shapes.last().map(|shape| shape.most_rows), Some(u32::MAX), "{family}");
@@ -114,6 +114,8 @@ fn tables_ask_for_kernels_that_there_are() {
         assert!(matmul.most_splits.is_power_of_two() && attention.most_splits.is_power_of_two(), "{family}");
         assert!(attention.most_splits <= 32 && attention.split_tokens > 0, "{family}");
         assert!(attention.prefill_rows >= LEAST_PREFILL_ROWS, "{family}");
+        assert!(gemv.most_rows <= matmul_f32.most_alone as usize, "{family}");
+        assert!(matmul_f32.most_alone <= matmul_f32.most_in_few, "{family}");
         assert!(experts.most_alone < experts.most_in_short_runs, "{family}");
         assert!((1..=ARGMAX_BLOCKS).contains(&argmax.most_blocks), "{family}");
         assert_eq!(library.is_none(), tuning.is_batch_invariant(), "{family}");
@@ -138,6 +140,7 @@ fn no_plan_of_batch_invariant_mode_depends_on_the_rows() {
             assert_eq!((product.n, product.grid[0], product.grid[2]), (32, one.grid[0], 1), "{rows} rows");
             assert_eq!(invariant.activation_format(format, rows as usize, None), Format::F16Tiled);
             assert_eq!(invariant.expert_run(rows as usize, 8), Some(16), "{rows} rows");
+            assert_eq!(invariant.matmul_f32(rows, 256), None, "{rows} rows");
             assert!(invariant.argmax_share(rows as usize, 151_936, multiprocessors) >= 151_936, "{rows} rows");
             let blocks = |pairs| invariant.expert_gemv_blocks(4096, pairs, multiprocessors);
             assert_eq!(blocks(rows as usize), blocks(1), "{rows} rows");
@@ -175,6 +178,9 @@ fn hopper_is_as_it_was_measured() {
             assert_eq!(grid(rows, out_rows, cols), (n, expected), "{rows} rows, {out_rows} x {cols}");
         }
     }
+    let f32_grid = |rows| tuning.matmul_f32(rows, 256).map(|plan| (plan.n, plan.grid));
+    let f32_grids = [None, Some((8, [16, 4, 1])), Some((8, [16, 64, 1])), Some((64, [4, 32, 1]))];
+    assert_eq!([1, 31, 512, 2048].map(f32_grid), f32_grids);
     assert_eq!([1, 16, 4096, 128_256].map(|rows| tuning.gemv_blocks(rows, 132)), [1, 1, 132, 132]);
     assert_eq!([1, 8, 64, 500].map(|pairs| tuning.expert_gemv_blocks(768, pairs, 132)), [48, 16, 2, 1]);
     assert_eq!(
