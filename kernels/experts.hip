@@ -120,6 +120,26 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   a.weights[pair] = a.scale * (share / sum) * (a.factors ? a.factors[mine.expert] : 1.f);
 }
 
+// Calls `use(pair, expert)` for each pair of a thread. One block has all pairs and little else to do, so several loads
+// of a thread are on their way at once.
+template <class Use> DEV void for_pairs(const PlaceExpertsArgs& a, u32 thread, const Use& use) {
+  constexpr u32 AHEAD = 8;
+  for (u32 first = thread; first < a.pairs; first += AHEAD * PLACE_THREADS) {
+    u32 experts[AHEAD];
+    #pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) {
+      const u32 pair = first + i * PLACE_THREADS;
+      experts[i] = ld_step(a.experts + (pair < a.pairs ? pair : a.pairs - 1));
+    }
+    loads_first();
+    #pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) {
+      const u32 pair = first + i * PLACE_THREADS;
+      if (pair < a.pairs) use(pair, experts[i]);
+    }
+  }
+}
+
 // Which of its expert's places a pair gets depends on the order of the atomics; no result does, since a place's values
 // depend on its row alone and sums go by pairs.
 KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
@@ -129,7 +149,7 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
   const u32 thread = (u32)tid_x();
   next[thread] = 0;
   block_sync();
-  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) atomic_add_u32(&next[ld_step(a.experts + pair)], 1);
+  for_pairs(a, thread, [&](u32, u32 expert) { atomic_add_u32(&next[expert], 1); });
   block_sync();
   if (thread < WARP) {
     const u32 lane = thread & 31;                          // a second group of a wave does the same, and stores nothing
@@ -151,25 +171,43 @@ KERNEL(PLACE_THREADS, place_experts, PlaceExpertsArgs) {
     }
   }
   block_sync();
-  for (u32 pair = thread; pair < a.pairs; pair += PLACE_THREADS) {
-    const u32 expert = ld_step(a.experts + pair), place = atomic_add_u32(&next[expert], 1);
+  for_pairs(a, thread, [&](u32 pair, u32 expert) {
+    const u32 place = atomic_add_u32(&next[expert], 1);
     a.places[pair] = place;
     if (place % a.run == 0) a.run_experts[place / a.run] = expert;
-  }
+  });
   for (u32 run = runs + thread; run < a.runs; run += PLACE_THREADS) a.run_experts[run] = NO_EXPERT;
 }
 
-// Each thread adds up four columns.
+// Each thread adds up four columns, of several pairs whose values are on their way at once.
 KERNEL(ADD_EXPERTS_COLS / 4, add_experts, AddExpertsArgs) {
+  constexpr u32 AHEAD = 8;
   pdl_launch(); pdl_wait();
   const u32 row = (u32)bid_x(), c = (u32)bid_y() * ADD_EXPERTS_COLS + 4 * (u32)tid_x();
   if (c >= a.cols) return;
+  const bool aligned = is_aligned(a.values, 16) && a.cols % 4 == 0;
   float sum[4] = {0.f, 0.f, 0.f, 0.f};
-  for (u32 rank = 0; rank < a.used; rank++) {
-    const u64 pair = (u64)row * a.used + rank, place = a.places ? ld_step(a.places + pair) : pair;
-    const float* values = a.values + place * a.cols;
-    const Four f = load_four(values, is_aligned(values, 16), c, a.cols);
-    for (int i = 0; i < 4; i++) sum[i] = fma_(a.weights[pair], f.v[i], sum[i]);
+  for (u32 first = 0; first < a.used; first += AHEAD) {
+    const float* values[AHEAD];
+    float weights[AHEAD];
+    Four fours[AHEAD];
+    #pragma unroll
+    for (u32 i = 0; i < AHEAD; i++) {
+      const u64 pair = (u64)row * a.used + (first + i < a.used ? first + i : a.used - 1);
+      values[i] = a.values + (a.places ? ld_step(a.places + pair) : pair) * a.cols;
+      weights[i] = a.weights[pair];
+    }
+    loads_first();
+    if (aligned) {
+      #pragma unroll
+      for (u32 i = 0; i < AHEAD; i++) fours[i] = load_four(values[i], true, c, a.cols);
+    } else {
+      #pragma unroll
+      for (u32 i = 0; i < AHEAD; i++) fours[i] = load_four(values[i], false, c, a.cols);
+    }
+    #pragma unroll
+    for (u32 i = 0; i < AHEAD; i++)
+      for (int k = 0; k < 4; k++) sum[k] = first + i < a.used ? fma_(weights[i], fours[i].v[k], sum[k]) : sum[k];
   }
   float* out = a.out + (u64)row * a.cols;
   for (u32 i = 0; i < 4 && c + i < a.cols; i++) out[c + i] = a.add ? out[c + i] + sum[i] : sum[i];

@@ -310,13 +310,20 @@ KERNEL(256, scale_logits, ScaleLogitsArgs) {
   store_activations(a.logits, FORMAT_F32, row, c, a.cols, x);
 }
 
-// Grid: rows.
+// Grid: rows. What the gate is to multiply is on its way while the gate is summed up.
 KERNEL(256, gate_rows, GateRowsArgs) {
+  constexpr u32 AHEAD = 2;
   SHARED float of_products[THREADS / WARP], of_squares[THREADS / WARP];
   pdl_launch(); pdl_wait();
-  const u32 row = (u32)bid_x();
+  const u32 row = (u32)bid_x(), first = 4 * (u32)tid_x();
+  Four ahead[AHEAD];
+  #pragma unroll
+  for (u32 i = 0; i < AHEAD; i++) {
+    const u32 c = first + i * 4 * THREADS;
+    if (c < a.cols) ahead[i] = load_activations(a.out, a.format_out, row, c, a.cols);
+  }
   float product = 0.f, squares = 0.f;
-  for (u32 c = 4 * (u32)tid_x(); c < a.hidden; c += 4 * THREADS) {
+  for (u32 c = first; c < a.hidden; c += 4 * THREADS) {
     const Four x = load_activations(a.x, a.format_in, row, c, a.hidden);
     Four weight = load_four(a.weight, c, a.hidden);
     if (a.norm) {
@@ -331,11 +338,15 @@ KERNEL(256, gate_rows, GateRowsArgs) {
   product = block_sum<THREADS>(product, of_products);
   if (a.norm) product *= rsqrt_accurate(block_sum<THREADS>(squares, of_squares) / (float)a.hidden + a.eps);
   const float gate = sigmoid(product);
-  for (u32 c = 4 * (u32)tid_x(); c < a.cols; c += 4 * THREADS) {
-    Four y = load_activations(a.out, a.format_out, row, c, a.cols);
+  const auto store = [&](u32 c, Four y) {
     for (u32 i = 0; i < 4; i++) y.v[i] *= gate;
     store_activations(a.out, a.format_out, row, c, a.cols, y);
-  }
+  };
+  #pragma unroll
+  for (u32 i = 0; i < AHEAD; i++)
+    if (first + i * 4 * THREADS < a.cols) store(first + i * 4 * THREADS, ahead[i]);
+  for (u32 c = first + AHEAD * 4 * THREADS; c < a.cols; c += 4 * THREADS)
+    store(c, load_activations(a.out, a.format_out, row, c, a.cols));
 }
 
 // Grid: rows of the result.
