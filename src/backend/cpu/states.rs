@@ -7,6 +7,7 @@
 mod convolution;
 mod delta;
 mod gate;
+mod softplus;
 
 use super::pool::ThreadPool;
 use super::simd::Isa;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)] // Slots of the pool and rows of the output are written from several threads.
 
 use super::DeltaNet;
+use super::softplus::softplus;
 use crate::backend::DeltaNetShape;
 use crate::backend::cpu::pool::ThreadPool;
 use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
@@ -202,11 +203,6 @@ impl<'a> Walk<'a> {
             columns.copy_from_slice(&tile.as_flattened()[..count]);
         }
     }
-}
-
-fn softplus(x: f32) -> f32 {
-    // Beyond this, e^-x is less than a unit in the last place of the sum.
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
 
 #[inline(always)]
