@@ -18,11 +18,12 @@ enum LinearFlags : u32 {
   LINEAR_ADD = 1,         // out += instead of out =
 };
 
-// How a feed-forward combines a gate with `up`: act(gate) * up, except for the last (elementary.h).
+// How a feed-forward combines a gate with `up`: act(gate) * up, except for gpt-oss (elementary.h).
 enum Activation : u32 {
   ACTIVATION_SILU = 0,
   ACTIVATION_GELU = 1,            // by the tanh
   ACTIVATION_CLAMPED_SWIGLU = 2,  // (clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g), g = min(gate, 7)
+  ACTIVATION_SQUARED_RELU = 3,    // max(gate, 0)^2 * up
 };
 
 // The number that a norm divides a row by.
@@ -369,17 +370,32 @@ struct AttentionArgs {
   float softcap;          // 0: none; else cap * tanh(score / cap)
 };
 
+// The sequences of a step, and the states of a layer that they begin with and leave behind.
+constexpr u32 NO_SEQUENCE = 0xffffffffu;  // padding of a recorded step
+constexpr u32 NO_STATE = 0xffffffffu;   // the state before a sequence's first token: zeros
+struct StatesArgs {
+  float* windows;         // [slots][num_taps - 1][channels]: the last inputs of a convolution
+  float* matrices;        // [slots][heads][key_size][value_size]
+  const u32* sequences;   // [rows]: the sequence of each row, or NO_SEQUENCE
+  const u32* starts;      // [sequences + 1]: first row of each sequence
+  const u32* reads;       // [sequences]: slot of the state that each begins with, or NO_STATE
+  const u32* write_starts;  // [sequences + 1]: first entry of each in `writes`
+  const u32* writes;      // [][2]: after so many tokens of the sequence the state goes to this slot
+};
+
+// Columns of a head's matrix that a block carries along a sequence, and its threads.
+constexpr u32 STATE_COLUMNS = 32, STATE_WALK_THREADS = 128;
+
 // A gated delta net over the sequences of a step (`Ops::delta_net`), in three kernels:
 //   delta_net_convolve: q, k and v behind the convolution and SiLU, q and k of unit length, q times 1 / sqrt(key_size):
 //     grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
 //   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs take the place of v: grid
-//     (ceil(value_size / DELTA_NET_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one not below key_size.
+//     (ceil(value_size / STATE_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one not below key_size.
 //   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
 // key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
-constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_COLUMNS = 32, DELTA_NET_WALK_THREADS = 128;
-constexpr u32 NO_SEQUENCE = 0xffffffffu;
-constexpr u32 NO_STATE = 0xffffffffu;   // the state before a sequence's first token: zeros
+constexpr u32 DELTA_NET_HEADS = 8;
 struct DeltaNetArgs {
+  StatesArgs states;      // of value_heads matrices; channels are q | k | v
   const float* x;         // [rows]: q | k | v | z | gates (of each value head one of beta and one of the decay)
   float* convolved;       // [rows]: q | k | v, then q | k | outputs
   void* out;              // [rows] of value_heads * value_size in format_out
@@ -387,18 +403,45 @@ struct DeltaNetArgs {
   const float* decay;     // [value_heads]
   const float* decay_bias;
   const float* norm;      // [value_size]
-  float* windows;         // [slots][num_taps - 1][q | k | v]: the last inputs of the convolution
-  float* matrices;        // [slots][value_heads][key_size][value_size]
-  const u32* sequences;   // [rows]: the sequence of each row, or NO_SEQUENCE
-  const u32* starts;      // [sequences + 1]: first row of each sequence
-  const u32* reads;       // [sequences]: slot of the state that each begins with, or NO_STATE
-  const u32* write_starts;  // [sequences + 1]: first entry of each in `writes`
-  const u32* writes;      // [][2]: after so many tokens of the sequence the state goes to this slot
   u32 key_heads, value_heads, key_size, value_size, num_taps;
   u32 is_tiled;           // value head j has key head j % key_heads, else j / (value_heads / key_heads)
   u32 gate_run;           // gates lie in runs: so many of beta, as many of the decay, and so on
   u32 format_out;
   float eps;
+};
+
+// A Mamba-2 mixer over the sequences of a step (`Ops::mamba2`), in three kernels:
+//   mamba2_convolve: x, B and C behind the convolution and SiLU: grid (rows, ceil(channels / CONVOLUTION_THREADS)).
+//   mamba2_walk_d<D>: each head along the tokens of its sequence; outputs take the place of x: grid
+//     (ceil(head_size / STATE_COLUMNS), heads, sequences). D = 32, 128: the smaller one not below state_size.
+//   mamba2_gate: the output times silu(z), then the norm of each group: grid (rows, groups).
+// state_size is at most 128. Rows of NO_SEQUENCE give zeros.
+constexpr u32 CONVOLUTION_THREADS = 256, MAMBA2_GATE_THREADS = 512;
+struct Mamba2Args {
+  StatesArgs states;      // of `heads` matrices of state_size rows of head_size; channels are x | B | C
+  const float* x;         // [rows]: z | x | B | C | time steps; z and x of each head, B and C of each group
+  float* convolved;       // [rows]: x | B | C, then outputs | B | C
+  void* out;              // [rows] of heads * head_size in format_out
+  const float* taps;      // [num_taps][x | B | C]
+  const float* taps_bias;   // [x | B | C] or null
+  const float* decay;     // [heads]
+  const float* step_bias;   // [heads]
+  const float* skip;      // [heads]
+  const float* norm;      // [heads * head_size]
+  u32 heads, head_size, groups, state_size, num_taps;
+  u32 format_out;
+  float eps;
+};
+
+// A short convolution over the sequences of a step (`Ops::short_convolution`): out = C convolution(B x).
+// short_convolution, grid (rows, ceil(columns to store / CONVOLUTION_THREADS)). Rows of NO_SEQUENCE give zeros.
+struct ShortConvolutionArgs {
+  StatesArgs states;      // without matrices; windows hold products of B and x
+  const float* x;         // [rows]: B | C | x
+  void* out;              // [rows] of `channels` in format_out
+  const float* taps;      // [num_taps][channels]
+  u32 channels, num_taps;
+  u32 format_out;
 };
 
 // Changes the logits of a row's tokens in place: bias, masks and penalties. alter_logits, grid x = altered rows. A

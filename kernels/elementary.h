@@ -81,10 +81,14 @@ DEV float clamped_swiglu(float gate, float up) {
   return (u + 1.f) * times_sigmoid(g, 1.702f * g);
 }
 
+// max(x, 0)^2; a NaN stays one.
+DEV float squared_relu(float x) { return x < 0.f ? 0.f : x * x; }
+
 // Applies `activation` (args.h) to a gate and `up`. The usual one stays in the way of the code around it: a kernel of
 // microseconds waits for each line of instructions that it jumps to.
 DEV float gated(u32 activation, float gate, float up) {
   if (__builtin_expect(activation == ACTIVATION_SILU, 1)) return silu(gate) * up;
+  if (activation == ACTIVATION_SQUARED_RELU) return squared_relu(gate) * up;
   return activation == ACTIVATION_GELU ? gelu(gate) * up : clamped_swiglu(gate, up);
 }
 

@@ -60,16 +60,6 @@ DEV void store_activations(void* out, u32 format, u32 n, u32 c, u32 cols, const 
 // Columns to store of a row of `cols`.
 DEV u32 stored_cols(u32 format, u32 cols) { return format == FORMAT_F32 ? cols : (cols + 255) & ~255u; }
 
-// Sums over a block of so many threads, in one order, for every thread. `waves` is shared memory for this sum alone.
-template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) {
-  v = warp_sum(v);
-  if (lane_id() == 0) waves[tid_x() / WARP] = v;
-  block_sync();
-  float sum = 0.f;
-  for (u32 i = 0; i < BLOCK / WARP; i++) sum += waves[i];
-  return sum;
-}
-
 // Fours of a row that a thread of `norm_rows` holds at once: a block has a span of columns in registers.
 constexpr u32 NORM_THREADS = 512, HELD = 2, SPAN = HELD * 4 * NORM_THREADS;
 
@@ -228,6 +218,7 @@ template <class Eight, u32 ACTIVATION> DEV void gate_eight(const GatedArgs& a, u
 template <class Eight> DEV void gate_eight(const GatedArgs& a, u32 row, u32 c, float* y) {
   if (a.activation == ACTIVATION_SILU) gate_eight<Eight, ACTIVATION_SILU>(a, row, c, y);
   else if (a.activation == ACTIVATION_GELU) gate_eight<Eight, ACTIVATION_GELU>(a, row, c, y);
+  else if (a.activation == ACTIVATION_SQUARED_RELU) gate_eight<Eight, ACTIVATION_SQUARED_RELU>(a, row, c, y);
   else gate_eight<Eight, ACTIVATION_CLAMPED_SWIGLU>(a, row, c, y);
 }
 
@@ -274,6 +265,11 @@ KERNEL(256, gated_activation, GatedArgs) {
   store_eight(a.out, a.format_out, row, c, a.cols, y);
 }
 
+// An activation that needs no gate.
+DEV float activated(u32 activation, float x) {
+  return activation == ACTIVATION_SILU ? silu(x) : activation == ACTIVATION_GELU ? gelu(x) : squared_relu(x);
+}
+
 // Grid: (rows, columns to store / ACTIVATION_COLS rounded up).
 KERNEL(256, activation, ActivationArgs) {
   static_assert(ACTIVATION_COLS == 4 * THREADS, "four columns a thread");
@@ -281,7 +277,7 @@ KERNEL(256, activation, ActivationArgs) {
   const u32 row = (u32)bid_x(), c = 4 * ((u32)bid_y() * THREADS + (u32)tid_x());
   if (c >= stored_cols(a.format_out, a.cols)) return;
   Four y = load_four(a.x + (u64)row * a.cols, c, a.cols);
-  for (u32 i = 0; i < 4; i++) y.v[i] = a.activation == ACTIVATION_SILU ? silu(y.v[i]) : gelu(y.v[i]);
+  for (u32 i = 0; i < 4; i++) y.v[i] = activated(a.activation, y.v[i]);
   store_activations(a.out, a.format_out, row, c, a.cols, y);
 }
 

@@ -22,8 +22,8 @@ mod upload;
 pub use experts::{ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows, GatedActivation,
-    GatherRows, Linear, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows, QkNorms, RopeAndStore,
-    RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, Temperature,
+    GatherRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows,
+    QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
@@ -31,7 +31,7 @@ pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, Stat
 pub use specs::{
     Activation, KvLayerSpec, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
 };
-pub use states::{DeltaNetShape, HeadOrder, StateLayerSpec};
+pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;
 
 use crate::Result;

@@ -4,10 +4,14 @@
 mod branches;
 mod delta_net;
 mod gate_rows;
+mod mamba2;
+mod short_convolution;
 
 pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
 pub use gate_rows::GateRows;
+pub use mamba2::{Mamba2, Mamba2Weights};
+pub use short_convolution::ShortConvolution;
 
 use super::Backend;
 use super::shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, VectorShape, WorkShape};
@@ -138,7 +142,7 @@ impl<B: Backend> Activate<'_, B> {
         check_room("the activation's input", self.x, self.rows, self.cols)?;
         check_room("the activation's output", self.out, self.rows, self.cols)?;
         match self.activation {
-            Activation::Silu | Activation::Gelu => Ok(()),
+            Activation::Silu | Activation::Gelu | Activation::SquaredRelu => Ok(()),
             Activation::ClampedSwiglu => Err(Error::internal("an activation of a gate, without one")),
         }
     }

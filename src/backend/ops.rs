@@ -8,8 +8,8 @@
 use super::Backend;
 use super::op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
-    Linear, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles, RopeAttention,
-    ScaleLogits,
+    Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles,
+    RopeAttention, ScaleLogits, ShortConvolution,
 };
 use crate::Result;
 
@@ -79,6 +79,16 @@ pub trait Ops<B: Backend> {
     /// S of each value head becomes `g S + beta k (v - g S^T k)^T`; the output is the RMS norm of `S^T q / sqrt(key
     /// size)` over each head, times its weights and `silu(z)`.
     fn delta_net(&mut self, args: DeltaNet<'_, B>) -> Result<()>;
+
+    /// A Mamba-2 mixer over the step's sequences, with states as in `delta_net`. In the order of the tokens: x, B and C
+    /// go through a causal convolution with bias and SiLU; with `t = softplus(time step + bias)`, the state S of each
+    /// head becomes `exp(t decay) S + B (t x)^T`, and `y = S^T C + skip x`; the output is the RMS norm of `y silu(z)`
+    /// over each group, times its weights.
+    fn mamba2(&mut self, args: Mamba2<'_, B>) -> Result<()>;
+
+    /// A short convolution over the step's sequences, with states as in `delta_net`: `out = C convolution(B x)`, all
+    /// products element by element.
+    fn short_convolution(&mut self, args: ShortConvolution<'_, B>) -> Result<()>;
 
     /// `logits = cap(scale * logits)` in place, `cap(x) = softcap * tanh(x / softcap)` where the model has it.
     fn scale_logits(&mut self, args: ScaleLogits<'_, B>) -> Result<()>;

@@ -85,8 +85,8 @@ pub enum NormKind {
     Layer,
 }
 
-/// How a feed-forward combines its gate with `up`, the values that the gate lets pass: `act(gate) * up`, but for the
-/// last.
+/// How a feed-forward combines its gate with `up`, the values that the gate lets pass: `act(gate) * up`, but for
+/// gpt-oss.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
@@ -95,6 +95,8 @@ pub enum Activation {
     Gelu,
     /// gpt-oss: `(clamp(up, -7, 7) + 1) * g * sigmoid(1.702 g)`, `g = min(gate, 7)`.
     ClampedSwiglu,
+    /// `max(x, 0)^2` (arXiv 2109.08668).
+    SquaredRelu,
 }
 
 /// One layer's share of the KV pool.

@@ -1,10 +1,11 @@
-//! Layers that carry a state from token to token in place of keys and values: what a pool keeps for them, and the shape
-//! of a gated delta net.
+//! Layers that carry a state from token to token in place of keys and values: what a pool keeps for them, and the
+//! shapes of the three kinds that there are.
 
 use crate::batch::{Batch, NO_STATE};
 use crate::{Error, Result};
 
-/// One layer's share of the pool of states. A slot holds the last inputs of a convolution, and a matrix of each head.
+/// One layer's share of the pool of states. A slot holds the last inputs of a convolution, and a matrix of each head,
+/// where the layer has heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayerSpec {
     pub num_slots: usize,
@@ -137,5 +138,101 @@ impl DeltaNetShape {
             return Err(Error::internal(format!("{self:?} is no gated delta net")));
         }
         Ok(())
+    }
+}
+
+/// The shape of a Mamba-2 mixer, and how a row of its projections lies: `[z | x | B | C | time steps]`, z and x of
+/// `heads`, B and C of `groups`. A head has one number from which its time step comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mamba2Shape {
+    pub heads: usize,
+    pub head_size: usize,
+    /// Groups of heads that have B and C, and the norm of their outputs, in common.
+    pub groups: usize,
+    /// Columns of B and C of a group: a head's matrix has as many rows.
+    pub state_size: usize,
+    /// Taps of the convolution over x, B and C.
+    pub taps: usize,
+}
+
+impl Mamba2Shape {
+    /// The largest number of rows of a head's matrix: devices keep parts of it in registers, or in memory of a fixed
+    /// size.
+    pub const MAX_STATE_SIZE: usize = 128;
+
+    /// Columns of all z, of all x, and of the output.
+    pub fn inner_cols(self) -> usize {
+        self.heads * self.head_size
+    }
+
+    /// Columns of all B, or of all C.
+    pub fn group_cols(self) -> usize {
+        self.groups * self.state_size
+    }
+
+    /// Columns that go through the convolution: x, B and C.
+    pub fn channels(self) -> usize {
+        self.inner_cols() + 2 * self.group_cols()
+    }
+
+    /// Columns of a row of projections.
+    pub fn cols(self) -> usize {
+        self.inner_cols() + self.channels() + self.heads
+    }
+
+    /// Column of the number from which a head's time step comes.
+    pub fn time_step(self, head: usize) -> usize {
+        self.inner_cols() + self.channels() + head
+    }
+
+    /// The group of a head.
+    pub fn group(self, head: usize) -> usize {
+        head / (self.heads / self.groups)
+    }
+
+    /// A layer of such states in a pool of `num_slots`.
+    pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
+        let Self { heads, head_size: value_size, state_size: key_size, taps, .. } = self;
+        let (window, channels) = (taps.saturating_sub(1), self.channels());
+        StateLayerSpec { num_slots, window, channels, heads, key_size, value_size }
+    }
+
+    /// # Errors `Error::Internal` unless nothing is empty or too large, and heads are a multiple of groups.
+    pub fn validate(self) -> Result<()> {
+        let Self { heads, head_size, groups, state_size, taps } = self;
+        let is_empty = [heads, head_size, groups, state_size, taps].contains(&0);
+        if is_empty || state_size > Self::MAX_STATE_SIZE || !heads.is_multiple_of(groups) {
+            return Err(Error::internal(format!("{self:?} is no Mamba-2 mixer")));
+        }
+        Ok(())
+    }
+}
+
+/// The shape of a short convolution between two gates. A row of its projections is `[B | C | x]`, each of `channels`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShortConvolutionShape {
+    pub channels: usize,
+    pub taps: usize,
+}
+
+impl ShortConvolutionShape {
+    /// Columns of a row of projections.
+    pub fn cols(self) -> usize {
+        3 * self.channels
+    }
+
+    /// A layer of such states in a pool of `num_slots`: the products of B and x of the last tokens.
+    pub fn state_layer(self, num_slots: usize) -> StateLayerSpec {
+        let Self { channels, taps } = self;
+        let window = taps.saturating_sub(1);
+        StateLayerSpec { num_slots, window, channels, heads: 0, key_size: 0, value_size: 0 }
+    }
+
+    /// # Errors `Error::Internal` unless nothing is empty.
+    pub fn validate(self) -> Result<()> {
+        match self.channels == 0 || self.taps == 0 {
+            true => Err(Error::internal(format!("{self:?} is no short convolution"))),
+            false => Ok(()),
+        }
     }
 }

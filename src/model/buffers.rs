@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::spec::{Ffn, Mixer, ModelSpec};
+use super::spec::{Ffn, ModelSpec};
 use crate::Result;
 use crate::backend::{Backend, ExpertSpec, Loader};
 
@@ -52,7 +52,7 @@ pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
     /// Products of a mixer's first matrix: q, k and v, and what else it takes.
     pub(super) projected: M::Buffer,
-    /// Outputs of a convolution, in models with gated delta nets.
+    /// Outputs of a convolution, in models with gated delta nets or Mamba-2.
     pub(super) convolved: Option<M::Buffer>,
     /// Products of gate and up, then the activation's results; in models with feed-forwards that serve every row.
     pub(super) dense: Option<[M::Buffer; 2]>,
@@ -90,14 +90,12 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
     let [projected, mixed] =
         [0, 1].map(|which| spec.layers.iter().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
-    let convolved = spec.layers.iter().filter_map(|layer| match &layer.mixer {
-        Mixer::Attention(_) => None,
-        Mixer::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
-    });
+    let convolved = spec.layers.iter().filter_map(|layer| layer.mixer.convolved_cols());
     let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
         Ffn::Branches { dense, .. } => Some(dense.size),
+        Ffn::None => None,
     });
     // The inputs of layers go through the same buffers.
     let inputs = spec.input_cols();

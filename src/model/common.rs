@@ -52,6 +52,7 @@ impl Keys<'_> {
             vocab_size: self.vocab_size()?,
             context_length: self.size("context_length")?,
             norm,
+            output_norm: "output_norm",
             embedding_scale: 1.0,
             logits: LogitsSpec::PLAIN,
             layer_inputs: None,

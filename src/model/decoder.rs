@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use super::buffers::{self, Buffers, DecoderLimits, Stream, Work};
 use super::layers::{
-    AttentionWeights, DeltaNetWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights,
-    QkNormWeights, Weights,
+    AttentionWeights, DenseWeights, FfnWeights, LayerWeights, MixerWeights, NormWeights, QkNormWeights, Weights,
 };
 use super::rank::RankHead;
 use super::spec::{AttentionSpec, DenseSpec, Gate, LogitsSpec, ModelSpec, QkNorm};
 use crate::backend::{
-    self, Activate, Backend, CopyBlocks, DeltaNet, Embed, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec,
-    Linear, Loader, MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms,
-    RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, StateLayerSpec, StepOps, WorkShape,
+    Activate, Backend, CopyBlocks, Embed, ExpertShape, Fusions, GateRows, GatherRows, KvLayerSpec, Linear, Loader,
+    MatrixShape, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, QkNorms, RopeAndStore,
+    RopeAngles, RopeAttention, Rotation, ScaleLogits, StateLayerSpec, StepOps, WorkShape,
 };
 use crate::batch::Batch;
 use crate::selection::{Needs, Selection, Wish};
@@ -20,6 +19,7 @@ use crate::{Error, Result};
 
 mod branches;
 mod inputs;
+mod states;
 
 use branches::Branches;
 
@@ -163,17 +163,14 @@ impl<B: Backend> Model<B> {
         if let Some(makers) = &weights.inputs {
             inputs::make(step, makers, all, work)?;
         }
-        let num_layers = weights.layers.len();
         // A layer that attends to the keys and values of another stores nothing.
-        let last_stored = weights.layers.iter().rposition(|layer| match &layer.mixer {
-            MixerWeights::Attention(attention) => attention.spec.qkv.has_kv,
-            MixerWeights::DeltaNet(_) => true,
-        });
+        let last_stored = spec.layers.iter().rposition(|layer| layer.mixer.stores());
+        let last_mixer = weights.layers.iter().rposition(|layer| layer.mixer.output().is_some());
+        let last_mixer = last_mixer.ok_or_else(|| Error::internal("a model without a mixer"))?;
         let mut state_layers = state_layers.iter_mut();
         for (i, layer) in weights.layers.iter().enumerate() {
             step.check_interrupt()?;
             let norm = layer.mixer_norms.before.as_ref();
-            let is_last = i + 1 == num_layers;
             let ends_here = rows == 0 && last_stored == Some(i);
             match &layer.mixer {
                 MixerWeights::Attention(attention) => {
@@ -185,25 +182,27 @@ impl<B: Backend> Model<B> {
                     }
                     attend.mix(step, kv, all, work)?;
                 }
-                MixerWeights::DeltaNet(delta_net) => {
+                MixerWeights::None => {}
+                mixer => {
                     let state = state_layers.next();
                     let state = state.ok_or_else(|| Error::internal(format!("layer {i} without its states")))?;
-                    mix_states(step, delta_net, norm, state, all, work)?;
+                    states::mix(step, mixer, norm, state, all, work)?;
                     if ends_here {
                         return Ok(());
                     }
                 }
             }
-            if !is_last {
+            if i < last_mixer {
                 finish_layer(step, layer, tokens, all, work)?;
                 continue;
             }
             // After the last mixer nothing matters but the rows whose logits are wanted.
-            let cols = layer.mixer.output().cols();
-            step.gather_rows(GatherRows { x: &all.mixed, cols, out: &mut last.mixed })?;
-            step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
-            if let (Some(x), Some(out)) = (&all.inputs, &mut last.inputs) {
-                step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
+            if let Some(matrix) = layer.mixer.output() {
+                step.gather_rows(GatherRows { x: &all.mixed, cols: matrix.cols(), out: &mut last.mixed })?;
+                step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+                if let (Some(x), Some(out)) = (&all.inputs, &mut last.inputs) {
+                    step.gather_rows(GatherRows { x, cols: spec.input_cols(), out })?;
+                }
             }
             finish_layer(step, layer, rows, last, work)?;
         }
@@ -308,30 +307,6 @@ impl<B: Backend> Attend<'_, B> {
     }
 }
 
-/// `mixed = delta_net(norm(residual))`, before its output projection.
-fn mix_states<B: Backend>(
-    step: &mut B::Step<'_>,
-    delta_net: &DeltaNetWeights<B>,
-    norm: Option<&NormWeights<B>>,
-    state: &mut B::StateLayer,
-    Stream { residual, mixed, .. }: &mut Stream<B>,
-    Work { normed, projected, convolved, .. }: &mut Work<B>,
-) -> Result<()> {
-    let input = Input { x: residual, norm, rows: step.num_tokens() };
-    linear_of(step, input, &delta_net.projections, normed, projected)?;
-    let DeltaNetWeights { spec, eps, taps, decay, decay_bias, norm, .. } = delta_net;
-    let convolved = convolved.as_mut().ok_or_else(|| Error::internal("a delta net without its buffers"))?;
-    step.delta_net(DeltaNet {
-        x: projected,
-        shape: spec.shape,
-        weights: backend::DeltaNetWeights { taps, decay, decay_bias, norm },
-        eps: *eps,
-        state,
-        convolved,
-        out: mixed,
-    })
-}
-
 /// Finishes a layer after its mixer: `residual += norm(W · mixed); residual += norm(ffn(norm(residual)))`, or,
 /// where both are of the same residual, the second before the first.
 fn finish_layer<B: Backend>(
@@ -342,14 +317,18 @@ fn finish_layer<B: Backend>(
     work: &mut Work<B>,
 ) -> Result<()> {
     let Stream { residual, mixed, inputs } = stream;
-    let mixed = Output { x: mixed, matrix: layer.mixer.output(), norm: layer.mixer_norms.after.as_ref(), rows };
+    let after = layer.mixer_norms.after.as_ref();
+    let mixed = layer.mixer.output().map(|matrix| Output { x: mixed, matrix, norm: after, rows });
+    let add_mixed = |step: &mut B::Step<'_>, residual: &mut B::Buffer, product: &mut B::Buffer| {
+        mixed.map_or(Ok(()), |mixed| mixed.add_to(step, residual, product))
+    };
     // A feed-forward beside attention takes the residual as it was before it.
     if layer.parallel {
         let norms = [&layer.mixer_norms.before, &layer.ffn_norms.after];
         feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
-        return mixed.add_to(step, residual, &mut work.normed);
+        return add_mixed(step, residual, &mut work.normed);
     }
-    mixed.add_to(step, residual, &mut work.normed)?;
+    add_mixed(step, residual, &mut work.normed)?;
     let norms = [&layer.ffn_norms.before, &layer.ffn_norms.after];
     feed_forward(step, &layer.ffn, norms, rows, residual, work)?;
     match (&layer.input, inputs) {

@@ -5,9 +5,6 @@ use super::spec::{DeltaNetSpec, Projections};
 use crate::Result;
 use crate::backend::{DeltaNetShape, HeadOrder};
 
-/// Taps of no real model are near this.
-const MAX_TAPS: usize = 64;
-
 impl Keys<'_> {
     /// The gated delta net of layers whose projections lie `projections`.
     ///
@@ -16,7 +13,7 @@ impl Keys<'_> {
     pub(super) fn delta_net(&self, order: HeadOrder, projections: Projections) -> Result<DeltaNetSpec> {
         let (key_heads, value_heads) = (self.size("ssm.group_count")?, self.size("ssm.time_step_rank")?);
         let (key_size, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
-        let taps = self.size("ssm.conv_kernel")?;
+        let taps = self.taps("ssm.conv_kernel")?;
         if !value_heads.is_multiple_of(key_heads) {
             let problem = format!("is {value_heads}, expected a multiple of ssm.group_count ({key_heads})");
             return Err(self.error("ssm.time_step_rank", problem));
@@ -29,9 +26,6 @@ impl Keys<'_> {
             let problem =
                 format!("is {inner}, expected ssm.time_step_rank ({value_heads}) times ssm.state_size ({key_size})");
             return Err(self.error("ssm.inner_size", problem));
-        }
-        if taps > MAX_TAPS {
-            return Err(self.error("ssm.conv_kernel", format!("is {taps}, expected at most {MAX_TAPS}")));
         }
         let gate_run = match projections {
             Projections::Apart => value_heads,

@@ -99,10 +99,6 @@ impl<'a> Finder<'a> {
         self.optional(name, shape)?.ok_or_else(|| self.error(name, "tensor is missing; the architecture requires it"))
     }
 
-    pub(super) fn vector(&self, name: &str, len: usize) -> Result<Tensor<'a>> {
-        self.required(name, &[len, 1])
-    }
-
     /// The matrix of a part; several where it has runs of a tensor's outputs.
     fn linears(&self, part: &Part) -> Result<Vec<Linear<'a>>> {
         let whole = self.linear(part)?;
@@ -221,8 +217,8 @@ impl Visitor for Inventory<'_> {
         Ok(())
     }
 
-    fn vector(&mut self, tensor: &str, len: usize) -> Result<()> {
-        let tensor = self.finder.vector(tensor, len)?;
+    fn vector_of(&mut self, tensor: &str, shape: [usize; 2]) -> Result<()> {
+        let tensor = self.finder.required(tensor, &shape)?;
         self.used.insert(name(tensor));
         self.uploads.push(Upload::Vector(tensor.view));
         Ok(())

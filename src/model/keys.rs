@@ -77,6 +77,21 @@ impl Keys<'_> {
         }
     }
 
+    /// A number of each layer that is 0 where the layer has none of what it counts: an array, or one for all.
+    pub(super) fn counts(&self, key: &str) -> Result<Vec<usize>> {
+        let (full, layers) = (self.full(key), self.layers()?);
+        let values = match self.metadata.get(&full) {
+            None => return Err(self.missing(key)),
+            Some(Value::Array(_)) => self.metadata.opt_ints(&full)?.unwrap_or_default(),
+            Some(_) => vec![i64::from(self.metadata.u32(&full)?); layers],
+        };
+        if values.len() != layers {
+            return Err(self.error(key, format!("has {} entries, expected one per layer ({layers})", values.len())));
+        }
+        let count = |&value: &i64| if value == 0 { Ok(0) } else { self.check_size(key, value) };
+        values.iter().map(count).collect()
+    }
+
     /// Whether something holds of each layer, where the file says so.
     pub(super) fn opt_flags(&self, key: &str) -> Result<Option<&[bool]>> {
         self.metadata.opt_bools(&self.full(key))?.map(|flags| self.one_per_layer(key, flags)).transpose()

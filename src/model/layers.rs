@@ -2,8 +2,12 @@
 //! of `Weights`. One visitor finds them in the file and sums them up, another uploads them.
 
 mod delta_net;
+mod mamba2;
+mod short_convolution;
 
 pub(super) use delta_net::DeltaNetWeights;
+pub(super) use mamba2::Mamba2Weights;
+pub(super) use short_convolution::ShortConvolutionWeights;
 
 use super::spec::{
     AttentionSpec, DenseSpec, Ffn, Gate, LayerSpec, Mixer, ModelSpec, NormSpec, Norms, Presence, QkNorm,
@@ -60,7 +64,12 @@ pub(super) trait Visitor {
     fn matrix(&mut self, parts: &[Part]) -> Result<<Self::Made as Tensors>::Matrix>;
 
     /// The tensor of this name, of `len` elements.
-    fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector>;
+    fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector> {
+        self.vector_of(name, [len, 1])
+    }
+
+    /// The elements of the tensor of this name and shape.
+    fn vector_of(&mut self, name: &str, shape: [usize; 2]) -> Result<<Self::Made as Tensors>::Vector>;
 
     /// The taps of a convolution: the tensor of this name, `taps` of each of `channels`.
     fn taps(&mut self, name: &str, taps: usize, channels: usize) -> Result<<Self::Made as Tensors>::Vector>;
@@ -112,14 +121,32 @@ pub(super) struct NormsWeights<T: Tensors> {
 pub(super) enum MixerWeights<T: Tensors> {
     Attention(AttentionWeights<T>),
     DeltaNet(DeltaNetWeights<T>),
+    Mamba2(Mamba2Weights<T>),
+    ShortConvolution(ShortConvolutionWeights<T>),
+    None,
 }
 
 impl<T: Tensors> MixerWeights<T> {
-    /// The matrix that the mixer's result goes through at last.
-    pub(super) fn output(&self) -> &T::Matrix {
+    fn visit<V: Visitor<Made = T>>(index: usize, mixer: &Mixer, model: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        Ok(match mixer {
+            Mixer::Attention(spec) => Self::Attention(AttentionWeights::visit(index, spec, model, visitor)?),
+            Mixer::DeltaNet(spec) => Self::DeltaNet(DeltaNetWeights::visit(index, spec, model, visitor)?),
+            Mixer::Mamba2(spec) => Self::Mamba2(Mamba2Weights::visit(index, spec, model, visitor)?),
+            Mixer::ShortConvolution(shape) => {
+                Self::ShortConvolution(ShortConvolutionWeights::visit(index, *shape, model, visitor)?)
+            }
+            Mixer::None => Self::None,
+        })
+    }
+
+    /// The matrix that the mixer's result goes through at last; `None` where there is no mixer.
+    pub(super) fn output(&self) -> Option<&T::Matrix> {
         match self {
-            Self::Attention(attention) => &attention.output,
-            Self::DeltaNet(delta_net) => &delta_net.output,
+            Self::Attention(attention) => Some(&attention.output),
+            Self::DeltaNet(delta_net) => Some(&delta_net.output),
+            Self::Mamba2(mamba2) => Some(&mamba2.output),
+            Self::ShortConvolution(convolution) => Some(&convolution.output),
+            Self::None => None,
         }
     }
 }
@@ -164,7 +191,7 @@ impl<T: Tensors> Weights<T> {
         let table = |name: &str| [part(name.to_owned(), spec.vocab_size, spec.hidden_size, Presence::Absent)];
         let token_embd = visitor.matrix(&table("token_embd"))?;
         let output = if spec.tied_output { None } else { Some(visitor.matrix(&table("output"))?) };
-        let output_norm = NormWeights::visit("output_norm", spec, visitor)?;
+        let output_norm = NormWeights::visit(spec.output_norm, spec, visitor)?;
         let ropes = spec.ropes.iter().map(|rope| visitor.rope(rope)).collect::<Result<_>>()?;
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
         let layers = spec.layers.iter().enumerate();
@@ -176,17 +203,9 @@ impl<T: Tensors> Weights<T> {
 impl<T: Tensors> LayerWeights<T> {
     fn visit<V: Visitor<Made = T>>(index: usize, layer: &LayerSpec, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
         let mixer_norms = NormsWeights::visit(index, layer.mixer_norms, spec, visitor)?;
-        let mixer = match &layer.mixer {
-            Mixer::Attention(attention) => {
-                MixerWeights::Attention(AttentionWeights::visit(index, attention, spec, visitor)?)
-            }
-            Mixer::DeltaNet(delta_net) => {
-                MixerWeights::DeltaNet(DeltaNetWeights::visit(index, delta_net, spec, visitor)?)
-            }
-        };
         let mut weights = Self {
             mixer_norms,
-            mixer,
+            mixer: MixerWeights::visit(index, &layer.mixer, spec, visitor)?,
             ffn_norms: NormsWeights::visit(index, layer.ffn_norms, spec, visitor)?,
             ffn: FfnWeights::visit(index, &layer.ffn, spec, visitor)?,
             parallel: layer.parallel,
@@ -305,6 +324,7 @@ impl<T: Tensors> FfnWeights<T> {
                 let experts = Some(visitor.experts(index, experts)?);
                 Ok(Self { experts, dense, branches: Some(BranchNorms::visit(index, model, visitor)?) })
             }
+            Ffn::None => Ok(Self { experts: None, dense: None, branches: None }),
         }
     }
 }

@@ -14,6 +14,7 @@ mod experts;
 mod find;
 mod keys;
 mod layers;
+mod mamba2;
 mod rank;
 mod rope;
 mod spec;

@@ -42,7 +42,7 @@ impl Keys<'_> {
         head_dim: usize,
     ) -> Result<usize> {
         let dims = self.opt_size(dims_key)?.unwrap_or(head_dim);
-        if dims > head_dim || !dims.is_multiple_of(2) {
+        if rope != LayerRope::None && (dims > head_dim || !dims.is_multiple_of(2)) {
             return Err(
                 self.error(dims_key, format!("is {dims}, expected an even number up to the head size ({head_dim})"))
             );

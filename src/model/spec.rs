@@ -1,8 +1,8 @@
 //! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
 
 use crate::backend::{
-    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, NormKind, QkvLayout, RopeSpec, Scoring, StateLayerSpec,
-    Temperature,
+    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, Mamba2Shape, NormKind, QkvLayout, RopeSpec, Scoring,
+    ShortConvolutionShape, StateLayerSpec, Temperature,
 };
 use crate::batch::GroupKind;
 use crate::config::{KvCacheDtype, Pooling};
@@ -33,6 +33,8 @@ pub struct ModelSpec {
     pub context_length: usize,
     /// Kind and epsilon of every norm of rows.
     pub norm: NormSpec,
+    /// Name of the tensors of the norm ahead of the output projection.
+    pub output_norm: &'static str,
     /// Factor on the embeddings of tokens.
     pub embedding_scale: f32,
     pub logits: LogitsSpec,
@@ -84,7 +86,7 @@ pub struct LayerInputsSpec {
     pub output_eps: f32,
 }
 
-/// One layer: `x += mixer(x); x += ffn(x)`, each with the norms around it.
+/// One layer: `x += mixer(x); x += ffn(x)`, each with the norms around it, or one of the two alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerSpec {
     pub mixer: Mixer,
@@ -106,6 +108,8 @@ pub struct Norms {
 }
 
 impl Norms {
+    pub const NONE: Self = Self { before: None, after: None };
+
     pub const fn before(name: &'static str) -> Self {
         Self { before: Some(name), after: None }
     }
@@ -144,6 +148,10 @@ impl LayerSpec {
 pub enum Mixer {
     Attention(AttentionSpec),
     DeltaNet(DeltaNetSpec),
+    Mamba2(Mamba2Spec),
+    ShortConvolution(ShortConvolutionShape),
+    /// The layer is a feed-forward alone.
+    None,
 }
 
 impl Mixer {
@@ -152,6 +160,37 @@ impl Mixer {
         match self {
             Self::Attention(attention) => [attention.qkv.cols(), attention.qkv.q_cols()],
             Self::DeltaNet(delta_net) => [delta_net.shape.cols(), delta_net.shape.value_cols()],
+            Self::Mamba2(mamba2) => [mamba2.shape.cols(), mamba2.shape.inner_cols()],
+            Self::ShortConvolution(shape) => [shape.cols(), shape.channels],
+            Self::None => [0, 0],
+        }
+    }
+
+    /// Columns of what a convolution makes of a token's projections, where a further pass takes them.
+    pub(super) fn convolved_cols(&self) -> Option<usize> {
+        match self {
+            Self::Attention(_) | Self::ShortConvolution(_) | Self::None => None,
+            Self::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
+            Self::Mamba2(mamba2) => Some(mamba2.shape.channels()),
+        }
+    }
+
+    /// Whether a step that leaves the layer out would lack something later: keys and values, or a state.
+    pub(super) fn stores(&self) -> bool {
+        match self {
+            Self::Attention(attention) => attention.qkv.has_kv,
+            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => true,
+            Self::None => false,
+        }
+    }
+
+    /// The layer's states in a pool of `num_slots`, where it carries one.
+    fn state_layer(&self, num_slots: usize) -> Option<StateLayerSpec> {
+        match self {
+            Self::Attention(_) | Self::None => None,
+            Self::DeltaNet(delta_net) => Some(delta_net.shape.state_layer(num_slots)),
+            Self::Mamba2(mamba2) => Some(mamba2.shape.state_layer(num_slots)),
+            Self::ShortConvolution(shape) => Some(shape.state_layer(num_slots)),
         }
     }
 }
@@ -161,6 +200,16 @@ impl Mixer {
 pub struct DeltaNetSpec {
     pub shape: DeltaNetShape,
     pub projections: Projections,
+}
+
+/// A Mamba-2 mixer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mamba2Spec {
+    pub shape: Mamba2Shape,
+    /// Epsilon of the norm of its output, which is none of rows of the residual.
+    pub eps: f32,
+    /// Whether its convolution has biases.
+    pub taps_bias: bool,
 }
 
 /// The tensors that hold the projections of a gated delta net.
@@ -223,6 +272,8 @@ pub enum Ffn {
         dense: DenseSpec,
         experts: ExpertSpec,
     },
+    /// The layer is a mixer alone.
+    None,
 }
 
 /// `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
@@ -307,18 +358,14 @@ impl ModelSpec {
             Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) => {
                 qkv.has_kv.then(|| self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype))
             }
-            Mixer::DeltaNet(_) => None,
+            _ => None,
         };
         self.layers.iter().filter_map(of_layer).collect()
     }
 
     /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`.
     pub fn state_layers(&self, num_slots: usize) -> Vec<StateLayerSpec> {
-        let of_layer = |layer: &LayerSpec| match &layer.mixer {
-            Mixer::Attention(_) => None,
-            Mixer::DeltaNet(delta_net) => Some(delta_net.shape.state_layer(num_slots)),
-        };
-        self.layers.iter().filter_map(of_layer).collect()
+        self.layers.iter().filter_map(|layer| layer.mixer.state_layer(num_slots)).collect()
     }
 
     /// Bytes of one state of all layers that carry one; 0 for a model without such layers.

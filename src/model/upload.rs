@@ -54,8 +54,8 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
         Ok(matrix)
     }
 
-    fn vector(&mut self, name: &str, len: usize) -> Result<<L::Backend as Backend>::Vector> {
-        let tensor = self.finder.vector(name, len)?;
+    fn vector_of(&mut self, name: &str, shape: [usize; 2]) -> Result<<L::Backend as Backend>::Vector> {
+        let tensor = self.finder.required(name, &shape)?;
         let vector = self.loader.upload_vector(tensor.view)?;
         self.finished(&tensor)?;
         Ok(vector)

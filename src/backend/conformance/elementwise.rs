@@ -13,6 +13,11 @@ use crate::batch::Batch;
 const SHAPES: [(usize, usize); 11] =
     [(1, 1), (3, 1), (1, 3), (5, 17), (7, 63), (2, 127), (67, 80), (1, 576), (130, 1000), (2, 5001), (1, 12_301)];
 
+/// All activations that a gate may have, and those of them that need none.
+const ACTIVATIONS: [Activation; 4] =
+    [Activation::Silu, Activation::Gelu, Activation::SquaredRelu, Activation::ClampedSwiglu];
+const PLAIN: [Activation; 3] = [Activation::Silu, Activation::Gelu, Activation::SquaredRelu];
+
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("norm, activation, logits, gather");
     for (seed, &(rows, cols)) in tally.part(&SHAPES) {
@@ -88,7 +93,7 @@ fn gated<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     let mut out = loader.alloc_buffer(rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
-    for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
+    for activation in ACTIVATIONS {
         let gate_up = &input;
         within(&mut backend, rows, |step| {
             step.gated_activation(GatedActivation { gate_up, activation, rows, cols, out: &mut out })
@@ -117,7 +122,7 @@ fn gate_columns<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, t
     let mut backend = loader.finish()?;
     fill(&mut backend, &gate_table, rows, &mut gate)?;
     fill(&mut backend, &table, rows, &mut input)?;
-    for activation in [Activation::Silu, Activation::Gelu, Activation::ClampedSwiglu] {
+    for activation in ACTIVATIONS {
         within(&mut backend, rows, |step| {
             let (gate, x) = (&gate, &input);
             step.gate_columns(GateColumns { gate, x, x_cols, first, activation, rows, cols, out: &mut out })
@@ -140,7 +145,7 @@ fn plain<L: Loader>(mut loader: L, rows: usize, cols: usize, seed: u64, tally: &
     let [mut input, mut out] = two_buffers(&mut loader, rows, cols)?;
     let mut backend = loader.finish()?;
     fill(&mut backend, &table, rows, &mut input)?;
-    for activation in [Activation::Silu, Activation::Gelu] {
+    for activation in PLAIN {
         within(&mut backend, rows, |step| {
             step.activation(Activate { x: &input, activation, rows, cols, out: &mut out })
         })?;

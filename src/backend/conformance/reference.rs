@@ -44,6 +44,7 @@ pub(super) fn plain(activation: Activation, x: f64) -> f64 {
             let gate = x.min(7.0);
             gate / (1.0 + (-1.702 * gate).exp())
         }
+        Activation::SquaredRelu => x.max(0.0).powi(2),
     }
 }
 

@@ -11,8 +11,9 @@ use super::{activation, attention, gate_rows, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
     Activate, AddNorm, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
-    GateColumns, GateRows, GatedActivation, GatherRows, Linear, MemoryLedger, MixExperts, NormRows, Ops, QkNorms,
-    RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits, StepOps,
+    GateColumns, GateRows, GatedActivation, GatherRows, Linear, Mamba2, Mamba2Weights, MemoryLedger, MixExperts,
+    NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits, ShortConvolution,
+    StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -260,6 +261,35 @@ impl Ops<CpuBackend> for CpuStep<'_> {
             convolved,
             out,
         );
+        Ok(())
+    }
+
+    fn mamba2(&mut self, args: Mamba2<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        args.state.spec.check(batch)?;
+        let Mamba2 { x, shape, weights, eps, state, convolved, out } = args;
+        let Mamba2Weights { taps, taps_bias, decay, step_bias, skip, norm } = weights;
+        let taps_bias = taps_bias.map(|bias| &**bias);
+        let x = &x[..tokens * shape.cols()];
+        let (convolved, out) = (&mut convolved[..tokens * shape.channels()], &mut out[..tokens * shape.inner_cols()]);
+        states::Mamba2 { x, shape, taps, taps_bias, decay, step_bias, skip, norm, eps, batch }.run_on(
+            &self.cpu.pool,
+            self.cpu.isa,
+            state,
+            convolved,
+            out,
+        );
+        Ok(())
+    }
+
+    fn short_convolution(&mut self, args: ShortConvolution<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        args.state.spec.check(batch)?;
+        let ShortConvolution { x, shape, taps, state, out } = args;
+        let (x, out) = (&x[..tokens * shape.cols()], &mut out[..tokens * shape.channels]);
+        states::ShortConvolution { x, shape, taps, batch }.run_on(&self.cpu.pool, self.cpu.isa, state, out);
         Ok(())
     }
 

@@ -23,6 +23,7 @@ pub(super) enum ActivationCode {
     Silu = ACTIVATION_SILU,
     Gelu = ACTIVATION_GELU,
     ClampedSwiglu = ACTIVATION_CLAMPED_SWIGLU,
+    SquaredRelu = ACTIVATION_SQUARED_RELU,
 }
 
 impl From<Activation> for ActivationCode {
@@ -31,6 +32,7 @@ impl From<Activation> for ActivationCode {
             Activation::Silu => Self::Silu,
             Activation::Gelu => Self::Gelu,
             Activation::ClampedSwiglu => Self::ClampedSwiglu,
+            Activation::SquaredRelu => Self::SquaredRelu,
         }
     }
 }
@@ -95,6 +97,7 @@ constants! {
     ACTIVATION_SILU = 0;
     ACTIVATION_GELU = 1;
     ACTIVATION_CLAMPED_SWIGLU = 2;
+    ACTIVATION_SQUARED_RELU = 3;
     /// `NormKind`.
     NORM_RMS = 0;
     NORM_LAYER = 1;
@@ -155,13 +158,17 @@ constants! {
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
-    /// Heads of a block of `delta_net_convolve` and `delta_net_gate`; columns of a block of `delta_net_walk_d<D>`.
-    DELTA_NET_HEADS = 8;
-    DELTA_NET_COLUMNS = 32;
-    DELTA_NET_WALK_THREADS = 128;
     /// A row without a sequence: padding of a recorded step.
     NO_SEQUENCE = u32::MAX;
     NO_STATE = batch::NO_STATE;
+    /// Columns of a head's matrix that a block carries along a sequence.
+    STATE_COLUMNS = 32;
+    STATE_WALK_THREADS = 128;
+    /// Heads of a block of `delta_net_convolve` and `delta_net_gate`.
+    DELTA_NET_HEADS = 8;
+    /// Channels of a block of `mamba2_convolve` and `short_convolution`.
+    CONVOLUTION_THREADS = 256;
+    MAMBA2_GATE_THREADS = 512;
     /// Blocks of a row of `argmax` at most.
     NO_MASK = u32::MAX;
     ARGMAX_BLOCKS = 64;
@@ -416,14 +423,7 @@ kernel_args! {
         scale: f32,
         softcap: f32,
     }
-    DeltaNetArgs {
-        x: DevicePtr,
-        convolved: DevicePtr,
-        out: DevicePtr,
-        taps: DevicePtr,
-        decay: DevicePtr,
-        decay_bias: DevicePtr,
-        norm: DevicePtr,
+    StatesArgs {
         windows: DevicePtr,
         matrices: DevicePtr,
         sequences: DevicePtr,
@@ -431,6 +431,16 @@ kernel_args! {
         reads: DevicePtr,
         write_starts: DevicePtr,
         writes: DevicePtr,
+    }
+    DeltaNetArgs {
+        states: StatesArgs,
+        x: DevicePtr,
+        convolved: DevicePtr,
+        out: DevicePtr,
+        taps: DevicePtr,
+        decay: DevicePtr,
+        decay_bias: DevicePtr,
+        norm: DevicePtr,
         key_heads: u32,
         value_heads: u32,
         key_size: u32,
@@ -440,6 +450,34 @@ kernel_args! {
         gate_run: u32,
         format_out: Format,
         eps: f32,
+    }
+    Mamba2Args {
+        states: StatesArgs,
+        x: DevicePtr,
+        convolved: DevicePtr,
+        out: DevicePtr,
+        taps: DevicePtr,
+        taps_bias: DevicePtr,
+        decay: DevicePtr,
+        step_bias: DevicePtr,
+        skip: DevicePtr,
+        norm: DevicePtr,
+        heads: u32,
+        head_size: u32,
+        groups: u32,
+        state_size: u32,
+        num_taps: u32,
+        format_out: Format,
+        eps: f32,
+    }
+    ShortConvolutionArgs {
+        states: StatesArgs,
+        x: DevicePtr,
+        out: DevicePtr,
+        taps: DevicePtr,
+        channels: u32,
+        num_taps: u32,
+        format_out: Format,
     }
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
     AlteredToken { id: u32, bias: f32, seen: u32 }

@@ -306,7 +306,8 @@ impl Loader for GpuLoader {
     fn buffer_bytes(rows: usize, cols: usize) -> u64 {
         // Sizes come from a file: they are checked before they are multiplied in `most_bytes`.
         let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
-        if fits { Format::most_bytes(rows, cols) } else { u64::MAX }
+        // No driver gives memory of no bytes: angles of a RoPE without pairs take one.
+        if fits { Format::most_bytes(rows, cols).max(1) } else { u64::MAX }
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {

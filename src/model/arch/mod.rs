@@ -11,11 +11,15 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod minimax_m2;
 mod mistral3;
+mod nemotron_h;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -52,11 +56,15 @@ const ALL: &[Architecture] = &[
     Architecture { name: "glm4moe", spec: glm4moe::spec },
     Architecture { name: "gpt-oss", spec: gpt_oss::spec },
     Architecture { name: "granite", spec: granite::spec },
+    Architecture { name: "granitehybrid", spec: granitehybrid::spec },
     Architecture { name: "granitemoe", spec: granitemoe::spec },
     Architecture { name: "hunyuan-dense", spec: hunyuan_dense::spec },
+    Architecture { name: "lfm2", spec: lfm2::spec },
+    Architecture { name: "lfm2moe", spec: lfm2moe::spec },
     Architecture { name: "llama", spec: llama::spec },
     Architecture { name: "minimax-m2", spec: minimax_m2::spec },
     Architecture { name: "mistral3", spec: mistral3::spec },
+    Architecture { name: "nemotron_h", spec: nemotron_h::spec },
     Architecture { name: "olmo2", spec: olmo2::spec },
     Architecture { name: "phi3", spec: phi3::spec },
     Architecture { name: "qwen2", spec: qwen2::spec },
@@ -87,7 +95,12 @@ impl ModelSpec {
             let problem = format!("architecture '{name}' is not supported; this version runs {names}");
             metadata.error("general.architecture", problem)
         })?;
-        (architecture.spec)(&Keys { metadata, gguf, architecture: architecture.name, max_model_len })
+        let keys = Keys { metadata, gguf, architecture: architecture.name, max_model_len };
+        let spec = (architecture.spec)(&keys)?;
+        match spec.kv_groups.is_empty() {
+            true => Err(keys.error("block_count", "counts no layer with attention, of which this version needs one")),
+            false => Ok(spec),
+        }
     }
 }
 

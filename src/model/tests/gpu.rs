@@ -214,7 +214,15 @@ fn failing_calls_leave_nothing_behind() {
 fn the_budget_is_what_is_taken() {
     let Some(device) = devices::open("cpu-wave32:up@budget") else { return };
     let of_experts = ["arch/qwen3moe", "arch/gpt_oss", "arch/minimax_m2", "arch/gemma4_moe"];
-    let others = ["arch/qwen2", "arch/qwen35", "arch/starcoder2", "arch/gemma4_e", "quant_models/Q4_K_M"];
+    let others = [
+        "arch/qwen2",
+        "arch/granitehybrid",
+        "arch/lfm2",
+        "arch/qwen35",
+        "arch/starcoder2",
+        "arch/gemma4_e",
+        "quant_models/Q4_K_M",
+    ];
     for name in others.into_iter().chain(of_experts) {
         let name = &format!("{name}.gguf");
         let loader = devices::loader(&device, MAX_TOKENS);
@@ -240,7 +248,10 @@ fn batch_invariant_mode_is_exact() {
         "arch/gemma4_e",
         "arch/gemma4_moe",
         "arch/gpt_oss",
+        "arch/granitehybrid",
+        "arch/lfm2moe",
         "arch/minimax_m2",
+        "arch/nemotron_h",
         "arch/qwen3",
         "arch/qwen35",
         "arch/qwen35moe",
@@ -284,7 +295,7 @@ fn self_test_on_real_weights() {
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
     let device = (device, options);
-    for name in ["quant_models/Q4_0", "arch/qwen35", "arch/qwen3moe"] {
+    for name in ["quant_models/Q4_0", "arch/lfm2", "arch/nemotron_h", "arch/qwen35", "arch/qwen3moe"] {
         check_decode_calls(&device, &faults, name);
     }
 }
@@ -337,7 +348,7 @@ fn decode_unrecorded((device, options): &Opened, name: &str) -> Vec<Vec<f32>> {
 fn steps_are_recorded_at_the_load_alone() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
     let device = (device, options);
-    for name in ["quant_models/Q4_0", "arch/qwen35", "arch/qwen3moe"] {
+    for name in ["quant_models/Q4_0", "arch/lfm2", "arch/nemotron_h", "arch/qwen35", "arch/qwen3moe"] {
         let expected = decode_unrecorded(&device, name);
         let mut model = load(&device, name);
         let made = |faults: &Faults| [Call::BeginCapture, Call::InstantiateGraph].map(|call| faults.calls(call));
@@ -409,8 +420,8 @@ fn golden_logits_cpu_wave64() {
     check_all(devices::open(CPU_TARGETS[3]));
 }
 
-/// A llama, a qwen, experts, states, layers that differ, a quantised model, and the two families that have the most
-/// that no other has, in AMD machine code.
+/// A llama, a qwen, experts, states of each kind, layers that differ, a quantised model, and the two families that have
+/// the most that no other has, in AMD machine code.
 fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
     check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
@@ -418,6 +429,8 @@ fn check_amd(target: &str) {
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
     check_architecture(&device, "qwen35moe");
+    check_architecture(&device, "nemotron_h");
+    check_architecture(&device, "lfm2");
     check_architecture(&device, "qwen3moe");
     check_architecture(&device, "gpt_oss");
     check_architecture(&device, "starcoder2");

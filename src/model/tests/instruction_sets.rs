@@ -8,9 +8,11 @@ use crate::backend::cpu::Isa;
 #[test]
 fn logits_have_the_same_bits_on_every_instruction_set() {
     let names = [
+        "arch/lfm2moe",
         "arch/llama3_ropescale",
         "arch/mistral",
         "arch/mixtral",
+        "arch/nemotron_h",
         "arch/qwen2",
         "arch/qwen35moe",
         "arch/qwen3moe",

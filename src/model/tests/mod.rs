@@ -197,6 +197,7 @@ fn the_budget_is_what_is_taken() {
         "arch/minimax_m2.gguf",
         "arch/gpt_oss.gguf",
         "arch/gemma4_moe.gguf",
+        "arch/lfm2moe.gguf",
     ];
     let others = ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/gemma4_e.gguf", "quant_models/Q4_K_M.gguf"];
     for name in others.into_iter().chain(of_experts) {

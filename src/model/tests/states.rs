@@ -10,7 +10,17 @@ use crate::model::ModelSpec;
 use crate::selection::{Needs, Wanted, Wish};
 use crate::testdata;
 
-pub(super) const HYBRIDS: [&str; 5] = ["qwen35", "qwen35_mtp", "qwen35moe", "qwen3next", "qwen3next_legacy"];
+pub(super) const HYBRIDS: [&str; 9] = [
+    "granitehybrid",
+    "lfm2",
+    "lfm2moe",
+    "nemotron_h",
+    "qwen35",
+    "qwen35_mtp",
+    "qwen35moe",
+    "qwen3next",
+    "qwen3next_legacy",
+];
 
 fn load(name: &str) -> CpuModel {
     load_with_kv(&format!("arch/{name}.gguf"), KvCacheDtype::F32)
@@ -137,8 +147,9 @@ fn states_that_are_kept_half_way_are_exact() {
 
 /// Keys that are missing or contradict each other are errors that name them.
 #[test]
-fn keys_that_are_no_gated_delta_net_are_errors() {
+fn keys_that_are_no_layer_of_states_are_errors() {
     let number = |value: u32| Some(Value::U32(value));
+    let counts = |counts: &[i32]| Some(Value::Array(Array::I32(counts.to_vec())));
     let cases = [
         ("qwen35", "ssm.inner_size", number(63), "is 63, expected ssm.time_step_rank (4) times ssm.state_size (16)"),
         ("qwen35", "ssm.time_step_rank", number(3), "is 3, expected a multiple of ssm.group_count (2)"),
@@ -153,27 +164,53 @@ fn keys_that_are_no_gated_delta_net_are_errors() {
             Some(Value::Array(Array::Bool(vec![true; 3]))),
             "has 3 entries, expected one per layer (8)",
         ),
+        ("granitehybrid", "ssm.inner_size", number(130), "is 130, expected a multiple of ssm.time_step_rank (4)"),
+        ("granitehybrid", "ssm.state_size", number(256), "is 256; this version supports at most 128"),
+        ("granitehybrid", "attention.head_count_kv", None, "is missing"),
+        ("granitehybrid", "attention.head_count_kv", counts(&[0, 0, -1, 0]), "is -1, expected 1 to"),
+        ("nemotron_h", "ssm.time_step_rank", number(5), "is 5, expected a multiple of ssm.group_count (2)"),
+        (
+            "nemotron_h",
+            "feed_forward_length",
+            counts(&[0, 128, 0, 64, 128, 0, 128]),
+            "is 64 in layer 3, which has 2 KV heads; expected 0 for one of them",
+        ),
+        ("lfm2", "shortconv.l_cache", None, "is missing"),
+        ("lfm2", "shortconv.l_cache", number(1000), "is 1000, expected at most 64"),
+        ("lfm2", "attention.head_count_kv", counts(&[0; 4]), "has 4 entries, expected one per layer (5)"),
         ("qwen3next", "full_attention_interval", None, "is missing"),
         ("qwen3next", "full_attention_interval", number(0), "is 0, expected 1 to"),
     ];
     for (name, key, value, problem) in cases {
-        let key = format!("{name}.{key}");
-        let file = testdata::file(&format!("arch/{name}.gguf"));
-        let gguf = GgufFile::open(&file.0).unwrap();
-        let mut writer = Writer::new();
-        for (known, old) in gguf.metadata().iter() {
-            match (&value, known == key) {
-                (_, false) => writer = writer.key(known, old),
-                (Some(new), true) => writer = writer.key(known, new),
-                (None, true) => {}
-            }
-        }
-        for info in gguf.tensors() {
-            let view = gguf.view(info);
-            writer = writer.tensor(Tensor::new(&info.name, &info.shape, view.ggml_type, view.data));
-        }
-        let changed = testdata::temp_file("keys.gguf", &writer.bytes());
-        let error = ModelSpec::from_gguf(&GgufFile::open(&changed.0).unwrap(), None).unwrap_err().to_string();
-        assert!(error.contains(&key) && error.contains(problem), "{error}");
+        let error = spec_error(name, key, value);
+        assert!(error.contains(&format!("{name}.{key}")) && error.contains(problem), "{error}");
     }
+}
+
+/// The error of a golden model whose key has another value, or is missing.
+fn spec_error(name: &str, key: &str, value: Option<Value>) -> String {
+    let key = format!("{name}.{key}");
+    let file = testdata::file(&format!("arch/{name}.gguf"));
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let mut writer = Writer::new();
+    for (known, old) in gguf.metadata().iter() {
+        match (&value, known == key) {
+            (_, false) => writer = writer.key(known, old),
+            (Some(new), true) => writer = writer.key(known, new),
+            (None, true) => {}
+        }
+    }
+    for info in gguf.tensors() {
+        let view = gguf.view(info);
+        writer = writer.tensor(Tensor::new(&info.name, &info.shape, view.ggml_type, view.data));
+    }
+    let changed = testdata::temp_file("keys.gguf", &writer.bytes());
+    ModelSpec::from_gguf(&GgufFile::open(&changed.0).unwrap(), None).unwrap_err().to_string()
+}
+
+/// States live beside keys and values: a model that has no attention at all is refused by name.
+#[test]
+fn a_model_without_attention_is_refused() {
+    let error = spec_error("lfm2", "attention.head_count_kv", Some(Value::Array(Array::I32(vec![0; 5]))));
+    assert!(error.contains("lfm2.block_count") && error.contains("no layer with attention"), "{error}");
 }

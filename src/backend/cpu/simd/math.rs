@@ -65,6 +65,14 @@ pub(crate) fn clamped_swiglu<S: Simd>(s: S, gate: S::V, up: S::V) -> S::V {
     s.div(s.mul(s.add(up, s.splat(1.0)), gate), s.add(s.splat(1.0), e))
 }
 
+/// `max(x, 0)^2`.
+#[inline(always)]
+pub(crate) fn squared_relu<S: Simd>(s: S, x: S::V) -> S::V {
+    // `max` gives its second argument for NaN, so that it comes through.
+    let x = s.max(s.splat(0.0), x);
+    s.mul(x, x)
+}
+
 /// `tanh x = 1 - 2 / (e^2x + 1)`. Absolute error below 3e-7.
 #[inline(always)]
 pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {

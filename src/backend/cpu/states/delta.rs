@@ -1,94 +1,77 @@
-//! The delta rule: the matrix of each head, along the tokens of its sequence.
+//! Gated delta nets, in three passes: the convolution over q, k and v with the norms of q and k behind it, the delta
+//! rule, and norms times gates.
 //!
-//! Columns of a matrix do not depend on each other, so a unit of work is some columns of one head of one sequence. Its
-//! part of the matrix stays in the first-level cache, and each token reads and writes it once: what a token changes is
-//! multiplied with the next token's k and q on the way.
-#![allow(unsafe_code)] // Slots of the pool and rows of the output are written from several threads.
+//! Each token reads and writes its head's matrix once: what it changes is multiplied with the next token's k and q on
+//! the way.
 
-use super::DeltaNet;
+use std::ops::Range;
+
+use super::convolution::{Convolution, Finish, Inputs, apply_silu};
 use super::softplus::softplus;
+use super::walk::{Part, Rule, TileRow, walk};
 use crate::backend::DeltaNetShape;
+use crate::backend::cpu::norm::{normalize, sum_of_squares};
 use crate::backend::cpu::pool::ThreadPool;
-use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
-use crate::backend::cpu::split::Split;
+use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd, silu};
+use crate::backend::cpu::split::{Split, for_rows};
+use crate::backend::cpu::state_layer::StateLayer;
+use crate::batch::Batch;
 
-/// Vectors of columns of a unit.
-const UNIT_VECTORS: usize = 4;
-const UNIT_COLUMNS: usize = UNIT_VECTORS * LANES;
-/// Units of a chunk share its scratch; so many chunks a thread share out the work evenly.
-const CHUNKS_PER_THREAD: usize = 4;
-
-/// `C` vectors of each row of a matrix.
-type Tile<const C: usize> = [[[f32; LANES]; C]; DeltaNetShape::MAX_HEAD_SIZE];
-
-/// Walks along all sequences: from the states that they begin with to those that are kept, with the outputs of all
-/// heads, not normed yet, in `out`.
-pub(super) fn walk(
-    net: &DeltaNet<'_>,
-    pool: &ThreadPool,
-    isa: Isa,
-    convolved: &[f32],
-    matrices: &Split<'_, f32>,
-    out: &Split<'_, f32>,
-) {
-    let tiles = net.shape.value_size.div_ceil(UNIT_COLUMNS);
-    let units = net.batch.num_seqs() * net.shape.value_heads * tiles;
-    let units_per_chunk = units.div_ceil(CHUNKS_PER_THREAD * pool.num_threads()).max(1);
-    pool.run(units.div_ceil(units_per_chunk), &|chunk| {
-        let first = chunk * units_per_chunk;
-        let units = first..units.min(first + units_per_chunk);
-        isa.run(Units { net, convolved, matrices, out, units, tiles });
-    });
+/// Arguments of one gated delta net beside the states and the outputs.
+pub(in crate::backend::cpu) struct DeltaNet<'a> {
+    /// `[n, shape.cols()]`.
+    pub(in crate::backend::cpu) x: &'a [f32],
+    pub(in crate::backend::cpu) shape: DeltaNetShape,
+    pub(in crate::backend::cpu) taps: &'a [f32],
+    pub(in crate::backend::cpu) decay: &'a [f32],
+    pub(in crate::backend::cpu) decay_bias: &'a [f32],
+    pub(in crate::backend::cpu) norm: &'a [f32],
+    pub(in crate::backend::cpu) eps: f32,
+    pub(in crate::backend::cpu) batch: &'a Batch,
 }
 
-struct Units<'a> {
-    net: &'a DeltaNet<'a>,
-    convolved: &'a [f32],
-    matrices: &'a Split<'a, f32>,
-    out: &'a Split<'a, f32>,
-    units: std::ops::Range<usize>,
-    /// Units of a head.
-    tiles: usize,
-}
-
-impl Kernel for Units<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        if S::REGISTERS < 16 { self.run_all::<S, 2>(s) } else { self.run_all::<S, UNIT_VECTORS>(s) }
+impl DeltaNet<'_> {
+    /// Computes all rows into `out`, `[n, shape.value_cols()]`; `convolved`, `[n, shape.channels()]`, is scratch.
+    pub(in crate::backend::cpu) fn run_on(
+        &self,
+        pool: &ThreadPool,
+        isa: Isa,
+        state: &mut StateLayer,
+        convolved: &mut [f32],
+        out: &mut [f32],
+    ) {
+        let StateLayer { spec, windows, matrices } = state;
+        let &Self { x, shape, taps, batch, .. } = self;
+        let inputs = Inputs { x, cols: shape.cols(), first: 0, factor: None };
+        let convolution = Convolution { inputs, channels: shape.channels(), taps, bias: None, batch };
+        convolution.run_on(pool, isa, windows, self, convolved);
+        convolution.keep_windows(pool, spec, &Split::new(windows));
+        let rule = DeltaRule { net: self, convolved };
+        walk(&rule, batch, pool, isa, spec, &Split::new(matrices), &Split::new(out));
+        for_rows(pool, out, shape.value_cols(), |first, rows| isa.run(GateRows { net: self, first, rows }));
     }
 }
 
-impl Units<'_> {
+/// `[q | k | v]` of a row: q and k of unit length, q times `1 / sqrt(key_size)`.
+impl Finish for DeltaNet<'_> {
     #[inline(always)]
-    fn run_all<S: Simd, const C: usize>(&self, s: S) {
-        let mut tile: Tile<C> = [[[0.0; LANES]; C]; DeltaNetShape::MAX_HEAD_SIZE];
-        let DeltaNetShape { value_heads, value_size, .. } = self.net.shape;
-        for unit in self.units.clone() {
-            let (head, part) = (unit / self.tiles, unit % self.tiles);
-            let end = value_size.min((part + 1) * UNIT_COLUMNS);
-            for first in (part * UNIT_COLUMNS..end).step_by(C * LANES) {
-                let columns = Columns { first, count: (C * LANES).min(end - first) };
-                let (seq, head) = (head / value_heads, head % value_heads);
-                Walk { units: self, seq, head, columns }.run::<S, C>(s, &mut tile);
+    fn finish<S: Simd>(&self, s: S, _row: usize, sums: &mut [f32]) {
+        let shape = self.shape;
+        apply_silu(s, sums);
+        let (q, k) = sums[..2 * shape.key_cols()].split_at_mut(shape.key_cols());
+        let factors = [1.0 / (shape.key_size as f32).sqrt(), 1.0];
+        for (heads, factor) in [q, k].into_iter().zip(factors) {
+            for head in heads.chunks_exact_mut(shape.key_size) {
+                let scale = factor / (sum_of_squares(s, head, 0.0) + self.eps).sqrt();
+                head.iter_mut().for_each(|x| *x *= scale);
             }
         }
     }
 }
 
-#[derive(Clone, Copy)]
-struct Columns {
-    first: usize,
-    count: usize,
-}
-
-/// Some columns of a head, along a sequence.
-struct Walk<'a> {
-    units: &'a Units<'a>,
-    seq: usize,
-    head: usize,
-    columns: Columns,
+struct DeltaRule<'a> {
+    net: &'a DeltaNet<'a>,
+    convolved: &'a [f32],
 }
 
 /// One token, as a head sees it.
@@ -101,108 +84,64 @@ struct Token<'a> {
     decay: f32,
 }
 
-impl<'a> Walk<'a> {
+impl Rule for DeltaRule<'_> {
     #[inline(always)]
-    fn run<S: Simd, const C: usize>(&self, s: S, tile: &mut Tile<C>) {
-        let net = self.units.net;
-        let tile = &mut tile[..net.shape.key_size];
-        self.load(tile);
-        let tokens = net.batch.tokens_of(self.seq);
-        let Some(mut token) = tokens.clone().next().map(|row| self.token(row)) else { return };
+    fn walk<S: Simd, const C: usize>(
+        &self,
+        s: S,
+        part: &Part<'_>,
+        tile: &mut [TileRow<C>],
+        tokens: Range<usize>,
+        keep: &mut impl FnMut(&[TileRow<C>], usize),
+    ) {
+        let Some(mut token) = tokens.clone().next().map(|row| self.token(part, row)) else { return };
         let mut sums = sums(s, tile, token);
-        let mut writes = net.batch.states.writes_of(self.seq).iter();
-        let mut write = writes.next();
         for row in tokens.clone() {
-            let change = self.output(s, row, token, sums);
+            let change = output(s, token, sums, part.out(row));
             if row + 1 < tokens.end {
-                let next = self.token(row + 1);
+                let next = self.token(part, row + 1);
                 sums = update_and_sum(s, tile, token, change, next);
                 token = next;
             } else {
                 update(s, tile, token, change);
             }
-            while let Some(here) = write.filter(|write| tokens.start + write.num_tokens as usize == row + 1) {
-                self.store(tile, here.slot as usize);
-                write = writes.next();
-            }
+            keep(tile, row);
         }
     }
+}
 
+impl<'a> DeltaRule<'a> {
     /// The token in row `row` of the batch.
     #[inline(always)]
-    fn token(&self, row: usize) -> Token<'a> {
-        let (Units { net, convolved, .. }, head) = (self.units, self.head);
+    fn token(&self, part: &Part<'_>, row: usize) -> Token<'a> {
+        let (Self { net, convolved }, head) = (self, part.head);
         let shape = net.shape;
         let (x, qkv) = (&net.x[row * shape.cols()..], &convolved[row * shape.channels()..]);
         let key = shape.key_head(head) * shape.key_size;
-        let value = 2 * shape.key_cols() + head * shape.value_size + self.columns.first;
+        let value = 2 * shape.key_cols() + head * shape.value_size + part.first;
         let [beta, decay] = shape.gates(head).map(|column| x[column]);
         Token {
             q: &qkv[key..][..shape.key_size],
             k: &qkv[shape.key_cols() + key..][..shape.key_size],
-            v: &qkv[value..][..self.columns.count],
+            v: &qkv[value..][..part.count],
             beta: 1.0 / (1.0 + (-beta).exp()),
             decay: (net.decay[head] * softplus(decay + net.decay_bias[head])).exp(),
         }
     }
+}
 
-    /// Stores a token's output, `decay * S^T q + (k · q) change`; returns its change, `beta * (v - decay * S^T k)`.
-    #[inline(always)]
-    fn output<S: Simd, const C: usize>(
-        &self,
-        s: S,
-        row: usize,
-        token: Token<'_>,
-        [of_k, of_q]: [[S::V; C]; 2],
-    ) -> [S::V; C] {
-        let shape = self.units.net.shape;
-        let at = row * shape.value_cols() + self.head * shape.value_size + self.columns.first;
-        // SAFETY: units have columns of their own, of a head and a sequence.
-        let out = unsafe { self.units.out.part(at..at + self.columns.count) };
-        let (beta, decay) = (s.splat(token.beta), s.splat(token.decay));
-        let k_dot_q = s.splat(dot(s, token.k, token.q));
-        let mut changes = [s.splat(0.0); C];
-        for (c, (v, out)) in token.v.chunks(LANES).zip(out.chunks_mut(LANES)).enumerate() {
-            let change = s.mul(beta, s.sub(s.load_partial(v), s.mul(decay, of_k[c])));
-            s.store_partial(s.fma(k_dot_q, change, s.mul(decay, of_q[c])), out);
-            changes[c] = change;
-        }
-        changes
+/// Puts a token's output, `decay * S^T q + (k · q) change`; returns its change, `beta * (v - decay * S^T k)`.
+#[inline(always)]
+fn output<S: Simd, const C: usize>(s: S, token: Token<'_>, [of_k, of_q]: [[S::V; C]; 2], out: &mut [f32]) -> [S::V; C] {
+    let (beta, decay) = (s.splat(token.beta), s.splat(token.decay));
+    let k_dot_q = s.splat(dot(s, token.k, token.q));
+    let mut changes = [s.splat(0.0); C];
+    for (c, (v, out)) in token.v.chunks(LANES).zip(out.chunks_mut(LANES)).enumerate() {
+        let change = s.mul(beta, s.sub(s.load_partial(v), s.mul(decay, of_k[c])));
+        s.store_partial(s.fma(k_dot_q, change, s.mul(decay, of_q[c])), out);
+        changes[c] = change;
     }
-
-    /// Index of the unit's columns of row `row` of the head's matrix, in slot `slot`.
-    fn place(&self, slot: usize, row: usize) -> usize {
-        let DeltaNetShape { value_heads, key_size, value_size, .. } = self.units.net.shape;
-        ((slot * value_heads + self.head) * key_size + row) * value_size + self.columns.first
-    }
-
-    #[inline(always)]
-    fn load<const C: usize>(&self, tile: &mut [[[f32; LANES]; C]]) {
-        let Some(slot) = self.units.net.first_slot(self.seq) else {
-            return tile.fill([[0.0; LANES]; C]);
-        };
-        let count = self.columns.count;
-        for (row, tile) in tile.iter_mut().enumerate() {
-            let at = self.place(slot, row);
-            let end = self.units.matrices.pointer(at + count);
-            // SAFETY: the columns are in the pool, where they end at `end`. Who else begins with this state reads them
-            // too; nobody but this unit writes them, and not now.
-            let columns = unsafe { std::slice::from_raw_parts(end.sub(count), count) };
-            tile.as_flattened_mut()[..count].copy_from_slice(columns);
-        }
-    }
-
-    #[inline(always)]
-    fn store<const C: usize>(&self, tile: &[[[f32; LANES]; C]], slot: usize) {
-        let count = self.columns.count;
-        for (row, tile) in tile.iter().enumerate() {
-            let at = self.place(slot, row);
-            // SAFETY: no two sequences write one slot, none reads what another writes, and units have columns of their
-            // own.
-            let columns = unsafe { self.units.matrices.part(at..at + count) };
-            columns.copy_from_slice(&tile.as_flattened()[..count]);
-        }
-    }
+    changes
 }
 
 #[inline(always)]
@@ -216,7 +155,7 @@ fn dot<S: Simd>(s: S, a: &[f32], b: &[f32]) -> f32 {
 
 /// `S^T k` and `S^T q`.
 #[inline(always)]
-fn sums<S: Simd, const C: usize>(s: S, tile: &[[[f32; LANES]; C]], token: Token<'_>) -> [[S::V; C]; 2] {
+fn sums<S: Simd, const C: usize>(s: S, tile: &[TileRow<C>], token: Token<'_>) -> [[S::V; C]; 2] {
     let (mut of_k, mut of_q) = ([s.splat(0.0); C], [s.splat(0.0); C]);
     for ((row, k), q) in tile.iter().zip(token.k).zip(token.q) {
         let (k, q) = (s.splat(*k), s.splat(*q));
@@ -231,7 +170,7 @@ fn sums<S: Simd, const C: usize>(s: S, tile: &[[[f32; LANES]; C]], token: Token<
 
 /// `S = decay * S + k change^T`.
 #[inline(always)]
-fn update<S: Simd, const C: usize>(s: S, tile: &mut [[[f32; LANES]; C]], token: Token<'_>, change: [S::V; C]) {
+fn update<S: Simd, const C: usize>(s: S, tile: &mut [TileRow<C>], token: Token<'_>, change: [S::V; C]) {
     let decay = s.splat(token.decay);
     for (row, k) in tile.iter_mut().zip(token.k) {
         let k = s.splat(*k);
@@ -246,7 +185,7 @@ fn update<S: Simd, const C: usize>(s: S, tile: &mut [[[f32; LANES]; C]], token: 
 #[inline(always)]
 fn update_and_sum<S: Simd, const C: usize>(
     s: S,
-    tile: &mut [[[f32; LANES]; C]],
+    tile: &mut [TileRow<C>],
     token: Token<'_>,
     change: [S::V; C],
     next: Token<'_>,
@@ -263,4 +202,33 @@ fn update_and_sum<S: Simd, const C: usize>(
         }
     }
     [of_k, of_q]
+}
+
+/// `out = norm(out) * silu(z)`, head by head.
+struct GateRows<'a> {
+    net: &'a DeltaNet<'a>,
+    /// Index of the first of the rows in the batch.
+    first: usize,
+    rows: &'a mut [f32],
+}
+
+impl Kernel for GateRows<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { net, first, rows } = self;
+        let shape = net.shape;
+        let x = net.x[first * shape.cols()..].chunks_exact(shape.cols());
+        for (row, x) in rows.chunks_exact_mut(shape.value_cols()).zip(x) {
+            let z = x[shape.channels()..].chunks_exact(shape.value_size);
+            for (head, z) in row.chunks_exact_mut(shape.value_size).zip(z) {
+                normalize(s, head, net.norm, net.eps);
+                for (out, z) in head.chunks_mut(LANES).zip(z.chunks(LANES)) {
+                    let gated = s.mul(s.load_partial(out), silu(s, s.load_partial(z)));
+                    s.store_partial(gated, out);
+                }
+            }
+        }
+    }
 }

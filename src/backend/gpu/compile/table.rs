@@ -99,9 +99,18 @@ macro_rules! with_kernels {
             }
             "states.hip" States Plainly {
                 DELTA_NET_CONVOLVE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
-                DELTA_NET_WALK_D32: DeltaNetArgs, Once, One(DELTA_NET_WALK_THREADS), "gated delta net";
-                DELTA_NET_WALK_D128: DeltaNetArgs, Once, One(DELTA_NET_WALK_THREADS), "gated delta net";
+                DELTA_NET_WALK_D32: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";
+                DELTA_NET_WALK_D128: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";
                 DELTA_NET_GATE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
+            }
+            "mamba2.hip" States Plainly {
+                MAMBA2_CONVOLVE: Mamba2Args, Once, One(CONVOLUTION_THREADS), "Mamba-2";
+                MAMBA2_WALK_D32: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+                MAMBA2_WALK_D128: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";
+                MAMBA2_GATE: Mamba2Args, Once, One(MAMBA2_GATE_THREADS), "Mamba-2";
+            }
+            "short_convolution.hip" States Plainly {
+                SHORT_CONVOLUTION: ShortConvolutionArgs, Once, One(CONVOLUTION_THREADS), "short convolution";
             }
             "sampling.hip" Always Plainly {
                 ALTER_LOGITS: AlterLogitsArgs, Once, One(1024), "bias and penalties";

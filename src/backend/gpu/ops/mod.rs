@@ -18,8 +18,8 @@ use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows, GatedActivation,
-    GatherRows, Linear, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore, RopeAngles,
-    RopeAttention, ScaleLogits,
+    GatherRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore,
+    RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -103,6 +103,16 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn delta_net(&mut self, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         states::delta_net(self, args)
+    }
+
+    fn mamba2(&mut self, args: Mamba2<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::mamba2(self, args)
+    }
+
+    fn short_convolution(&mut self, args: ShortConvolution<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::short_convolution(self, args)
     }
 
     fn gather_rows(&mut self, args: GatherRows<'_, GpuBackend>) -> Result<()> {

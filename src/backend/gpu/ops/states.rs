@@ -1,30 +1,31 @@
 //! Layers that carry states.
 
 use crate::backend::gpu::GpuBackend;
-use crate::backend::gpu::args::{DELTA_NET_COLUMNS, DELTA_NET_HEADS, DeltaNetArgs, Format};
-use crate::backend::gpu::buffer::count;
+use crate::backend::gpu::args::{
+    CONVOLUTION_THREADS, DELTA_NET_HEADS, DeltaNetArgs, Format, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs,
+    StatesArgs,
+};
+use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
-use crate::backend::gpu::kernel::{DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128, ONCE};
-use crate::backend::{DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder};
+use crate::backend::gpu::kernel::{
+    DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128, MAMBA2_CONVOLVE, MAMBA2_GATE,
+    MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
+};
+use crate::backend::{
+    DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, Mamba2, Mamba2Shape, Mamba2Weights, ShortConvolution,
+    ShortConvolutionShape,
+};
 use crate::{Error, Result};
 
-pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
-    let DeltaNet { x, shape, weights, eps, state, convolved, out } = args;
-    let rows = step.tokens;
+/// Rows of the smaller one of the matrices that kernels are compiled for.
+const SMALL_MATRIX: usize = 32;
+
+/// The states of a layer, checked against the step's.
+fn states_of(step: &mut GpuStep<'_>, state: &StateLayer) -> Result<StatesArgs> {
     step.inputs.check(step.batch, Check::States { spec: state.spec })?;
-    let format = step.compute.activation_format(step.compute.common(), rows);
-    let DeltaNetWeights { taps, decay, decay_bias, norm } = weights;
-    let DeltaNetShape { key_heads, value_heads, key_size, value_size, taps: num_taps, order, gate_run } = shape;
-    let states = step.inputs.states()?.ok_or_else(|| Error::internal("a delta net in a step without states"))?;
-    let args = DeltaNetArgs {
-        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
-        convolved: convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?.ptr(),
-        out: out.write("the delta net's output", rows, shape.value_cols(), format)?.ptr(),
-        taps: taps.read(num_taps * shape.channels())?.ptr(),
-        decay: decay.read(value_heads)?.ptr(),
-        decay_bias: decay_bias.read(value_heads)?.ptr(),
-        norm: norm.read(value_size)?.ptr(),
+    let states = step.inputs.states()?.ok_or_else(|| Error::internal("a layer of states in a step without them"))?;
+    Ok(StatesArgs {
         windows: state.windows.ptr(),
         matrices: state.matrices.ptr(),
         sequences: states.sequences.ptr(),
@@ -32,6 +33,30 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
         reads: states.reads.ptr(),
         write_starts: states.write_starts.ptr(),
         writes: states.writes.ptr(),
+    })
+}
+
+/// Sequences of a step: in a recorded one each row is one.
+fn num_sequences(step: &GpuStep<'_>) -> Result<u32> {
+    count(step.recorded.unwrap_or(step.batch.num_seqs()))
+}
+
+pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
+    let DeltaNet { x, shape, weights, eps, state, convolved, out } = args;
+    let rows = step.tokens;
+    let states = states_of(step, state)?;
+    let format = step.compute.activation_format(step.compute.common(), rows);
+    let DeltaNetWeights { taps, decay, decay_bias, norm } = weights;
+    let DeltaNetShape { key_heads, value_heads, key_size, value_size, taps: num_taps, order, gate_run } = shape;
+    let args = DeltaNetArgs {
+        states,
+        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
+        convolved: convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?.ptr(),
+        out: out.write("the delta net's output", rows, shape.value_cols(), format)?.ptr(),
+        taps: taps.read(num_taps * shape.channels())?.ptr(),
+        decay: decay.read(value_heads)?.ptr(),
+        decay_bias: decay_bias.read(value_heads)?.ptr(),
+        norm: norm.read(value_size)?.ptr(),
         key_heads: count(key_heads)?,
         value_heads: count(value_heads)?,
         key_size: count(key_size)?,
@@ -45,18 +70,83 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
     if rows == 0 {
         return Ok(());
     }
-    let (launcher, rows) = (step.compute.launcher(), count(rows)?);
-    // In a recorded step each row is a sequence.
-    let sequences = count(step.recorded.unwrap_or(step.batch.num_seqs()))?;
+    let (launcher, rows, sequences) = (step.compute.launcher(), count(rows)?, num_sequences(step)?);
     let (keys, values) = (args.key_heads, args.value_heads);
     let convolve = [rows, (2 * keys + values).div_ceil(DELTA_NET_HEADS), 1];
-    let walk = [args.value_size.div_ceil(DELTA_NET_COLUMNS), values, sequences];
+    let walk = [args.value_size.div_ceil(STATE_COLUMNS), values, sequences];
     let gate = [rows, values.div_ceil(DELTA_NET_HEADS), 1];
-    let walk_kernel = if key_size <= 32 { DELTA_NET_WALK_D32 } else { DELTA_NET_WALK_D128 };
+    let walk_kernel = if key_size <= SMALL_MATRIX { DELTA_NET_WALK_D32 } else { DELTA_NET_WALK_D128 };
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe {
         launcher.launch(DELTA_NET_CONVOLVE, ONCE, convolve, &args)?;
         launcher.launch(walk_kernel, ONCE, walk, &args)?;
         launcher.launch(DELTA_NET_GATE, ONCE, gate, &args)
     }
+}
+
+pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Result<()> {
+    let Mamba2 { x, shape, weights, eps, state, convolved, out } = args;
+    let rows = step.tokens;
+    let states = states_of(step, state)?;
+    let format = step.compute.activation_format(step.compute.common(), rows);
+    let Mamba2Weights { taps, taps_bias, decay, step_bias, skip, norm } = weights;
+    let Mamba2Shape { heads, head_size, groups, state_size, taps: num_taps } = shape;
+    let args = Mamba2Args {
+        states,
+        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
+        convolved: convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?.ptr(),
+        out: out.write("the mixer's output", rows, shape.inner_cols(), format)?.ptr(),
+        taps: taps.read(num_taps * shape.channels())?.ptr(),
+        taps_bias: taps_bias.map(|bias| bias.read(shape.channels())).transpose()?.into(),
+        decay: decay.read(heads)?.ptr(),
+        step_bias: step_bias.read(heads)?.ptr(),
+        skip: skip.read(heads)?.ptr(),
+        norm: norm.read(shape.inner_cols())?.ptr(),
+        heads: count(heads)?,
+        head_size: count(head_size)?,
+        groups: count(groups)?,
+        state_size: count(state_size)?,
+        num_taps: count(num_taps)?,
+        format_out: format,
+        eps,
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let (launcher, rows, sequences) = (step.compute.launcher(), count(rows)?, num_sequences(step)?);
+    let convolve = [rows, count(shape.channels())?.div_ceil(CONVOLUTION_THREADS), 1];
+    let walk = [args.head_size.div_ceil(STATE_COLUMNS), args.heads, sequences];
+    let gate = [rows, args.groups, 1];
+    let walk_kernel = if state_size <= SMALL_MATRIX { MAMBA2_WALK_D32 } else { MAMBA2_WALK_D128 };
+    // SAFETY: see `ops`; the states were checked against the pool.
+    unsafe {
+        launcher.launch(MAMBA2_CONVOLVE, ONCE, convolve, &args)?;
+        launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        launcher.launch(MAMBA2_GATE, ONCE, gate, &args)
+    }
+}
+
+pub(super) fn short_convolution(step: &mut GpuStep<'_>, args: ShortConvolution<'_, GpuBackend>) -> Result<()> {
+    let ShortConvolution { x, shape, taps, state, out } = args;
+    let rows = step.tokens;
+    let states = states_of(step, state)?;
+    let format = step.compute.activation_format(step.compute.common(), rows);
+    let ShortConvolutionShape { channels, taps: num_taps } = shape;
+    let args = ShortConvolutionArgs {
+        states,
+        x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
+        out: out.write("the convolution's output", rows, channels, format)?.ptr(),
+        taps: taps.read(num_taps * channels)?.ptr(),
+        channels: count(channels)?,
+        num_taps: count(num_taps)?,
+        format_out: format,
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    // Blocks of as many columns as those of the padded formats are a multiple of.
+    let grid = [count(rows)?, args.channels.div_ceil(CONVOLUTION_THREADS), 1];
+    let launcher = step.compute.launcher();
+    // SAFETY: see `ops`; the states were checked against the pool.
+    unsafe { launcher.launch(SHORT_CONVOLUTION, ONCE, grid, &args) }
 }

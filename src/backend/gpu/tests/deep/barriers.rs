@@ -164,3 +164,8 @@ fn barriers_of_sampling() {
 fn barriers_of_states() {
     check("barriers_of_states", "states.hip", None, |device, tally| conformance::states::check(loader(device), tally));
 }
+
+#[test]
+fn barriers_of_mamba2() {
+    check("barriers_of_mamba2", "mamba2.hip", None, |device, tally| conformance::states::check(loader(device), tally));
+}

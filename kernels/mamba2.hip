@@ -1,0 +1,131 @@
+// Mamba-2 mixers: a state of each sequence, carried from token to token.
+#include "states.h"
+
+DEV u32 inner_cols(const Mamba2Args& a) { return a.heads * a.head_size; }
+DEV u32 group_cols(const Mamba2Args& a) { return a.groups * a.state_size; }
+DEV u32 channels(const Mamba2Args& a) { return inner_cols(a) + 2 * group_cols(a); }
+// Columns of a row of projections.
+DEV u32 projected_cols(const Mamba2Args& a) { return inner_cols(a) + channels(a) + a.heads; }
+DEV Inputs inputs_of(const Mamba2Args& a) {
+  return {a.x + inner_cols(a), a.states.windows, projected_cols(a), channels(a), a.num_taps - 1, 0};
+}
+
+// A thread takes a channel.
+KERNEL(CONVOLUTION_THREADS, mamba2_convolve, Mamba2Args) {
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), c = (u32)bid_y() * CONVOLUTION_THREADS + (u32)tid_x();
+  const u32 sequence = ld_step(a.states.sequences + row);
+  if (sequence == NO_SEQUENCE || c >= channels(a)) return;
+  const u32 offset = row - ld_step(a.states.starts + sequence), slot = ld_step(a.states.reads + sequence);
+  const Inputs inputs = inputs_of(a);
+  float y = a.taps_bias ? a.taps_bias[c] : 0.f;
+  for (u32 tap = 0; tap < a.num_taps; tap++) {
+    const float* input = inputs.row_of(row, offset, slot, tap);
+    if (input) y = fma_(a.taps[(u64)tap * channels(a) + c], input[c], y);
+  }
+  a.convolved[(u64)row * channels(a) + c] = silu(y);
+}
+
+// ------------------------------------------------------------------------------------------------ recurrence
+template <u32 D> struct Recurrence {
+  struct Staged {
+    alignas(16) float b[TOKENS][D];
+    alignas(16) float c[TOKENS][D];
+    float x[TOKENS][STATE_COLUMNS];
+    float time_step[TOKENS], decay[TOKENS];
+  };
+  const Mamba2Args& a;
+  u32 group;
+  Columns<D> columns;
+
+  // Brings the tokens in rows `row` .. `row` + count into shared memory.
+  MEM void stage(u32 row, u32 count, Staged& staged) const {
+    const u32 head = columns.head;
+    const float* b = a.convolved + (u64)row * channels(a) + inner_cols(a) + group * a.state_size;
+    stage_rows<D>(b, group_cols(a), channels(a), count, a.state_size, staged.b, staged.c);
+    stage_columns(value_of(row), channels(a), count, columns.count, staged.x);
+    const u32 thread = (u32)tid_x();
+    if (thread < count) {
+      const float* steps = a.x + (u64)(row + thread) * projected_cols(a) + inner_cols(a) + channels(a);
+      const float time_step = softplus(steps[head] + a.step_bias[head]);
+      staged.time_step[thread] = time_step;
+      staged.decay[thread] = exp_accurate(a.decay[head] * time_step);
+    }
+  }
+
+  // The block's columns of a row's x, which its outputs take the place of.
+  MEM float* value_of(u32 row) const {
+    return a.convolved + (u64)row * channels(a) + columns.head * a.head_size + columns.first;
+  }
+
+  MEM void step(u32 row, u32 token, const Staged& staged) {
+    constexpr u32 ROWS = Columns<D>::ROWS;
+    float (&s)[ROWS][2] = columns.s;
+    const float time_step = staged.time_step[token], decay = staged.decay[token];
+    float change[2], of_c[2] = {};
+    #pragma unroll
+    for (u32 i = 0; i < 2; i++) change[i] = time_step * staged.x[token][columns.column + i];
+    #pragma unroll
+    for (u32 four = 0; four < ROWS / 4; four++) {
+      const u32 at = (four * 8 + columns.lane) * 4;
+      float b[4], c[4];
+      four_of(&staged.b[token][at], b);
+      four_of(&staged.c[token][at], c);
+      #pragma unroll
+      for (u32 j = 0; j < 4; j++) {
+        #pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+          float& value = s[4 * four + j][i];
+          value = fma_(b[j], change[i], decay * value);
+          of_c[i] = fma_(c[j], value, of_c[i]);
+        }
+      }
+    }
+    #pragma unroll
+    for (int m = 1; m < 8; m <<= 1)
+      #pragma unroll
+      for (u32 i = 0; i < 2; i++) of_c[i] += shfl_xor(of_c[i], m);
+    if (columns.lane != 0) return;
+    #pragma unroll
+    for (u32 i = 0; i < 2; i++) {
+      const u32 column = columns.column + i;
+      if (column < columns.count)
+        value_of(row)[column] = fma_(a.skip[columns.head], staged.x[token][column], of_c[i]);
+    }
+  }
+};
+
+template <u32 D> DEV void mamba2_walk(const Mamba2Args& a) {
+  Recurrence<D> rule{a, (u32)bid_y() / (a.heads / a.groups), {}};
+  walk(a.states, {a.states.matrices, a.heads, a.state_size, a.head_size}, inputs_of(a), rule);
+}
+
+KERNEL(STATE_WALK_THREADS, mamba2_walk_d32, Mamba2Args) { mamba2_walk<32>(a); }
+KERNEL(STATE_WALK_THREADS, mamba2_walk_d128, Mamba2Args) { mamba2_walk<128>(a); }
+
+// ------------------------------------------------------------------------------------------------ gate and norm
+// A block takes a group.
+KERNEL(MAMBA2_GATE_THREADS, mamba2_gate, Mamba2Args) {
+  SHARED float waves[MAMBA2_GATE_THREADS / WARP];
+  pdl_launch(); pdl_wait();
+  const u32 row = (u32)bid_x(), group = (u32)bid_y(), thread = (u32)tid_x();
+  const u32 size = inner_cols(a) / a.groups, first = group * size;
+  const bool is_row = ld_step(a.states.sequences + row) != NO_SEQUENCE;
+  float* y = a.convolved + (u64)row * channels(a) + first;
+  const float* z = a.x + (u64)row * projected_cols(a) + first;
+  float squares = 0.f;
+  for (u32 c = thread; c < size && is_row; c += MAMBA2_GATE_THREADS) {
+    const float gated = y[c] * silu(z[c]);
+    y[c] = gated;
+    squares = fma_(gated, gated, squares);
+  }
+  const float scale = rsqrt_accurate(block_sum<MAMBA2_GATE_THREADS>(squares, waves) / (float)size + a.eps);
+  for (u32 c = thread; c < size; c += MAMBA2_GATE_THREADS) {
+    const float value = is_row ? y[c] * scale * a.norm[first + c] : 0.f;
+    store_activation(a.out, a.format_out, row, first + c, inner_cols(a), value);
+  }
+  if (a.format_out == FORMAT_F32 || group + 1 != a.groups) return;
+  const u32 padded = (inner_cols(a) + 255) & ~255u;
+  for (u32 c = inner_cols(a) + thread; c < padded; c += MAMBA2_GATE_THREADS)
+    store_activation(a.out, a.format_out, row, c, inner_cols(a), 0.f);
+}

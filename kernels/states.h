@@ -1,0 +1,189 @@
+// Kernels of layers of states share these: the inputs of their convolutions, and the matrices of heads that a block
+// carries along a sequence.
+#pragma once
+#include "activation.h"
+#include "elementary.h"
+
+DEV u32 min_(u32 x, u32 y) { return x < y ? x : y; }
+
+// log(1 + e^x). Beyond 20, e^-x is less than a unit in the last place of the result.
+DEV float softplus(float x) { return x > 20.f ? x : log_accurate(1.f + exp_accurate(x)); }
+
+// ------------------------------------------------------------------------------------------------ convolution
+// The rows that go through a convolution, and those that states have kept.
+struct Inputs {
+  const float* x;         // [rows][stride], from the first channel on
+  float* windows;         // [slots][window][channels]
+  u32 stride, channels, window;
+  u32 factor;             // columns from a channel to the one that it is multiplied with; 0: to none
+
+  // The row that a tap takes, for a token `offset` tokens behind the first row of its sequence: a row of the step, or
+  // one that the state has kept; null where there was none.
+  MEM const float* row_of(u32 row, u32 offset, u32 slot, u32 tap) const {
+    const u32 at = offset + tap;
+    if (at >= window) return x + (u64)(row + tap - window) * stride;
+    return slot == NO_STATE ? nullptr : windows + ((u64)slot * window + at) * channels;
+  }
+
+  // A row's input of a channel.
+  MEM float input(u32 row, u32 c) const {
+    const float* from = x + (u64)row * stride + c;
+    return factor ? mul_rn(from[0], from[factor]) : from[0];
+  }
+
+  // Keeps the last inputs of channels first, first + step .. where the step asks for it. The slot that the sequence
+  // begins with comes last: the others are made of what it holds.
+  MEM void keep(const StatesArgs& a, u32 sequence, u32 start, u32 first, u32 step) const {
+    const u32 read = ld_step(a.reads + sequence);
+    const u32 first_write = ld_step(a.write_starts + sequence), end = ld_step(a.write_starts + sequence + 1);
+    for (u32 turn = 0; turn < 2; turn++) {
+      for (u32 write = first_write; write < end; write++) {
+        const u32 kept = ld_step(a.writes + 2 * write), slot = ld_step(a.writes + 2 * write + 1);
+        if ((slot == read) != (turn == 1)) continue;
+        float* to = windows + (u64)slot * window * channels;
+        const float* old = read == NO_STATE ? nullptr : windows + (u64)read * window * channels;
+        for (u32 c = first; c < channels; c += step) {
+          // Rows move towards the start, so that none is overwritten before it was read.
+          for (u32 row = 0; row < window; row++) {
+            const u32 from = row + kept;
+            to[(u64)row * channels + c] = from >= window ? input(start + from - window, c)
+                                          : old          ? old[(u64)from * channels + c]
+                                                         : 0.f;
+          }
+        }
+      }
+    }
+  }
+};
+
+// ------------------------------------------------------------------------------------------------ matrices
+// Tokens that are in shared memory at a time.
+constexpr u32 TOKENS = 8;
+
+// Where a layer's matrices lie: [slots][heads][key_size][value_size].
+struct Matrices { float* values; u32 heads, key_size, value_size; };
+
+// Some columns of the matrix of one head in the registers of a block. Eight lanes share two columns; each has D / 8
+// rows of them, in fours.
+template <u32 D> struct Columns {
+  static constexpr u32 ROWS = D / 8;
+  u32 head, first, count, lane, column;
+  float s[ROWS][2];
+
+  MEM void start(const Matrices& m) {
+    head = (u32)bid_y();
+    first = (u32)bid_x() * STATE_COLUMNS;
+    count = min_(STATE_COLUMNS, m.value_size - first);
+    lane = (u32)tid_x() & 7;
+    column = ((u32)tid_x() >> 3) * 2;
+  }
+
+  // The matrix' row of one of this lane's elements.
+  MEM u32 key_row(u32 i) const { return ((i / 4) * 8 + lane) * 4 + i % 4; }
+
+  // This lane's columns of the matrix' row of an element, or null where there are none.
+  MEM float* place(const Matrices& m, u32 slot, u32 i) const {
+    if (key_row(i) >= m.key_size || column >= count) return nullptr;
+    const u64 row = ((u64)slot * m.heads + head) * m.key_size + key_row(i);
+    return m.values + row * m.value_size + first + column;
+  }
+
+  // Whether the second one of two columns is always there, and both are loaded and stored at once.
+  static MEM bool in_pairs(const Matrices& m) { return m.value_size % 2 == 0; }
+
+  MEM void load(const Matrices& m, u32 slot) {
+    #pragma unroll
+    for (u32 i = 0; i < ROWS; i++) {
+      const float* from = slot == NO_STATE ? nullptr : place(m, slot, i);
+      v2 two = {0, 0};
+      if (from && in_pairs(m)) two = ld8(from);
+      else if (from) two = {f32_bits(from[0]), column + 1 < count ? f32_bits(from[1]) : 0};
+      s[i][0] = bits_f32(two.x);
+      s[i][1] = bits_f32(two.y);
+    }
+  }
+
+  MEM void store(const Matrices& m, u32 slot) const {
+    #pragma unroll
+    for (u32 i = 0; i < ROWS; i++) {
+      float* to = place(m, slot, i);
+      if (!to) continue;
+      if (in_pairs(m)) {
+        *(v2*)to = v2{f32_bits(s[i][0]), f32_bits(s[i][1])};
+      } else {
+        to[0] = s[i][0];
+        if (column + 1 < count) to[1] = s[i][1];
+      }
+    }
+  }
+};
+
+// Brings two rows of each of `count` tokens into shared memory: `rows` is the first token's first one, of `size`
+// columns, the second one lies `second` columns behind it, and the next token's `stride` columns.
+template <u32 D> DEV void stage_rows(const float* rows, u32 second, u32 stride, u32 count, u32 size, float (*a)[D],
+                                     float (*b)[D]) {
+  for (u32 i = (u32)tid_x(); i < TOKENS * D / 4; i += STATE_WALK_THREADS) {
+    const u32 token = i / (D / 4), c = i % (D / 4) * 4;
+    if (token >= count) break;
+    const float *of_a = rows + (u64)token * stride, *of_b = of_a + second;
+    Four fours[2] = {};
+    if (c < size) {
+      fours[0] = load_four(of_a, is_aligned(of_a, 16), c, size);
+      fours[1] = load_four(of_b, is_aligned(of_b, 16), c, size);
+    }
+    *(Four*)&a[token][c] = fours[0];
+    *(Four*)&b[token][c] = fours[1];
+  }
+}
+
+// Brings the block's columns of each token into shared memory, zeros behind them.
+DEV void stage_columns(const float* rows, u32 stride, u32 count, u32 size, float (*staged)[STATE_COLUMNS]) {
+  for (u32 i = (u32)tid_x(); i < TOKENS * STATE_COLUMNS; i += STATE_WALK_THREADS) {
+    const u32 token = i / STATE_COLUMNS, c = i % STATE_COLUMNS;
+    if (token >= count) break;
+    staged[token][c] = c < size ? rows[(u64)token * stride + c] : 0.f;
+  }
+}
+
+// Four numbers of a staged row.
+DEV void four_of(const float* staged, float* out) {
+  const v4 words = ld16(staged);
+  out[0] = bits_f32(words.x);
+  out[1] = bits_f32(words.y);
+  out[2] = bits_f32(words.z);
+  out[3] = bits_f32(words.w);
+}
+
+// A block walks along the tokens of a sequence with some columns of the matrix of one head, in registers. The rule says
+// what a token does to them: it brings tokens into shared memory (`stage`), and takes one of them (`step`).
+template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, const Inputs& inputs, Rule& rule) {
+  SHARED typename Rule::Staged staged[2];
+  pdl_launch(); pdl_wait();
+  const u32 sequence = (u32)bid_z(), start = ld_step(a.starts + sequence), end = ld_step(a.starts + sequence + 1);
+  if (start >= end) return;
+  rule.columns.start(m);
+  rule.columns.load(m, ld_step(a.reads + sequence));
+  u32 write = ld_step(a.write_starts + sequence);
+  const u32 last_write = ld_step(a.write_starts + sequence + 1);
+  // The row behind which the next state is kept.
+  u32 kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
+  rule.stage(start, min_(TOKENS, end - start), staged[0]);
+  block_sync();                                        // the first tokens are there
+  for (u32 row = start, turn = 0; row < end; row += TOKENS, turn ^= 1) {
+    const u32 next = row + TOKENS;
+    if (next < end) rule.stage(next, min_(TOKENS, end - next), staged[turn ^ 1]);
+    for (u32 token = 0; token < TOKENS && row + token < end; token++) {
+      rule.step(row + token, token, staged[turn]);
+      while (kept == row + token + 1) {
+        rule.columns.store(m, ld_step(a.writes + 2 * write + 1));
+        write++;
+        kept = write < last_write ? start + ld_step(a.writes + 2 * write) : 0;
+      }
+    }
+    block_sync();                                      // these tokens were read, and the next ones are there
+  }
+  // Each block of the sequence takes some channels.
+  const u32 blocks = (m.value_size + STATE_COLUMNS - 1) / STATE_COLUMNS * m.heads;
+  const u32 block = (u32)bid_x() * m.heads + (u32)bid_y();
+  inputs.keep(a, sequence, start, block * STATE_WALK_THREADS + (u32)tid_x(), blocks * STATE_WALK_THREADS);
+}

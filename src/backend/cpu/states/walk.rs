@@ -1,0 +1,170 @@
+//! The matrices of heads, along the tokens of their sequences.
+//!
+//! Columns of a matrix do not depend on each other, so a unit of work is some columns of one head of one sequence. Its
+//! part of the matrix stays in the first-level cache; a rule says what a token does to it.
+#![allow(unsafe_code)] // Slots of the pool and rows of the output are written from several threads.
+
+use std::ops::Range;
+
+use super::first_slot;
+use crate::backend::StateLayerSpec;
+use crate::backend::cpu::pool::ThreadPool;
+use crate::backend::cpu::simd::{Isa, Kernel, LANES, Simd};
+use crate::backend::cpu::split::Split;
+use crate::batch::Batch;
+
+/// Vectors of columns of a unit.
+const UNIT_VECTORS: usize = 4;
+const UNIT_COLUMNS: usize = UNIT_VECTORS * LANES;
+/// Units of a chunk share its scratch; so many chunks a thread share out the work evenly.
+const CHUNKS_PER_THREAD: usize = 4;
+/// The most rows of a matrix.
+const MAX_ROWS: usize = 128;
+
+/// `C` vectors of a row of a matrix.
+pub(super) type TileRow<const C: usize> = [[f32; LANES]; C];
+
+/// A recurrence: it says what a token does to a head's matrix, and what its output is.
+pub(super) trait Rule: Sync {
+    /// Carries the part of a matrix along a sequence's tokens, those in rows `tokens` of the batch; after each it puts
+    /// the output into `part.out(row)` and calls `keep` with the matrix behind the token, and the row.
+    fn walk<S: Simd, const C: usize>(
+        &self,
+        s: S,
+        part: &Part<'_>,
+        tile: &mut [TileRow<C>],
+        tokens: Range<usize>,
+        keep: &mut impl FnMut(&[TileRow<C>], usize),
+    );
+}
+
+/// The columns of a head that are carried together.
+pub(super) struct Part<'a> {
+    pub(super) head: usize,
+    /// The first of the columns, and how many there are.
+    pub(super) first: usize,
+    pub(super) count: usize,
+    /// Rows of `out_cols` columns, heads side by side, each of `head_cols`.
+    out: &'a Split<'a, f32>,
+    out_cols: usize,
+    head_cols: usize,
+}
+
+impl Part<'_> {
+    /// The part's columns of the output of row `row` of the batch.
+    #[allow(clippy::mut_from_ref)] // Exclusive, as the safety comment says.
+    pub(super) fn out(&self, row: usize) -> &mut [f32] {
+        let at = row * self.out_cols + self.head * self.head_cols + self.first;
+        // SAFETY: units have columns of their own, of a head and a sequence, and a rule has one such slice at a time.
+        unsafe { self.out.part(at..at + self.count) }
+    }
+}
+
+/// Walks along all sequences: from the states that they begin with to those that are kept, with the outputs of all
+/// heads, `[n, heads * value_size]`, in `out`.
+pub(super) fn walk(
+    rule: &impl Rule,
+    batch: &Batch,
+    pool: &ThreadPool,
+    isa: Isa,
+    spec: &StateLayerSpec,
+    matrices: &Split<'_, f32>,
+    out: &Split<'_, f32>,
+) {
+    let tiles = spec.value_size.div_ceil(UNIT_COLUMNS);
+    let units = batch.num_seqs() * spec.heads * tiles;
+    let units_per_chunk = units.div_ceil(CHUNKS_PER_THREAD * pool.num_threads()).max(1);
+    pool.run(units.div_ceil(units_per_chunk), &|chunk| {
+        let first = chunk * units_per_chunk;
+        let units = first..units.min(first + units_per_chunk);
+        isa.run(Units { rule, batch, spec, matrices, out, units, tiles });
+    });
+}
+
+struct Units<'a, R> {
+    rule: &'a R,
+    batch: &'a Batch,
+    spec: &'a StateLayerSpec,
+    matrices: &'a Split<'a, f32>,
+    out: &'a Split<'a, f32>,
+    units: Range<usize>,
+    /// Units of a head.
+    tiles: usize,
+}
+
+impl<R: Rule> Kernel for Units<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        if S::REGISTERS < 16 { self.run_all::<S, 2>(s) } else { self.run_all::<S, UNIT_VECTORS>(s) }
+    }
+}
+
+impl<R: Rule> Units<'_, R> {
+    #[inline(always)]
+    fn run_all<S: Simd, const C: usize>(&self, s: S) {
+        let mut tile: [TileRow<C>; MAX_ROWS] = [[[0.0; LANES]; C]; MAX_ROWS];
+        let &StateLayerSpec { heads, key_size, value_size, .. } = self.spec;
+        let tile = &mut tile[..key_size];
+        for unit in self.units.clone() {
+            let (head, part) = (unit / self.tiles, unit % self.tiles);
+            let end = value_size.min((part + 1) * UNIT_COLUMNS);
+            for first in (part * UNIT_COLUMNS..end).step_by(C * LANES) {
+                let (seq, head) = (head / heads, head % heads);
+                let (count, out) = ((C * LANES).min(end - first), self.out);
+                let part = Part { head, first, count, out, out_cols: heads * value_size, head_cols: value_size };
+                self.walk_one(s, seq, &part, tile);
+            }
+        }
+    }
+
+    /// Carries some columns of a head along a sequence.
+    #[inline(always)]
+    fn walk_one<S: Simd, const C: usize>(&self, s: S, seq: usize, part: &Part<'_>, tile: &mut [TileRow<C>]) {
+        self.load(seq, part, tile);
+        let tokens = self.batch.tokens_of(seq);
+        let start = tokens.start;
+        let mut writes = self.batch.states.writes_of(seq).iter();
+        let mut write = writes.next();
+        self.rule.walk(s, part, tile, tokens, &mut |tile: &[TileRow<C>], row: usize| {
+            while let Some(here) = write.filter(|write| start + write.num_tokens as usize == row + 1) {
+                self.store(tile, part, here.slot as usize);
+                write = writes.next();
+            }
+        });
+    }
+
+    /// Index of a part's columns of row `row` of its head's matrix, in slot `slot`.
+    fn place(&self, part: &Part<'_>, slot: usize, row: usize) -> usize {
+        let &StateLayerSpec { heads, key_size, value_size, .. } = self.spec;
+        ((slot * heads + part.head) * key_size + row) * value_size + part.first
+    }
+
+    #[inline(always)]
+    fn load<const C: usize>(&self, seq: usize, part: &Part<'_>, tile: &mut [TileRow<C>]) {
+        let Some(slot) = first_slot(self.batch, seq) else {
+            return tile.fill([[0.0; LANES]; C]);
+        };
+        let count = part.count;
+        for (row, tile) in tile.iter_mut().enumerate() {
+            let at = self.place(part, slot, row);
+            let end = self.matrices.pointer(at + count);
+            // SAFETY: the columns are in the pool, where they end at `end`. Who else begins with this state reads them
+            // too; nobody but this unit writes them, and not now.
+            let columns = unsafe { std::slice::from_raw_parts(end.sub(count), count) };
+            tile.as_flattened_mut()[..count].copy_from_slice(columns);
+        }
+    }
+
+    #[inline(always)]
+    fn store<const C: usize>(&self, tile: &[TileRow<C>], part: &Part<'_>, slot: usize) {
+        for (row, tile) in tile.iter().enumerate() {
+            let at = self.place(part, slot, row);
+            // SAFETY: no two sequences write one slot, none reads what another writes, and units have columns of their
+            // own.
+            let columns = unsafe { self.matrices.part(at..at + part.count) };
+            columns.copy_from_slice(&tile.as_flattened()[..part.count]);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! `granitehybrid`: Granite 4.0 H: Mamba-2 where a layer has no KV heads, attention in the others, with the factors of
+//! `granitemoe`; one feed-forward, or experts beside a shared one.
+
+use super::granitemoe::{scaled_attention, scaled_model};
+use crate::Result;
+use crate::backend::Activation;
+use crate::model::keys::Keys;
+use crate::model::spec::{Ffn, LayerSpec, Mixer, ModelSpec};
+
+pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
+    let mut model = scaled_model(keys)?;
+    // No factor is on what a mixer's own norm sees.
+    let eps = keys.eps("attention.layer_norm_rms_epsilon")?;
+    let has_experts = keys.opt_u32("expert_count")?.is_some_and(|count| count > 0);
+    for (layer, kv_heads) in keys.counts("attention.head_count_kv")?.into_iter().enumerate() {
+        let mixer = match kv_heads {
+            0 => Mixer::Mamba2(keys.mamba2(layer, eps)?),
+            _ => Mixer::Attention(scaled_attention(keys, &mut model, layer)?),
+        };
+        let ffn = match has_experts {
+            false => keys.dense(layer, Activation::Silu)?,
+            true => {
+                let size = keys.size_of(layer, "feed_forward_length")?;
+                let experts = keys.experts(&model, size, Activation::Silu)?;
+                Ffn::Experts { experts, shared: keys.shared_expert(size, Activation::Silu)? }
+            }
+        };
+        model.layers.push(LayerSpec::with_mixer(mixer, ffn));
+    }
+    Ok(model)
+}

@@ -1,0 +1,49 @@
+//! The keys of Mamba-2 mixers and of short convolutions.
+
+use super::keys::Keys;
+use super::spec::Mamba2Spec;
+use crate::Result;
+use crate::backend::{Mamba2Shape, ShortConvolutionShape};
+
+/// Taps of no real model are near this.
+const MAX_TAPS: usize = 64;
+
+impl Keys<'_> {
+    /// Taps of a convolution.
+    pub(super) fn taps(&self, key: &str) -> Result<usize> {
+        match self.size(key)? {
+            taps if taps > MAX_TAPS => Err(self.error(key, format!("is {taps}, expected at most {MAX_TAPS}"))),
+            taps => Ok(taps),
+        }
+    }
+
+    /// The Mamba-2 mixer of layer `layer`, whose norm of the output has this epsilon.
+    ///
+    /// # Errors
+    /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
+    pub(super) fn mamba2(&self, layer: usize, eps: f32) -> Result<Mamba2Spec> {
+        let (heads, groups) = (self.size("ssm.time_step_rank")?, self.size("ssm.group_count")?);
+        let (state_size, inner) = (self.size("ssm.state_size")?, self.size("ssm.inner_size")?);
+        if !heads.is_multiple_of(groups) {
+            let problem = format!("is {heads}, expected a multiple of ssm.group_count ({groups})");
+            return Err(self.error("ssm.time_step_rank", problem));
+        }
+        if !inner.is_multiple_of(heads) {
+            let problem = format!("is {inner}, expected a multiple of ssm.time_step_rank ({heads})");
+            return Err(self.error("ssm.inner_size", problem));
+        }
+        if state_size > Mamba2Shape::MAX_STATE_SIZE {
+            let problem = format!("is {state_size}; this version supports at most {}", Mamba2Shape::MAX_STATE_SIZE);
+            return Err(self.error("ssm.state_size", problem));
+        }
+        let taps = self.taps("ssm.conv_kernel")?;
+        let taps_bias = self.gguf.tensor(&format!("blk.{layer}.ssm_conv1d.bias")).is_some();
+        let shape = Mamba2Shape { heads, head_size: inner / heads, groups, state_size, taps };
+        Ok(Mamba2Spec { shape, eps, taps_bias })
+    }
+
+    /// The short convolutions of a model, over all of its hidden state.
+    pub(super) fn short_convolution(&self, hidden_size: usize) -> Result<ShortConvolutionShape> {
+        Ok(ShortConvolutionShape { channels: hidden_size, taps: self.taps("shortconv.l_cache")? })
+    }
+}
