@@ -4,7 +4,7 @@ use super::Activation;
 use crate::tensor::TensorView;
 use crate::{Error, Result, quant};
 
-/// A layer's experts: gated feed-forwards of one shape, of which a router chooses some for each row.
+/// A layer's experts: feed-forwards of one shape, of which a router chooses some for each row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSpec {
     /// Experts of a layer, and how many of them serve a row.
@@ -14,13 +14,15 @@ pub struct ExpertSpec {
     /// Width of one expert.
     pub ffn_size: usize,
     pub activation: Activation,
+    /// Whether an expert is `down · (act(gate · x) * (up · x))`, or without a gate `down · act(up · x)`.
+    pub gate: bool,
     /// How the router's logits become the experts' weights.
     pub gating: Gating,
     /// Whether a bias is added to the router's logits.
     pub router_bias: bool,
     /// Whether a bias is added to what is compared when experts are chosen; their weights do not see it.
     pub choice_bias: bool,
-    /// Whether gate, up and down of each expert have a bias.
+    /// Whether gate, up and down of each expert have a bias; only experts with a gate may.
     pub biases: bool,
     /// Whether the weights of the chosen experts are divided by their sum.
     pub normalize: bool,
@@ -43,10 +45,22 @@ pub enum Gating {
 }
 
 impl ExpertSpec {
+    /// The matrices of an expert.
+    pub fn parts(&self) -> &'static [ExpertPart] {
+        const PARTS: [ExpertPart; 3] = [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down];
+        if self.gate { &PARTS } else { &PARTS[1..] }
+    }
+
+    /// Columns of the products of gate, where there is one, and up.
+    pub fn product_cols(&self) -> usize {
+        if self.gate { self.ffn_size.saturating_mul(2) } else { self.ffn_size }
+    }
+
     /// # Errors
-    /// `Error::Internal` unless each row has its experts and nothing is empty.
+    /// `Error::Internal` unless each row has its experts, nothing is empty, and what biases ask for is there.
     pub fn validate(&self) -> Result<()> {
-        match self.used == 0 || self.used > self.num || self.hidden_size == 0 || self.ffn_size == 0 {
+        let is_empty = self.used == 0 || self.hidden_size == 0 || self.ffn_size == 0;
+        match is_empty || self.used > self.num || (self.biases && !self.gate) {
             true => Err(Error::internal(format!("{self:?} is no mixture of experts"))),
             false => Ok(()),
         }
@@ -76,7 +90,8 @@ pub struct ExpertTensors<'a> {
     pub spec: ExpertSpec,
     /// A row per expert.
     pub router: TensorView<'a>,
-    pub gate: TensorView<'a>,
+    /// Where the spec has it.
+    pub gate: Option<TensorView<'a>>,
     pub up: TensorView<'a>,
     pub down: TensorView<'a>,
     /// Whether gate and up are both the one tensor that has, of each expert, the rows of gate and then those of up.
@@ -96,13 +111,17 @@ impl<'a> ExpertTensors<'a> {
         self.spec.validate()?;
         let ExpertSpec { num, hidden_size, ffn_size, .. } = self.spec;
         let of_gate = if self.fused { ffn_size.saturating_mul(2) } else { ffn_size };
+        if self.gate.is_some() != self.spec.gate || (self.fused && !self.spec.gate) {
+            return Err(Error::internal(format!("a gate that is not of {:?}", self.spec)));
+        }
         let expected = [
-            (&self.router, 1, hidden_size),
-            (&self.gate, of_gate, hidden_size),
-            (&self.up, of_gate, hidden_size),
-            (&self.down, hidden_size, ffn_size),
+            (Some(&self.router), 1, hidden_size),
+            (self.gate.as_ref(), of_gate, hidden_size),
+            (Some(&self.up), of_gate, hidden_size),
+            (Some(&self.down), hidden_size, ffn_size),
         ];
-        for (tensor, rows, cols) in expected {
+        for (tensor, rows, cols) in expected.into_iter().filter_map(|(tensor, rows, cols)| Some((tensor?, rows, cols)))
+        {
             let rows = num.checked_mul(rows);
             let bytes = rows.and_then(|rows| tensor.ggml_type.row_bytes(cols)?.checked_mul(rows));
             if (Some(tensor.rows), tensor.cols, Some(tensor.data.len())) != (rows, cols, bytes) {
@@ -148,14 +167,14 @@ impl<'a> ExpertTensors<'a> {
         share(tensor, self.spec.num, expert)
     }
 
-    /// One of the matrices of expert `expert`.
+    /// One of the matrices that the spec has of expert `expert`.
     pub fn matrix(&self, part: ExpertPart, expert: usize) -> TensorView<'a> {
         let of_half = |tensor, half| match self.fused {
             true => share(tensor, 2 * self.spec.num, 2 * expert + half),
             false => self.of_expert(tensor, expert),
         };
         match part {
-            ExpertPart::Gate => of_half(self.gate, 0),
+            ExpertPart::Gate => of_half(self.gate.unwrap_or(self.up), 0),
             ExpertPart::Up => of_half(self.up, 1),
             ExpertPart::Down => self.of_expert(self.down, expert),
         }

@@ -16,7 +16,7 @@ const UNSUPPORTED: [(&str, u32); 4] = [
 /// Values of `expert_gating_func`: weights by softmax over all logits, also where the key is absent, or by the sigmoid
 /// of each logit.
 const SOFTMAX: u32 = 1;
-const SIGMOID: u32 = 2;
+pub(super) const SIGMOID: u32 = 2;
 
 impl Keys<'_> {
     /// A feed-forward with a gate, of the width that the file gives.
@@ -71,6 +71,7 @@ impl Keys<'_> {
             hidden_size: model.hidden_size,
             ffn_size,
             activation,
+            gate: true,
             gating,
             router_bias: false,
             choice_bias: false,

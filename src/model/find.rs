@@ -146,10 +146,14 @@ impl<'a> Finder<'a> {
         };
         let router = find("ffn_gate_inp.weight", &[hidden, num])?;
         let fused = "ffn_gate_up_exps.weight";
-        let [gate, up] = match self.gguf.tensor(&of_layer(layer, fused)) {
-            Some(_) => [find(fused, &[hidden, ffn.saturating_mul(2), num])?; 2],
-            None => {
-                [find("ffn_gate_exps.weight", &[hidden, ffn, num])?, find("ffn_up_exps.weight", &[hidden, ffn, num])?]
+        let (gate, up) = match self.gguf.tensor(&of_layer(layer, fused)) {
+            Some(_) if spec.gate => {
+                let both = find(fused, &[hidden, ffn.saturating_mul(2), num])?;
+                (Some(both), both)
+            }
+            _ => {
+                let gate = spec.gate.then(|| find("ffn_gate_exps.weight", &[hidden, ffn, num]));
+                (gate.transpose()?, find("ffn_up_exps.weight", &[hidden, ffn, num])?)
             }
         };
         let tensors = ExpertTensors {
@@ -157,7 +161,7 @@ impl<'a> Finder<'a> {
             router,
             gate,
             up,
-            fused: self.gguf.tensor(&of_layer(layer, fused)).is_some(),
+            fused: spec.gate && self.gguf.tensor(&of_layer(layer, fused)).is_some(),
             down: find("ffn_down_exps.weight", &[ffn, hidden, num])?,
             router_bias: match spec.router_bias {
                 true => Some(find("ffn_gate_inp.bias", &[num, 1])?),

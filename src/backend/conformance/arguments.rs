@@ -41,6 +41,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         hidden_size: COLS,
         ffn_size: 16,
         activation: Activation::Silu,
+        gate: true,
         gating: Gating::Softmax,
         router_bias: false,
         choice_bias: false,
@@ -62,7 +63,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     let tensors = ExpertTensors {
         spec: experts_spec(1),
         router,
-        gate,
+        gate: Some(gate),
         up: gate,
         down,
         fused: false,

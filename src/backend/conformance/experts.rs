@@ -1,7 +1,7 @@
 //! Mixtures of experts, with their router and the norm before it, against f64.
 
 use super::linear::Weights;
-use super::reference::{HostNorm, gated};
+use super::reference::{HostNorm, gated, plain};
 use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 use crate::backend::{
     Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, MixExperts, Norm, NormExperts, NormKind,
@@ -44,6 +44,7 @@ enum Sum {
 #[derive(Clone, Copy)]
 struct Style {
     activation: Activation,
+    gate: bool,
     gating: Gating,
     router_bias: bool,
     choice_bias: bool,
@@ -56,6 +57,7 @@ struct Style {
 
 const PLAIN: Style = Style {
     activation: Activation::Silu,
+    gate: true,
     gating: Gating::Softmax,
     router_bias: false,
     choice_bias: false,
@@ -63,17 +65,19 @@ const PLAIN: Style = Style {
     fused: false,
     routed: false,
 };
-/// The styles of gpt-oss, of GLM and MiniMax, of Gemma 4, and one of the combinations that these leave out.
+/// The styles of gpt-oss, of GLM and MiniMax, of Gemma 4, of Nemotron 3, and one of the combinations that these leave
+/// out.
 const GPT_OSS: Style = Style { activation: Activation::ClampedSwiglu, router_bias: true, biases: true, ..PLAIN };
 const GLM: Style = Style { gating: Gating::Sigmoid, choice_bias: true, ..PLAIN };
 const GEMMA: Style = Style { activation: Activation::Gelu, fused: true, routed: true, ..PLAIN };
+const NEMOTRON: Style = Style { activation: Activation::SquaredRelu, gate: false, ..GLM };
 const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
 
 const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, ty: GgmlType) -> Case {
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 33] = [
+const CASES: [Case; 37] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -115,6 +119,10 @@ const CASES: [Case; 33] = [
         ..case(1, 12, 4, 256, 256, GgmlType::Q4_K)
     },
     Case { style: Style { fused: true, ..PLAIN }, ..case(20, 5, 3, 64, 96, GgmlType::Q8_0) },
+    Case { style: NEMOTRON, ..case(1, 6, 2, 33, 47, GgmlType::F32) },
+    Case { style: NEMOTRON, ..case(9, 40, 6, 65, 17, GgmlType::F32) },
+    Case { style: NEMOTRON, ..case(70, 8, 2, 64, 33, GgmlType::F16) },
+    Case { style: NEMOTRON, ..case(2, 5, 3, 256, 96, GgmlType::Q8_0) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -183,13 +191,14 @@ impl Layer {
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
         let ffn_size = case.ffn.next_multiple_of(down.block_elements());
         let Case { num, used, normalize, style, .. } = *case;
-        let Style { activation, gating, router_bias, choice_bias, biases, fused, routed } = style;
+        let Style { activation, gate: has_gate, gating, router_bias, choice_bias, biases, fused, routed } = style;
         let spec = ExpertSpec {
             num,
             used,
             hidden_size,
             ffn_size,
             activation,
+            gate: has_gate,
             gating,
             router_bias,
             choice_bias,
@@ -286,7 +295,11 @@ impl Layer {
             };
             let (gate, up) = (of_expert(0, ffn, &x), of_expert(1, ffn, &x));
             let pairs = gate.iter().zip(&up);
-            let gated: Vec<f64> = pairs.map(|(&gate, &up)| gated(self.spec.activation, gate, up)).collect();
+            let activated = |(&gate, &up): (&f64, &f64)| match self.spec.gate {
+                true => gated(self.spec.activation, gate, up),
+                false => plain(self.spec.activation, up),
+            };
+            let gated: Vec<f64> = pairs.map(activated).collect();
             let factor = self.routed.as_ref().map_or(1.0, |[_, factors]| f64::from(factors[expert]));
             for (change, y) in change.iter_mut().zip(of_expert(2, hidden, &gated)) {
                 *change += factor * f64::from(scale) * shares[expert] / sum * y;
@@ -346,7 +359,7 @@ impl<L: Loader> Rig<L> {
         let tensors = ExpertTensors {
             spec,
             router: view("router", spec.num, hidden, &data),
-            gate,
+            gate: spec.gate.then_some(gate),
             up: if layer.fused { gate } else { up },
             down,
             fused: layer.fused,

@@ -18,7 +18,7 @@ pub struct Experts {
     pub(super) choice_bias: Option<Storage<f32>>,
     /// Factors of the experts on their weights, where the model has them.
     pub(super) output_scales: Option<Storage<f32>>,
-    /// Gate and up of each expert as one stack, and down as one matrix.
+    /// Gate, where there is one, and up of each expert as one stack, and down as one matrix.
     pub(super) gate_up: Vec<PackedMatrix>,
     pub(super) down: Vec<PackedMatrix>,
 }
@@ -41,7 +41,7 @@ pub struct ExpertWork {
 /// f32 values of an `ExpertWork`: logits, values, gate and up, gated.
 pub(super) fn work_sizes(spec: &ExpertSpec, rows: usize) -> [[usize; 2]; 4] {
     let pairs = rows.saturating_mul(spec.used);
-    [[rows, spec.num], [pairs, spec.hidden_size], [pairs, 2 * spec.ffn_size], [pairs, spec.ffn_size]]
+    [[rows, spec.num], [pairs, spec.hidden_size], [pairs, spec.product_cols()], [pairs, spec.ffn_size]]
 }
 
 /// Which experts serve which rows.
@@ -190,11 +190,14 @@ pub(super) fn run(
     let places = |expert: usize| (routes.starts[expert], routes.starts[expert + 1] - routes.starts[expert]);
     for (expert, gate_up) in gate_up.iter().enumerate() {
         let (start, count) = places(expert);
-        let (x, out) = (&values[start * hidden..], &mut products[start * 2 * ffn..]);
+        let (x, out) = (&values[start * hidden..], &mut products[start * spec.product_cols()..]);
         gate_up.multiply(x, count, out, Store::Assign, scratch, pool);
     }
     let gated = &mut gated[..pairs * ffn];
-    activation::gated(pool, isa, products, spec.activation, ffn, gated);
+    match spec.gate {
+        true => activation::gated(pool, isa, products, spec.activation, ffn, gated),
+        false => activation::plain(pool, isa, products, spec.activation, ffn, gated),
+    }
     for (expert, down) in down.iter().enumerate() {
         let (start, count) = places(expert);
         down.multiply(&gated[start * ffn..], count, &mut values[start * hidden..], Store::Assign, scratch, pool);
@@ -228,6 +231,7 @@ mod tests {
             hidden_size,
             ffn_size,
             activation: Activation::Silu,
+            gate: true,
             gating: Gating::Softmax,
             router_bias: false,
             choice_bias: false,

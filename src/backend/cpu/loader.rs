@@ -154,7 +154,7 @@ impl CpuLoader {
     }
 }
 
-/// The stacks that experts are kept in: their router, as f32, then gate and up, and down, of each.
+/// The stacks that experts are kept in: their router, as f32, then gate (where there is one) and up, and down, of each.
 fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart<'_>]) -> Result<()>) -> Result<()> {
     tensors.validate()?;
     let data = tensors.router_bytes()?;
@@ -165,7 +165,10 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
             weight: tensors.matrix(part, expert),
             bias: tensors.biases.map(|biases| tensors.of_expert(biases[i], expert)),
         };
-        f(&[part(ExpertPart::Gate, 0), part(ExpertPart::Up, 1)])?;
+        match tensors.spec.gate {
+            true => f(&[part(ExpertPart::Gate, 0), part(ExpertPart::Up, 1)])?,
+            false => f(&[part(ExpertPart::Up, 1)])?,
+        }
         f(&[part(ExpertPart::Down, 2)])?;
     }
     Ok(())

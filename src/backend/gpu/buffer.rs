@@ -191,7 +191,7 @@ pub struct Experts {
     pub(super) choice_bias: Option<DeviceBuffer>,
     /// Factors of the experts on their weights, f32.
     pub(super) output_scales: Option<DeviceBuffer>,
-    pub(super) gate: ExpertMatrix,
+    pub(super) gate: Option<ExpertMatrix>,
     pub(super) up: ExpertMatrix,
     pub(super) down: ExpertMatrix,
 }
@@ -200,8 +200,14 @@ impl Experts {
     /// Formats in which the matrix kernels take the activations of gate and up, and of down. `None` where one has no
     /// such kernel, or gate and up disagree.
     pub(super) fn formats(&self) -> Option<[Format; 2]> {
-        let [gate, up, down] = [&self.gate, &self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
-        if gate == up { Some([gate?, down?]) } else { None }
+        let [up, down] = [&self.up, &self.down].map(|matrix| matrix.ty.matmul_format());
+        let agrees = self.gate.as_ref().is_none_or(|gate| gate.ty.matmul_format() == up);
+        if agrees { Some([up?, down?]) } else { None }
+    }
+
+    /// Gate, where there is one, and up, each with the column at which its products begin.
+    pub(super) fn wide_matrices(&self) -> impl Iterator<Item = (&ExpertMatrix, usize)> {
+        self.gate.iter().chain([&self.up]).enumerate().map(|(i, matrix)| (matrix, i * self.spec.ffn_size))
     }
 }
 

@@ -20,6 +20,7 @@ mod llama;
 mod minimax_m2;
 mod mistral3;
 mod nemotron_h;
+mod nemotron_h_moe;
 mod olmo2;
 mod phi3;
 mod qwen2;
@@ -65,6 +66,7 @@ const ALL: &[Architecture] = &[
     Architecture { name: "minimax-m2", spec: minimax_m2::spec },
     Architecture { name: "mistral3", spec: mistral3::spec },
     Architecture { name: "nemotron_h", spec: nemotron_h::spec },
+    Architecture { name: "nemotron_h_moe", spec: nemotron_h_moe::spec },
     Architecture { name: "olmo2", spec: olmo2::spec },
     Architecture { name: "phi3", spec: phi3::spec },
     Architecture { name: "qwen2", spec: qwen2::spec },
@@ -109,8 +111,9 @@ mod tests {
     use super::*;
     use crate::testdata;
 
-    /// Architectures whose tests make their file from another architecture's (`tests/test_architectures.py`).
-    const MADE_OF_ANOTHER: [&str; 2] = ["granitemoe", "qwen2vl"];
+    /// Architectures whose tests make their file from another architecture's (`tests/test_architectures.py`,
+    /// `src/model/tests/nemotron.rs`).
+    const MADE_OF_ANOTHER: [&str; 3] = ["granitemoe", "nemotron_h_moe", "qwen2vl"];
 
     #[test]
     fn every_architecture_has_golden_data() {

@@ -35,6 +35,7 @@ fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
         hidden_size,
         ffn_size: size,
         activation: dense.activation,
+        gate: true,
         gating: Gating::Softmax,
         router_bias: false,
         choice_bias: false,

@@ -4,6 +4,7 @@ use super::experts::check_experts_in_any_place;
 use super::gemma4::check_steps_without_logits;
 use super::hidden::check_hidden;
 use super::layers::{check_uneven_layers, in_float};
+use super::nemotron::check_experts_without_gates;
 use super::{MAX_TOKENS, Model, distance, load_on, max_abs, tokens, try_load_file, try_load_on};
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::tests::devices::{self, CPU_TARGETS, Call, Faults, Live};
@@ -130,6 +131,7 @@ fn check_all(device: Option<Opened>) {
     let Some(device) = device else { return };
     check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
+    check_experts_without_gates(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
     for name in testdata::architectures() {
         check_architecture(&device, &name);
     }

@@ -6,6 +6,7 @@ mod gpu;
 mod hidden;
 mod instruction_sets;
 mod layers;
+mod nemotron;
 mod states;
 
 use std::path::PathBuf;

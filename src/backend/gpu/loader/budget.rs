@@ -123,6 +123,7 @@ mod tests {
             hidden_size: 33,
             ffn_size: 17,
             activation: Activation::Silu,
+            gate: true,
             gating: Gating::Softmax,
             router_bias: true,
             choice_bias: true,
@@ -135,7 +136,7 @@ mod tests {
         let experts = ExpertTensors {
             spec,
             router: f32s(5, 33),
-            gate: f32s(5 * 17, 33),
+            gate: Some(f32s(5 * 17, 33)),
             up: f32s(5 * 17, 33),
             down: f32s(5 * 33, 17),
             fused: false,

@@ -11,8 +11,6 @@ use crate::quant::GgmlType;
 use crate::tensor::TensorView;
 use crate::{Error, Result};
 
-const PARTS: [ExpertPart; 3] = [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down];
-
 /// Bytes of one of the matrices of all experts: each expert's are whole tiles.
 fn matrix_bytes(tensors: &ExpertTensors<'_>, part: ExpertPart) -> u64 {
     let first = tensors.matrix(part, 0);
@@ -26,10 +24,10 @@ fn router_bytes(spec: &ExpertSpec) -> u64 {
 
 /// Bytes of an upload on the device.
 pub(super) fn weight_bytes(tensors: &ExpertTensors<'_>) -> u64 {
-    let experts = PARTS.map(|part| matrix_bytes(tensors, part));
+    let experts = tensors.spec.parts().iter().map(|&part| matrix_bytes(tensors, part));
     let biases = [tensors.router_bias, tensors.choice_bias, tensors.output_scales].into_iter().flatten();
     let biases = biases.chain(tensors.biases.into_iter().flatten()).map(|bias| values_bytes(&bias));
-    router_bytes(&tensors.spec) + experts.iter().sum::<u64>() + biases.sum::<u64>()
+    router_bytes(&tensors.spec) + experts.sum::<u64>() + biases.sum::<u64>()
 }
 
 /// Types on the device of the experts and routers among the uploads.
@@ -41,7 +39,9 @@ pub(super) fn types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> 
 /// Types on the device of the experts among the uploads, without routers.
 pub(super) fn matrix_types(uploads: &[Upload<'_>]) -> impl Iterator<Item = KernelType> {
     experts_among(uploads)
-        .flat_map(|tensors| [&tensors.gate, &tensors.up, &tensors.down].map(|tensor| device_type(tensor.ggml_type)))
+        .flat_map(|tensors| [tensors.gate, Some(tensors.up), Some(tensors.down)])
+        .flatten()
+        .map(|tensor| device_type(tensor.ggml_type))
 }
 
 /// Numbers of inputs of the experts' matrices.
@@ -63,7 +63,8 @@ fn work_sizes(spec: &ExpertSpec, rows: usize) -> ([[usize; 2]; 4], [usize; 2]) {
     let pairs = rows.saturating_mul(spec.used);
     let padding = pairs.min(spec.num).saturating_mul(long - 1);
     let places = pairs.saturating_add(padding);
-    let buffers = [[rows, spec.num], [places, spec.hidden_size], [places, 2 * spec.ffn_size], [places, spec.ffn_size]];
+    let buffers =
+        [[rows, spec.num], [places, spec.hidden_size], [places, spec.product_cols()], [places, spec.ffn_size]];
     (buffers, [pairs, most_runs(pairs, spec.num, short)])
 }
 
@@ -110,7 +111,10 @@ impl GpuLoader {
             router: Matrix { rows: num, cols: hidden_size, segments: vec![segment] },
             choice_bias: self.optional_values(tensors.choice_bias)?,
             output_scales: self.optional_values(tensors.output_scales)?,
-            gate: self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, progress)?,
+            gate: match tensors.spec.gate {
+                true => Some(self.expert_matrix(tensors, ExpertPart::Gate, gate_bias, progress)?),
+                false => None,
+            },
             up: self.expert_matrix(tensors, ExpertPart::Up, up_bias, progress)?,
             down: self.expert_matrix(tensors, ExpertPart::Down, down_bias, progress)?,
         })
@@ -120,7 +124,7 @@ impl GpuLoader {
         tensor.map(|tensor| self.upload_values(&tensor)).transpose()
     }
 
-    /// Uploads one of gate, up and down of all experts.
+    /// Uploads one of the matrices of all experts.
     fn expert_matrix(
         &mut self,
         tensors: &ExpertTensors<'_>,

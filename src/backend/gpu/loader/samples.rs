@@ -5,7 +5,7 @@ use crate::backend::gpu::KernelType;
 use crate::backend::gpu::backend::Sample;
 use crate::backend::gpu::buffer::{Experts, Matrix};
 use crate::backend::gpu::stacks::{Layout, device_type};
-use crate::backend::{ExpertPart, ExpertTensors, LinearPart};
+use crate::backend::{ExpertTensors, LinearPart};
 use crate::quant::GgmlType;
 
 /// The first matrix of each type, and the first stack of each two types that have kernels of their own.
@@ -57,8 +57,8 @@ impl Samples {
     /// # Errors
     /// The errors of `of_matrix`.
     pub(super) fn of_experts(&mut self, tensors: &ExpertTensors<'_>, experts: &Experts) -> Result<()> {
-        let matrices = [&experts.gate, &experts.up, &experts.down];
-        for (part, matrix) in [ExpertPart::Gate, ExpertPart::Up, ExpertPart::Down].into_iter().zip(matrices) {
+        let matrices = experts.gate.iter().chain([&experts.up, &experts.down]);
+        for (&part, matrix) in tensors.spec.parts().iter().zip(matrices) {
             let tensor = tensors.matrix(part, 0);
             if !self.has(&[(matrix.ty, tensor.ggml_type)]) {
                 let tiles = matrix.tiles.part(0, matrix.expert_bytes())?;

@@ -173,36 +173,42 @@ impl Launcher {
         work: &mut ExpertWork,
     ) -> Result<()> {
         let ExpertSpec { used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
-        let pairs = rows * used;
+        let (pairs, product_cols) = (rows * used, experts.spec.product_cols());
         let gated = work.gated.write("the experts' activation", pairs, ffn, Format::F32)?;
         let values = work.values.write("the experts' output", pairs, hidden, Format::F32)?;
         let x = Rows { memory: x, stride: hidden, share: used };
-        let (gate, up) = (&experts.gate, &experts.up);
+        let up = &experts.up;
         let numbers = work.experts.slice();
         let gated_rows = Rows { memory: gated, stride: ffn, share: 1 };
         let product =
             |matrix, x, out| PairProducts { matrix, up: None, x, norm: None, eps, pairs, experts: numbers, out };
-        if gate.ty == up.ty {
+        if let Some(gate) = experts.gate.as_ref().filter(|gate| gate.ty == up.ty) {
             let up = Some((up, activation));
             self.gemv_of_pairs(&PairProducts { up, norm, ..product(gate, x, gated_rows) })?;
         } else {
-            let products = work.gate_up.write("the experts' products", pairs, 2 * ffn, Format::F32)?;
-            for (matrix, first) in [(gate, 0), (up, ffn)] {
-                let out = Rows { memory: products.after(4 * first as u64)?, stride: 2 * ffn, share: 1 };
+            let products = work.gate_up.write("the experts' products", pairs, product_cols, Format::F32)?;
+            for (matrix, first) in experts.wide_matrices() {
+                let out = Rows { memory: products.after(4 * first as u64)?, stride: product_cols, share: 1 };
                 self.gemv_of_pairs(&PairProducts { norm, ..product(matrix, x, out) })?;
             }
-            self.gated_activation(&Gated {
-                activation,
-                gate_up: products,
-                out: gated,
-                rows: pairs,
-                cols: ffn,
-                format_in: Format::F32,
-                format_out: Format::F32,
-            })?;
+            self.activation_of(experts, products, gated, pairs, Format::F32)?;
         }
         let out = Rows { memory: values, stride: hidden, share: 1 };
         self.gemv_of_pairs(&product(&experts.down, gated_rows, out))
+    }
+
+    /// `out` = the activation of the products of gate and up, or of up alone.
+    fn activation_of(
+        &self,
+        experts: &Experts,
+        products: DeviceSlice<'_>,
+        out: DeviceSlice<'_>,
+        rows: usize,
+        format_out: Format,
+    ) -> Result<()> {
+        let ExpertSpec { ffn_size: cols, activation, gate, .. } = experts.spec;
+        let products = Gated { activation, gate_up: products, out, rows, cols, format_in: Format::F32, format_out };
+        if gate { self.gated_activation(&products) } else { self.activation(&products) }
     }
 
     fn gemv_of_pairs(&self, products: &PairProducts<'_>) -> Result<()> {
@@ -246,7 +252,7 @@ impl Compute {
         work: &mut ExpertWork,
     ) -> Result<()> {
         let launcher = self.launcher();
-        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, activation, .. } = experts.spec;
+        let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, .. } = experts.spec;
         let (pairs, share) = (rows * used, used);
         let runs = most_runs(pairs, num, run as usize);
         let places = runs * run as usize;
@@ -277,23 +283,16 @@ impl Compute {
         };
         launcher.launch_norm_rows(&inputs, None)?;
 
-        let products = work.gate_up.write("the experts' products", places, 2 * ffn, Format::F32)?;
+        let out_stride = experts.spec.product_cols();
+        let products = work.gate_up.write("the experts' products", places, out_stride, Format::F32)?;
         let numbers = work.run_experts.slice();
-        for (matrix, first) in [(&experts.gate, 0), (&experts.up, ffn)] {
+        for (matrix, first) in experts.wide_matrices() {
             let (x, out) = (work.values.memory(), products.after(4 * first as u64)?);
-            self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride: 2 * ffn, run, runs, experts: numbers })?;
+            self.matmul_of_runs(&RunProducts { matrix, x, out, out_stride, run, runs, experts: numbers })?;
         }
         // Places that no pair has are computed too, of whatever lies there, and never read.
         let gated = work.gated.write("the experts' activation", places, ffn, format_down)?;
-        launcher.gated_activation(&Gated {
-            activation,
-            gate_up: products,
-            out: gated,
-            rows: places,
-            cols: ffn,
-            format_in: Format::F32,
-            format_out: format_down,
-        })?;
+        launcher.activation_of(experts, products, gated, places, format_down)?;
         let values = work.values.write("the experts' outputs", places, hidden, Format::F32)?;
         self.matmul_of_runs(&RunProducts {
             matrix: &experts.down,

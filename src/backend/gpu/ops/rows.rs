@@ -60,10 +60,10 @@ pub(super) struct NormedRows<'b> {
     pub share: usize,
 }
 
-/// Products of gate and up, and where what the activation makes of them goes.
+/// Products of gate and up, or of up alone, and where what the activation makes of them goes.
 pub(super) struct Gated<'b> {
     pub activation: Activation,
-    /// `rows` rows of `2 * cols` columns.
+    /// `rows` rows of `2 * cols` columns, or of `cols`.
     pub gate_up: DeviceSlice<'b>,
     /// `rows` rows of `cols` columns.
     pub out: DeviceSlice<'b>,
@@ -131,20 +131,10 @@ pub(super) fn activation(step: &mut GpuStep<'_>, args: Activate<'_, GpuBackend>)
     let Activate { x, activation, rows, cols, out } = args;
     let compute = &step.compute;
     let format = compute.activation_format(compute.common(), rows);
-    let args = ActivationArgs {
-        x: x.read_f32("the activation's input", rows, cols)?.ptr(),
-        out: out.write("the activation's output", rows, cols, format)?.ptr(),
-        cols: count(cols)?,
-        format_out: format,
-        activation: activation.into(),
-    };
-    if rows == 0 {
-        return Ok(());
-    }
-    let grid = activation_grid(format, rows, cols)?;
-    let launcher = compute.launcher();
-    // SAFETY: see `ops`.
-    unsafe { launcher.launch(ACTIVATION, ONCE, grid, &args) }
+    let gate_up = x.read_f32("the activation's input", rows, cols)?;
+    let out = out.write("the activation's output", rows, cols, format)?;
+    let (format_in, format_out) = (Format::F32, format);
+    compute.launcher().activation(&Gated { activation, gate_up, out, rows, cols, format_in, format_out })
 }
 
 pub(super) fn gate_rows(step: &mut GpuStep<'_>, args: GateRows<'_, GpuBackend>) -> Result<()> {
@@ -310,6 +300,19 @@ impl Launcher {
         let kernel = if is_plain(norm) { NORM_ROWS } else { NORM_ROWS_OTHER };
         // SAFETY: see `ops`.
         unsafe { self.launch(kernel, ONCE, [args.rows, 1, 1], &args) }
+    }
+
+    /// Launches `activation` on products of up alone, which are f32, in memory that has room for it.
+    pub(super) fn activation(&self, products: &Gated<'_>) -> Result<()> {
+        let &Gated { activation, gate_up: x, rows, cols, out, format_out, .. } = products;
+        let (x, out, activation) = (x.ptr(), out.ptr(), activation.into());
+        let args = ActivationArgs { x, out, cols: count(cols)?, format_out, activation };
+        if rows == 0 {
+            return Ok(());
+        }
+        let grid = activation_grid(format_out, rows, cols)?;
+        // SAFETY: see `ops`.
+        unsafe { self.launch(ACTIVATION, ONCE, grid, &args) }
     }
 
     /// Launches `gated_activation` in memory that has room for it.

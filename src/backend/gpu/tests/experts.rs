@@ -15,6 +15,7 @@ fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertS
         hidden_size,
         ffn_size,
         activation,
+        gate: true,
         gating: Gating::Softmax,
         router_bias: false,
         choice_bias: false,
@@ -38,7 +39,7 @@ fn with_tensors<T>(spec: ExpertSpec, with: impl FnOnce(&ExpertTensors<'_>) -> T)
     with(&ExpertTensors {
         spec,
         router: view(0),
-        gate: view(1),
+        gate: Some(view(1)),
         up: view(2),
         down: view(3),
         fused: false,
