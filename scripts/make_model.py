@@ -44,12 +44,23 @@ class Shape:
     biases: bool = False
     # Qwen 3.5: heads of keys and of values of the gated delta net, which every layer has but each fourth one.
     delta_heads: tuple[int, int] | None = None
+    # A letter for each layer, where they are not alike: "M" for Mamba-2, "C" for a short convolution, "*" for
+    # attention, "-" for a feed-forward that is a layer of its own.
+    layout: str = ""
+    # Mamba-2: heads, the size of a head, and groups of heads.
+    mamba: tuple[int, int, int] | None = None
+    # Width of the expert that serves every token.
+    shared_ffn: int = 0
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether the layer carries a state and not keys and values."""
         return self.delta_heads is not None and layer % INTERVAL != INTERVAL - 1
 
 
+# Mamba-2: rows of a head's matrix and taps of the convolution. LFM2: taps of short convolutions.
+MAMBA_STATE, MAMBA_TAPS, SHORT_TAPS = 128, 4, 3
+# Granite 4.0 H: factors on embeddings, residuals and scores, and what logits are divided by.
+GRANITE = {"embedding": 12.0, "residual": 0.22, "attention": 0.0078125, "logit": 6.0}
 # Qwen 3.5: layers from one of full attention to the next, sizes of its delta nets' heads, taps of their convolutions,
 # and the dimensions of an attention head that are rotated.
 INTERVAL, STATE, TAPS, ROTATED = 4, 128, 4, 64
@@ -107,6 +118,23 @@ SHAPES = {
         experts_used=8,
         expert_ffn=512,
         delta_heads=(16, 32),
+    ),
+    "granite-4.0-h-tiny": Shape(
+        *("granitehybrid", 40, 1536, 512, 12, 4, 128, 100352, True, 1e4, 131072),
+        experts=64,
+        experts_used=6,
+        expert_ffn=512,
+        layout=("MMMMM*MMMM" * 4),
+        mamba=(48, 64, 1),
+        shared_ffn=1024,
+    ),
+    "nemotron-nano-9b-v2": Shape(
+        *("nemotron_h", 56, 4480, 15680, 40, 8, 128, 131072, False, 1e4, 131072),
+        layout="M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        mamba=(128, 80, 8),
+    ),
+    "lfm2-1.2b": Shape(
+        *("lfm2", 16, 2048, 8192, 32, 8, 64, 65536, True, 1e6, 128000), qk_norm=True, layout="CC*CC*CC*C*C*C*C"
     ),
     "llama-3-8b": Shape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5, 8192),
 }
@@ -218,10 +246,15 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
     writer.add_context_length(shape.context)
     writer.add_block_count(shape.layers)
     writer.add_embedding_length(shape.hidden)
-    if shape.ffn:
+    # Layers that are one operation: a feed-forward is a layer of its own.
+    alone = "-" in shape.layout
+    if alone:
+        writer.add_feed_forward_length([shape.ffn if kind == "-" else 0 for kind in shape.layout])
+    elif shape.ffn:
         writer.add_feed_forward_length(shape.ffn)
     writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
+    of_layers = [shape.kv_heads if kind == "*" else 0 for kind in shape.layout]
+    writer.add_head_count_kv(of_layers or shape.kv_heads)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(ROTATED if shape.delta_heads else shape.head_dim)
@@ -233,6 +266,23 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_expert_feed_forward_length(shape.expert_ffn)
     if shape.window:
         writer.add_sliding_window(shape.window)
+    if shape.shared_ffn:
+        writer.add_expert_shared_feed_forward_length(shape.shared_ffn)
+    if shape.mamba:
+        heads, size, groups = shape.mamba
+        writer.add_ssm_conv_kernel(MAMBA_TAPS)
+        writer.add_ssm_state_size(MAMBA_STATE)
+        writer.add_ssm_group_count(groups)
+        writer.add_ssm_time_step_rank(heads)
+        writer.add_ssm_inner_size(heads * size)
+        writer.add_rope_scaling_finetuned(False)
+    if shape.arch == "granitehybrid":
+        writer.add_embedding_scale(GRANITE["embedding"])
+        writer.add_residual_scale(GRANITE["residual"])
+        writer.add_attention_scale(GRANITE["attention"])
+        writer.add_logit_scale(GRANITE["logit"])
+    if "C" in shape.layout:
+        writer.add_shortconv_l_cache(SHORT_TAPS)
     if shape.delta_heads:
         writer.add_rope_dimension_sections([11, 11, 10, 0])
         writer.add_ssm_conv_kernel(TAPS)
@@ -281,14 +331,43 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_tensor(f"{layer}.ssm_norm.weight", weights.vector(STATE, 1.0))
         matrix(f"{layer}.ssm_out", "ssm_out", i, shape.hidden, inner)
 
+    def mamba(layer: str, i: int, heads: int, size: int, groups: int) -> None:
+        inner = heads * size
+        channels = inner + 2 * groups * MAMBA_STATE
+        matrix(f"{layer}.ssm_in", "ssm_in", i, inner + channels + heads, shape.hidden)
+        taps = weights.matrix(channels, MAMBA_TAPS, Type.F32)
+        writer.add_tensor(f"{layer}.ssm_conv1d.weight", taps / STD / MAMBA_TAPS)
+        writer.add_tensor(f"{layer}.ssm_conv1d.bias", weights.vector(channels, 0.0))
+        writer.add_tensor(f"{layer}.ssm_a", weights.vector(heads, -1.0).reshape(heads, 1))
+        writer.add_tensor(f"{layer}.ssm_d", weights.vector(heads, 1.0).reshape(heads, 1))
+        writer.add_tensor(f"{layer}.ssm_dt.bias", weights.vector(heads, -2.0))
+        writer.add_tensor(f"{layer}.ssm_norm.weight", weights.vector(inner, 1.0).reshape(groups, -1))
+        matrix(f"{layer}.ssm_out", "ssm_out", i, shape.hidden, inner)
+
+    def short_convolution(layer: str, i: int) -> None:
+        matrix(f"{layer}.shortconv.in_proj", "in_proj", i, 3 * shape.hidden, shape.hidden)
+        taps = weights.matrix(shape.hidden, SHORT_TAPS, Type.F32)
+        writer.add_tensor(f"{layer}.shortconv.conv.weight", taps / STD / SHORT_TAPS)
+        matrix(f"{layer}.shortconv.out_proj", "out_proj", i, shape.hidden, shape.hidden)
+
     matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
     for i in range(shape.layers):
         layer = f"blk.{i}"
         writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
+        kind = shape.layout[i] if shape.layout else "*"
         if shape.delta_heads and shape.is_recurrent(i):
             delta_net(layer, i, *shape.delta_heads)
-        else:
+        elif kind == "M" and shape.mamba:
+            mamba(layer, i, *shape.mamba)
+        elif kind == "C":
+            short_convolution(layer, i)
+        elif kind == "*":
             attention(layer, i)
+        if alone:
+            if kind == "-":
+                matrix(f"{layer}.ffn_up", "ffn_up", i, shape.ffn, shape.hidden)
+                matrix(f"{layer}.ffn_down", "ffn_down", i, shape.hidden, shape.ffn)
+            continue
         if shape.biases:
             writer.add_tensor(f"{layer}.attn_sinks.weight", weights.vector(shape.heads, 0.0))
         # The norm before the feed-forward goes by the name of one after attention in gpt-oss and in Qwen 3.5.
@@ -308,16 +387,19 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
             if shape.biases:
                 writer.add_tensor(f"{layer}.ffn_gate_inp.bias", weights.vector(shape.experts, 0.0))
-        if shape.experts and shape.delta_heads:
+        shared = shape.shared_ffn or (ffn if shape.delta_heads else 0)
+        if shape.experts and shared:
             for name, rows, cols in (
-                ("ffn_gate", ffn, shape.hidden),
-                ("ffn_up", ffn, shape.hidden),
-                ("ffn_down", shape.hidden, ffn),
+                ("ffn_gate", shared, shape.hidden),
+                ("ffn_up", shared, shape.hidden),
+                ("ffn_down", shape.hidden, shared),
             ):
                 matrix(f"{layer}.{name}_shexp", name, i, rows, cols)
+        if shape.experts and shape.delta_heads:
             gate = weights.matrix(1, shape.hidden, Type.F32)
             writer.add_tensor(f"{layer}.ffn_gate_inp_shexp.weight", gate.reshape(-1))
-    writer.add_tensor("output_norm.weight", weights.vector(shape.hidden, 1.0))
+    output_norm = "token_embd_norm" if shape.arch == "lfm2" else "output_norm"
+    writer.add_tensor(f"{output_norm}.weight", weights.vector(shape.hidden, 1.0))
     if not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
     writer.write_header_to_file()
