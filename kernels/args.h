@@ -386,18 +386,22 @@ struct StatesArgs {
 // Columns of a head's matrix that a block carries along a sequence, and its threads.
 constexpr u32 STATE_COLUMNS = 32, STATE_WALK_THREADS = 128;
 
-// A gated delta net over the sequences of a step (`Ops::delta_net`), in three kernels:
+// A gated delta net over the sequences of a step (`Ops::delta_net`):
 //   delta_net_convolve: q, k and v behind the convolution and SiLU, q and k of unit length, q times 1 / sqrt(key_size):
 //     grid (rows, ceil((2 * key_heads + value_heads) / DELTA_NET_HEADS)).
 //   delta_net_walk_d<D>: each head along the tokens of its sequence; outputs take the place of v: grid
 //     (ceil(value_size / STATE_COLUMNS), value_heads, sequences). D = 32, 128: the smaller one not below key_size.
+//   delta_net_pairs, delta_net_scan: the same for sequences of at least `chunked_from` tokens, DELTA_NET_TILE rows at a
+//     time: grids (ceil(rows / DELTA_NET_TILE), value_heads), and as that of the walk. key_size is DELTA_NET_KEY_SIZE,
+//     value_size a multiple of STATE_COLUMNS.
 //   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
 // key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
-constexpr u32 DELTA_NET_HEADS = 8;
+constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_TILE = 64, DELTA_NET_KEY_SIZE = 128;
 struct DeltaNetArgs {
   StatesArgs states;      // of value_heads matrices; channels are q | k | v
   const float* x;         // [rows]: q | k | v | z | gates (of each value head one of beta and one of the decay)
   float* convolved;       // [rows]: q | k | v, then q | k | outputs
+  u16* pairs;             // [ceil(rows / DELTA_NET_TILE)][value_heads][4][DELTA_NET_TILE][DELTA_NET_TILE]: of chunks alone
   void* out;              // [rows] of value_heads * value_size in format_out
   const float* taps;      // [num_taps][q | k | v]
   const float* decay;     // [value_heads]
@@ -406,6 +410,8 @@ struct DeltaNetArgs {
   u32 key_heads, value_heads, key_size, value_size, num_taps;
   u32 is_tiled;           // value head j has key head j % key_heads, else j / (value_heads / key_heads)
   u32 gate_run;           // gates lie in runs: so many of beta, as many of the decay, and so on
+  u32 rows;
+  u32 chunked_from;       // least tokens of a sequence that goes by chunks, at least 1
   u32 format_out;
   float eps;
 };

@@ -154,13 +154,22 @@ DEV void four_of(const float* staged, float* out) {
   out[3] = bits_f32(words.w);
 }
 
+// Keeps the inputs of the convolution of a sequence; each of its blocks takes some channels.
+DEV void keep_inputs(const StatesArgs& a, const Matrices& m, const Inputs& inputs, u32 sequence, u32 start) {
+  const u32 blocks = (m.value_size + STATE_COLUMNS - 1) / STATE_COLUMNS * m.heads;
+  const u32 block = (u32)bid_x() * m.heads + (u32)bid_y();
+  inputs.keep(a, sequence, start, block * STATE_WALK_THREADS + (u32)tid_x(), blocks * STATE_WALK_THREADS);
+}
+
 // A block walks along the tokens of a sequence with some columns of the matrix of one head, in registers. The rule says
-// what a token does to them: it brings tokens into shared memory (`stage`), and takes one of them (`step`).
-template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, const Inputs& inputs, Rule& rule) {
+// what a token does to them: it brings tokens into shared memory (`stage`), and takes one of them (`step`). Sequences
+// of more than `longest` tokens are left to other kernels.
+template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, const Inputs& inputs, Rule& rule,
+                                    u32 longest = 0xffffffffu) {
   SHARED typename Rule::Staged staged[2];
   pdl_launch(); pdl_wait();
   const u32 sequence = (u32)bid_z(), start = ld_step(a.starts + sequence), end = ld_step(a.starts + sequence + 1);
-  if (start >= end) return;
+  if (start >= end || end - start > longest) return;
   rule.columns.start(m);
   rule.columns.load(m, ld_step(a.reads + sequence));
   u32 write = ld_step(a.write_starts + sequence);
@@ -182,8 +191,5 @@ template <class Rule> DEV void walk(const StatesArgs& a, const Matrices& m, cons
     }
     block_sync();                                      // these tokens were read, and the next ones are there
   }
-  // Each block of the sequence takes some channels.
-  const u32 blocks = (m.value_size + STATE_COLUMNS - 1) / STATE_COLUMNS * m.heads;
-  const u32 block = (u32)bid_x() * m.heads + (u32)bid_y();
-  inputs.keep(a, sequence, start, block * STATE_WALK_THREADS + (u32)tid_x(), blocks * STATE_WALK_THREADS);
+  keep_inputs(a, m, inputs, sequence, start);
 }

@@ -1,19 +1,10 @@
 // Gated delta nets: a state of each sequence, carried from token to token.
-#include "states.h"
+#include "delta_net.h"
 
 // Sums over a group of 32 lanes, in one order.
 DEV float group_sum(float v) {
   for (int m = 16; m; m >>= 1) v += shfl_xor(v, m);
   return v;
-}
-
-DEV u32 key_cols(const DeltaNetArgs& a) { return a.key_heads * a.key_size; }
-DEV u32 value_cols(const DeltaNetArgs& a) { return a.value_heads * a.value_size; }
-DEV u32 channels(const DeltaNetArgs& a) { return 2 * key_cols(a) + value_cols(a); }
-// Columns of a row of projections.
-DEV u32 projected_cols(const DeltaNetArgs& a) { return channels(a) + value_cols(a) + 2 * a.value_heads; }
-DEV Inputs inputs_of(const DeltaNetArgs& a) {
-  return {a.x, a.states.windows, projected_cols(a), channels(a), a.num_taps - 1, 0};
 }
 
 // ------------------------------------------------------------------------------------------------ convolution
@@ -74,17 +65,14 @@ template <u32 D> struct DeltaRule {
 
   // Brings the tokens in rows `row` .. `row` + count into shared memory.
   MEM void stage(u32 row, u32 count, Staged& staged) const {
-    const u32 head = columns.head;
     const float* q = a.convolved + (u64)row * channels(a) + key_head * a.key_size;
     stage_rows<D>(q, key_cols(a), channels(a), count, a.key_size, staged.q, staged.k);
     stage_columns(value_of(row), channels(a), count, columns.count, staged.v);
     const u32 thread = (u32)tid_x();
     if (thread < count) {
-      const u32 z_end = channels(a) + value_cols(a);
-      const float* gates = a.x + (u64)(row + thread) * projected_cols(a) + z_end +
-                           head / a.gate_run * 2 * a.gate_run + head % a.gate_run;
-      staged.beta[thread] = sigmoid(gates[0]);
-      staged.decay[thread] = exp_accurate(a.decay[head] * softplus(gates[a.gate_run] + a.decay_bias[head]));
+      const HeadGates gates = head_gates(a, row + thread, columns.head);
+      staged.beta[thread] = gates.beta;
+      staged.decay[thread] = exp_accurate(gates.log_decay);
     }
   }
 
@@ -140,9 +128,8 @@ template <u32 D> struct DeltaRule {
 };
 
 template <u32 D> DEV void delta_net_walk(const DeltaNetArgs& a) {
-  const u32 head = (u32)bid_y();
-  DeltaRule<D> rule{a, a.is_tiled ? head % a.key_heads : head / (a.value_heads / a.key_heads), {}};
-  walk(a.states, {a.states.matrices, a.value_heads, a.key_size, a.value_size}, inputs_of(a), rule);
+  DeltaRule<D> rule{a, key_head_of(a, (u32)bid_y()), {}};
+  walk(a.states, matrices_of(a), inputs_of(a), rule, a.chunked_from - 1);
 }
 
 KERNEL(STATE_WALK_THREADS, delta_net_walk_d32, DeltaNetArgs) { delta_net_walk<32>(a); }

@@ -103,6 +103,11 @@ pub trait Loader: Sized {
     /// Bytes that `alloc_buffer` takes.
     fn buffer_bytes(rows: usize, cols: usize) -> u64;
 
+    /// Columns that `DeltaNet::convolved` needs, in a buffer of `rows` rows.
+    fn convolved_cols(shape: DeltaNetShape, _rows: usize) -> usize {
+        shape.channels()
+    }
+
     /// Makes the intermediate buffers of `Ops::experts` for `rows` rows; every layer uses them in turn.
     fn alloc_expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Backend as Backend>::ExpertWork>;
 

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::spec::{Ffn, ModelSpec};
+use super::spec::{Ffn, Mixer, ModelSpec};
 use crate::Result;
-use crate::backend::{Backend, ExpertSpec, Loader};
+use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader};
 
 /// The largest step that the activations are allocated for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,9 @@ trait Allocate {
     fn buffer(&mut self, rows: usize, cols: usize) -> Result<<Self::Memory as Memory>::Buffer>;
 
     fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<Self::Memory as Memory>::ExpertWork>;
+
+    /// See `Loader::convolved_cols`.
+    fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize;
 }
 
 impl<B: Backend> Buffers<B> {
@@ -90,7 +93,11 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
     let [projected, mixed] =
         [0, 1].map(|which| spec.layers.iter().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
-    let convolved = spec.layers.iter().filter_map(|layer| layer.mixer.convolved_cols());
+    let convolved = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        // A device may want more of it than what the convolution makes.
+        Mixer::DeltaNet(delta_net) => Some(A::convolved_cols(delta_net.shape, tokens)),
+        mixer => mixer.convolved_cols(),
+    });
     let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
@@ -126,7 +133,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         work: Work {
             normed: memory.buffer(tokens, spec.hidden_size)?,
             projected: memory.buffer(tokens, projected)?,
-            convolved: convolved.max().map(|channels| memory.buffer(tokens, channels)).transpose()?,
+            convolved: convolved.max().map(|cols| memory.buffer(tokens, cols)).transpose()?,
             dense: match gated {
                 Some(size) => {
                     let products = size.saturating_mul(2).max(inputs);
@@ -154,6 +161,10 @@ impl<L: Loader> Allocate for Taking<'_, L> {
     fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<<L::Backend as Backend>::ExpertWork> {
         self.0.alloc_expert_work(spec, rows)
     }
+
+    fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
+        L::convolved_cols(shape, rows)
+    }
 }
 
 struct Counting<L> {
@@ -180,5 +191,9 @@ impl<L: Loader> Allocate for Counting<L> {
     fn expert_work(&mut self, spec: &ExpertSpec, rows: usize) -> Result<()> {
         self.bytes = self.bytes.saturating_add(L::expert_work_bytes(spec, rows));
         Ok(())
+    }
+
+    fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
+        L::convolved_cols(shape, rows)
     }
 }

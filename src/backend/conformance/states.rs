@@ -40,6 +40,11 @@ trait StateLayerCase: Sized {
     /// Columns of a row of projections, of the convolution's output, and of the layer's.
     fn cols(&self) -> [usize; 3];
 
+    /// Columns of the buffer that the convolution's output goes to.
+    fn convolved_cols<L: Loader>(&self, _rows: usize) -> usize {
+        self.cols()[1]
+    }
+
     fn spec(&self, num_slots: usize) -> StateLayerSpec;
 
     /// The vectors of the layer, in the order of `run`.
@@ -224,13 +229,13 @@ struct Rig<L: Loader> {
 
 impl<L: Loader> Rig<L> {
     fn new(mut loader: L, layer: &impl StateLayerCase) -> Result<Self> {
-        let (rows, [cols, convolved, out]) = (layer.texts().iter().sum(), layer.cols());
+        let (rows, [cols, _, out]) = (layer.texts().iter().sum(), layer.cols());
         let table = matrix(&mut loader, layer.x(), cols)?;
         let vectors = layer.vectors().into_iter().map(|values| vector(&mut loader, values)).collect::<Result<_>>()?;
         let state = loader.alloc_state_layers(&[layer.spec(3 * layer.texts().len())])?.pop();
         let state = state.ok_or_else(|| Error::internal("no layer of states where one was asked for"))?;
         let x = loader.alloc_buffer(rows, cols)?;
-        let convolved = loader.alloc_buffer(rows, convolved)?;
+        let convolved = loader.alloc_buffer(rows, layer.convolved_cols::<L>(rows))?;
         let out = loader.alloc_buffer(rows, out)?;
         Ok(Self { backend: loader.finish()?, table, vectors, state, x, convolved, out })
     }

@@ -166,6 +166,9 @@ constants! {
     STATE_WALK_THREADS = 128;
     /// Heads of a block of `delta_net_convolve` and `delta_net_gate`.
     DELTA_NET_HEADS = 8;
+    /// Rows of a tile of `delta_net_pairs` and `delta_net_scan`, and the size of a head of keys.
+    DELTA_NET_TILE = 64;
+    DELTA_NET_KEY_SIZE = 128;
     /// Channels of a block of `mamba2_convolve` and `short_convolution`.
     CONVOLUTION_THREADS = 256;
     MAMBA2_GATE_THREADS = 512;
@@ -436,6 +439,7 @@ kernel_args! {
         states: StatesArgs,
         x: DevicePtr,
         convolved: DevicePtr,
+        pairs: DevicePtr,
         out: DevicePtr,
         taps: DevicePtr,
         decay: DevicePtr,
@@ -448,6 +452,8 @@ kernel_args! {
         num_taps: u32,
         is_tiled: u32,
         gate_run: u32,
+        rows: u32,
+        chunked_from: u32,
         format_out: Format,
         eps: f32,
     }

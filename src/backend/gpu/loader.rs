@@ -20,6 +20,7 @@ use super::graphs;
 use super::kernel::{self, REPACK};
 use super::launcher::Launcher;
 use super::library::Library;
+use super::ops::delta_net_pairs_bytes;
 use super::select;
 use super::stacks::{device_type, values_bytes};
 use super::step::StepInputs;
@@ -28,8 +29,8 @@ use super::upload::{RawMatrix, Uploader};
 use super::vendor::blas::{self, VendorBlas};
 use super::{Device, DeviceBuffer, DeviceSlice, KernelType, Kernels, Stream};
 use crate::backend::{
-    ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec, StateLayerSpec,
-    StepLimits, Upload,
+    DeltaNetShape, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
+    StateLayerSpec, StepLimits, Upload,
 };
 use crate::config::GpuOptions;
 use crate::quant::{self, GgmlType};
@@ -308,6 +309,12 @@ impl Loader for GpuLoader {
         let fits = rows.checked_mul(cols.next_multiple_of(256)).is_some_and(|n| n <= usize::MAX / 64);
         // No driver gives memory of no bytes: angles of a RoPE without pairs take one.
         if fits { Format::most_bytes(rows, cols).max(1) } else { u64::MAX }
+    }
+
+    fn convolved_cols(shape: DeltaNetShape, rows: usize) -> usize {
+        // Behind the rows lie the pairs of tokens of whole tiles; the sizes come from a file.
+        let pairs = delta_net_pairs_bytes(shape, rows).map_or(usize::MAX, |bytes| bytes.div_ceil(4));
+        shape.channels().saturating_add(pairs.div_ceil(rows.max(1)))
     }
 
     fn check_block_size(&self, block_size: usize) -> Result<()> {

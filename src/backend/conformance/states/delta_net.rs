@@ -26,7 +26,7 @@ const fn case(heads: [usize; 2], sizes: [usize; 2], taps: usize, order: HeadOrde
 use HeadOrder::{Grouped, Tiled};
 
 /// Odd sizes, then heads in either order, then the sizes of models.
-const CASES: [Case; 8] = [
+const CASES: [Case; 9] = [
     case([1, 1], [1, 1], 1, Tiled, &[5]),
     case([1, 1], [3, 5], 2, Tiled, &[1, 4]),
     case([1, 3], [17, 33], 4, Grouped, &[7, 2, 21]),
@@ -35,6 +35,8 @@ const CASES: [Case; 8] = [
     case([2, 6], [16, 16], 4, Grouped, &[40, 2, 9, 17]),
     case([5, 10], [64, 64], 4, Grouped, &[33, 6]),
     case([2, 4], [128, 128], 4, Tiled, &[50, 5, 26]),
+    // Chunks fill tiles of 64 tokens, begin and end within them.
+    case([1, 2], [128, 64], 4, Grouped, &[150, 3, 97, 130]),
 ];
 
 /// So large that no buffer is larger than it was asked for by as much as it is too small where it is another one.
@@ -98,6 +100,10 @@ impl StateLayerCase for DeltaNetLayer {
 
     fn cols(&self) -> [usize; 3] {
         [self.shape.cols(), self.shape.channels(), self.shape.value_cols()]
+    }
+
+    fn convolved_cols<L: Loader>(&self, rows: usize) -> usize {
+        L::convolved_cols(self.shape, rows)
     }
 
     fn spec(&self, num_slots: usize) -> StateLayerSpec {

@@ -103,6 +103,10 @@ macro_rules! with_kernels {
                 DELTA_NET_WALK_D128: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";
                 DELTA_NET_GATE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
             }
+            "delta_chunks.hip" States OnMatrixUnits {
+                DELTA_NET_PAIRS: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";
+                DELTA_NET_SCAN: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";
+            }
             "mamba2.hip" States Plainly {
                 MAMBA2_CONVOLVE: Mamba2Args, Once, One(CONVOLUTION_THREADS), "Mamba-2";
                 MAMBA2_WALK_D32: Mamba2Args, Once, One(STATE_WALK_THREADS), "Mamba-2";

@@ -10,6 +10,8 @@ mod linear;
 mod rows;
 mod states;
 
+pub(super) use states::pairs_bytes as delta_net_pairs_bytes;
+
 pub(super) use experts::most_runs;
 
 use super::GpuBackend;

@@ -2,15 +2,15 @@
 
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    CONVOLUTION_THREADS, DELTA_NET_HEADS, DeltaNetArgs, Format, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs,
-    StatesArgs,
+    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_TILE, DeltaNetArgs, Format, Mamba2Args,
+    STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
 };
 use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128, MAMBA2_CONVOLVE, MAMBA2_GATE,
-    MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
+    DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
+    MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
 };
 use crate::backend::{
     DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, Mamba2, Mamba2Shape, Mamba2Weights, ShortConvolution,
@@ -41,6 +41,21 @@ fn num_sequences(step: &GpuStep<'_>) -> Result<u32> {
     count(step.recorded.unwrap_or(step.batch.num_seqs()))
 }
 
+/// Bytes of what the chunk kernels keep of the pairs of tokens in `rows` rows; `None` where they cannot be counted.
+pub(in crate::backend::gpu) fn pairs_bytes(shape: DeltaNetShape, rows: usize) -> Option<usize> {
+    let tile = DELTA_NET_TILE as usize;
+    // Two matrices of each head, of pairs of 16-bit halves.
+    rows.div_ceil(tile).checked_mul(shape.value_heads)?.checked_mul(4 * 2 * tile * tile)
+}
+
+/// Tokens from which on a sequence of the step goes by chunks; `None` where all walk.
+fn chunked_from(step: &GpuStep<'_>, shape: DeltaNetShape) -> Option<u32> {
+    let fits = shape.key_size == DELTA_NET_KEY_SIZE as usize
+        && shape.value_size.is_multiple_of(STATE_COLUMNS as usize)
+        && step.recorded.is_none();
+    step.compute.launcher().tuning().states.chunked_from.filter(|_| fits)
+}
+
 pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) -> Result<()> {
     let DeltaNet { x, shape, weights, eps, state, convolved, out } = args;
     let rows = step.tokens;
@@ -48,10 +63,20 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
     let format = step.compute.activation_format(step.compute.common(), rows);
     let DeltaNetWeights { taps, decay, decay_bias, norm } = weights;
     let DeltaNetShape { key_heads, value_heads, key_size, value_size, taps: num_taps, order, gate_run } = shape;
+    let chunked_from = chunked_from(step, shape);
+    let is_chunked = |seq: usize| chunked_from.is_some_and(|least| step.batch.tokens_of(seq).len() >= least as usize);
+    let num_chunked = (0..step.batch.num_seqs()).filter(|&seq| is_chunked(seq)).count();
+    let of_convolved = convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?;
+    let pairs = match (num_chunked, pairs_bytes(shape, rows)) {
+        (0, _) => of_convolved.ptr(),
+        (_, Some(bytes)) => of_convolved.part(4 * (rows * shape.channels()) as u64, bytes as u64)?.ptr(),
+        (_, None) => return Err(Error::internal(format!("pairs of {rows} tokens of {shape:?}"))),
+    };
     let args = DeltaNetArgs {
         states,
         x: x.read_f32("the projections", rows, shape.cols())?.ptr(),
-        convolved: convolved.write("the convolution's output", rows, shape.channels(), Format::F32)?.ptr(),
+        convolved: of_convolved.ptr(),
+        pairs,
         out: out.write("the delta net's output", rows, shape.value_cols(), format)?.ptr(),
         taps: taps.read(num_taps * shape.channels())?.ptr(),
         decay: decay.read(value_heads)?.ptr(),
@@ -64,6 +89,8 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
         num_taps: count(num_taps)?,
         is_tiled: u32::from(order == HeadOrder::Tiled),
         gate_run: count(gate_run)?,
+        rows: count(rows)?,
+        chunked_from: chunked_from.unwrap_or(u32::MAX),
         format_out: format,
         eps,
     };
@@ -75,11 +102,18 @@ pub(super) fn delta_net(step: &mut GpuStep<'_>, args: DeltaNet<'_, GpuBackend>) 
     let convolve = [rows, (2 * keys + values).div_ceil(DELTA_NET_HEADS), 1];
     let walk = [args.value_size.div_ceil(STATE_COLUMNS), values, sequences];
     let gate = [rows, values.div_ceil(DELTA_NET_HEADS), 1];
+    let tiles = [rows.div_ceil(DELTA_NET_TILE), values, 1];
     let walk_kernel = if key_size <= SMALL_MATRIX { DELTA_NET_WALK_D32 } else { DELTA_NET_WALK_D128 };
     // SAFETY: see `ops`; the states were checked against the pool.
     unsafe {
         launcher.launch(DELTA_NET_CONVOLVE, ONCE, convolve, &args)?;
-        launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        if num_chunked < sequences as usize {
+            launcher.launch(walk_kernel, ONCE, walk, &args)?;
+        }
+        if num_chunked > 0 {
+            launcher.launch(DELTA_NET_PAIRS, ONCE, tiles, &args)?;
+            launcher.launch(DELTA_NET_SCAN, ONCE, walk, &args)?;
+        }
         launcher.launch(DELTA_NET_GATE, ONCE, gate, &args)
     }
 }

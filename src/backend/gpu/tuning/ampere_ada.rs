@@ -4,7 +4,7 @@
 //! multiprocessor and `mma.sync` are the same, and these GPUs have about as many multiprocessors (A100 108, RTX 4090
 //! 128). They have no programmatic dependent launch, so fewer launches are worth more than there.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "Ampere and Ada",
@@ -52,6 +52,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // Estimated: Hopper's number.
+    states: States { chunked_from: Some(48) },
     // Estimated: Hopper's number.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

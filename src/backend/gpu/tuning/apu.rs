@@ -7,7 +7,7 @@
 //! machine's, so a decode step waits for it more than on any other family (`gfx1151`: about 0.2 MB of loads in flight
 //! reach its speed, and there are 0.7).
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "APU",
@@ -56,6 +56,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // Estimated: Hopper's number.
+    states: States { chunked_from: Some(48) },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

@@ -4,7 +4,7 @@
 //! is known of these GPUs stands beside it. A multiprocessor is a compute unit (104 of each die of an MI250): four
 //! SIMDs, 64 KB of LDS. The matrix units exist from CDNA1 on.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA2",
@@ -52,6 +52,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // Estimated: Hopper's number.
+    states: States { chunked_from: Some(48) },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

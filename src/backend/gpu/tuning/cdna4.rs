@@ -4,7 +4,7 @@
 //! the reasons of CDNA3, whose code this is. A multiprocessor is a compute unit (256 of an MI355X): four SIMDs, 160 KB
 //! of LDS, more than twice CDNA3's.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "CDNA4",
@@ -53,6 +53,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // Estimated: Hopper's number.
+    states: States { chunked_from: Some(48) },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

@@ -3,7 +3,7 @@
 //! Measured on one H200: 132 multiprocessors, 60 MB of L2, 4.42 TB/s. Figures that are called docs are in
 //! docs/benchmarks.md, with their dates and commands; tokens per second there are of an 8B model in Q4_K_M.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(crate) const TUNING: Tuning = Tuning {
     family: "Hopper",
@@ -64,6 +64,10 @@ pub(crate) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         // Estimated: contexts of up to about a thousand tokens lie in L2 (docs have the times of longer ones).
         per_head_splits: 8,
+    },
+    states: States {
+        // Estimated: two tiles of 64 take as long as some 16 tokens one by one, where half of the tiles may be empty.
+        chunked_from: Some(48),
     },
     argmax: Argmax {
         // Measured (docs): one row of 151,936 logits 24 to 9 microseconds, with 38 blocks of one load a thread.

@@ -37,6 +37,7 @@ pub struct Tuning {
     pub matmul_f32: F32Rows,
     pub experts: Experts,
     pub attention: Attention,
+    pub states: States,
     pub argmax: Argmax,
     /// `None`: the vendor's matrix library never serves.
     pub library: Option<LibraryRows>,
@@ -116,6 +117,14 @@ pub struct Attention {
     pub per_head_blocks: u32,
     /// ... and so many splits of the longest context.
     pub per_head_splits: u32,
+}
+
+/// Layers that carry states.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct States {
+    /// Tokens of a sequence in a step from which on a gated delta net computes them a tile at a time on the matrix
+    /// units; `None`: it always walks from token to token.
+    pub chunked_from: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -202,6 +211,8 @@ impl Tuning {
                 per_head_splits: 0,
                 ..self.attention
             },
+            // A tile's sums depend on how many of its tokens the step has.
+            states: States { chunked_from: None },
             argmax: Argmax { most_blocks: 1 },
             // The library sums in orders of its own.
             library: None,

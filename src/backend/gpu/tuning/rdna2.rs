@@ -4,7 +4,7 @@
 //! multiprocessor is a workgroup processor, as the driver counts: two compute units with four SIMDs and 128 KB of LDS
 //! (40 of an RX 6900 XT). There are no matrix units: products of many rows use dot products.
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA2",
@@ -52,6 +52,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // There are no matrix units.
+    states: States { chunked_from: None },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

@@ -4,7 +4,7 @@
 //! the compiled code says of occupancy stands beside it. A multiprocessor is a workgroup processor, as the driver
 //! counts: two compute units with four SIMDs and 128 KB of LDS (48 of an RX 7900 XTX).
 
-use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, Tuning};
+use super::{Argmax, Attention, Experts, F32Rows, Gemv, LibraryRows, Matmul, MatmulShape, States, Tuning};
 
 pub(super) const TUNING: Tuning = Tuning {
     family: "RDNA3",
@@ -53,6 +53,8 @@ pub(super) const TUNING: Tuning = Tuning {
         per_head_blocks: 2,
         per_head_splits: 8,
     },
+    // Estimated: Hopper's number.
+    states: States { chunked_from: Some(48) },
     // Estimated: Hopper's number, since a thread makes one load of 16 bytes.
     argmax: Argmax { most_blocks: 64 },
     library: Some(LibraryRows {

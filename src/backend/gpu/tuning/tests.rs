@@ -98,7 +98,9 @@ fn tables_ask_for_kernels_that_there_are() {
     families.dedup();
     assert_eq!(families.len(), ALL.len());
     for tuning in ALL.into_iter().flat_map(|(_, tuning)| [*tuning, tuning.batch_invariant()]) {
-        let Tuning { family, measured_on: _, gemv, matmul, matmul_f32, experts, attention, argmax, library } = tuning;
+        let Tuning { family, measured_on: _, gemv, matmul, matmul_f32, experts, attention, states, argmax, library } =
+            tuning;
+        assert!(states.chunked_from.is_none_or(|tokens| tokens > 0), "{family}");
         assert!(gemv.most_rows <= 1 && gemv.blocks > 0, "{family}");
         assert!(matmul.shapes.is_sorted_by_key(|shape| shape.most_rows), "{family}");
         assert_eq!(matmul.shapes.last().map(|shape| shape.most_rows), Some(u32::MAX), "{family}");
