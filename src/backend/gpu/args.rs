@@ -1,8 +1,11 @@
 //! The arguments of the kernels: `kernels/args.h`, field by field. A test compares sizes, offsets and numbers with the
 //! C++ compiler's.
 
+mod codes;
+
+pub(super) use codes::{ActivationCode, GatingCode, NormCode};
+
 use super::{DevicePtr, KernelArgs};
-use crate::backend::{Activation, Gating, NormKind};
 use crate::batch;
 
 /// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
@@ -14,61 +17,6 @@ pub enum Format {
     Bf16 = FORMAT_BF16,
     F16Tiled = FORMAT_F16_TILED,
     Bf16Tiled = FORMAT_BF16_TILED,
-}
-
-/// How a feed-forward combines a gate and what it lets pass; `Activation` in `args.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum ActivationCode {
-    Silu = ACTIVATION_SILU,
-    Gelu = ACTIVATION_GELU,
-    ClampedSwiglu = ACTIVATION_CLAMPED_SWIGLU,
-    SquaredRelu = ACTIVATION_SQUARED_RELU,
-}
-
-impl From<Activation> for ActivationCode {
-    fn from(activation: Activation) -> Self {
-        match activation {
-            Activation::Silu => Self::Silu,
-            Activation::Gelu => Self::Gelu,
-            Activation::ClampedSwiglu => Self::ClampedSwiglu,
-            Activation::SquaredRelu => Self::SquaredRelu,
-        }
-    }
-}
-
-/// The number that a norm divides a row by; `NormKind` in `args.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum NormCode {
-    Rms = NORM_RMS,
-    Layer = NORM_LAYER,
-}
-
-impl From<NormKind> for NormCode {
-    fn from(kind: NormKind) -> Self {
-        match kind {
-            NormKind::Rms => Self::Rms,
-            NormKind::Layer => Self::Layer,
-        }
-    }
-}
-
-/// How logits become weights of experts; `Gating` in `args.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub(super) enum GatingCode {
-    Softmax = GATING_SOFTMAX,
-    Sigmoid = GATING_SIGMOID,
-}
-
-impl From<Gating> for GatingCode {
-    fn from(gating: Gating) -> Self {
-        match gating {
-            Gating::Softmax => Self::Softmax,
-            Gating::Sigmoid => Self::Sigmoid,
-        }
-    }
 }
 
 /// Declares the numbers that kernels and launches have in common, in the order of `args.h`, and for the test their
