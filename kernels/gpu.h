@@ -380,13 +380,3 @@ DEV float warp_sum(float v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v
 DEV i32 warp_sum(i32 v) { for (int m = WARP / 2; m; m >>= 1) v += shfl_xor(v, m); return v; }
 DEV float warp_max(float v) { for (int m = WARP / 2; m; m >>= 1) v = fmax_(v, shfl_xor(v, m)); return v; }
 DEV bool warp_any(bool p) { return warp_ballot(p) != 0; }
-
-// Sums over a block of so many threads, in one order, for every thread. `waves` is shared memory for this sum alone.
-template <u32 BLOCK> DEV float block_sum(float v, float (&waves)[BLOCK / WARP]) {
-  v = warp_sum(v);
-  if (lane_id() == 0) waves[tid_x() / WARP] = v;
-  block_sync();
-  float sum = 0.f;
-  for (u32 i = 0; i < BLOCK / WARP; i++) sum += waves[i];
-  return sum;
-}

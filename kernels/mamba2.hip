@@ -1,5 +1,6 @@
 // Mamba-2 mixers: a state of each sequence, carried from token to token.
 #include "states.h"
+#include "block_sum.h"
 
 DEV u32 inner_cols(const Mamba2Args& a) { return a.heads * a.head_size; }
 DEV u32 group_cols(const Mamba2Args& a) { return a.groups * a.state_size; }

@@ -1,6 +1,7 @@
 // Kernels that take activations row by row. A thread always works on whole groups of four columns, loaded at once where
 // the address allows it: which elements it gets, and so the order of a sum, does not depend on where a row lies.
 #include "activation.h"
+#include "block_sum.h"
 #include "elementary.h"
 
 constexpr u32 THREADS = 256;

@@ -67,11 +67,6 @@ pub(crate) fn check<L: Loader>(
             product(loader(rows)?, &Weights::random(ggml_type, 33, cols, 1)?, rows, false, tally)?;
         }
     }
-    tally.group("products of many rows in f32");
-    for &(rows, out_rows, cols) in MANY.iter().filter(|_| wanted(GgmlType::F32)) {
-        let weights = Weights::random(GgmlType::F32, out_rows, cols, 2)?;
-        product(loader(rows)?, &weights, rows, out_rows == 35, tally)?;
-    }
     tally.group("products of stacks of two types");
     for (types, out_rows, cols, rows) in STACKS.into_iter().filter(|stack| stack.0.into_iter().all(&wanted)) {
         let weights =
@@ -94,6 +89,10 @@ pub(crate) fn check_type<L: Loader>(
     for (i, &(rows, out_rows, cols)) in tally.part(&SHAPES) {
         let cols = cols.next_multiple_of(ggml_type.block_elements());
         product(loader(rows)?, &Weights::random(ggml_type, out_rows, cols, seed)?, rows, i % 2 == 1, tally)?;
+    }
+    for &(rows, out_rows, cols) in MANY.iter().filter(|_| ggml_type == GgmlType::F32) {
+        let weights = Weights::random(GgmlType::F32, out_rows, cols, 2)?;
+        product(loader(rows)?, &weights, rows, out_rows == 35, tally)?;
     }
     embedding(loader(3)?, &Weights::random(ggml_type, 33, 768, seed)?, tally)
 }

@@ -132,6 +132,13 @@ fn barriers_of_matmul() {
 }
 
 #[test]
+fn barriers_of_matmul_f32() {
+    check("barriers_of_matmul_f32", "matmul_f32.hip", None, |device, tally| {
+        conformance::linear::check_type(loader(device), GgmlType::F32, tally)
+    });
+}
+
+#[test]
 fn barriers_of_experts() {
     check("barriers_of_experts", "experts.hip", None, |device, tally| {
         conformance::experts::check(loader(device), tally)
@@ -163,6 +170,13 @@ fn barriers_of_sampling() {
 #[test]
 fn barriers_of_states() {
     check("barriers_of_states", "states.hip", None, |device, tally| conformance::states::check(loader(device), tally));
+}
+
+#[test]
+fn barriers_of_delta_chunks() {
+    check("barriers_of_delta_chunks", "delta_chunks.hip", None, |device, tally| {
+        conformance::states::check(loader(device), tally)
+    });
 }
 
 #[test]
