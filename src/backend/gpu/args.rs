@@ -117,6 +117,7 @@ constants! {
     /// Rows of a tile of `delta_net_pairs` and `delta_net_scan`, and the size of a head of keys.
     DELTA_NET_TILE = 64;
     DELTA_NET_KEY_SIZE = 128;
+    DELTA_NET_PAIRS_BYTES = 33280;
     /// Channels of a block of `mamba2_convolve` and `short_convolution`.
     CONVOLUTION_THREADS = 256;
     MAMBA2_GATE_THREADS = 512;

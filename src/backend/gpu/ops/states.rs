@@ -2,8 +2,8 @@
 
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_TILE, DeltaNetArgs, Format, Mamba2Args,
-    STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
+    CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DELTA_NET_TILE, DeltaNetArgs,
+    Format, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
 };
 use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
@@ -43,9 +43,8 @@ fn num_sequences(step: &GpuStep<'_>) -> Result<u32> {
 
 /// Bytes of what the chunk kernels keep of the pairs of tokens in `rows` rows; `None` where they cannot be counted.
 pub(in crate::backend::gpu) fn pairs_bytes(shape: DeltaNetShape, rows: usize) -> Option<usize> {
-    let tile = DELTA_NET_TILE as usize;
-    // Two matrices of each head, of pairs of 16-bit halves.
-    rows.div_ceil(tile).checked_mul(shape.value_heads)?.checked_mul(4 * 2 * tile * tile)
+    let tiles = rows.div_ceil(DELTA_NET_TILE as usize);
+    tiles.checked_mul(shape.value_heads)?.checked_mul(DELTA_NET_PAIRS_BYTES as usize)
 }
 
 /// Tokens from which on a sequence of the step goes by chunks; `None` where all walk.
