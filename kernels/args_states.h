@@ -28,7 +28,7 @@ constexpr u32 STATE_COLUMNS = 32, STATE_WALK_THREADS = 128;
 //   delta_net_gate: norm of each head of the output, times silu(z): grid (rows, ceil(value_heads / DELTA_NET_HEADS)).
 // key_size and value_size are at most 128. Rows of NO_SEQUENCE give zeros.
 constexpr u32 DELTA_NET_HEADS = 8, DELTA_NET_TILE = 64, DELTA_NET_KEY_SIZE = 128;
-// Of a tile and head: two matrices of its pairs of tokens, of pairs of 16-bit halves, and two numbers of each token.
+// A tile and head have two matrices of pairs of tokens, each of pairs of 16-bit halves, and two numbers of each token.
 constexpr u32 DELTA_NET_PAIRS_BYTES = 33280;
 struct DeltaNetArgs {
   StatesArgs states;      // of value_heads matrices; channels are q | k | v

@@ -1,5 +1,5 @@
-// A sum over all threads of a block. It stands apart from gpu.h because it has a barrier: a file that includes it gets a
-// mutation test for that barrier, and one that does not call it could not pass that test.
+// A sum over all threads of a block. It stands apart from gpu.h because it has a barrier: a file that includes it gets
+// a mutation test for that barrier, and one that does not call it could not pass that test.
 #pragma once
 #include "gpu.h"
 

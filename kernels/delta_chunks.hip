@@ -315,7 +315,7 @@ KERNEL(STATE_WALK_THREADS, delta_net_scan, DeltaNetArgs) {
     scan.last = min_(end - first_row, TILE);
     u16* pairs = pairs_of(a, scan.tile, scan.head);
     const Gates* gates = gates_of(pairs);
-    // What comes from memory is asked for long before it is used: a block has few waves, and the chip few blocks.
+    // A block has few waves, and the chip few blocks: memory is asked long before what it gives is used.
     Scan::Slices slices;
     scan.ask(a, wave() * STRIPS, 0, slices);
     const u32 thread = (u32)tid_x(), age_before = scan.first ? gates->age[scan.first - 1] : 0;
