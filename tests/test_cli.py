@@ -242,6 +242,16 @@ def test_inspect_json_holds_everything(model):
     assert embedding["shape"] == [256, 512]
 
 
+def test_inspect_says_where_a_file_runs(model, tmp_path):
+    assert json.loads(run("inspect", model, "--json").stdout)["devices"] == {"cpu": None, "gpu": None}
+    assert "runs on\tcpu and gpu\n" in process("inspect", model).stdout
+    other = rewritten(Path(model), tmp_path / "other.gguf", replace={"general.architecture": "mamba"})
+    devices = json.loads(run("inspect", other, "--json").stdout)["devices"]
+    assert "'mamba' is not supported" in devices["cpu"]
+    assert devices["gpu"] == devices["cpu"]
+    assert "runs on\tno device: " in process("inspect", other).stdout
+
+
 def test_inspect_agrees_with_the_gguf_package(model):
     reader = gguf.GGUFReader(model)
     report = json.loads(run("inspect", model, "--json").stdout)

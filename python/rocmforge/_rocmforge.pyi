@@ -20,7 +20,7 @@ from rocmforge._devices import (
 from rocmforge._params import PoolingParams, SamplingParams, StructuredOutputsParams
 from rocmforge._updates import CompletionUpdate, RequestUpdate, TokenLogprob, UpdateMetrics
 from rocmforge.prompts import ChatOptions, TokenIds
-from rocmforge.reports import FileReport, StageReport
+from rocmforge.reports import FileReport, StageReport, SupportReport
 from rocmforge.settings import EngineSettings
 from rocmforge.stats import BlockColumns, MemoryUsage, RequestRecord, ResolvedConfig, Stats
 
@@ -52,6 +52,7 @@ __all__ = [
     "device_launches",
     "device_matrix_library",
     "device_repeats",
+    "device_support",
     "doctor",
     "embedded_targets",
     "grammar_in_lark",
@@ -330,6 +331,9 @@ class RemoteInbox:
 
 def inspect_gguf(model: str | os.PathLike[str]) -> FileReport:
     """Version, metadata and tensors of a file."""
+
+def device_support(model: str | os.PathLike[str]) -> SupportReport:
+    """The devices that a file runs on, found without one."""
 
 def check_gguf(
     model: str | os.PathLike[str], progress: Callable[[int, int], object] | None = None

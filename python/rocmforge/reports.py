@@ -13,6 +13,13 @@ class TensorReport(TypedDict):
     bytes: int
 
 
+class SupportReport(TypedDict):
+    """Why a file does not run on a device of each kind, whatever memory that has; `None` where it runs."""
+
+    cpu: str | None
+    gpu: str | None
+
+
 class FileReport(TypedDict):
     """The contents of a file."""
 

@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 use super::engine::with_progress;
 use super::logging::prepare;
 use crate::diagnose::check::check_file;
+use crate::diagnose::support::{Support, support};
 use crate::gguf::{Array, GgufFile, Value};
 
 /// A `FileReport` of `rocmforge/reports.py`.
@@ -16,6 +17,13 @@ pub(super) struct FileReport<'py> {
     version: u32,
     metadata: Bound<'py, PyDict>,
     tensors: Vec<TensorReport>,
+}
+
+/// A `SupportReport` of `rocmforge/reports.py`.
+#[derive(IntoPyObject)]
+pub(super) struct SupportReport {
+    cpu: Option<String>,
+    gpu: Option<String>,
 }
 
 /// A `TensorReport` of `rocmforge/reports.py`.
@@ -43,6 +51,15 @@ pub(super) fn inspect_gguf(py: Python<'_>, model: PathBuf) -> PyResult<FileRepor
         bytes: info.num_bytes,
     });
     Ok(FileReport { version: file.version(), metadata, tensors: tensors.collect() })
+}
+
+/// The devices that a file runs on, found without one.
+#[pyfunction]
+pub(super) fn device_support(py: Python<'_>, model: PathBuf) -> PyResult<SupportReport> {
+    prepare(py)?;
+    let Support { cpu, gpu } = py.detach(|| GgufFile::open(&model).map(|file| support(&file)))?;
+    let [cpu, gpu] = [cpu, gpu].map(|problem| problem.map(|problem| problem.to_string()));
+    Ok(SupportReport { cpu, gpu })
 }
 
 /// A `StageReport` of `rocmforge/reports.py`.

@@ -36,7 +36,7 @@ mod _rocmforge {
     #[pymodule_export]
     use super::host::run_helper;
     #[pymodule_export]
-    use super::inspect::{check_gguf, inspect_gguf};
+    use super::inspect::{check_gguf, device_support, inspect_gguf};
     #[pymodule_export]
     use super::isolation::{PyRemoteInbox, PyRemoteOutputs, PyRingInbox, PyRingReader};
     #[pymodule_export]

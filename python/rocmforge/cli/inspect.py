@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from rocmforge._rocmforge import inspect_gguf
+from rocmforge._rocmforge import device_support, inspect_gguf
 from rocmforge.cli.common import JsonOption, ModelArgument, model_path, print_json, print_table
 from rocmforge.cli.summary import summarise
+from rocmforge.reports import SupportReport
 
 SHOWN_ITEMS = 4
 SHOWN_CHARACTERS = 80
@@ -20,19 +21,20 @@ def inspect(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """Show what a file holds: a summary, its metadata, and with --tensors its tensors."""
+    """Show what a file holds and where it runs: a summary, its metadata, and with --tensors its tensors."""
     path = model_path(model)
-    report = inspect_gguf(path)
+    report, devices = inspect_gguf(path), device_support(path)
     if json_output:
         if tensors is False:
             report["tensors"] = []
-        print_json(report)
+        print_json({**report, "devices": devices})
         return
     summary = summarise(path, report)
-    print_table("Model", ["property", "value"], [*summary.rows(), ("tensors", str(len(report["tensors"])))])
+    rows = [*summary.rows(), ("tensors", str(len(report["tensors"]))), ("runs on", _runs_on(devices))]
+    print_table("Model", ["property", "value"], rows)
     typer.echo()
-    rows = [("GGUF version", report["version"]), *((key, _short(value)) for key, value in report["metadata"].items())]
-    print_table("Metadata", ["key", "value"], rows)
+    keys = [("GGUF version", report["version"]), *((key, _short(value)) for key, value in report["metadata"].items())]
+    print_table("Metadata", ["key", "value"], keys)
     if tensors:
         typer.echo()
         rows_of_tensors = [
@@ -40,6 +42,13 @@ def inspect(
             for tensor in report["tensors"]
         ]
         print_table("Tensors", ["name", "shape", "type", "bytes"], rows_of_tensors)
+
+
+def _runs_on(devices: SupportReport) -> str:
+    """Names the devices, and says of the others why not."""
+    if devices["cpu"] is None:
+        return "cpu and gpu" if devices["gpu"] is None else f"cpu; not on a GPU: {devices['gpu']}"
+    return f"no device: {devices['cpu']}"
 
 
 def _short(value: Any) -> str:

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::args::*;
 use super::compile::plan::{KernelType, Operands, Per, Unit};
 use super::compile::table::{with_kernel_types, with_kernels};
+use crate::backend::KvLayerSpec;
 use crate::config::KvCacheDtype;
 use crate::quant::GgmlType;
 use crate::{Error, Result};
@@ -55,6 +56,14 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
             HEAD_SIZES[HEAD_SIZES.len() - 1]
         ),
     })
+}
+
+/// Whether the attention kernels hold the heads of all layers.
+///
+/// # Errors
+/// Those of `head_size`.
+pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
+    specs.iter().try_for_each(|spec| head_size(spec.head_dim).map(drop))
 }
 
 impl KernelType {
@@ -331,4 +340,19 @@ with_kernels!(declare_kernels);
 #[cfg(test)]
 pub(super) fn all() -> impl Iterator<Item = KernelId> {
     TABLE.iter().flat_map(|row| row.variants().into_iter().map(|variant| row.id(variant)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::GroupKind;
+
+    #[test]
+    fn layers_whose_heads_no_kernel_holds_are_refused() {
+        let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
+        let layer = |head_dim| KvLayerSpec { kind, num_blocks: 1, block_size: 16, num_kv_heads: 1, head_dim, dtype };
+        assert!(check_kv_layers(&[layer(64), layer(512)]).is_ok());
+        let problem = check_kv_layers(&[layer(64), layer(513)]).unwrap_err().to_string();
+        assert!(problem.contains("513 elements") && problem.contains("device=\"cpu\""), "{problem}");
+    }
 }

@@ -330,11 +330,11 @@ impl Loader for GpuLoader {
                 .and_then(|bytes| bytes.checked_mul(spec.num_blocks as u64))
                 .map(|bytes| bytes.next_multiple_of(2 * ALIGN))
         };
+        kernel::check_kv_layers(specs)?;
         let mut total = Some(0u64);
         for spec in specs {
             spec.validate()?;
             self.check_block_size(spec.block_size)?;
-            kernel::head_size(spec.head_dim)?;
             total = total.and_then(|sum| sum.checked_add(layer_bytes(spec)?));
         }
         let total = total.unwrap_or(u64::MAX);
