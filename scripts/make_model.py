@@ -51,10 +51,17 @@ class Shape:
     mamba: tuple[int, int, int] | None = None
     # Width of the expert that serves every token.
     shared_ffn: int = 0
+    # Gemma 4: heads of keys, and the size of a head, in each sixth layer, which has no window and no v.
+    global_heads: tuple[int, int] | None = None
 
     def is_recurrent(self, layer: int) -> bool:
         """Whether the layer carries a state and not keys and values."""
         return self.delta_heads is not None and layer % INTERVAL != INTERVAL - 1
+
+    def kv_of(self, layer: int) -> tuple[int, int]:
+        """Heads of keys of an attention layer, and the size of a head."""
+        is_global = self.global_heads is not None and layer % GLOBAL_INTERVAL == GLOBAL_INTERVAL - 1
+        return self.global_heads if self.global_heads and is_global else (self.kv_heads, self.head_dim)
 
 
 # Mamba-2: rows of a head's matrix and taps of the convolution. LFM2: taps of short convolutions.
@@ -64,6 +71,9 @@ GRANITE = {"embedding": 12.0, "residual": 0.22, "attention": 0.0078125, "logit":
 # Qwen 3.5: layers from one of full attention to the next, sizes of its delta nets' heads, taps of their convolutions,
 # and the dimensions of an attention head that are rotated.
 INTERVAL, STATE, TAPS, ROTATED = 4, 128, 4, 64
+# Gemma 4: layers from one without a window to the next, and what logits are capped by. Of a global head's pairs a
+# quarter is rotated, the others are divided by so much that they are not.
+GLOBAL_INTERVAL, SOFTCAP, NOT_ROTATED = 6, 30.0, 1e30
 
 
 SHAPES = {
@@ -88,6 +98,16 @@ SHAPES = {
     ),
     "gemma3-12b": Shape(
         *("gemma3", 48, 3840, 15360, 16, 8, 256, 262144, True, 1e6, 131072), qk_norm=True, window=1024, post_norms=True
+    ),
+    "gemma4-26b-a4b": Shape(
+        *("gemma4", 30, 2816, 2112, 16, 8, 256, 262144, True, 1e6, 262144),
+        qk_norm=True,
+        experts=128,
+        experts_used=8,
+        expert_ffn=704,
+        window=1024,
+        post_norms=True,
+        global_heads=(2, 512),
     ),
     "gpt-oss-20b": Shape(
         *("gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, False, 1.5e5, 131072),
@@ -254,10 +274,22 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_feed_forward_length(shape.ffn)
     writer.add_head_count(shape.heads)
     of_layers = [shape.kv_heads if kind == "*" else 0 for kind in shape.layout]
+    if shape.global_heads:
+        kv_of = [shape.kv_of(layer) for layer in range(shape.layers)]
+        of_layers = [heads for heads, _ in kv_of]
+        writer.add_sliding_window_pattern([size == shape.head_dim for _, size in kv_of])
+        for key in ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"):
+            writer.add_uint32(f"{shape.arch}.{key}", shape.head_dim)
+        writer.add_float32(f"{shape.arch}.rope.freq_base_swa", 1e4)
+        writer.add_final_logit_softcapping(SOFTCAP)
+        pairs = shape.global_heads[1] // 2
+        factors = np.where(np.arange(pairs) < pairs // 4, 1.0, NOT_ROTATED)
+        writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
+    head_dim = shape.global_heads[1] if shape.global_heads else shape.head_dim
     writer.add_head_count_kv(of_layers or shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(ROTATED if shape.delta_heads else shape.head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(ROTATED if shape.delta_heads else head_dim)
     writer.add_rope_freq_base(shape.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
     if shape.experts:
@@ -303,18 +335,20 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             bias = weights.vector(max(experts, 1) * rows, 0.0)
             writer.add_tensor(f"{tensor}.bias", bias.reshape(experts, rows) if experts else bias)
 
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-
     def attention(layer: str, i: int) -> None:
+        kv_heads, size = shape.kv_of(i)
+        q, kv = shape.heads * size, kv_heads * size
         # Qwen 3.5 has a gate behind each head of the queries.
         q_rows = 2 * q if shape.delta_heads else q
         for name, rows in (("attn_q", q_rows), ("attn_k", kv), ("attn_v", kv)):
+            if name == "attn_v" and (kv_heads, size) == shape.global_heads:
+                continue
             matrix(f"{layer}.{name}", name, i, rows, shape.hidden)
             if shape.qkv_bias:
                 writer.add_tensor(f"{layer}.{name}.bias", weights.vector(rows, 0.0))
         if shape.qk_norm:
             for name in ("attn_q_norm", "attn_k_norm"):
-                writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.head_dim, 1.0))
+                writer.add_tensor(f"{layer}.{name}.weight", weights.vector(size, 1.0))
         matrix(f"{layer}.attn_output", "attn_output", i, shape.hidden, q)
 
     def delta_net(layer: str, i: int, key_heads: int, value_heads: int) -> None:
@@ -350,6 +384,16 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_tensor(f"{layer}.shortconv.conv.weight", taps / STD / SHORT_TAPS)
         matrix(f"{layer}.shortconv.out_proj", "out_proj", i, shape.hidden, shape.hidden)
 
+    def gemma4_experts(layer: str, i: int) -> None:
+        """The branch of experts beside the dense feed-forward, whose router reads rows with a scale of their own."""
+        ffn = shape.expert_ffn
+        matrix(f"{layer}.ffn_gate_up_exps", "ffn_gate", i, 2 * ffn, shape.hidden, shape.experts)
+        matrix(f"{layer}.ffn_down_exps", "ffn_down", i, shape.hidden, ffn, shape.experts)
+        writer.add_tensor(f"{layer}.ffn_down_exps.scale", weights.vector(shape.experts, 1.0))
+        for name in ("pre_ffw_norm_2.weight", "post_ffw_norm_1.weight", "post_ffw_norm_2.weight", "ffn_gate_inp.scale"):
+            writer.add_tensor(f"{layer}.{name}", weights.vector(shape.hidden, 1.0))
+        writer.add_tensor(f"{layer}.layer_output_scale.weight", weights.vector(1, 1.0))
+
     matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
     for i in range(shape.layers):
         layer = f"blk.{i}"
@@ -375,13 +419,15 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         norms += ["post_attention_norm", "post_ffw_norm"] if shape.post_norms else []
         for name in norms:
             writer.add_tensor(f"{layer}.{name}.weight", weights.vector(shape.hidden, 1.0))
-        suffix, ffn = ("_exps", shape.expert_ffn) if shape.experts else ("", shape.ffn)
+        if shape.global_heads:
+            gemma4_experts(layer, i)
+        suffix, ffn = ("_exps", shape.expert_ffn) if shape.experts and not shape.global_heads else ("", shape.ffn)
         for name, rows, cols in (
             ("ffn_gate", ffn, shape.hidden),
             ("ffn_up", ffn, shape.hidden),
             ("ffn_down", shape.hidden, ffn),
         ):
-            matrix(f"{layer}.{name}{suffix}", name, i, rows, cols, shape.experts)
+            matrix(f"{layer}.{name}{suffix}", name, i, rows, cols, shape.experts if suffix else 0)
         if shape.experts:
             router = weights.matrix(shape.experts, shape.hidden, Type.F32)
             writer.add_tensor(f"{layer}.ffn_gate_inp.weight", router)
