@@ -21,6 +21,9 @@ struct NoForward {
 }
 
 impl Executor for NoForward {
+    fn draft(&mut self, _: &mut Batch) -> Result<()> {
+        Ok(())
+    }
     fn launch(&mut self, _: &Batch, _: Needs) -> Result<()> {
         Ok(())
     }

@@ -346,6 +346,7 @@ struct RopeStoreArgs {
 //     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256, 512: the smallest not below head_dim. A sequence with context 0 gives zeros.
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
+constexpr u32 ALL_BUT_FIRST = 0xffffffffu;  // a window: none but the first token itself sees the first token
 struct AttentionArgs {
   RotationArgs rotation;  // decode; the slot_mapping null: q, k and v are rotated and stored already
   const float* qkv;       // [n][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads or no more
@@ -364,7 +365,7 @@ struct AttentionArgs {
   const float* sinks;     // [num_heads] or null: a score of each head that takes part in the softmax, without a value
   u32 num_heads, num_kv_heads, row_heads, head_dim, block_size;
   u32 splits;
-  u32 window;             // 0: none; else a token sees itself and the window - 1 before it
+  u32 window;             // 0: none; else a token sees itself and the window - 1 before it, or ALL_BUT_FIRST
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)

@@ -82,3 +82,13 @@ struct ShortConvolutionArgs {
   u32 channels, num_taps;
   u32 format_out;
 };
+
+// Pairs of rows (`Ops::join_rows`): out = left | right, or, with states, left | the row of `right` before, which of a
+// sequence's first row is the one that its state holds. join_rows, grid (rows, ceil(cols / CONVOLUTION_THREADS)).
+struct JoinRowsArgs {
+  StatesArgs states;      // without matrices; windows hold one row each; null: rows are joined as they lie
+  const float* left;      // [rows][cols]
+  const float* right;     // [rows][cols]
+  float* out;             // [rows][2 * cols]
+  u32 cols;
+};

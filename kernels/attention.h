@@ -50,7 +50,10 @@ template <class T> struct Keys {
 };
 
 // The first key that a token at `position` sees.
-DEV u32 first_key(u32 position, u32 window) { return window && position >= window ? position + 1 - window : 0; }
+DEV u32 first_key(u32 position, u32 window) {
+  if (window == ALL_BUT_FIRST) return position ? 1 : 0;
+  return window && position >= window ? position + 1 - window : 0;
+}
 
 template <class T> DEV Keys<T> keys_of(const AttentionArgs& a, u32 sequence, u32 kv_head, u32 first, u32 end) {
   const u64 head_stride = (u64)a.block_size * a.head_dim;

@@ -184,6 +184,8 @@ FALLBACK = {
     Type.Q6_K: Type.Q8_0,
 }
 POOL = 1 << 16
+# Matrices by which a layer adds to what the layers before it have made.
+OUTPUTS = ("attn_output", "ssm_out", "ffn_down")
 
 
 class Weights:
@@ -254,8 +256,8 @@ def add_tokenizer(writer: gguf.GGUFWriter, source: str, vocab: int) -> None:
             writer.add_key_value(name, value, kind, elements[-1] if elements else None)
 
 
-def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
-    """Writes the model."""
+def write(shape: Shape, recipe: str, path: str, tokenizer: str | None, mtp: bool) -> None:
+    """Writes the model; with `mtp` with a block that guesses right, and layers that add nothing."""
     weights = Weights()
     writer = gguf.GGUFWriter(path, shape.arch)
     if tokenizer is None:
@@ -264,7 +266,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         add_tokenizer(writer, tokenizer, shape.vocab)
     writer.add_vocab_size(shape.vocab)
     writer.add_context_length(shape.context)
-    writer.add_block_count(shape.layers)
+    writer.add_block_count(shape.layers + mtp)
+    if mtp:
+        writer.add_key_value(f"{shape.arch}.nextn_predict_layers", 1, gguf.GGUFValueType.UINT32)
     writer.add_embedding_length(shape.hidden)
     # Layers that are one operation: a feed-forward is a layer of its own.
     alone = "-" in shape.layout
@@ -330,6 +334,9 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         kind = tensor_type(recipe, name, layer, shape.layers, cols)
         data = weights.matrix(max(experts, 1) * rows, cols, kind)
         data = data.reshape(experts, rows, -1) if experts else data
+        if mtp and name in OUTPUTS:
+            # Zero bytes are zeros in every type. What follows a token then depends on that token alone.
+            data = np.zeros_like(data)
         writer.add_tensor(f"{tensor}.weight", data, raw_dtype=kind)
         if shape.biases and name not in ("token_embd", "output"):
             bias = weights.vector(max(experts, 1) * rows, 0.0)
@@ -395,11 +402,11 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
         writer.add_tensor(f"{layer}.layer_output_scale.weight", weights.vector(1, 1.0))
 
     matrix("token_embd", "output" if shape.tied else "token_embd", 0, shape.vocab, shape.hidden)
-    for i in range(shape.layers):
+    for i in range(shape.layers + mtp):
         layer = f"blk.{i}"
         writer.add_tensor(f"{layer}.attn_norm.weight", weights.vector(shape.hidden, 1.0))
         kind = shape.layout[i] if shape.layout else "*"
-        if shape.delta_heads and shape.is_recurrent(i):
+        if shape.delta_heads and shape.is_recurrent(i) and i < shape.layers:
             delta_net(layer, i, *shape.delta_heads)
         elif kind == "M" and shape.mamba:
             mamba(layer, i, *shape.mamba)
@@ -445,7 +452,17 @@ def write(shape: Shape, recipe: str, path: str, tokenizer: str | None) -> None:
             gate = weights.matrix(1, shape.hidden, Type.F32)
             writer.add_tensor(f"{layer}.ffn_gate_inp_shexp.weight", gate.reshape(-1))
     output_norm = "token_embd_norm" if shape.arch == "lfm2" else "output_norm"
-    writer.add_tensor(f"{output_norm}.weight", weights.vector(shape.hidden, 1.0))
+    last = weights.vector(shape.hidden, 1.0)
+    writer.add_tensor(f"{output_norm}.weight", last)
+    if mtp:
+        # The block hands on the embedding of its token, which is all that the model makes of it.
+        block = f"blk.{shape.layers}.nextn"
+        embedding_alone = np.eye(shape.hidden, 2 * shape.hidden, dtype=np.float32)
+        projection = gguf.quantize(embedding_alone, Type.Q8_0)
+        writer.add_tensor(f"{block}.eh_proj.weight", projection, raw_dtype=Type.Q8_0)
+        for name in ("enorm", "hnorm"):
+            writer.add_tensor(f"{block}.{name}.weight", np.ones(shape.hidden, np.float32))
+        writer.add_tensor(f"{block}.shared_head_norm.weight", last)
     if not shape.tied:
         matrix("output", "output", 0, shape.vocab, shape.hidden)
     writer.write_header_to_file()
@@ -463,8 +480,15 @@ def main() -> None:
     parser.add_argument(
         "--tokenizer", metavar="GGUF", help="a file whose tokenizer and chat template it gets; else none"
     )
+    parser.add_argument(
+        "--mtp",
+        action="store_true",
+        help="a block for multi-token prediction whose guesses are right: layers take their time and add nothing",
+    )
     args = parser.parse_args()
-    write(SHAPES[args.shape], args.recipe, args.out, args.tokenizer)
+    if args.mtp and not SHAPES[args.shape].delta_heads:
+        parser.error("--mtp is for the shapes of Qwen 3.5 and its successors")
+    write(SHAPES[args.shape], args.recipe, args.out, args.tokenizer, args.mtp)
 
 
 if __name__ == "__main__":

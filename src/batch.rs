@@ -11,6 +11,9 @@ pub enum GroupKind {
     },
 }
 
+/// Placeholder for a token that the model itself is to guess before the step that verifies it is computed.
+pub const TO_GUESS: u32 = u32::MAX;
+
 /// Placeholder in a block table for a block that a sliding window has left behind (never read).
 pub const NULL_BLOCK: u32 = u32::MAX;
 

@@ -146,7 +146,12 @@ def test_the_variable_stands_in_for_the_argument(tiny_model, monkeypatch):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"method": "eagle"}, "speculative_config.method: got eagle, expected 'ngram'"),
+        ({"method": "eagle"}, "speculative_config.method: got eagle, expected 'ngram' or 'mtp'"),
+        (
+            {"method": "mtp", "prompt_lookup_max": 4},
+            "speculative_config.prompt_lookup_max: got 4, expected nothing, since",
+        ),
+        ({"method": "mtp"}, "speculative_config.method: got mtp, expected a file with a NextN block"),
         ({"model": "x"}, "speculative_config: got model, expected a JSON object with some of method, num_speculative"),
         ({"num_speculative_tokens": 65}, "speculative_config.num_speculative_tokens: got 65, expected 1 to 64"),
         ({"num_speculative_tokens": 1.5}, "got 1.5, expected an integer"),
@@ -156,6 +161,53 @@ def test_the_variable_stands_in_for_the_argument(tiny_model, monkeypatch):
 def test_wrong_settings_are_named(tiny_model, config, message):
     with pytest.raises(InvalidRequestError, match=re.escape(message)):
         LLM(tiny_model("quant_models/Q4_0"), speculative_config=config)
+
+
+MTP = {"method": "mtp", "num_speculative_tokens": 3}
+
+
+@pytest.fixture(scope="module")
+def mtp_pair(tiny_model):
+    """An engine without guesses, and one whose model guesses by itself."""
+    settings = {"max_model_len": 192, "max_num_seqs": 4, "max_num_batched_tokens": 32, "num_threads": 1}
+    file = tiny_model("arch/qwen35_mtp")
+    with LLM(file, **settings) as plain, LLM(file, **settings, speculative_config=MTP) as guessing:
+        yield plain, guessing
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.0},
+        {"temperature": 0.9, "seed": 3, "n": 3},
+        {"temperature": 0.0, "frequency_penalty": 0.2, "logprobs": 2},
+        {"temperature": 0.7, "seed": 5, "top_k": 20, "min_tokens": 10, "ignore_eos": False},
+    ],
+    ids=str,
+)
+def test_a_model_that_guesses_says_the_same(mtp_pair, settings, assert_nothing_left):
+    """A block of random weights is hardly ever right: what it guesses is verified and given up."""
+    plain, guessing = mtp_pair
+    params = SamplingParams(**{"max_tokens": 60, "ignore_eos": True, **settings})
+    prompts = [list(range(3, 3 + length)) for length in (2, 40, 75)]
+    # The second time the prompts are in the prefix cache.
+    for _ in range(2):
+        assert texts(guessing, prompts, params) == texts(plain, prompts, params)
+    stats = guessing.stats()
+    assert_counts(stats)
+    assert stats.spec_decode_num_draft_tokens == stats.spec_decode_num_proposed_tokens > 0
+    assert guessing.config()["speculative_config"] == MTP
+    assert plain.stats().spec_decode_num_proposed_tokens == 0
+    assert_nothing_left(guessing)
+
+
+def test_a_model_that_guesses_is_left_in_the_middle(mtp_pair, assert_nothing_left):
+    _, guessing = mtp_pair
+    for _ in range(3):
+        for output in guessing.stream([5, 6, 7], SamplingParams(max_tokens=100, ignore_eos=True)):
+            if len(output.outputs[0].token_ids) > 8:
+                break
+    assert_nothing_left(guessing)
 
 
 async def test_from_asyncio_in_a_process_of_its_own(tiny_model, assert_nothing_left):

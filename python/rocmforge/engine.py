@@ -52,8 +52,9 @@ class LoadedModel:
             has such, in whole blocks; by default as many as have keys and values of a snapshot's size, from 256 to
             4,096. A prompt that shares a part of another begins at the last snapshot in that part.
         speculative_config: How tokens are guessed, so that a step verifies several of a sequence: `method` (`ngram`,
-            from the text itself), `num_speculative_tokens` (8), `prompt_lookup_max` (8), `prompt_lookup_min` (3). The
-            text stays the same, and guesses are made where they pay; by default none are.
+            from the text itself, or `mtp`, by the block for it that some files have), `num_speculative_tokens` (8, with
+            `mtp` 3), and for `ngram` `prompt_lookup_max` (8), `prompt_lookup_min` (3). The text stays the same, and
+            guesses are made where they pay; by default none are.
         retention: Seconds for which the record of a finished request is kept (see `record`), up to 10,000 records.
         seed: For requests that bring none; by default drawn from the system.
         batch_invariant: Whether results do not depend, to the last bit, on what a row was computed with; on the CPU

@@ -16,13 +16,14 @@ class SpeculativeConfig(TypedDict, total=False):
     """How tokens are guessed, by vLLM's names; each has a default."""
 
     method: str
-    """`ngram`: whatever followed the last tokens where they stood before in the text."""
+    """`ngram`: whatever followed the last tokens where they stood before in the text. `mtp`: the block of the model's
+    file that was trained for it (NextN, multi-token prediction)."""
     num_speculative_tokens: int
     """Most guesses for a sequence in a step; how many are made is decided from what they gain and cost."""
     prompt_lookup_max: int
-    """Most of the last tokens that are looked for."""
+    """Most of the last tokens that are looked for, by `ngram`."""
     prompt_lookup_min: int
-    """Fewest of the last tokens that have to stand elsewhere."""
+    """Fewest of the last tokens that have to stand elsewhere, for `ngram`."""
 
 
 class EngineSettings(TypedDict, total=False):

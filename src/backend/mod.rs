@@ -22,8 +22,9 @@ mod upload;
 pub use experts::{ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows, GatedActivation,
-    GatherRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear, NormRows,
-    QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution, Temperature,
+    GatherRows, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear,
+    NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution,
+    Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
@@ -164,6 +165,14 @@ pub trait Backend: Send + Sized + 'static {
     /// Errors of the ops; `Error::Internal` for a batch that contradicts itself or is larger than was planned for;
     /// `Error::Interrupted` where the interrupt was due before the last op: the results are not to be used.
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()>;
+
+    /// Computes a step as `step` does, of other ops than `rehearse` was shown. Such a step is never recorded.
+    ///
+    /// # Errors
+    /// Errors of `step`.
+    fn step_apart(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.step(batch, ops)
+    }
 
     /// Lets the device see steps before it serves, so that it may record them. They take the first slot of the KV
     /// cache, and of the states, which must hold nothing yet.

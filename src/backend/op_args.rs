@@ -4,12 +4,14 @@
 mod branches;
 mod delta_net;
 mod gate_rows;
+mod join_rows;
 mod mamba2;
 mod short_convolution;
 
 pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
 pub use gate_rows::GateRows;
+pub use join_rows::JoinRows;
 pub use mamba2::{Mamba2, Mamba2Weights};
 pub use short_convolution::ShortConvolution;
 

@@ -8,7 +8,7 @@
 use super::Backend;
 use super::op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
-    Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles,
+    JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles,
     RopeAttention, ScaleLogits, ShortConvolution,
 };
 use crate::Result;
@@ -85,6 +85,10 @@ pub trait Ops<B: Backend> {
     /// head becomes `exp(t decay) S + B (t x)^T`, and `y = S^T C + skip x`; the output is the RMS norm of `y silu(z)`
     /// over each group, times its weights.
     fn mamba2(&mut self, args: Mamba2<'_, B>) -> Result<()>;
+
+    /// `out[r] = [left[r] | right[r]]`; with states `[left[r] | right[r - 1]]`, where of each sequence's first row what
+    /// its state holds takes the place of the row before, zeros at its beginning, and the state becomes its last row.
+    fn join_rows(&mut self, args: JoinRows<'_, B>) -> Result<()>;
 
     /// A short convolution over the step's sequences, with states as in `delta_net`: `out = C convolution(B x)`, all
     /// products element by element.

@@ -104,6 +104,9 @@ pub enum Activation {
 pub struct KvLayerSpec {
     /// Which tokens the layer's tokens attend to: all before them, or a window.
     pub kind: GroupKind,
+    /// Whether no token but the first itself attends to a sequence's first token, as in a layer whose rows are made of
+    /// a token and what was before it. Such a layer has no window.
+    pub skips_first: bool,
     pub num_blocks: usize,
     pub block_size: usize,
     pub num_kv_heads: usize,
@@ -115,16 +118,20 @@ impl KvLayerSpec {
     /// Position of the first token that the token at `position` attends to.
     pub fn first_key(&self, position: u32) -> u32 {
         match self.kind {
-            GroupKind::Full => 0,
+            GroupKind::Full => u32::from(self.skips_first && position > 0),
             GroupKind::Sliding { window } => (position + 1).saturating_sub(window),
         }
     }
 
     /// # Errors
-    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it.
+    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; and for a window that
+    /// leaves out the first token besides.
     pub fn validate(&self) -> Result<()> {
         match self.kind {
             GroupKind::Sliding { window: 0 } => Err(Error::internal("a KV layer with a window of no tokens")),
+            GroupKind::Sliding { .. } if self.skips_first => {
+                Err(Error::internal("a KV layer with a window and without the first token"))
+            }
             GroupKind::Full | GroupKind::Sliding { .. } => Ok(()),
         }
     }

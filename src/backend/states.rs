@@ -1,5 +1,5 @@
-//! Layers that carry a state from token to token in place of keys and values: what a pool keeps for them, and the
-//! shapes of the three kinds that there are.
+//! Layers that carry a state from token to token in place of keys and values, or beside them: what a pool keeps for
+//! them, and the shapes of the three kinds that take the place of attention.
 
 use crate::batch::{Batch, NO_STATE};
 use crate::{Error, Result};
@@ -19,6 +19,11 @@ pub struct StateLayerSpec {
 }
 
 impl StateLayerSpec {
+    /// States that are the row of the token before.
+    pub fn of_row(num_slots: usize, cols: usize) -> Self {
+        Self { num_slots, window: 1, channels: cols, heads: 0, key_size: 0, value_size: 0 }
+    }
+
     /// Numbers of the window of one slot.
     pub fn window_len(&self) -> usize {
         self.window * self.channels

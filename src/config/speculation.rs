@@ -21,14 +21,26 @@ const LOOKUP_MIN: [&str; 2] = ["prompt_lookup_min", "speculative_config.prompt_l
 pub enum SpeculativeMethod {
     /// From the text itself: whatever followed the last tokens where they stood before.
     Ngram,
+    /// From a block of the model's file that was trained to guess tokens (multi-token prediction).
+    Mtp,
 }
 
 impl SpeculativeMethod {
-    const ALL: [Self; 1] = [Self::Ngram];
+    const ALL: [Self; 2] = [Self::Ngram, Self::Mtp];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Ngram => "ngram",
+            Self::Mtp => "mtp",
+        }
+    }
+
+    /// Guesses of a sequence in a step at most, where nothing is said of it. Each one of a block is computed, and is
+    /// right less often than the one before.
+    fn default_tokens(self) -> usize {
+        match self {
+            Self::Ngram => 8,
+            Self::Mtp => 3,
         }
     }
 }
@@ -39,15 +51,17 @@ pub struct SpeculativeConfig {
     pub method: SpeculativeMethod,
     /// The most guesses of one sequence in one step; how many are made is decided from what they gain and cost.
     pub num_speculative_tokens: usize,
-    /// The most of the last tokens that are looked for.
+    /// The most of the last tokens that are looked for, by `Ngram` alone.
     pub prompt_lookup_max: usize,
-    /// The fewest of the last tokens that have to stand elsewhere in the text.
+    /// The fewest of the last tokens that have to stand elsewhere in the text, for `Ngram` alone.
     pub prompt_lookup_min: usize,
 }
 
 impl Default for SpeculativeConfig {
     fn default() -> Self {
-        Self { method: SpeculativeMethod::Ngram, num_speculative_tokens: 8, prompt_lookup_max: 8, prompt_lookup_min: 3 }
+        let method = SpeculativeMethod::Ngram;
+        let num_speculative_tokens = method.default_tokens();
+        Self { method, num_speculative_tokens, prompt_lookup_max: 8, prompt_lookup_min: 3 }
     }
 }
 
@@ -81,11 +95,16 @@ impl SpeculativeConfig {
                 return Err(Error::invalid(METHOD[1], other, listed(&SpeculativeMethod::ALL, SpeculativeMethod::name)));
             }
         };
+        let lookup = [LOOKUP_MAX, LOOKUP_MIN].into_iter().find(|[name, _]| fields.contains_key(*name));
+        if let (SpeculativeMethod::Mtp, Some([name, what])) = (method, lookup) {
+            let expected = "nothing, since the method 'mtp' looks nothing up in the text";
+            return Err(Error::invalid(what, fields.get(name).unwrap_or(&Value::Null), expected));
+        }
         let (longest, shortest) = (count(LOOKUP_MAX)?, count(LOOKUP_MIN)?);
         let prompt_lookup_max = longest.unwrap_or(default.prompt_lookup_max.max(shortest.unwrap_or(0)));
         let config = Self {
             method,
-            num_speculative_tokens: count(NUM_TOKENS)?.unwrap_or(default.num_speculative_tokens),
+            num_speculative_tokens: count(NUM_TOKENS)?.unwrap_or(method.default_tokens()),
             prompt_lookup_max,
             prompt_lookup_min: shortest.unwrap_or(default.prompt_lookup_min.min(prompt_lookup_max)),
         };
@@ -119,6 +138,10 @@ mod tests {
         let expected =
             SpeculativeConfig { num_speculative_tokens: 5, prompt_lookup_max: 4, prompt_lookup_min: 2, ..default };
         assert_eq!(read(all).unwrap(), expected);
+        let mtp = SpeculativeConfig { method: SpeculativeMethod::Mtp, num_speculative_tokens: 3, ..default };
+        assert_eq!(read(r#"{"method": "mtp"}"#).unwrap(), mtp);
+        let two = SpeculativeConfig { num_speculative_tokens: 2, ..mtp };
+        assert_eq!(read(r#"{"method": "mtp", "num_speculative_tokens": 2}"#).unwrap(), two);
         // One bound alone moves the other one where they would contradict each other.
         for (text, longest, shortest) in [
             (r#"{"prompt_lookup_max": 2}"#, 2, 2),
@@ -137,8 +160,12 @@ mod tests {
             ("", "speculative_config: got"),
             ("[]", "speculative_config: got []"),
             (r#"{"model": "x"}"#, "speculative_config: got model, expected a JSON object with some of method, num_sp"),
-            (r#"{"method": "eagle"}"#, "speculative_config.method: got eagle, expected 'ngram'"),
-            (r#"{"method": 1}"#, "speculative_config.method: got 1, expected 'ngram'"),
+            (r#"{"method": "eagle"}"#, "speculative_config.method: got eagle, expected 'ngram' or 'mtp'"),
+            (r#"{"method": 1}"#, "speculative_config.method: got 1, expected 'ngram' or 'mtp'"),
+            (
+                r#"{"method": "mtp", "prompt_lookup_min": 2}"#,
+                "speculative_config.prompt_lookup_min: got 2, expected nothing, since the method 'mtp' looks nothing up",
+            ),
             (r#"{"num_speculative_tokens": 0}"#, "speculative_config.num_speculative_tokens: got 0, expected 1 to 64"),
             (r#"{"num_speculative_tokens": 65}"#, "speculative_config.num_speculative_tokens: got 65"),
             (r#"{"num_speculative_tokens": -1}"#, "speculative_config.num_speculative_tokens: got -1, expected an int"),

@@ -14,10 +14,11 @@ use super::shared::Shared;
 use super::speculation::Speculator;
 use super::stats::Stats;
 use super::watch::StepEnd;
+use crate::batch::TO_GUESS;
 use crate::config::EngineConfig;
 use crate::model::RankHead;
 use crate::sampler::Sampler;
-use crate::scheduler::{Accepted, Scheduler, SeqId, Step};
+use crate::scheduler::{Accepted, ScheduledSeq, Scheduler, SeqId, Step};
 use crate::selection::{Needs, Selection, Wanted, Wish};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
@@ -190,7 +191,9 @@ impl Core {
             let guessed = request.and_then(|request| request.guess(seq, &tokens));
             // A fork begins without drafts.
             if let Some(guesses) = guessed.filter(|_| picks[0].fork_of.is_none()) {
-                self.counters.speculation.num_proposed_tokens += guesses.tokens.len() as u64;
+                // A block's guesses are proposed once they are made.
+                let num_made = guesses.tokens.iter().filter(|&&token| token != TO_GUESS).count();
+                self.counters.speculation.num_proposed_tokens += num_made as u64;
                 offers.push((seq, guesses));
             }
         }
@@ -207,7 +210,7 @@ impl Core {
     }
 
     /// Hands a step to the executor, unless it is empty; the requests of one that fails there end.
-    fn launch(&mut self, step: Step) -> Result<Option<Launched>> {
+    fn launch(&mut self, mut step: Step) -> Result<Option<Launched>> {
         if step.seqs.is_empty() {
             return Ok(None);
         }
@@ -229,13 +232,37 @@ impl Core {
                 needs.hidden |= of_request.hidden;
             }
         }
+        let drafted = self.draft(&mut step);
         let (executor, panics) = (&mut self.executor, &mut self.panics);
-        let launched = guarded(|| executor.launch(&step.batch, needs));
-        let launched = launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())));
+        let launched = drafted.and_then(|()| {
+            let launched = guarded(|| executor.launch(&step.batch, needs));
+            launched.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))
+        });
         match launched.and_then(|()| if selected { self.select(&step) } else { Ok(()) }) {
             Ok(()) => Ok(Some(Launched { step, selected, since })),
             Err(error) => self.give_up(&step, error).map(|()| None),
         }
+    }
+
+    /// Has the model guess those drafts of a step that are its own to guess.
+    fn draft(&mut self, step: &mut Step) -> Result<()> {
+        let is_gap = |scheduled: &ScheduledSeq| step.drafts(scheduled).contains(&TO_GUESS);
+        let gaps: Vec<ScheduledSeq> = step.seqs.iter().filter(|scheduled| is_gap(scheduled)).cloned().collect();
+        if gaps.is_empty() {
+            return Ok(());
+        }
+        let (executor, panics) = (&mut self.executor, &mut self.panics);
+        let drafted = guarded(|| executor.draft(&mut step.batch));
+        drafted.unwrap_or_else(|payload| Err(forward_panicked(panics, payload.as_ref())))?;
+        self.scheduler.note_drafts(step);
+        for scheduled in gaps {
+            let drafts = step.drafts(&scheduled);
+            self.counters.speculation.num_proposed_tokens += drafts.len() as u64;
+            if let Some(request) = self.requests.get_mut(&request_of(scheduled.id).0) {
+                request.guessed(scheduled.id, drafts);
+            }
+        }
+        Ok(())
     }
 
     /// Tells the executor what is wanted of each row of the step that runs, once all masks are known.

@@ -8,7 +8,7 @@ use super::progress::LoadProgress;
 use super::runner::Runner;
 use super::sampling_defaults::sampling_defaults;
 use crate::backend::{self, Backend, Loader, OpenDevice, StepLimits, UseLoader, resolve_threads};
-use crate::config::{EngineArgs, EngineConfig, defaults};
+use crate::config::{EngineArgs, EngineConfig, SpeculativeMethod, defaults};
 use crate::gguf::{GgufFile, Metadata};
 use crate::model::{Decoder, DecoderLimits, ModelSpec, ModelTensors};
 use crate::tokenizer::{ChatTemplate, Tokenizer};
@@ -39,7 +39,10 @@ pub(super) fn load_on(
     progress: &mut dyn FnMut(LoadProgress) -> bool,
 ) -> Result<LoadedModel> {
     let gguf = GgufFile::open(&args.model)?;
-    let spec = ModelSpec::from_gguf(&gguf, args.max_model_len)?;
+    let spec = match args.speculative_config.map(|config| config.method) {
+        Some(SpeculativeMethod::Mtp) => ModelSpec::with_drafter(&gguf, args.max_model_len)?,
+        Some(SpeculativeMethod::Ngram) | None => ModelSpec::from_gguf(&gguf, args.max_model_len)?,
+    };
     let model = Model { args, tensors: ModelTensors::collect(&gguf, &spec)?, gguf: &gguf, spec: &spec };
     let tokenizer = load_tokenizer(gguf.metadata())?.map(Arc::new);
     let chat_template = ChatTemplate::from_metadata(gguf.metadata())?.map(Arc::new);

@@ -192,6 +192,13 @@ impl Request {
         self.generation()?.sequences[request_of(seq).1].guess(tokens)
     }
 
+    /// Takes what the model has guessed of the tokens that come next in a sequence.
+    pub(super) fn guessed(&mut self, seq: SeqId, tokens: &[u32]) {
+        if let Some(generation) = self.generation() {
+            generation.sequences[request_of(seq).1].guessed(tokens);
+        }
+    }
+
     pub(super) fn generation(&mut self) -> Option<&mut Generation> {
         match &mut self.work {
             Work::Generate(generation) => Some(generation),
@@ -296,7 +303,9 @@ impl Generation {
                 picks.push(Pick { seq: seq_id(id, index), token, fork_of, logprobs });
             }
             if let (Some(sequence), Some(pick)) = (&mut drafted, picks.last()) {
-                if drafts.get(ahead) != Some(&pick.token) {
+                // A guess of the model may be a token that ends the text, or behind which a form begins.
+                let is_right = drafts.get(ahead) == Some(&pick.token);
+                if !is_right || self.sequences[index].turns_at(pick.token) {
                     break;
                 }
                 sequence.accept(pick.token);

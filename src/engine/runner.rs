@@ -30,6 +30,10 @@ where
         self.backend.interrupt().cloned()
     }
 
+    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
+        self.decoder.draft(&mut self.backend, batch)
+    }
+
     fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {
         self.decoder.launch(&mut self.backend, batch, needs)
     }

@@ -65,14 +65,24 @@ impl Sequence {
     pub(super) fn guess(&mut self, tokens: &[u32]) -> Option<Guesses> {
         let guesser = self.guesser.as_mut()?;
         guesser.push(tokens);
-        let ends = |token: &u32| {
-            self.rules.end_tokens.binary_search(token).is_ok() || self.sampler.params().stop_token_ids.contains(token)
-        };
-        let begins = |token: &u32| self.guidance.as_ref().and_then(Guidance::begin_token) == Some(*token);
+        let ends = |token: &u32| ends(&self.rules, &self.sampler, *token);
+        let begins = |token: &u32| begins_form(self.guidance.as_ref(), *token);
         let free = self.guidance.as_ref().map_or(usize::MAX, |guidance| guidance.num_free_behind(tokens));
         let left = self.rules.max_generated.saturating_sub(self.sampler.generated() + tokens.len());
         let most = if tokens.iter().any(ends) { 0 } else { free.min(left).saturating_sub(1) };
         guesser.guesses(most, |token| !ends(&token) && !begins(&token))
+    }
+
+    /// Takes what the model has guessed of the tokens that come next.
+    pub(super) fn guessed(&mut self, tokens: &[u32]) {
+        if let Some(guesser) = &mut self.guesser {
+            guesser.guessed(tokens);
+        }
+    }
+
+    /// Whether other rules hold behind this token than ahead of it, so that no row behind it can be read.
+    pub(super) fn turns_at(&self, token: u32) -> bool {
+        ends(&self.rules, &self.sampler, token) || begins_form(self.guidance.as_ref(), token)
     }
 
     /// Has it computed what may come next, if that takes time.
@@ -192,6 +202,14 @@ impl Sequence {
         let include = params.include_stop_str_in_output;
         self.text.as_mut().map(|text| text.finish(scan, include)).unwrap_or_default()
     }
+}
+
+fn ends(rules: &EndRules, sampler: &SequenceSampler, token: u32) -> bool {
+    rules.end_tokens.binary_search(&token).is_ok() || sampler.params().stop_token_ids.contains(&token)
+}
+
+fn begins_form(guidance: Option<&Guidance>, token: u32) -> bool {
+    guidance.and_then(Guidance::begin_token) == Some(token)
 }
 
 /// Turns tokens to text, up to a stop string.

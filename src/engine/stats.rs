@@ -31,7 +31,7 @@ pub struct Stats {
 /// Counts of guessed tokens. Tokens that a grammar forces are no guesses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SpeculationStats {
-    /// Guesses that the lookup offered, whatever was chosen of them.
+    /// Guesses that the lookup offered, whatever was chosen of them, and those that the model's block made.
     pub num_proposed_tokens: u64,
     /// Times that a step verified drafts of a sequence.
     pub num_drafts: u64,

@@ -36,6 +36,18 @@ pub(super) struct Buffers<M: Memory> {
     pub(super) last: Stream<M>,
     pub(super) work: Work<M>,
     pub(super) logits: M::Buffer,
+    /// In models with a block that guesses tokens.
+    pub(super) drafts: Option<Drafts<M>>,
+}
+
+/// Intermediate results of a block that guesses tokens, and hidden states that it goes on with.
+pub(super) struct Drafts<M: Memory> {
+    /// Hidden states behind the output norm: the model's, or the block's own.
+    pub(super) hidden: M::Buffer,
+    /// These behind the block's norm of them.
+    pub(super) normed: M::Buffer,
+    /// Embeddings and hidden states side by side.
+    pub(super) joined: M::Buffer,
 }
 
 /// State that flows from layer to layer.
@@ -92,13 +104,13 @@ pub(super) fn bytes<L: Loader>(spec: &ModelSpec, limits: DecoderLimits) -> Resul
 fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A) -> Result<Buffers<A::Memory>> {
     let DecoderLimits { max_num_batched_tokens: tokens, max_logits_rows: logits } = limits;
     let [projected, mixed] =
-        [0, 1].map(|which| spec.layers.iter().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
-    let convolved = spec.layers.iter().filter_map(|layer| match &layer.mixer {
+        [0, 1].map(|which| spec.all_layers().map(|layer| layer.mixer.cols()[which]).max().unwrap_or(0));
+    let convolved = spec.all_layers().filter_map(|layer| match &layer.mixer {
         // A device may want more of it than what the convolution makes.
         Mixer::DeltaNet(delta_net) => Some(A::convolved_cols(delta_net.shape, tokens)),
         mixer => mixer.convolved_cols(),
     });
-    let dense = spec.layers.iter().filter_map(|layer| match &layer.ffn {
+    let dense = spec.all_layers().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
         Ffn::Branches { dense, .. } => Some(dense.size),
@@ -108,7 +120,7 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
     let inputs = spec.input_cols();
     let gated = dense.chain(spec.layer_inputs.map(|inputs| inputs.size)).max();
     let (mut kinds, mut has_norm_behind, mut has_branches) = (Vec::new(), false, false);
-    for layer in &spec.layers {
+    for layer in spec.all_layers() {
         if let Ffn::Experts { experts, .. } | Ffn::Branches { experts, .. } = &layer.ffn {
             has_norm_behind |= layer.ffn_norms.after.is_some();
             has_branches |= matches!(layer.ffn, Ffn::Branches { .. });
@@ -146,6 +158,14 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
             branches: has_branches.then(|| memory.buffer(tokens, spec.hidden_size)).transpose()?,
         },
         logits: memory.buffer(logits, spec.vocab_size)?,
+        drafts: match spec.drafter {
+            Some(_) => Some(Drafts {
+                hidden: memory.buffer(tokens, spec.hidden_size)?,
+                normed: memory.buffer(tokens, spec.hidden_size)?,
+                joined: memory.buffer(tokens, spec.hidden_size.saturating_mul(2))?,
+            }),
+            None => None,
+        },
     })
 }
 

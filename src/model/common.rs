@@ -58,6 +58,7 @@ impl Keys<'_> {
             layer_inputs: None,
             layers: Vec::new(),
             nextn_layers: 0,
+            drafter: None,
             ropes: Vec::new(),
             kv_groups: Vec::new(),
             pooling: self.pooling()?,

@@ -18,10 +18,13 @@ use crate::selection::{Needs, Selection, Wish};
 use crate::{Error, Result};
 
 mod branches;
+mod draft;
+mod guesses;
 mod inputs;
 mod states;
 
 use branches::Branches;
+use draft::Drafter;
 
 /// A model on a device, with its KV pool and the activations of one step.
 pub struct Decoder<B: Backend> {
@@ -153,12 +156,9 @@ impl<B: Backend> Model<B> {
     /// Computes the step's logits from its tokens; without logits it ends with the residuals that they are made of.
     fn forward(&mut self, step: &mut B::Step<'_>, wants_logits: bool) -> Result<()> {
         let Self { spec, weights, kv_layers, state_layers, buffers } = self;
-        let Buffers { angles, all, last, work, logits } = buffers;
+        let Buffers { angles, all, last, work, logits, drafts } = buffers;
         let (tokens, rows) = (step.num_tokens(), step.num_logits());
-        for (rope, out) in weights.ropes.iter().zip(angles.iter_mut()) {
-            step.rope_angles(RopeAngles { rope, out })?;
-        }
-        let ropes = Ropes { ropes: &weights.ropes, angles };
+        let ropes = Ropes::of_step(step, &weights.ropes, angles)?;
         step.embed(Embed { table: &weights.token_embd, scale: spec.embedding_scale, out: &mut all.residual })?;
         if let Some(makers) = &weights.inputs {
             inputs::make(step, makers, all, work)?;
@@ -168,10 +168,14 @@ impl<B: Backend> Model<B> {
         let last_mixer = weights.layers.iter().rposition(|layer| layer.mixer.output().is_some());
         let last_mixer = last_mixer.ok_or_else(|| Error::internal("a model without a mixer"))?;
         let mut state_layers = state_layers.iter_mut();
+        // Guesses are made of the hidden states of all tokens.
+        let drafter =
+            weights.drafter.as_ref().map(|drafter| Drafter::new(drafter, weights, spec, &ropes)).transpose()?;
+        let needs_all = drafter.is_some();
         for (i, layer) in weights.layers.iter().enumerate() {
             step.check_interrupt()?;
             let norm = layer.mixer_norms.before.as_ref();
-            let ends_here = rows == 0 && last_stored == Some(i);
+            let ends_here = rows == 0 && last_stored == Some(i) && !needs_all;
             match &layer.mixer {
                 MixerWeights::Attention(attention) => {
                     let kv = kv_layers.get_mut(attention.spec.kv_layer);
@@ -192,7 +196,7 @@ impl<B: Backend> Model<B> {
                     }
                 }
             }
-            if i < last_mixer {
+            if i < last_mixer || needs_all {
                 finish_layer(step, layer, tokens, all, work)?;
                 continue;
             }
@@ -206,17 +210,37 @@ impl<B: Backend> Model<B> {
             }
             finish_layer(step, layer, rows, last, work)?;
         }
-        if !wants_logits {
+        if let Some(drafter) = drafter {
+            if rows > 0 {
+                step.gather_rows(GatherRows { x: &all.residual, cols: spec.hidden_size, out: &mut last.residual })?;
+            }
+            let kv = drafter.kv_layer(kv_layers)?;
+            let state = state_layers.next().ok_or_else(|| Error::internal("a drafter without its states"))?;
+            drafter.store(step, kv, state, all, work, drafts.as_mut())?;
+        }
+        if !wants_logits || rows == 0 {
             return Ok(());
         }
-        let matrix = weights.output.as_ref().unwrap_or(&weights.token_embd);
         let (x, norm) = (&last.residual, Some(&weights.output_norm));
-        linear_of(step, Input { x, norm, rows }, matrix, &mut work.normed, logits)?;
-        match spec.logits {
-            LogitsSpec::PLAIN => Ok(()),
-            LogitsSpec { scale, softcap } => {
-                step.scale_logits(ScaleLogits { logits, rows, cols: spec.vocab_size, scale, softcap })
-            }
+        logits_of(step, Input { x, norm, rows }, weights, spec, &mut work.normed, logits)
+    }
+}
+
+/// The logits of rows of hidden states.
+fn logits_of<B: Backend>(
+    step: &mut B::Step<'_>,
+    input: Input<'_, B>,
+    weights: &Weights<B>,
+    spec: &ModelSpec,
+    normed: &mut B::Buffer,
+    logits: &mut B::Buffer,
+) -> Result<()> {
+    let (matrix, rows) = (weights.output.as_ref().unwrap_or(&weights.token_embd), input.rows);
+    linear_of(step, input, matrix, normed, logits)?;
+    match spec.logits {
+        LogitsSpec::PLAIN => Ok(()),
+        LogitsSpec { scale, softcap } => {
+            step.scale_logits(ScaleLogits { logits, rows, cols: spec.vocab_size, scale, softcap })
         }
     }
 }
@@ -225,6 +249,15 @@ impl<B: Backend> Model<B> {
 struct Ropes<'a, B: Backend> {
     ropes: &'a [B::Rope],
     angles: &'a [B::Buffer],
+}
+
+impl<'a, B: Backend> Ropes<'a, B> {
+    fn of_step(step: &mut B::Step<'_>, ropes: &'a [B::Rope], angles: &'a mut [B::Buffer]) -> Result<Self> {
+        for (rope, out) in ropes.iter().zip(angles.iter_mut()) {
+            step.rope_angles(RopeAngles { rope, out })?;
+        }
+        Ok(Self { ropes, angles })
+    }
 }
 
 /// Rows of hidden states, with the norm that they go through before they are used.

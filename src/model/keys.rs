@@ -16,6 +16,8 @@ pub(super) struct Keys<'a> {
     pub(super) architecture: &'static str,
     /// Tokens of the longest sequence that will be served, where that is known.
     pub(super) max_model_len: Option<usize>,
+    /// Whether the file's block for further tokens is to guess some (`ModelSpec::drafter`).
+    pub(super) wants_drafter: bool,
 }
 
 impl Keys<'_> {
@@ -108,6 +110,12 @@ impl Keys<'_> {
             true => Ok(values),
             false => Err(self.error(key, format!("has {} entries, expected one per layer ({layers})", values.len()))),
         }
+    }
+
+    /// Blocks behind the layers of the model, which `block_count` counts as well.
+    pub(super) fn nextn_layers(&self) -> Result<usize> {
+        let layers = self.layers()?;
+        Ok(self.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1)))
     }
 
     fn missing(&self, key: &str) -> crate::Error {

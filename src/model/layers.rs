@@ -16,9 +16,11 @@ use crate::backend::{self, AddNorm, Backend, ExpertSpec, Ops, RopeSpec};
 use crate::{Error, Result};
 
 mod branches;
+mod drafter;
 mod inputs;
 
 pub(super) use branches::BranchNorms;
+pub(super) use drafter::DrafterWeights;
 pub(super) use inputs::{InputWeights, InputsWeights};
 
 /// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
@@ -90,6 +92,8 @@ pub struct Weights<T: Tensors> {
     /// Makers of the inputs that layers have of their own.
     pub(super) inputs: Option<InputsWeights<T>>,
     pub(super) layers: Vec<LayerWeights<T>>,
+    /// The block that guesses tokens, where the spec has one.
+    pub(super) drafter: Option<DrafterWeights<T>>,
 }
 
 /// The weights of a layer, each with what the spec says of it.
@@ -196,7 +200,9 @@ impl<T: Tensors> Weights<T> {
         let inputs = spec.layer_inputs.map(|inputs| InputsWeights::visit(inputs, spec, visitor)).transpose()?;
         let layers = spec.layers.iter().enumerate();
         let layers = layers.map(|(index, layer)| LayerWeights::visit(index, layer, spec, visitor));
-        Ok(Self { token_embd, output, output_norm, ropes, inputs, layers: layers.collect::<Result<_>>()? })
+        let layers = layers.collect::<Result<_>>()?;
+        let drafter = spec.drafter.as_ref().map(|layer| DrafterWeights::visit(layer, spec, visitor)).transpose()?;
+        Ok(Self { token_embd, output, output_norm, ropes, inputs, layers, drafter })
     }
 }
 

@@ -21,7 +21,7 @@ mod spec;
 mod upload;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use buffers::DecoderLimits;
 pub use decoder::Decoder;

@@ -41,8 +41,11 @@ pub struct ModelSpec {
     /// Inputs that each layer has of its own, beside the layer before it.
     pub layer_inputs: Option<LayerInputsSpec>,
     pub layers: Vec<LayerSpec>,
-    /// Layers that the file has behind these, to guess further tokens: they are not run.
+    /// Blocks that the file has behind these layers, each to guess a token more: no part of the model itself.
     pub nextn_layers: usize,
+    /// The layer of the first of these blocks, where it is to guess tokens: see `DrafterWeights`. It is one of
+    /// attention.
+    pub drafter: Option<LayerSpec>,
     /// RoPEs and KV groups, which the layers name by their index.
     pub ropes: Vec<RopeSpec>,
     pub kv_groups: Vec<KvGroupSpec>,
@@ -312,7 +315,7 @@ impl KvGroupSpec {
     /// One layer of the group, in a pool of `num_blocks` blocks of `block_size` tokens.
     pub fn layer(&self, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> KvLayerSpec {
         let &Self { kind, num_kv_heads, head_dim, .. } = self;
-        KvLayerSpec { kind, num_blocks, block_size, num_kv_heads, head_dim, dtype }
+        KvLayerSpec { kind, skips_first: false, num_blocks, block_size, num_kv_heads, head_dim, dtype }
     }
 
     /// Bytes of one block in all layers of the group.
@@ -351,21 +354,30 @@ impl ModelSpec {
         index
     }
 
-    /// The KV layers of all groups, in the order of the model's layers that have their own. `num_blocks`: those of each
-    /// group.
+    /// The layers that tokens are computed and guessed with: those of the model, and the drafter's behind them.
+    pub(super) fn all_layers(&self) -> impl Iterator<Item = &LayerSpec> {
+        self.layers.iter().chain(&self.drafter)
+    }
+
+    /// The KV layers of all groups, in the order of the layers that have their own. `num_blocks`: those of each group.
     pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
-        let of_layer = |layer: &LayerSpec| match &layer.mixer {
-            Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) => {
-                qkv.has_kv.then(|| self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype))
+        let of_layer = |layer: &LayerSpec, skips_first: bool| match &layer.mixer {
+            Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) if qkv.has_kv => {
+                let layer = self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype);
+                Some(KvLayerSpec { skips_first, ..layer })
             }
             _ => None,
         };
-        self.layers.iter().filter_map(of_layer).collect()
+        let of_model = self.layers.iter().filter_map(|layer| of_layer(layer, false));
+        // The drafter's rows are made of a token and of what was before it: the first one is none.
+        of_model.chain(self.drafter.iter().filter_map(|layer| of_layer(layer, true))).collect()
     }
 
-    /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`.
+    /// The layers that carry states, in the order of the model's layers, in a pool of `num_slots`. The drafter has one
+    /// behind them: the hidden state of the token before.
     pub fn state_layers(&self, num_slots: usize) -> Vec<StateLayerSpec> {
-        self.layers.iter().filter_map(|layer| layer.mixer.state_layer(num_slots)).collect()
+        let of_model = self.layers.iter().filter_map(|layer| layer.mixer.state_layer(num_slots));
+        of_model.chain(self.drafter.iter().map(|_| StateLayerSpec::of_row(num_slots, self.hidden_size))).collect()
     }
 
     /// Bytes of one state of all layers that carry one; 0 for a model without such layers.

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::update::reason_name;
 use crate::backend::MemoryLedger;
-use crate::config::{EngineConfig, SpeculativeConfig};
+use crate::config::{EngineConfig, SpeculativeConfig, SpeculativeMethod};
 use crate::engine::{RequestMetrics, RequestRecord, Stats};
 use crate::kv_cache::{Histogram, MissedTokens, PrefixMiss};
 
@@ -223,19 +223,36 @@ pub(super) fn memory_usage<'py>(py: Python<'py>, memory: &MemoryLedger) -> PyRes
 
 /// The `SpeculativeConfig` of `rocmforge/settings.py`, a dictionary.
 #[derive(IntoPyObject)]
-pub(super) struct SpeculationFields {
+pub(super) enum SpeculationFields {
+    Text(LookupFields),
+    Block(BlockFields),
+}
+
+#[derive(IntoPyObject)]
+pub(super) struct LookupFields {
     method: &'static str,
     num_speculative_tokens: usize,
     prompt_lookup_max: usize,
     prompt_lookup_min: usize,
 }
 
+#[derive(IntoPyObject)]
+pub(super) struct BlockFields {
+    method: &'static str,
+    num_speculative_tokens: usize,
+}
+
 pub(super) fn speculation(config: &SpeculativeConfig) -> SpeculationFields {
-    SpeculationFields {
-        method: config.method.name(),
-        num_speculative_tokens: config.num_speculative_tokens,
-        prompt_lookup_max: config.prompt_lookup_max,
-        prompt_lookup_min: config.prompt_lookup_min,
+    let &SpeculativeConfig { method, num_speculative_tokens, prompt_lookup_max, prompt_lookup_min } = config;
+    let name = method.name();
+    match method {
+        SpeculativeMethod::Ngram => SpeculationFields::Text(LookupFields {
+            method: name,
+            num_speculative_tokens,
+            prompt_lookup_max,
+            prompt_lookup_min,
+        }),
+        SpeculativeMethod::Mtp => SpeculationFields::Block(BlockFields { method: name, num_speculative_tokens }),
     }
 }
 

@@ -12,6 +12,7 @@ pub struct Accepted<'a> {
     /// them. Without drafts exactly one.
     pub tokens: &'a [u32],
     /// Guesses of the tokens after these, which the sequence's next step computes as well, as far as there is room.
+    /// Placeholders of guesses that are made only for that step are replaced in its batch (`note_drafts`).
     pub drafts: &'a [u32],
 }
 
@@ -56,6 +57,18 @@ impl Scheduler {
             step.batch.token_ids[*end as usize - 1 - scheduled.num_drafts()] = token?;
         }
         Ok(step)
+    }
+
+    /// Takes the tokens that were put in the place of drafts of a step that is about to be launched: whoever commits it
+    /// accepts these.
+    pub fn note_drafts(&mut self, step: &Step) {
+        for scheduled in step.seqs.iter().filter(|scheduled| scheduled.num_drafts() > 0) {
+            if let Some(slot) = self.slot_in_step(scheduled.id, step.id) {
+                let drafts = &mut self.sequences[slot].drafts;
+                drafts.clear();
+                drafts.extend_from_slice(step.drafts(scheduled));
+            }
+        }
     }
 
     /// Takes back a step that was never launched, or that stopped half-way and writes no more: its sequences compute

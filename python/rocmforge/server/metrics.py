@@ -84,7 +84,7 @@ COUNTERS = {
     "rocmforge:prefix_cache_evictions": "Blocks taken from the prefix cache.",
     "rocmforge:state_evictions": "Snapshots of recurrent states that had to make room.",
     "rocmforge:engine_steps": "Steps of the engine.",
-    "rocmforge:spec_decode_num_proposed_tokens": "Guessed tokens that texts offered, whatever was chosen of them.",
+    "rocmforge:spec_decode_num_proposed_tokens": "Guessed tokens that texts offered, or that the model made.",
     "vllm:spec_decode_num_drafts": "Times that a step verified guessed tokens of a sequence.",
     "vllm:spec_decode_num_draft_tokens": "Guessed tokens that were verified.",
     "vllm:spec_decode_num_accepted_tokens": "Guessed tokens that were right.",

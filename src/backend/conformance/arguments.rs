@@ -416,5 +416,5 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 fn spec(layout: QkvLayout) -> KvLayerSpec {
     let QkvLayout { num_kv_heads, head_dim, .. } = layout;
     let (kind, num_blocks, dtype) = (GroupKind::Full, TOKENS.div_ceil(16), KvCacheDtype::F16);
-    KvLayerSpec { kind, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }
+    KvLayerSpec { kind, skips_first: false, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }
 }

@@ -18,6 +18,8 @@ pub(super) struct Case {
     pub(super) softcap: Option<f32>,
     pub(super) sinks: bool,
     pub(super) gated: bool,
+    /// See `KvLayerSpec::skips_first`.
+    pub(super) skips_first: bool,
     pub(super) dtype: KvCacheDtype,
     pub(super) seqs: &'static [(usize, usize)],
 }
@@ -29,15 +31,16 @@ pub(super) const fn case(
     seqs: &'static [(usize, usize)],
 ) -> Case {
     let [num_heads, num_kv_heads] = heads;
-    let (window, softcap, sinks, gated, dtype) = (None, None, false, false, KvCacheDtype::F16);
-    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, gated, dtype, seqs }
+    let (window, softcap, sinks, gated, skips_first) = (None, None, false, false, false);
+    let dtype = KvCacheDtype::F16;
+    Case { num_heads, num_kv_heads, head_dim, block_size, window, softcap, sinks, gated, skips_first, dtype, seqs }
 }
 
 const MIX: &[(usize, usize)] = &[(0, 1), (16, 1), (0, 17), (127, 3), (129, 1), (160, 9), (5, 40)];
 
 /// Group sizes 1, 2, 4, 7, 8 and 18, odd heads first; sequences of several tiles of rows; then windows, caps, sinks and
-/// gates; then a cache in f32.
-pub(super) const CASES: [Case; 35] = [
+/// gates; then a cache in f32, wide heads, and first tokens that are no keys.
+pub(super) const CASES: [Case; 38] = [
     case([1, 1], 1, 16, &[(0, 1)]),
     case([2, 1], 3, 16, &[(0, 5), (20, 1)]),
     case([4, 1], 17, 32, MIX),
@@ -73,6 +76,9 @@ pub(super) const CASES: [Case; 35] = [
     Case { window: Some(20), ..case([2, 1], 384, 32, &[(70, 9), (50, 1)]) },
     case([5, 1], 320, 16, &[(300, 1)]),
     Case { dtype: KvCacheDtype::F32, sinks: true, ..case([3, 1], 512, 16, &[(0, 9), (40, 1)]) },
+    Case { skips_first: true, ..case([4, 2], 64, 16, &[(0, 1), (1, 1), (16, 1), (0, 70), (0, 2), (1, 5), (300, 1)]) },
+    Case { skips_first: true, gated: true, ..case([6, 1], 256, 16, &[(0, 33), (1, 1), (130, 2)]) },
+    Case { skips_first: true, dtype: KvCacheDtype::F32, ..case([3, 1], 17, 16, &[(0, 1), (0, 19), (1, 1), (40, 1)]) },
 ];
 
 impl Case {
@@ -118,8 +124,8 @@ impl Case {
             Piece { first_row: first_row - cached - new, blocks: (0..count).map(take).collect(), cached, new }
         });
         let pieces = pieces.collect();
-        let &Self { block_size, num_kv_heads, head_dim, dtype, .. } = self;
-        (pieces, KvLayerSpec { kind: self.kind(), num_blocks, block_size, num_kv_heads, head_dim, dtype })
+        let &Self { block_size, num_kv_heads, head_dim, skips_first, dtype, .. } = self;
+        (pieces, KvLayerSpec { kind: self.kind(), skips_first, num_blocks, block_size, num_kv_heads, head_dim, dtype })
     }
 
     /// Absolute error that is allowed.
@@ -183,14 +189,17 @@ pub(super) fn expected(case: &Case, pieces: &[Piece], rows: &[f32]) -> Vec<f64> 
     pieces.iter().flat_map(of_piece).collect()
 }
 
-/// A window of no tokens would mask even the token itself: there is no such layer.
+/// A window of no tokens would mask even the token itself, and no kernel has a window that leaves out the first token:
+/// there are no such layers.
 fn nothing_to_attend_to<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Result<()> {
-    let what = "a window of no tokens";
-    tally.begin(what)?;
-    let case = Case { window: Some(0), ..case([4, 2], 20, 16, &[(0, 5)]) };
-    let (_, spec) = case.pieces(&mut Random(0));
-    let refused = loader.alloc_kv_layers(&[spec]).is_err();
-    tally.judge(what, 1, if refused { Ok(0.0) } else { Err("taken as if it were one".to_owned()) });
+    let of_window = |window| Case { window: Some(window), ..case([4, 2], 20, 16, &[(0, 5)]) };
+    let without_first = Case { skips_first: true, ..of_window(3) };
+    for (what, case) in [("a window of no tokens", of_window(0)), ("a window without the first token", without_first)] {
+        tally.begin(what)?;
+        let (_, spec) = case.pieces(&mut Random(0));
+        let refused = loader.alloc_kv_layers(&[spec]).is_err();
+        tally.judge(what, 1, if refused { Ok(0.0) } else { Err("taken as if it were one".to_owned()) });
+    }
     Ok(())
 }
 
@@ -198,7 +207,11 @@ fn nothing_to_attend_to<L: Loader>(mut loader: L, tally: &mut Tally<'_>) -> Resu
 pub(super) fn reference(case: &Case, rows: &[f32], position: usize) -> Vec<f64> {
     let layout = case.layout();
     let (Scoring { scale, softcap }, sinks) = (case.scoring(), case.sinks());
-    let first = case.window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+    let first = match case.window {
+        Some(window) => (position + 1).saturating_sub(window as usize),
+        None if case.skips_first => position.min(1),
+        None => 0,
+    };
     let d = layout.head_dim;
     let cached = |token: usize, column: usize| {
         let stored = |x: f32| match case.dtype {

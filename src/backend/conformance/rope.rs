@@ -96,7 +96,15 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
     let mut angles = loader.alloc_buffer(tokens, 2 * num_pairs)?;
     let num_blocks = tokens.div_ceil(16);
     let dtype = KvCacheDtype::F16;
-    let spec = KvLayerSpec { kind: GroupKind::Full, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype };
+    let spec = KvLayerSpec {
+        kind: GroupKind::Full,
+        skips_first: false,
+        num_blocks,
+        block_size: 16,
+        num_kv_heads,
+        head_dim,
+        dtype,
+    };
     let mut kv = kv_layer(&mut loader, spec)?;
     let mut backend = loader.finish()?;
 

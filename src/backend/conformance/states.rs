@@ -2,6 +2,7 @@
 //! half-way, at the end, and by others.
 
 mod delta_net;
+mod join_rows;
 mod mamba2;
 mod short_convolution;
 
@@ -11,6 +12,7 @@ use crate::backend::{Activation, Backend, Embed, Loader, Ops, StateLayerSpec};
 use crate::batch::{Batch, NO_STATE, StateWrite};
 use crate::{Error, Result};
 use delta_net::DeltaNetLayer;
+use join_rows::JoinedRows;
 use mamba2::Mamba2Layer;
 use short_convolution::ShortConvolutionLayer;
 
@@ -71,14 +73,17 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     check_layers::<Mamba2Layer, L>(&loader, tally)?;
     mamba2::refused(loader(80)?, tally)?;
     check_layers::<ShortConvolutionLayer, L>(&loader, tally)?;
-    short_convolution::refused(loader(80)?, tally)
+    short_convolution::refused(loader(80)?, tally)?;
+    check_layers::<JoinedRows, L>(&loader, tally)?;
+    join_rows::refused(loader(80)?, tally)
 }
 
 /// A text in one piece gives the bits of its chunks, and of the same beside others.
 pub(super) fn check_invariance<L: Loader>(loader: &impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     check_chunks::<DeltaNetLayer, L>(loader, tally)?;
     check_chunks::<Mamba2Layer, L>(loader, tally)?;
-    check_chunks::<ShortConvolutionLayer, L>(loader, tally)
+    check_chunks::<ShortConvolutionLayer, L>(loader, tally)?;
+    check_chunks::<JoinedRows, L>(loader, tally)
 }
 
 /// A part of a text in a step.
@@ -289,7 +294,7 @@ fn whole_piece(text: usize, slot: u32, writes: &[(usize, u32)]) -> Piece {
 }
 
 /// Checks that a layer refuses batches that contradict themselves, layers of other shapes, vectors of other lengths,
-/// and buffers that are too small. `layer` has two texts of 40 tokens, and an output that is narrower than its
+/// and buffers that are too small. `layer` has two texts of 40 tokens, and an output of another width than its
 /// projections.
 fn check_refused<L: Loader, C: StateLayerCase>(
     loader: L,

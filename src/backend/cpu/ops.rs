@@ -11,9 +11,9 @@ use super::{activation, attention, gate_rows, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
     Activate, AddNorm, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
-    GateColumns, GateRows, GatedActivation, GatherRows, Linear, Mamba2, Mamba2Weights, MemoryLedger, MixExperts,
-    NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits, ShortConvolution,
-    StepOps,
+    GateColumns, GateRows, GatedActivation, GatherRows, JoinRows, Linear, Mamba2, Mamba2Weights, MemoryLedger,
+    MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits,
+    ShortConvolution, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -290,6 +290,17 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         let ShortConvolution { x, shape, taps, state, out } = args;
         let (x, out) = (&x[..tokens * shape.cols()], &mut out[..tokens * shape.channels]);
         states::ShortConvolution { x, shape, taps, batch }.run_on(&self.cpu.pool, self.cpu.isa, state, out);
+        Ok(())
+    }
+
+    fn join_rows(&mut self, args: JoinRows<'_, CpuBackend>) -> Result<()> {
+        let (tokens, batch) = (self.num_tokens(), self.batch);
+        args.validate(tokens)?;
+        let JoinRows { left, right, cols, previous, out } = args;
+        previous.as_ref().map_or(Ok(()), |state| state.spec.check(batch))?;
+        let (left, right) = (&left[..tokens * cols], &right[..tokens * cols]);
+        let joined = states::JoinRows { left, right, cols, batch };
+        joined.run_on(&self.cpu.pool, previous, &mut out[..2 * tokens * cols]);
         Ok(())
     }
 

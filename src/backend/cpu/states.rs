@@ -7,12 +7,14 @@
 
 mod convolution;
 mod delta;
+mod join_rows;
 mod mamba2;
 mod short_convolution;
 mod softplus;
 mod walk;
 
 pub(super) use delta::DeltaNet;
+pub(super) use join_rows::JoinRows;
 pub(super) use mamba2::Mamba2;
 pub(super) use short_convolution::ShortConvolution;
 

@@ -106,6 +106,8 @@ constants! {
     ROPE_STORE_HEADS = 8;
     ATTENTION_THREADS = 128;
     ATTENTION_DECODE_HEAD_THREADS = 256;
+    /// A window with which no token but the first itself sees the first token.
+    ALL_BUT_FIRST = u32::MAX;
     /// A row without a sequence: padding of a recorded step.
     NO_SEQUENCE = u32::MAX;
     NO_STATE = batch::NO_STATE;
@@ -118,7 +120,7 @@ constants! {
     DELTA_NET_TILE = 64;
     DELTA_NET_KEY_SIZE = 128;
     DELTA_NET_PAIRS_BYTES = 33280;
-    /// Channels of a block of `mamba2_convolve` and `short_convolution`.
+    /// Columns of a block of `mamba2_convolve`, `short_convolution` and `join_rows`.
     CONVOLUTION_THREADS = 256;
     MAMBA2_GATE_THREADS = 512;
     /// Blocks of a row of `argmax` at most.
@@ -434,6 +436,7 @@ kernel_args! {
         num_taps: u32,
         format_out: Format,
     }
+    JoinRowsArgs { states: StatesArgs, left: DevicePtr, right: DevicePtr, out: DevicePtr, cols: u32 }
     AlteredRow { row: u32, first: u32, count: u32, repetition: f32, frequency: f32, presence: f32 }
     AlteredToken { id: u32, bias: f32, seen: u32 }
     AlterLogitsArgs { logits: DevicePtr, rows: DevicePtr, tokens: DevicePtr, cols: u32 }

@@ -1,27 +1,32 @@
 //! The guesses of one sequence, and how often they were right.
 //!
-//! Every guess is compared with what comes, whether a step computed it as a draft or not: so it is known what drafts
-//! would gain while none are made, and a sequence that begins to repeat itself is noticed soon. Guesses come in runs:
-//! the first one after a wrong one is right far less often than those behind guesses that were right.
+//! Every guess from the text is compared with what comes, whether a step computed it as a draft or not: so it is known
+//! what drafts would gain while none are made, and a sequence that begins to repeat itself is noticed soon. Guesses
+//! come in runs: the first one after a wrong one is right far less often than those behind guesses that were right.
+//!
+//! Guesses of the model's own block are made for a step that verifies them, and for nothing else. How often they are
+//! right is known from these alone, and forgotten when none were made for a while, so that some are tried again.
 
 use std::sync::Arc;
 
 use super::lookup::Lookup;
-use crate::config::SpeculativeConfig;
+use crate::batch::TO_GUESS;
+use crate::config::{SpeculativeConfig, SpeculativeMethod};
 
 /// The weight of what was seen, each time something new is.
 const DECAY: f64 = 0.95;
 /// Guesses that are taken for seen before there are any.
 const PRIOR: f64 = 2.0;
+/// Tokens without guesses after which it is forgotten how often those of the model's block were right.
+const MEMORY: usize = 512;
 
 /// A sequence's tokens and the guesses of the next ones.
 #[derive(Debug)]
 pub(in crate::engine) struct Guesser {
-    lookup: Lookup,
+    source: Source,
     num_tokens: usize,
-    longest: usize,
     guesses: Vec<u32>,
-    /// Whether the guesses follow a match of `longest` tokens.
+    /// Whether the guesses follow a match of the longest run that is looked for; those of a block always count as such.
     is_whole: bool,
     /// Whether the last token was guessed.
     in_run: bool,
@@ -32,9 +37,24 @@ pub(in crate::engine) struct Guesser {
     run: Acceptance,
 }
 
+/// Where guesses come from.
+#[derive(Debug)]
+enum Source {
+    Text {
+        lookup: Lookup,
+        longest: usize,
+    },
+    /// The model's block guesses once a step is to verify it.
+    Block {
+        /// Tokens that came without a guess since the last one.
+        num_without: usize,
+    },
+}
+
 /// Guesses of the next tokens of a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::engine) struct Guesses {
+    /// The guesses, or `TO_GUESS` for each that is made only if a step verifies it.
     pub tokens: Vec<u32>,
     /// How likely the first one is to be right, and each later one if all before it are.
     pub first: f64,
@@ -43,12 +63,17 @@ pub(in crate::engine) struct Guesses {
 
 impl Guesser {
     pub(super) fn new(config: &SpeculativeConfig, prompt: Arc<[u32]>) -> Self {
+        let source = match config.method {
+            SpeculativeMethod::Ngram => {
+                Source::Text { lookup: Lookup::new(config, prompt), longest: config.prompt_lookup_max }
+            }
+            SpeculativeMethod::Mtp => Source::Block { num_without: 0 },
+        };
         Self {
-            lookup: Lookup::new(config, prompt),
+            is_whole: matches!(source, Source::Block { .. }),
+            source,
             num_tokens: config.num_speculative_tokens,
-            longest: config.prompt_lookup_max,
             guesses: Vec::new(),
-            is_whole: false,
             in_run: false,
             whole: Acceptance::new(0.8),
             partial: Acceptance::new(0.5),
@@ -59,7 +84,9 @@ impl Guesser {
     /// Takes the next tokens of the sequence, and guesses those that follow.
     pub(in crate::engine) fn push(&mut self, tokens: &[u32]) {
         for (place, &token) in tokens.iter().enumerate() {
-            self.lookup.push(token);
+            if let Source::Text { lookup, .. } = &mut self.source {
+                lookup.push(token);
+            }
             // Behind a wrong guess the others are about another text.
             if let Some(&guess) = self.guesses.get(place).filter(|_| place == 0 || self.in_run) {
                 let is_right = guess == token;
@@ -67,8 +94,26 @@ impl Guesser {
                 self.in_run = is_right;
             }
         }
-        self.is_whole = self.lookup.find(self.num_tokens, &mut self.guesses) == self.longest;
-        self.in_run &= !self.guesses.is_empty();
+        match &mut self.source {
+            Source::Text { lookup, longest } => {
+                self.is_whole = lookup.find(self.num_tokens, &mut self.guesses) == *longest;
+                self.in_run &= !self.guesses.is_empty();
+            }
+            Source::Block { num_without } => {
+                *num_without = if self.guesses.is_empty() { *num_without + tokens.len() } else { 0 };
+                if *num_without >= MEMORY {
+                    (self.whole, self.run, *num_without) = (Acceptance::new(0.8), Acceptance::new(0.8), 0);
+                }
+                self.guesses.clear();
+                self.in_run = false;
+            }
+        }
+    }
+
+    /// Takes what the model's block has guessed of the tokens that come next.
+    pub(in crate::engine) fn guessed(&mut self, tokens: &[u32]) {
+        self.guesses.clear();
+        self.guesses.extend_from_slice(tokens);
     }
 
     fn first_mut(&mut self) -> &mut Acceptance {
@@ -81,7 +126,10 @@ impl Guesser {
 
     /// The guesses of the next tokens, up to the first that may not be one, and no more than `most`; `None` for none.
     pub(in crate::engine) fn guesses(&mut self, most: usize, may_be: impl Fn(u32) -> bool) -> Option<Guesses> {
-        let tokens: Vec<u32> = self.guesses.iter().copied().take(most).take_while(|&token| may_be(token)).collect();
+        let tokens: Vec<u32> = match self.source {
+            Source::Text { .. } => self.guesses.iter().copied().take(most).take_while(|&token| may_be(token)).collect(),
+            Source::Block { .. } => vec![TO_GUESS; most.min(self.num_tokens)],
+        };
         let (first, next) = (self.first_mut().rate(), self.run.rate());
         (!tokens.is_empty()).then_some(Guesses { tokens, first, next })
     }
@@ -162,6 +210,35 @@ mod tests {
         assert_eq!(tokens(guesser.guesses(9, |token| token != 9)), Some(vec![6, 7, 8]));
         assert_eq!(guesser.guesses(9, |token| token != 6), None);
         assert_eq!(guesser.guesses(0, |_| true), None);
+    }
+
+    /// A block's guesses are judged by what comes, those behind a wrong one not at all, and an old rate is forgotten.
+    #[test]
+    fn guesses_of_a_block_are_made_for_a_step() {
+        let config =
+            SpeculativeConfig { method: SpeculativeMethod::Mtp, num_speculative_tokens: 3, ..Default::default() };
+        let mut guesser = Guesser::new(&config, [1, 2, 3].into());
+        guesser.push(&[4]);
+        assert_eq!(guesses(&mut guesser), (vec![TO_GUESS; 3], 80, 80));
+        assert_eq!(guesser.guesses(2, |_| false).map(|guesses| guesses.tokens), Some(vec![TO_GUESS; 2]));
+        assert_eq!(guesser.guesses(0, |_| true), None);
+        // The first one was right, the second wrong, and the third is none of this text.
+        guesser.guessed(&[5, 6, 7]);
+        guesser.push(&[5, 9]);
+        let (_, first, next) = guesses(&mut guesser);
+        assert!(first > 80 && next < 60, "{first} {next}");
+        // Tokens that nobody guessed tell nothing.
+        guesser.push(&[10]);
+        assert_eq!(guesses(&mut guesser), (vec![TO_GUESS; 3], first, next));
+        (0..40).for_each(|_| {
+            guesser.guessed(&[8]);
+            guesser.push(&[9]);
+        });
+        assert!(guesses(&mut guesser).1 < 10);
+        (1..MEMORY).for_each(|_| guesser.push(&[9]));
+        assert!(guesses(&mut guesser).1 < 10);
+        guesser.push(&[9]);
+        assert_eq!(guesses(&mut guesser), (vec![TO_GUESS; 3], 80, 80));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Guessed tokens: several of a sequence are verified by one step, and as many are guessed as pay.
 //!
-//! `lookup` finds guesses in the sequence's own text, `guesser` knows how often they are right, `costs` how long a step
-//! of more rows takes. From these `Speculator::choose` finds the number of drafts with which the next step brings the
-//! most tokens per time, for all of its sequences together: with one sequence, whose steps leave a device idle, mostly
-//! all that are offered; with many, where another row costs as much as it brings, none. The choice changes speed alone:
-//! the scheduler's drafts are verified by sampling each place as it would be sampled without them.
+//! `lookup` finds guesses in the sequence's own text, or a block of the model makes them; `guesser` knows how often
+//! they are right, `costs` how long a step of more rows takes. From these `Speculator::choose` finds the number of
+//! drafts with which the next step brings the most tokens per time, for all of its sequences together: with one
+//! sequence, whose steps leave a device idle, mostly all that are offered; with many, where another row costs as much
+//! as it brings, none. The choice changes speed alone: the scheduler's drafts are verified by sampling each place as it
+//! would be sampled without them.
 
 mod costs;
 mod guesser;
@@ -63,11 +64,12 @@ impl Speculator {
             chances.extend(all.take(guesses.tokens.len()).map(|chance| (chance, index)));
         }
         chances.sort_by(|a, b| b.0.total_cmp(&a.0));
-        let without = curve.time(num_seqs).map_or(f64::INFINITY, |time| num_seqs as f64 / time);
-        let (mut tokens, mut best, mut count) = (num_seqs as f64, without * LEAST_GAIN, 0);
+        let base = curve.time(num_seqs).unwrap_or(0.0);
+        let (mut tokens, mut best, mut count) = (num_seqs as f64, num_seqs as f64 / base * LEAST_GAIN, 0);
         for (i, (chance, _)) in chances.iter().take(self.most).enumerate() {
             tokens += chance;
-            let Some(time) = curve.time(num_seqs + i + 1) else { break };
+            // Drafts do not make a step shorter: where they seem to, it is chance, and they are to bring tokens.
+            let Some(time) = curve.time(num_seqs + i + 1).map(|time| time.max(base)) else { break };
             if tokens / time > best {
                 (best, count) = (tokens / time, i + 1);
             }
@@ -146,6 +148,14 @@ mod tests {
         rates[7] = 0.9;
         let chosen = counts(&half, &rates, 32);
         assert!(chosen[7] >= 4 && chosen.iter().sum::<usize>() == chosen[7], "{chosen:?}");
+    }
+
+    /// Drafts of which none is right are not made, even where steps with them seem to be shorter.
+    #[test]
+    fn wrong_drafts_are_not_used_for_their_time() {
+        let speculator = speculator(2, 8, |rows| if rows == 2 { 1000 } else { 900 });
+        assert_eq!(counts(&speculator, &[0.01, 0.0], 2), [0, 0]);
+        assert_eq!(counts(&speculator, &[0.2, 0.0], 2), [8, 0]);
     }
 
     /// Steps grow from what is known, and not before it is known how long they take without drafts.

@@ -114,6 +114,10 @@ struct Held {
 }
 
 impl Executor for Held {
+    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
+        self.executor.draft(batch)
+    }
+
     fn launch(&mut self, batch: &Batch, needs: Needs) -> Result<()> {
         if self.closed.swap(false, Ordering::SeqCst) {
             self.arrived.send(()).unwrap();

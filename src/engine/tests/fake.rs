@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::backend::MemoryLedger;
-use crate::batch::{Batch, NO_STATE};
+use crate::batch::{Batch, NO_STATE, TO_GUESS};
 use crate::engine::Executor;
 use crate::interrupt::Interrupt;
 use crate::selection::{
@@ -50,8 +50,10 @@ pub(super) struct Script {
     moved: Condvar,
     /// Faults by the number of their step, from 0.
     faults: Mutex<HashMap<u64, Fault>>,
-    /// Every step whose number divides by this fails; 0 = none.
+    /// Every step whose number divides by this fails, and so do as many steps of guesses; 0 = none.
     pub fail_every: AtomicU64,
+    /// Steps for which tokens were guessed.
+    pub drafts: AtomicU64,
     pub steps: AtomicU64,
     pub dropped: AtomicBool,
     pub tokens_computed: AtomicU64,
@@ -63,6 +65,8 @@ pub(super) struct Script {
     pub rows_wanted: AtomicU64,
     /// The fault that happens when a row is fetched.
     pub fetch_fault: Mutex<Option<Fault>>,
+    /// One in this many guesses of the model is wrong; 0: none is.
+    pub wrong_guesses: AtomicU64,
     pub interrupt: Interrupt,
 }
 
@@ -260,6 +264,37 @@ impl Fake {
 impl Executor for Fake {
     fn interrupt(&self) -> Option<Interrupt> {
         Some(self.script.interrupt.clone())
+    }
+
+    /// Guesses the best token, but for those that are to be wrong: the one after it.
+    fn draft(&mut self, batch: &mut Batch) -> Result<()> {
+        assert!(self.launched.is_none(), "guesses for a step while another one is under way");
+        let call = self.script.drafts.fetch_add(1, Ordering::SeqCst);
+        if self.script.fail_every.load(Ordering::SeqCst) > 0 {
+            self.fault(call)?;
+        }
+        self.copy_blocks(batch);
+        let wrong = self.script.wrong_guesses.load(Ordering::SeqCst);
+        for seq in 0..batch.num_seqs() {
+            let tokens = batch.tokens_of(seq);
+            if batch.token_ids[tokens.end - 1] != TO_GUESS {
+                continue;
+            }
+            let start = batch.positions[tokens.start] as usize;
+            let mut content = self.content(batch, seq, start);
+            if let Some(&slot) = batch.states.reads.get(seq) {
+                assert_eq!(self.states[&slot], content, "guesses of sequence {seq} began with another state");
+            }
+            for index in tokens {
+                if batch.token_ids[index] == TO_GUESS {
+                    let best = Best::new(&(self.rule)(&content), 1, 1.0).ids[0];
+                    let is_wrong = wrong > 0 && (content.len() as u64 + u64::from(best)).is_multiple_of(wrong);
+                    batch.token_ids[index] = (best + u32::from(is_wrong)) % self.vocab_size as u32;
+                }
+                content.push(batch.token_ids[index]);
+            }
+        }
+        Ok(())
     }
 
     fn launch(&mut self, batch: &Batch, _needs: Needs) -> Result<()> {

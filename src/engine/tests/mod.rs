@@ -4,6 +4,7 @@ mod admission;
 mod cancel;
 mod delivery;
 mod device_failures;
+mod drafter;
 mod ends;
 mod failures;
 mod fake;

@@ -23,8 +23,16 @@ const DEFAULT: SpeculativeConfig = SpeculativeConfig {
     prompt_lookup_min: 3,
 };
 
-fn guessing(config: EngineConfig) -> EngineConfig {
-    EngineConfig { speculative_config: Some(EAGER), ..config }
+/// The model guesses by itself.
+const BLOCK: SpeculativeConfig =
+    SpeculativeConfig { method: crate::config::SpeculativeMethod::Mtp, num_speculative_tokens: 5, ..DEFAULT };
+const METHODS: [SpeculativeConfig; 2] = [EAGER, BLOCK];
+
+/// An engine that guesses so. Of the model's own guesses one in four is wrong.
+fn rig_of(method: SpeculativeConfig, config: EngineConfig, rule: super::fake::Rule) -> Rig {
+    let rig = Rig::with(EngineConfig { speculative_config: Some(method), ..config }, rule, None);
+    rig.script.wrong_guesses.store(4, SeqCst);
+    rig
 }
 
 /// A device on which another row costs next to nothing beside the rest of a step.
@@ -75,6 +83,33 @@ fn repetition_is_verified_several_tokens_a_step() {
     }
 }
 
+/// A block whose guesses are all right brings as many tokens a step as it may guess, once steps are known; one whose
+/// guesses are all wrong is left alone soon.
+#[test]
+fn guesses_of_the_model_are_made_where_they_pay() {
+    for (synchronous, states) in [(true, None), (false, None), (false, slots(8, 1, 9)), (true, slots(8, 2, 9))] {
+        let long = EngineConfig { context_length: 512, max_model_len: 512, kv_groups: blocks(200), ..config() };
+        let config = EngineConfig { states, ..long };
+        let expected = Rig::with(config.clone(), hashed(VOCAB), None).run(&[1, 2, 3], greedy(400));
+        for wrong in [0, 1] {
+            let rig = rig_of(BLOCK, config.clone(), hashed(VOCAB));
+            rig.script.synchronous.store(synchronous, SeqCst);
+            rig.script.step_micros.store(300, SeqCst);
+            rig.script.wrong_guesses.store(wrong, SeqCst);
+            let done = rig.run(&[1, 2, 3], greedy(400));
+            assert_eq!(done[&0].tokens, expected[&0].tokens);
+            let (stats, steps) = (counts(&rig), rig.engine.stats().engine_steps);
+            assert_eq!(steps + stats.num_accepted_tokens, 400);
+            assert_eq!(stats.num_proposed_tokens, stats.num_draft_tokens, "what is guessed is verified");
+            match wrong {
+                0 => assert!(stats.num_accepted_tokens == stats.num_draft_tokens && steps < 100, "{steps}: {stats:?}"),
+                _ => assert!(stats.num_accepted_tokens == 0 && stats.num_drafts < 100, "{stats:?}"),
+            }
+            assert_nothing_left(&rig.engine);
+        }
+    }
+}
+
 /// An engine that guesses nothing counts nothing; a text without repetition offers nothing.
 #[test]
 fn nothing_is_guessed_where_nothing_is_found() {
@@ -119,7 +154,7 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
     let rule = repeating(VOCAB);
     let (mut num_accepted, mut with_states, mut num_preemptions) = (0, 0, 0);
     for mix in 0..60 {
-        let speculative_config = Some(if mix % 3 == 0 { DEFAULT } else { EAGER });
+        let speculative_config = Some([DEFAULT, EAGER, BLOCK][mix % 3]);
         let config = EngineConfig {
             max_num_batched_tokens: 12 + random(40) as usize,
             max_prompt_logits: 1 + random(20) as usize,
@@ -133,6 +168,7 @@ fn every_mix_has_the_text_that_it_has_without_guesses() {
         let rig = Rig::with(config.clone(), Arc::clone(&rule), None);
         let plain = Rig::with(EngineConfig { speculative_config: None, ..config }, Arc::clone(&rule), None);
         let (synchronous, selects) = (mix % 2 == 0, mix % 4 < 2);
+        rig.script.wrong_guesses.store(4, SeqCst);
         for rig in [&rig, &plain] {
             rig.script.synchronous.store(synchronous, SeqCst);
             rig.script.selects.store(selects, SeqCst);
@@ -172,7 +208,11 @@ fn drawn_texts_have_the_distribution_of_the_model() {
         let last = content[content.len() - 1];
         (0..VOCAB as u32).map(|token| if token < 4 { chance(last, token).ln() } else { -100.0 }).collect()
     });
-    let rig = Rig::with(guessing(EngineConfig { kv_groups: blocks(100), ..config() }), rule, None);
+    METHODS.into_iter().for_each(|method| check_distribution(method, &rule, chance));
+}
+
+fn check_distribution(method: SpeculativeConfig, rule: &super::fake::Rule, chance: impl Fn(u32, u32) -> f32) {
+    let rig = rig_of(method, EngineConfig { kv_groups: blocks(100), ..config() }, Arc::clone(rule));
     cheap_rows(&rig);
     // Each two tokens follow each other somewhere.
     let prompt = [0, 0, 1, 1, 2, 2, 3, 3, 0, 2, 0, 3, 1, 3, 2, 1, 0];
@@ -204,9 +244,12 @@ fn drawn_texts_have_the_distribution_of_the_model() {
 #[test]
 fn a_thousand_requests_with_guesses() {
     for (synchronous, states) in [(false, None), (true, None), (false, slots(6, 1, 6)), (true, slots(6, 2, 9))] {
-        let rig = a_thousand_requests(synchronous, guessing(EngineConfig { states, ..tiny() }), repeating(VOCAB));
-        counts(&rig);
-        assert_nothing_left(&rig.engine);
+        for method in METHODS {
+            let config = EngineConfig { states, speculative_config: Some(method), ..tiny() };
+            let rig = a_thousand_requests(synchronous, config, repeating(VOCAB));
+            counts(&rig);
+            assert_nothing_left(&rig.engine);
+        }
     }
 }
 
@@ -215,7 +258,7 @@ const MARKER: u32 = 70;
 
 /// Two engines over letters, one of which guesses: texts that repeat themselves, with an end that comes if it is made
 /// likelier.
-fn two_of_letters(config: &EngineConfig) -> [Rig; 2] {
+fn two_of_letters(method: SpeculativeConfig, config: &EngineConfig) -> [Rig; 2] {
     let logits = repeating(LOGITS);
     let rule: super::fake::Rule = Arc::new(move |content: &[u32]| {
         let mut row = logits(content);
@@ -227,7 +270,8 @@ fn two_of_letters(config: &EngineConfig) -> [Rig; 2] {
         row[EOS as usize] -= 12.0;
         row
     });
-    [guessing(config.clone()), config.clone()].map(|config| {
+    [Some(method), None].map(|speculative_config| {
+        let config = EngineConfig { speculative_config, ..config.clone() };
         let rig = Rig::with(config, Arc::clone(&rule), Some(tokenizer(&["ab"])));
         rig.script.selects.store(true, SeqCst);
         cheap_rows(&rig);
@@ -238,8 +282,12 @@ fn two_of_letters(config: &EngineConfig) -> [Rig; 2] {
 /// A stop string, an end token or a stop token that a draft brings too ends the text, and nothing comes behind it.
 #[test]
 fn texts_end_where_they_end_without_guesses() {
+    METHODS.into_iter().for_each(check_ends);
+}
+
+fn check_ends(method: SpeculativeConfig) {
     let config = EngineConfig { kv_groups: blocks(60), ..config() };
-    let [rig, plain] = two_of_letters(&config);
+    let [rig, plain] = two_of_letters(method, &config);
     let prompt: Vec<u32> = "abcabdabcabd".chars().map(letter).collect();
     let free = plain.run(&prompt, greedy(30));
     let text = free[&0].text.clone();
@@ -276,9 +324,9 @@ fn texts_end_where_they_end_without_guesses() {
 /// Thoughts of a bounded length and forms: guesses stop where a token has to come, or where a form begins.
 #[test]
 fn guesses_keep_to_thoughts_and_forms() {
-    for num_blocks in [60, 16] {
+    for (num_blocks, method) in [60, 16].into_iter().flat_map(|blocks| METHODS.map(|method| (blocks, method))) {
         let config = EngineConfig { kv_groups: blocks(num_blocks), ..config() };
-        let [rig, plain] = two_of_letters(&config);
+        let [rig, plain] = two_of_letters(method, &config);
         let behind = |optional| {
             let begin = Some(BeginToken { id: MARKER, optional });
             form("[ab]{3}(cdcd[ab]){2}").map(|form| StructuredOutputs { begin, ..form })
@@ -319,8 +367,11 @@ fn guesses_keep_to_thoughts_and_forms() {
 /// Vectors and logits of prompts are not guessed at, and come as ever beside texts that are.
 #[test]
 fn prompts_without_texts_are_as_ever() {
-    let config = guessing(EngineConfig { kv_groups: blocks(80), ..config() });
-    let rig = Rig::with(config, repeating(VOCAB), None);
+    METHODS.into_iter().for_each(check_prompts);
+}
+
+fn check_prompts(method: SpeculativeConfig) {
+    let rig = rig_of(method, EngineConfig { kv_groups: blocks(80), ..config() }, repeating(VOCAB));
     cheap_rows(&rig);
     let text = rig.submit(&[5, 6, 5, 6, 5], greedy(40));
     let prompt = vec![3, 4, 3, 4, 3, 4];
@@ -334,8 +385,10 @@ fn prompts_without_texts_are_as_ever() {
 /// A step under way that is stopped, or taken back for a newcomer, is computed again with its drafts.
 #[test]
 fn requests_that_come_and_go_disturb_no_drafts() {
-    for (synchronous, states) in [(true, None), (false, None), (true, slots(8, 2, 9)), (false, slots(8, 1, 9))] {
-        let rig = Rig::with(guessing(EngineConfig { states, ..config() }), repeating(VOCAB), None);
+    let devices = [(true, None), (false, None), (true, slots(8, 2, 9)), (false, slots(8, 1, 9))];
+    for ((synchronous, states), method) in devices.into_iter().flat_map(|device| METHODS.map(|method| (device, method)))
+    {
+        let rig = rig_of(method, EngineConfig { states, ..config() }, repeating(VOCAB));
         rig.script.synchronous.store(synchronous, SeqCst);
         cheap_rows(&rig);
         let expected = alone(&rig.rule, &[1, 2, 3], &greedy(60), 0, 0);

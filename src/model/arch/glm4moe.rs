@@ -13,9 +13,10 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     let expert_size = keys.size("expert_feed_forward_length")?;
     let experts = keys.experts(&model, expert_size, Activation::Silu)?;
     let experts = ExpertSpec { choice_bias: true, ..experts };
-    let layers = keys.layers()?;
-    model.nextn_layers = keys.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1));
-    for layer in 0..layers - model.nextn_layers {
+    model.nextn_layers = keys.nextn_layers()?;
+    let num_layers = keys.layers()? - model.nextn_layers;
+    let num_drafters = usize::from(keys.wants_drafter && model.nextn_layers > 0);
+    for layer in 0..num_layers + num_drafters {
         let norms = keys.gguf.tensor(&format!("blk.{layer}.attn_q_norm.weight"));
         let attention = AttentionSpec {
             qkv_bias: Presence::Optional,
@@ -30,5 +31,6 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
         let ffn_norms = Norms::before("post_attention_norm");
         model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::new(attention, ffn) });
     }
+    model.drafter = model.layers.drain(num_layers..).next();
     Ok(model)
 }

@@ -37,8 +37,8 @@ mod starcoder2;
 
 use super::keys::Keys;
 use super::spec::ModelSpec;
-use crate::Result;
 use crate::gguf::GgufFile;
+use crate::{Error, Result};
 
 struct Architecture {
     /// `general.architecture`, and the prefix of its keys.
@@ -82,6 +82,9 @@ const ALL: &[Architecture] = &[
     Architecture { name: "starcoder2", spec: starcoder2::spec },
 ];
 
+/// Architectures whose files may have a block that guesses tokens.
+const NEXTN: [&str; 4] = ["glm4moe", "qwen35", "qwen35moe", "qwen3next"];
+
 impl ModelSpec {
     /// Reads the model's spec from a file's keys. `max_model_len`: tokens of the longest sequence that will be served,
     /// where they are fewer than the model allows; RoPE of some models depends on it.
@@ -89,6 +92,26 @@ impl ModelSpec {
     /// # Errors
     /// `Error::ModelFile` naming the key or tensor that is missing, contradictory or not supported.
     pub fn from_gguf(gguf: &GgufFile, max_model_len: Option<usize>) -> Result<Self> {
+        Self::read(gguf, max_model_len, false)
+    }
+
+    /// Reads the spec as `from_gguf` does, with the block of the file that guesses tokens.
+    ///
+    /// # Errors
+    /// Errors of `from_gguf`, and `Error::InvalidRequest` for a file without such a block.
+    pub fn with_drafter(gguf: &GgufFile, max_model_len: Option<usize>) -> Result<Self> {
+        let spec = Self::read(gguf, max_model_len, true)?;
+        match &spec.drafter {
+            Some(_) => Ok(spec),
+            None => {
+                let (file, names) = (gguf.metadata().path().display(), NEXTN.join(", "));
+                let expected = format!("a file with a NextN block, as those of {names} may have; {file} has none");
+                Err(Error::invalid("speculative_config.method", "mtp", expected))
+            }
+        }
+    }
+
+    fn read(gguf: &GgufFile, max_model_len: Option<usize>, wants_drafter: bool) -> Result<Self> {
         let metadata = gguf.metadata();
         let name = metadata.str("general.architecture")?;
         let architecture = ALL.iter().find(|architecture| architecture.name == name).ok_or_else(|| {
@@ -97,7 +120,7 @@ impl ModelSpec {
             let problem = format!("architecture '{name}' is not supported; this version runs {names}");
             metadata.error("general.architecture", problem)
         })?;
-        let keys = Keys { metadata, gguf, architecture: architecture.name, max_model_len };
+        let keys = Keys { metadata, gguf, architecture: architecture.name, max_model_len, wants_drafter };
         let spec = (architecture.spec)(&keys)?;
         match spec.kv_groups.is_empty() {
             true => Err(keys.error("block_count", "counts no layer with attention, of which this version needs one")),

@@ -15,28 +15,33 @@ pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     Ok(model)
 }
 
-/// Adds the layers, each of the kind that the file says, with this feed-forward.
+/// Adds the layers, each of the kind that the file says, with this feed-forward, and the drafter's, which is one of
+/// attention.
 pub(super) fn add_layers(
     keys: &Keys<'_>,
     model: &mut ModelSpec,
     delta_net: DeltaNetSpec,
     ffn: impl Fn(usize) -> Result<Ffn>,
 ) -> Result<()> {
-    let layers = keys.layers()?;
-    model.nextn_layers = keys.opt_u32("nextn_predict_layers")?.map_or(0, |count| (count as usize).min(layers - 1));
+    model.nextn_layers = keys.nextn_layers()?;
+    let num_layers = keys.layers()? - model.nextn_layers;
+    let ffn_norms = Norms::before("post_attention_norm");
+    let layer_of = |layer: usize, mixer| Ok(LayerSpec { ffn_norms, ..LayerSpec::with_mixer(mixer, ffn(layer)?) });
     let kinds = keys.recurrent_layers()?;
-    for (layer, is_recurrent) in kinds.into_iter().enumerate().take(layers - model.nextn_layers) {
-        let mixer = match is_recurrent {
-            true => Mixer::DeltaNet(delta_net),
-            false => {
-                // For text, the three positions of its RoPE are one.
-                let attention = keys.attention(model, layer, LayerRope::OfFile(RopeKind::Neox))?;
-                let qkv = QkvLayout { gated: true, ..attention.qkv };
-                Mixer::Attention(AttentionSpec { qkv, qk_norm: Some(QkNorm::Heads), ..attention })
-            }
-        };
-        let ffn_norms = Norms::before("post_attention_norm");
-        model.layers.push(LayerSpec { ffn_norms, ..LayerSpec::with_mixer(mixer, ffn(layer)?) });
+    for (layer, is_recurrent) in kinds.into_iter().enumerate().take(num_layers) {
+        let mixer = if is_recurrent { Mixer::DeltaNet(delta_net) } else { attention(keys, model, layer)? };
+        model.layers.push(layer_of(layer, mixer)?);
+    }
+    if keys.wants_drafter && model.nextn_layers > 0 {
+        let mixer = attention(keys, model, num_layers)?;
+        model.drafter = Some(layer_of(num_layers, mixer)?);
     }
     Ok(())
+}
+
+fn attention(keys: &Keys<'_>, model: &mut ModelSpec, layer: usize) -> Result<Mixer> {
+    // For text, the three positions of its RoPE are one.
+    let attention = keys.attention(model, layer, LayerRope::OfFile(RopeKind::Neox))?;
+    let qkv = QkvLayout { gated: true, ..attention.qkv };
+    Ok(Mixer::Attention(AttentionSpec { qkv, qk_norm: Some(QkNorm::Heads), ..attention }))
 }

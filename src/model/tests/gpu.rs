@@ -1,5 +1,6 @@
 //! Golden logits through the GPU backend, on the devices of its tests.
 
+use super::drafter::check_guesses;
 use super::experts::check_experts_in_any_place;
 use super::gemma4::check_steps_without_logits;
 use super::hidden::check_hidden;
@@ -145,6 +146,16 @@ fn steps_without_logits_store_all_keys() {
     for target in CPU_TARGETS {
         let Some(device) = devices::open(target) else { return };
         check_steps_without_logits(|| devices::loader(&device, MAX_TOKENS), 1.5e-1);
+        assert_eq!(device.0.allocated_bytes(), 0);
+    }
+}
+
+/// The bound of the model's own logits with activations of 16 bits.
+#[test]
+fn golden_guesses() {
+    for target in CPU_TARGETS {
+        let Some(device) = devices::open(target) else { return };
+        check_guesses(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 1e-2);
         assert_eq!(device.0.allocated_bytes(), 0);
     }
 }

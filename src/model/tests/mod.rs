@@ -1,5 +1,6 @@
 //! Golden logits: the whole path (file, weights, kernels, cache) against transformers in float32; here on the CPU.
 
+mod drafter;
 mod experts;
 mod gemma4;
 mod gpu;
@@ -7,6 +8,7 @@ mod hidden;
 mod instruction_sets;
 mod layers;
 mod nemotron;
+pub(crate) mod nextn;
 mod states;
 
 use std::path::PathBuf;
@@ -62,7 +64,7 @@ fn try_load_file<L: Loader>(loader: L, file: &TempFile, dtype: KvCacheDtype) -> 
 
 /// `change`: what is to be otherwise than the file's keys say.
 fn try_load_with<L: Loader>(
-    mut loader: L,
+    loader: L,
     file: &TempFile,
     dtype: KvCacheDtype,
     max_model_len: Option<usize>,
@@ -71,7 +73,16 @@ fn try_load_with<L: Loader>(
     let gguf = GgufFile::open(&file.0).unwrap();
     let mut spec = ModelSpec::from_gguf(&gguf, max_model_len).unwrap();
     change(&mut spec);
-    let tensors = ModelTensors::collect(&gguf, &spec).unwrap();
+    load_spec(loader, &gguf, &spec, dtype)
+}
+
+fn load_spec<L: Loader>(
+    mut loader: L,
+    gguf: &GgufFile,
+    spec: &ModelSpec,
+    dtype: KvCacheDtype,
+) -> Result<Model<L::Backend>> {
+    let tensors = ModelTensors::collect(gguf, spec).unwrap();
     let limits = DecoderLimits { max_num_batched_tokens: MAX_TOKENS, max_logits_rows: MAX_TOKENS };
     let weights = tensors.upload(&mut loader, 1 << 40, &mut |_| Ok(()))?;
     let kv_layers = spec.kv_layers(&vec![544; spec.kv_groups.len()], BLOCK, dtype);

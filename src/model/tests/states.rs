@@ -30,7 +30,7 @@ fn relative(got: &[f32], expected: &[f32]) -> f32 {
     distance(got, expected).0 / max_abs(expected)
 }
 
-fn argmax(row: &[f32]) -> u32 {
+pub(super) fn argmax(row: &[f32]) -> u32 {
     (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as u32
 }
 

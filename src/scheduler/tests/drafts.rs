@@ -1,7 +1,7 @@
 //! Several tokens per sequence and step: drafts that a step computes, and how many of them are accepted.
 
 use super::harness::{Harness, full, limits, sequence, shares, sliding};
-use crate::batch::SeqExtras;
+use crate::batch::{SeqExtras, TO_GUESS};
 use crate::scheduler::{NewSequence, SchedulerConfig, SeqId, Step};
 
 /// A harness with sequence 1, whose first token (50) came with these drafts.
@@ -185,6 +185,28 @@ fn withdrawn_and_preempted_drafts() {
     assert!(h.finish(2));
     let step = h.schedule();
     assert_eq!((shares(&step), step.seqs[0].samples.len(), &step.batch.token_ids[..]), (vec![(1, 1)], 1, &[51][..]));
+}
+
+/// Drafts that the model makes for their step are in its batch, and what is accepted is checked against them; a step
+/// that is taken back has them when it comes again.
+#[test]
+fn drafts_that_are_made_for_their_step() {
+    let mut h = drafted(16, limits(), 3, &[TO_GUESS; 3]);
+    let fill = |h: &mut Harness, tokens: &[u32]| {
+        let mut step = h.schedule();
+        step.batch.token_ids[1..].copy_from_slice(tokens);
+        h.scheduler.note_drafts(&step);
+        assert_eq!(step.drafts(&step.seqs[0]), tokens);
+        step
+    };
+    let step = fill(&mut h, &[7, 8, 9]);
+    h.scheduler.withdraw(&step).unwrap();
+    let again = h.schedule();
+    assert_eq!(again.batch.token_ids, [50, 7, 8, 9]);
+    h.accept(&again, &[(1, &[7, 8, 10], &[TO_GUESS])]).unwrap();
+    assert_eq!(counts(&h, 1), (7, 6));
+    let step = fill(&mut h, &[11]);
+    h.accept(&step, &[(1, &[12, 13], &[])]).unwrap_err();
 }
 
 /// K22: after a fork each of both writes its own drafts into its own blocks.

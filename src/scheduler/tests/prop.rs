@@ -21,7 +21,9 @@ enum Op {
 
 fn request() -> impl Strategy<Value = Request> {
     let prompt = (0u32..3, 1u32..24).prop_map(|(text, len)| (0..len).map(|i| 1 + text * (i / 5)).collect());
-    let drafter = option::weighted(0.5, (1usize..8, 1u64..9).prop_map(|(most, wrong)| Drafter { most, wrong }));
+    let drafter = (1usize..8, 1u64..9, any::<bool>());
+    let drafter = drafter.prop_map(|(most, wrong, at_launch)| Drafter { most, wrong, at_launch });
+    let drafter = option::weighted(0.5, drafter);
     let n = (1usize..7, 0u64..3);
     let from = (-1i32..2, option::weighted(0.5, 0u8..3));
     (prompt, 1usize..20, from, option::weighted(0.2, 0u8..2), extras(), any::<bool>(), n, drafter).prop_map(

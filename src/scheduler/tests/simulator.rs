@@ -69,7 +69,11 @@ fn random_request(random: &mut Random) -> Request {
         all_logits: random.one_in(8),
         n: if random.one_in(4) { 1 + random.below(6) } else { 1 },
         seed: random.below(4) as u64,
-        drafter: random.one_in(2).then(|| Drafter { most: [1, 3, 7, 7][random.below(4)], wrong: 1 << random.below(7) }),
+        drafter: random.one_in(2).then(|| Drafter {
+            most: [1, 3, 7, 7][random.below(4)],
+            wrong: 1 << random.below(7),
+            at_launch: random.one_in(2),
+        }),
     }
 }
 
@@ -91,6 +95,7 @@ struct Counts {
     state_rejected: u64,
     accepted: [u64; 9],
     rejected: u64,
+    at_launch: u64,
 }
 
 /// Runs `num_worlds` random worlds, about `num_steps` steps each.
@@ -132,6 +137,7 @@ fn run(seed: u64, num_worlds: usize, num_steps: usize) -> Counts {
         counts.state_evictions += stats.state_evictions;
         counts.accepted.iter_mut().zip(sim.num_accepted).for_each(|(sum, count)| *sum += count);
         counts.rejected += sim.num_rejected;
+        counts.at_launch += sim.num_at_launch;
         counts.state_rejected += if stats.state_slots_total > 0 { sim.num_rejected } else { 0 };
     }
     counts
@@ -153,5 +159,6 @@ fn every_sequence_generates_what_it_would_alone() {
     // Half of the worlds have states.
     assert!(counts.state_rejected > 15 * num_worlds as u64, "{counts:?}");
     assert!(counts.rejected > 25 * num_worlds as u64, "{counts:?}");
+    assert!(counts.at_launch > 25 * num_worlds as u64, "{counts:?}");
     assert!(counts.accepted[1..].iter().all(|count| *count > num_worlds as u64 / 4), "{counts:?}");
 }

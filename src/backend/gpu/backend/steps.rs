@@ -16,6 +16,11 @@ use crate::selection::{Selection, Wish};
 impl GpuBackend {
     /// Runs the ops of a step, records them, or repeats a recording.
     pub(super) fn run_step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.run_step_of(batch, true, ops)
+    }
+
+    /// `is_rehearsed`: whether the ops are those of recorded steps.
+    fn run_step_of(&mut self, batch: &Batch, is_rehearsed: bool, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.device.check()?;
         let Self { graphs, compute, inputs, attention_shapes, transfers, .. } = self;
         graphs.abandon(compute.launcher().stream());
@@ -23,7 +28,7 @@ impl GpuBackend {
         transfers.begin();
         inputs.begin(batch, |rows| graphs.padded(rows))?;
         let (stream, copy_step) = (compute.launcher().stream(), compute.launcher().function(COPY_STEP, ONCE)?);
-        let plan = match inputs.shape().pure_decode {
+        let plan = match inputs.shape().pure_decode && is_rehearsed {
             true => graphs.begin(batch, inputs, stream, copy_step)?,
             false => Plan::Run,
         };
@@ -66,6 +71,10 @@ impl Backend for GpuBackend {
 
     fn step(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
         self.run_step(batch, ops)
+    }
+
+    fn step_apart(&mut self, batch: &Batch, ops: &mut StepOps<'_, Self>) -> Result<()> {
+        self.run_step_of(batch, false, ops)
     }
 
     fn rehearse(&mut self, ops: &mut StepOps<'_, Self>) -> Result<()> {

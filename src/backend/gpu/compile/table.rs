@@ -116,6 +116,9 @@ macro_rules! with_kernels {
             "short_convolution.hip" States Plainly {
                 SHORT_CONVOLUTION: ShortConvolutionArgs, Once, One(CONVOLUTION_THREADS), "short convolution";
             }
+            "join_rows.hip" States Plainly {
+                JOIN_ROWS: JoinRowsArgs, Once, One(CONVOLUTION_THREADS), "pairs of rows";
+            }
             "sampling.hip" Always Plainly {
                 ALTER_LOGITS: AlterLogitsArgs, Once, One(1024), "bias and penalties";
                 ARGMAX: ArgmaxArgs, Once, One(1024), "argmax";

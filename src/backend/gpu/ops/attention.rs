@@ -4,8 +4,8 @@ use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORM_V, ROTATION_NORMS_LAST,
-    RopeAnglesArgs, RopeStoreArgs, RotationArgs,
+    ALL_BUT_FIRST, AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORM_V,
+    ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
@@ -219,6 +219,7 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         splits,
         // The kernels take 0 for none.
         window: match kv.spec.kind {
+            GroupKind::Full if kv.spec.skips_first => ALL_BUT_FIRST,
             GroupKind::Full => 0,
             GroupKind::Sliding { window } => window,
         },

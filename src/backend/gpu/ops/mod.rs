@@ -20,8 +20,8 @@ use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows, GatedActivation,
-    GatherRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops, RopeAndStore,
-    RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
+    GatherRows, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops,
+    RopeAndStore, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -115,6 +115,11 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn short_convolution(&mut self, args: ShortConvolution<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         states::short_convolution(self, args)
+    }
+
+    fn join_rows(&mut self, args: JoinRows<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        states::join_rows(self, args)
     }
 
     fn gather_rows(&mut self, args: GatherRows<'_, GpuBackend>) -> Result<()> {

@@ -1,25 +1,36 @@
 //! Layers that carry states.
 
-use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
     CONVOLUTION_THREADS, DELTA_NET_HEADS, DELTA_NET_KEY_SIZE, DELTA_NET_PAIRS_BYTES, DELTA_NET_TILE, DeltaNetArgs,
-    Format, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
+    Format, JoinRowsArgs, Mamba2Args, STATE_COLUMNS, ShortConvolutionArgs, StatesArgs,
 };
 use crate::backend::gpu::buffer::{StateLayer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
     DELTA_NET_CONVOLVE, DELTA_NET_GATE, DELTA_NET_PAIRS, DELTA_NET_SCAN, DELTA_NET_WALK_D32, DELTA_NET_WALK_D128,
-    MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
+    JOIN_ROWS, MAMBA2_CONVOLVE, MAMBA2_GATE, MAMBA2_WALK_D32, MAMBA2_WALK_D128, ONCE, SHORT_CONVOLUTION,
 };
+use crate::backend::gpu::{DevicePtr, GpuBackend};
 use crate::backend::{
-    DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, Mamba2, Mamba2Shape, Mamba2Weights, ShortConvolution,
-    ShortConvolutionShape,
+    DeltaNet, DeltaNetShape, DeltaNetWeights, HeadOrder, JoinRows, Mamba2, Mamba2Shape, Mamba2Weights,
+    ShortConvolution, ShortConvolutionShape,
 };
 use crate::{Error, Result};
 
 /// Rows of the smaller one of the matrices that kernels are compiled for.
 const SMALL_MATRIX: usize = 32;
+
+/// A layer without states.
+const NO_STATES: StatesArgs = StatesArgs {
+    windows: DevicePtr::NULL,
+    matrices: DevicePtr::NULL,
+    sequences: DevicePtr::NULL,
+    starts: DevicePtr::NULL,
+    reads: DevicePtr::NULL,
+    write_starts: DevicePtr::NULL,
+    writes: DevicePtr::NULL,
+};
 
 /// The states of a layer, checked against the step's.
 fn states_of(step: &mut GpuStep<'_>, state: &StateLayer) -> Result<StatesArgs> {
@@ -157,6 +168,25 @@ pub(super) fn mamba2(step: &mut GpuStep<'_>, args: Mamba2<'_, GpuBackend>) -> Re
         launcher.launch(walk_kernel, ONCE, walk, &args)?;
         launcher.launch(MAMBA2_GATE, ONCE, gate, &args)
     }
+}
+
+pub(super) fn join_rows(step: &mut GpuStep<'_>, args: JoinRows<'_, GpuBackend>) -> Result<()> {
+    let JoinRows { left, right, cols, previous, out } = args;
+    let rows = step.tokens;
+    let args = JoinRowsArgs {
+        states: previous.map_or(Ok(NO_STATES), |state| states_of(step, state))?,
+        left: left.read_f32("the left half of joined rows", rows, cols)?.ptr(),
+        right: right.read_f32("the right half of joined rows", rows, cols)?.ptr(),
+        out: out.write("joined rows", rows, 2 * cols, Format::F32)?.ptr(),
+        cols: count(cols)?,
+    };
+    if rows == 0 {
+        return Ok(());
+    }
+    let grid = [count(rows)?, args.cols.div_ceil(CONVOLUTION_THREADS), 1];
+    let launcher = step.compute.launcher();
+    // SAFETY: see `ops`; the states were checked against the pool.
+    unsafe { launcher.launch(JOIN_ROWS, ONCE, grid, &args) }
 }
 
 pub(super) fn short_convolution(step: &mut GpuStep<'_>, args: ShortConvolution<'_, GpuBackend>) -> Result<()> {

@@ -22,7 +22,15 @@ fn what_does_not_fit_is_refused_first() {
     let view = TensorView { name: "huge", ggml_type: GgmlType::F16, rows: 1 << 20, cols: 1 << 12, data: &[] };
     let weights = loader.reserve_weights(&[Upload::Matrix(vec![LinearPart { weight: view, bias: None }])], 0);
     let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
-    let spec = KvLayerSpec { kind, num_blocks: 1 << 20, block_size: 16, num_kv_heads: 8, head_dim: 128, dtype };
+    let spec = KvLayerSpec {
+        kind,
+        skips_first: false,
+        num_blocks: 1 << 20,
+        block_size: 16,
+        num_kv_heads: 8,
+        head_dim: 128,
+        dtype,
+    };
     let cache = loader.alloc_kv_layers(&[spec]).map(|_| ());
     for (result, bytes, help) in [(weights, 1 << 33, "smaller model"), (cache, 1 << 36, "kv_cache_memory")] {
         let Err(Error::OutOfMemory { requested, available, advice, .. }) = result else { panic!("{result:?}") };

@@ -13,6 +13,7 @@ const LAYOUT: QkvLayout = QkvLayout { num_heads: 2, num_kv_heads: 1, head_dim: 1
 const WINDOW: GroupKind = GroupKind::Sliding { window: 20 };
 const CACHE: KvLayerSpec = KvLayerSpec {
     kind: WINDOW,
+    skips_first: false,
     num_blocks: 8,
     block_size: 16,
     num_kv_heads: 1,

@@ -138,7 +138,8 @@ impl Sim {
             if seq.in_flight > 0 {
                 continue;
             }
-            assert!(seq.drafts.is_empty() || live.drafts.starts_with(&seq.drafts), "{id:?}");
+            let known = live.known_drafts(&live.drafts);
+            assert!(known.starts_with(&seq.drafts) || live.drafts.starts_with(&seq.drafts), "{id:?}");
             if self.config.states.is_some() && seq.num_computed > 0 {
                 let slot = seq.blocks.state_at(seq.num_computed).unwrap();
                 assert_eq!(self.slots[slot.0 as usize], live.names[seq.num_computed - 1], "state of {id:?}");

@@ -5,8 +5,9 @@
 //! read must be the name of the sequence's own prefix. So sharing, copy-on-write, preemption, windows and deferred
 //! frees are proven by what a sequence reads, not by looking at the bookkeeping.
 //!
-//! Tokens are drafted for some requests. What a step then writes are the names of prefixes with those drafts, so that
-//! a position whose draft was rejected holds a foreign name until it is written again.
+//! Tokens are drafted for some requests, when tokens are committed or when their step is launched. What a step then
+//! writes are the names of prefixes with those drafts, so that a position whose draft was rejected holds a foreign name
+//! until it is written again.
 //!
 //! Recurrent states are shadowed as well: a slot holds the name of the prefix whose state it has, and a step begins
 //! with the slots that it reads. A step that stops half-way leaves rubbish in all that it would have written.
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 
 use super::harness::num_queued;
-use crate::batch::GroupKind;
+use crate::batch::{GroupKind, TO_GUESS};
 use crate::config::{GroupConfig, StateConfig};
 use crate::kv_cache::{KvCache, KvCacheConfig};
 use crate::scheduler::sequence::Sequence;
@@ -84,6 +85,8 @@ pub(crate) struct Sim {
     pub(crate) num_accepted: [u64; 9],
     /// Drafts that were wrong, or beyond an end.
     pub(crate) num_rejected: u64,
+    /// Drafts that were made when their step was launched.
+    pub(crate) num_at_launch: u64,
 }
 
 impl Sim {
@@ -126,6 +129,7 @@ impl Sim {
             num_steps: 0,
             num_accepted: [0; 9],
             num_rejected: 0,
+            num_at_launch: 0,
             config,
         }
     }
@@ -182,6 +186,9 @@ impl Sim {
             self.num_steps += 1;
             self.check_shape(&step);
             self.in_flight.push_back(step);
+            if self.in_flight.len() == 1 {
+                self.launch();
+            }
         }
         assert!(
             !is_empty || !self.in_flight.is_empty() || !self.scheduler.has_work(),
@@ -239,7 +246,8 @@ impl Sim {
     fn complete_oldest(&mut self) {
         let Some(step) = self.in_flight.pop_front() else { return };
         let sampled = self.forward(&step);
-        let accepted = sampled.iter().map(|s| (s.id, Accepted { tokens: &s.tokens, drafts: &s.drafts }));
+        let drafts: Vec<Vec<u32>> = sampled.iter().map(|s| self.live[&s.id].known_drafts(&s.drafts)).collect();
+        let accepted = sampled.iter().zip(&drafts).map(|(s, drafts)| (s.id, Accepted { tokens: &s.tokens, drafts }));
         self.scheduler.commit(&step, accepted, self.now).unwrap();
         self.check_computed(&step, &sampled);
         for sampled in sampled {
@@ -265,12 +273,29 @@ impl Sim {
         }
     }
 
+    /// The oldest step is launched: those drafts that are made for it alone are put in.
+    fn launch(&mut self) {
+        let Some(step) = self.in_flight.front_mut() else { return };
+        for (s, scheduled) in step.seqs.iter().enumerate() {
+            let (end, count) = (step.batch.tokens_of(s).end, scheduled.num_drafts());
+            let known = self.live.get(&scheduled.id).map_or(&[][..], |live| &live.drafts);
+            for (place, token) in step.batch.token_ids[end - count..end].iter_mut().enumerate() {
+                if *token == TO_GUESS {
+                    *token = known.get(place).copied().unwrap_or(0);
+                    self.num_at_launch += 1;
+                }
+            }
+        }
+        self.scheduler.note_drafts(step);
+    }
+
     fn launch_next(&mut self) {
         while let Some(step) = self.in_flight.pop_front() {
             let step = self.scheduler.complete(step, self.now).unwrap();
             if !step.seqs.is_empty() {
                 self.check_shape(&step);
-                return self.in_flight.push_front(step);
+                self.in_flight.push_front(step);
+                return self.launch();
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Requests of the simulator's users, and the tokens that they must get: the definition, without any cache or batch.
 
-use crate::batch::SeqExtras;
+use crate::batch::{SeqExtras, TO_GUESS};
 
 pub(crate) fn mix(a: u64, b: u64) -> u64 {
     let mut x = a.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(b).wrapping_add(0xD1B5_4A32_D192_ED03);
@@ -14,6 +14,8 @@ pub(crate) fn mix(a: u64, b: u64) -> u64 {
 pub(crate) struct Drafter {
     pub(crate) most: usize,
     pub(crate) wrong: u64,
+    /// Drafts become known when their step is launched, and not before.
+    pub(crate) at_launch: bool,
 }
 
 /// A request as the simulator's user sees it.
@@ -111,9 +113,15 @@ impl Live {
         drafted
     }
 
+    /// The drafts that a commit may tell of.
+    pub(super) fn known_drafts(&self, drafts: &[u32]) -> Vec<u32> {
+        let at_launch = self.request.drafter.is_some_and(|drafter| drafter.at_launch);
+        drafts.iter().map(|&token| if at_launch { TO_GUESS } else { token }).collect()
+    }
+
     /// Tokens that may follow: what does follow, with some mistakes.
     pub(super) fn draft(&self) -> Vec<u32> {
-        let Some(Drafter { most, wrong }) = self.request.drafter else { return vec![] };
+        let Some(Drafter { most, wrong, .. }) = self.request.drafter else { return vec![] };
         let mut guess = self.clone();
         let chance = |live: &Self, salt: u64| mix(*live.names.last().unwrap(), salt);
         let count = chance(self, 0xD4AF) % (2 * most as u64 + 1);

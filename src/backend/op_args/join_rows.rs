@@ -1,0 +1,34 @@
+//! Arguments of the op that makes rows of two.
+
+use super::check_room;
+use crate::backend::Backend;
+use crate::backend::shapes::StateShape;
+use crate::backend::states::StateLayerSpec;
+use crate::{Error, Result};
+
+/// See `Ops::join_rows`.
+pub struct JoinRows<'a, B: Backend> {
+    /// `[tokens, cols]`.
+    pub left: &'a B::Buffer,
+    /// `[tokens, cols]`.
+    pub right: &'a B::Buffer,
+    pub cols: usize,
+    /// The last row of `right` of each sequence, where rows are joined with those before them.
+    pub previous: Option<&'a mut B::StateLayer>,
+    /// `[tokens, 2 * cols]`.
+    pub out: &'a mut B::Buffer,
+}
+
+impl<B: Backend> JoinRows<'_, B> {
+    pub fn validate(&self, tokens: usize) -> Result<()> {
+        let cols = self.cols;
+        if let Some(spec) = self.previous.as_ref().map(|state| *state.spec())
+            && (cols == 0 || spec != StateLayerSpec::of_row(spec.num_slots, cols))
+        {
+            return Err(Error::internal(format!("rows of {cols} joined with states of {spec:?}")));
+        }
+        check_room("the left half of joined rows", self.left, tokens, cols)?;
+        check_room("the right half of joined rows", self.right, tokens, cols)?;
+        check_room("joined rows", self.out, tokens, cols.saturating_mul(2))
+    }
+}

@@ -1,0 +1,187 @@
+//! Guesses of the block that a file has for them, against those of transformers' NextN block.
+
+use super::nextn::right_guesses;
+use super::states::argmax;
+use super::{CpuModel, MAX_TOKENS, Model, distance, load_spec, load_with_kv, max_abs, tokens};
+use crate::Error;
+use crate::backend::cpu::CpuLoader;
+use crate::backend::{Backend, Loader};
+use crate::batch::{Batch, TO_GUESS};
+use crate::config::KvCacheDtype;
+use crate::gguf::GgufFile;
+use crate::model::{ModelSpec, ModelTensors};
+use crate::testdata;
+
+const NAME: &str = "arch/qwen35_mtp";
+
+fn load_on<L: Loader>(loader: L, dtype: KvCacheDtype) -> Model<L::Backend> {
+    let file = testdata::file(&format!("{NAME}.gguf"));
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let spec = ModelSpec::with_drafter(&gguf, None).unwrap();
+    load_spec(loader, &gguf, &spec, dtype).unwrap()
+}
+
+fn load(dtype: KvCacheDtype) -> CpuModel {
+    load_on(CpuLoader::new(2, MAX_TOKENS).unwrap(), dtype)
+}
+
+impl<B: Backend> Model<B> {
+    /// Logits of the guesses behind the last token of each of these sequences, whose other tokens were computed.
+    fn guess(&mut self, seqs: &[&[u32]]) -> Vec<Vec<f32>> {
+        let batch = self.batch(&seqs.iter().map(|tokens| (*tokens, tokens.len() - 1)).collect::<Vec<_>>());
+        let mut rows = self.decoder.guess(&mut self.backend, &batch, true).unwrap();
+        (0..seqs.len()).map(|row| rows.whole_row(row).unwrap().to_vec()).collect()
+    }
+
+    /// Guesses of so many tokens behind each of these sequences, of which all tokens but the last were computed.
+    fn draft(&mut self, seqs: &[(&[u32], usize)]) -> Vec<Vec<u32>> {
+        let texts: Vec<Vec<u32>> =
+            seqs.iter().map(|(tokens, count)| [*tokens, &vec![TO_GUESS; *count]].concat()).collect();
+        let parts: Vec<(&[u32], usize)> =
+            texts.iter().zip(seqs).map(|(text, (tokens, _))| (&text[..], tokens.len() - 1)).collect();
+        let mut batch = self.batch(&parts);
+        self.decoder.draft(&mut self.backend, &mut batch).unwrap();
+        (0..seqs.len()).map(|seq| batch.token_ids[batch.tokens_of(seq)][1..].to_vec()).collect()
+    }
+}
+
+/// Compares guesses behind each token of the golden text, and the model's own logits, with the golden ones.
+pub(super) fn check_guesses<L: Loader>(loader: L, dtype: KvCacheDtype, bound: f32) {
+    let z = testdata::npz(NAME);
+    let (tokens, expected, last) = (tokens(&z), z.f32("logits"), z.f32("mtp_logits_last8"));
+    let mut model = load_on(loader, dtype);
+    let vocab = expected.len() / tokens.len();
+    let (mut got, mut error) = (Vec::new(), 0.0f32);
+    for end in 1..tokens.len() {
+        let row = model.logits(&tokens[..end], end - 1);
+        error = error.max(distance(&row, &expected[(end - 1) * vocab..end * vocab]).0);
+        got.extend(model.guess(&[&tokens[..=end]]).concat());
+    }
+    let first = got.len() - last.len();
+    let of_guesses = distance(&got[first..], &last).0 / max_abs(&last);
+    println!("{of_guesses:.2e} of the largest logit of guesses, {:.2e} of the model", error / max_abs(&expected));
+    assert!(of_guesses < bound && error / max_abs(&expected) < bound, "{of_guesses:.2e}, {error:.2e}");
+    let tokens: Vec<i32> = got.chunks(vocab).map(|row| argmax(row) as i32).collect();
+    assert_eq!(tokens, z.i32("mtp_argmax"));
+}
+
+#[test]
+fn golden_guesses() {
+    check_guesses(CpuLoader::new(2, MAX_TOKENS).unwrap(), KvCacheDtype::F32, 1e-3);
+}
+
+/// The model's logits have the same bits with the block as without, and guesses do not depend on how the text was cut
+/// or on what was computed beside it.
+#[test]
+fn guesses_are_the_same_in_pieces_and_beside_others() {
+    let tokens = tokens(&testdata::npz(NAME));
+    let mut model = load(KvCacheDtype::F16);
+    let whole = model.logits(&tokens[..40], 0);
+    assert!(whole == load_with_kv(&format!("{NAME}.gguf"), KvCacheDtype::F16).logits(&tokens[..40], 0));
+    let expected = model.guess(&[&tokens[..41]]).concat();
+    let drafts = model.draft(&[(&tokens[..41], 4)]);
+    assert!(expected.iter().all(|logit| logit.is_finite()) && drafts[0].iter().all(|token| *token != TO_GUESS));
+    assert_eq!(drafts[0][0], argmax(&expected));
+    let other = &tokens[..4];
+    let mut model_of_other = load(KvCacheDtype::F16);
+    model_of_other.logits(&other[..3], 0);
+    let of_other_alone = model_of_other.draft(&[(other, 4)]);
+    for cuts in [vec![1, 2, 17, 18, 31, 40], (1..=40).collect()] {
+        let mut start = 0;
+        for end in cuts {
+            // Another text is beside it, at another place.
+            model.step(&[(&tokens[..end], start), (&tokens[..3], 0)]).unwrap();
+            start = end;
+        }
+        let together = model.guess(&[&tokens[..41], other]);
+        assert!(together[0] == expected);
+        // The longest gap is not the first one.
+        let [of_text, of_other] = &model.draft(&[(&tokens[..41], 2), (other, 4)])[..] else { panic!("two texts") };
+        assert_eq!((&of_text[..], of_other), (&drafts[0][..2], &of_other_alone[0]));
+    }
+}
+
+/// A text that goes on with other tokens than were guessed is as if nothing had been guessed.
+#[test]
+fn wrong_guesses_leave_no_trace() {
+    let tokens = tokens(&testdata::npz(NAME));
+    let (mut model, mut plain) = (load(KvCacheDtype::F16), load(KvCacheDtype::F16));
+    for (start, end) in [(0, 14), (14, 15), (15, 19), (19, 20)] {
+        assert!(model.logits(&tokens[..end], start) == plain.logits(&tokens[..end], start));
+        model.draft(&[(&tokens[..=end], 6)]);
+    }
+    let [with, without] = [&mut model, &mut plain].map(|model| model.draft(&[(&tokens[..21], 5)]));
+    assert_eq!(with, without);
+}
+
+/// A block that is made so guesses what the model says, in each architecture that may have one, also several tokens
+/// ahead.
+#[test]
+fn a_block_that_is_made_right_guesses_right() {
+    for name in ["glm4moe", "qwen35", "qwen35_mtp", "qwen35moe", "qwen3next"] {
+        let file = right_guesses(name);
+        let gguf = GgufFile::open(&file.0).unwrap();
+        let spec = ModelSpec::with_drafter(&gguf, None).unwrap();
+        let mut model = load_spec(CpuLoader::new(2, MAX_TOKENS).unwrap(), &gguf, &spec, KvCacheDtype::F16).unwrap();
+        let mut text = tokens(&testdata::npz(&format!("arch/{name}")))[..7].to_vec();
+        let mut start = 0;
+        for _ in 0..5 {
+            let logits = model.logits(&text, start);
+            let vocab = logits.len() / (text.len() - start);
+            start = text.len();
+            text.push(argmax(&logits[logits.len() - vocab..]));
+            let guesses = model.draft(&[(&text, 3)]).concat();
+            let mut ahead = text.clone();
+            for guess in guesses {
+                let logits = model.logits(&ahead, ahead.len() - 1);
+                assert_eq!(guess, argmax(&logits), "{name}: behind {ahead:?}");
+                ahead.push(guess);
+            }
+        }
+    }
+}
+
+/// A step asks for guesses behind its first token and nowhere else.
+#[test]
+fn guesses_elsewhere_are_refused() {
+    let tokens = tokens(&testdata::npz(NAME));
+    let mut model = load(KvCacheDtype::F16);
+    model.logits(&tokens[..9], 0);
+    let mut draft = |text: &[u32], start: usize| {
+        let mut batch: Batch = model.batch(&[(text, start)]);
+        model.decoder.draft(&mut model.backend, &mut batch).map(|()| batch)
+    };
+    let text = |end: &[u32]| [&tokens[..9], end].concat();
+    for (end, start) in [(&[5, 6, TO_GUESS][..], 9), (&[TO_GUESS], 9), (&[5, TO_GUESS, 7], 9)] {
+        assert!(matches!(draft(&text(end), start), Err(Error::Internal { .. })), "{end:?}");
+    }
+    let untouched = draft(&text(&[5, 6]), 9).unwrap();
+    assert_eq!(untouched.token_ids, [5, 6]);
+}
+
+/// Without its guesses the block takes no memory. With them it is one more layer of keys and values, and a file that
+/// has none is an error that says so.
+#[test]
+fn the_block_is_there_where_it_is_wanted() {
+    let open = |name: &str| testdata::file(&format!("arch/{name}.gguf"));
+    let file = open("qwen35_mtp");
+    let gguf = GgufFile::open(&file.0).unwrap();
+    let [plain, with] = [ModelSpec::from_gguf(&gguf, None), ModelSpec::with_drafter(&gguf, None)].map(Result::unwrap);
+    let bytes = |spec: &ModelSpec| {
+        let tensors = ModelTensors::collect(&gguf, spec).unwrap();
+        tensors.upload(&mut CpuLoader::new(1, MAX_TOKENS).unwrap(), 0, &mut |_| Ok(())).map(|_| tensors.uploads().len())
+    };
+    assert!(bytes(&plain).unwrap() < bytes(&with).unwrap());
+    let layers = |spec: &ModelSpec| spec.kv_layers(&[4], 16, KvCacheDtype::F16);
+    let (of_plain, of_with) = (layers(&plain), layers(&with));
+    assert_eq!(of_with.len(), of_plain.len() + 1);
+    assert!(of_with.last().is_some_and(|layer| layer.skips_first) && of_plain[..] == of_with[..of_plain.len()]);
+    assert_eq!(with.kv_groups[0].num_layers, plain.kv_groups[0].num_layers + 1);
+    assert_eq!(with.state_bytes(), plain.state_bytes() + 4 * with.hidden_size as u64);
+    for name in ["qwen35", "qwen3", "glm4moe"] {
+        let file = open(name);
+        let error = ModelSpec::with_drafter(&GgufFile::open(&file.0).unwrap(), None).unwrap_err();
+        assert!(matches!(error, Error::InvalidRequest { .. }), "{error}");
+        assert!(error.to_string().contains("got mtp, expected a file with a NextN block"), "{error}");
+    }
+}
