@@ -57,8 +57,16 @@ fn attention(c: &mut Criterion, name: &str, seqs: usize, context: usize, new: us
         let QkvLayout { num_kv_heads, head_dim, .. } = layout;
         let dtype = KvCacheDtype::F16;
         let kind = GroupKind::Full;
-        let spec =
-            KvLayerSpec { kind, skips_first: false, num_blocks, block_size: BLOCK_SIZE, num_kv_heads, head_dim, dtype };
+        let spec = KvLayerSpec {
+            kind,
+            skips_first: false,
+            num_blocks,
+            block_size: BLOCK_SIZE,
+            num_kv_heads,
+            head_dim,
+            latent: None,
+            dtype,
+        };
         let mut kv = loader.alloc_kv_layers(&[spec]).unwrap().remove(0);
         let rope = RopeSpec { kind: RopeKind::Neox, inv_freq: Vec::new(), magnitude: 1.0 };
         let rope = loader.upload_rope(&rope).unwrap();

@@ -237,7 +237,7 @@ struct GatherArgs {
 };
 
 // A row and one of its experts are a pair; pairs are numbered row * used + rank.
-constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32;
+constexpr u32 MAX_EXPERTS = 512, MAX_USED_EXPERTS = 32, MAX_EXPERT_GROUPS = 32;
 
 // How logits become weights of experts.
 enum Gating : u32 {
@@ -245,7 +245,8 @@ enum Gating : u32 {
   GATING_SIGMOID = 1,     // of each expert's logit
 };
 
-// The experts of each row: those of its largest weights, best first, among equals the lower index. Their weights are
+// The experts of each row: those of its largest weights, best first, among equals the lower index; of groups of as many
+// neighbours those alone that have the largest sums of their two best, two experts at least each. Their weights are
 // then divided by their sum where `normalize` is not 0, and multiplied by `scale` and by a factor of the expert where
 // there are such. choose_experts, CHOOSE_EXPERTS_ROWS a block
 constexpr u32 CHOOSE_EXPERTS_ROWS = 8;
@@ -257,6 +258,7 @@ struct ChooseExpertsArgs {
   float* weights;         // [rows][used]
   u32 rows, num, used;    // num <= MAX_EXPERTS, used <= MAX_USED_EXPERTS and <= num
   u32 gating;
+  u32 groups, used_groups;  // 0: none; else the experts of a row are of used_groups of up to MAX_EXPERT_GROUPS groups
   u32 normalize;
   float scale;
 };
@@ -345,8 +347,13 @@ struct RopeStoreArgs {
 //     first row within the sequence) pairs: grid (heads, items). Blocks start in the order of the grid: with the items
 //     that see the most keys first, none with much work starts when the others are done.
 // D = 64, 128, 256, 512: the smallest not below head_dim. A sequence with context 0 gives zeros.
+//   attention_latent_{decode,decode_head,prefill}_{f16,f32}: the same over latent rows of up to LATENT_ROW elements, of
+//     which the first value_dim, up to LATENT_VALUES, are V: v_cache is k_cache, there is one KV head, qkv has q alone,
+//     and nothing is rotated. decode has a block for each ATTENTION_LATENT_HEADS heads: grid (items, ceil(heads /
+//     ATTENTION_LATENT_HEADS), splits).
 constexpr u32 ATTENTION_THREADS = 128, ATTENTION_DECODE_HEAD_THREADS = 256;
 constexpr u32 ALL_BUT_FIRST = 0xffffffffu;  // a window: none but the first token itself sees the first token
+constexpr u32 LATENT_ROW = 576, LATENT_VALUES = 512, ATTENTION_LATENT_HEADS = 8;
 struct AttentionArgs {
   RotationArgs rotation;  // decode; the slot_mapping null: q, k and v are rotated and stored already
   const float* qkv;       // [n][row_heads * head_dim]: q of num_heads, k and v of num_kv_heads or no more
@@ -354,8 +361,8 @@ struct AttentionArgs {
                           // [n][num_heads * head_dim], rows as far apart as those of qkv
   void* k_cache;
   void* v_cache;
-  void* out;              // [n] rows of num_heads * head_dim in format_out
-  float* partial;         // decode: [items][num_heads][splits][head_dim + 2] (values, max, sum)
+  void* out;              // [n] rows of num_heads * value_dim in format_out
+  float* partial;         // decode: [items][num_heads][splits][value_dim + 2] (values, max, sum)
   u32* counters;          // decode: [items][grid y], zero before and after
   const u32* items;       // decode: sequence numbers; prefill: pairs
   const u32* q_start;
@@ -363,12 +370,44 @@ struct AttentionArgs {
   const u32* block_start;
   const u32* block_tables;
   const float* sinks;     // [num_heads] or null: a score of each head that takes part in the softmax, without a value
-  u32 num_heads, num_kv_heads, row_heads, head_dim, block_size;
+  u32 num_heads, num_kv_heads, row_heads, head_dim;
+  u32 value_dim;          // elements of V: head_dim, or less in latent rows
+  u32 block_size;
   u32 splits;
   u32 window;             // 0: none; else a token sees itself and the window - 1 before it, or ALL_BUT_FIRST
   u32 format_out;
   float scale;
   float softcap;          // 0: none; else cap * tanh(score / cap)
+};
+
+// Products of heads, each with a matrix of its own: out[r][h] = weights[h] * x[r][h], on the matrix units, x rounded to
+// f16. head_products, grid (ceil(out_cols / HEAD_PRODUCTS_TILE), ceil(rows / HEAD_PRODUCTS_TILE), heads)
+constexpr u32 HEAD_PRODUCTS_TILE = 64, HEAD_PRODUCTS_THREADS = 256;
+struct HeadProductsArgs {
+  const u16* weights;     // [heads][out_cols][cols], f16
+  const float* x;         // [rows][heads * x_head]: of each head the first `cols` are taken
+  void* out;              // [rows] rows of heads * out_head in format_out: of each head the first out_cols are written
+  u32 rows, heads, out_cols, cols, x_head, out_head;
+  u32 format_out;         // F32 where out_head is not out_cols
+};
+
+// Rotates, for latent attention, the last elements of each head of q to behind the absorbed ones, norms a token's
+// latent, rotates the key behind it, and stores both as a row of the cache. Pairs are adjacent elements. A temperature
+// (see RotationArgs) multiplies the whole of each query. latent_store_{f16,f32} (type of the cache), grid (rows)
+constexpr u32 LATENT_STORE_THREADS = 256;
+struct LatentStoreArgs {
+  const float* q;         // [rows][num_heads * (plain_dim + rope_dim)]
+  float* queries;         // [rows][num_heads * (rank + rope_dim)]
+  const float* latent;    // [rows][rank + rope_dim]
+  const float* norm;      // [rank]
+  const float* angles;    // [rows][rope_dim]
+  const u32* slot_mapping;
+  const u32* positions;
+  void* cache;            // rows of rank + rope_dim, slot after slot
+  u32 num_heads, plain_dim, rope_dim, rank;
+  float eps;
+  float temperature;
+  u32 temperature_context;
 };
 
 #include "args_states.h"

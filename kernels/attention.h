@@ -122,14 +122,14 @@ DEV float gated_output(const AttentionArgs& a, u32 n, u32 c, float x) {
 
 // Stores eight outputs of row n, from column `column` of head `head` on, at most to the head's end.
 DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const float* x) {
-  const u32 cols = a.num_heads * a.head_dim, c = head * a.head_dim + column;
-  if (a.head_dim % 8) {
+  const u32 cols = a.num_heads * a.value_dim, c = head * a.value_dim + column;
+  if (a.value_dim % 8) {
     #pragma unroll
     for (u32 i = 0; i < 8; i++)
-      if (column + i < a.head_dim) store_activation(a.out, a.format_out, n, c + i, cols, gated_output(a, n, c + i, x[i]));
+      if (column + i < a.value_dim) store_activation(a.out, a.format_out, n, c + i, cols, gated_output(a, n, c + i, x[i]));
     return;
   }
-  if (column >= a.head_dim) return;
+  if (column >= a.value_dim) return;
   float y[8];
   #pragma unroll
   for (u32 i = 0; i < 8; i++) y[i] = gated_output(a, n, c + i, x[i]);
@@ -139,18 +139,21 @@ DEV void store_eight(const AttentionArgs& a, u32 n, u32 head, u32 column, const 
 // Stores zeros to the columns behind the last head, which all formats but F32 have. All threads of a block call it.
 DEV void store_padding(const AttentionArgs& a, u32 n, u32 threads) {
   if (a.format_out == FORMAT_F32) return;
-  const u32 cols = a.num_heads * a.head_dim, padded = (cols + 255) & ~255u;
+  const u32 cols = a.num_heads * a.value_dim, padded = (cols + 255) & ~255u;
   for (u32 c = cols + (u32)tid_x(); c < padded; c += threads) store_activation(a.out, a.format_out, n, c, cols, 0.f);
 }
 
 // ------------------------------------------------------------------------------------------------ a few queries in f32
 // A group of 32 lanes attends with QUERIES queries at once. A lane has eight elements of a key, or of heads beyond 256
 // eight of every 256 of them (PARTS). D / 8 lanes share a key, 32 at most, so that the group works on several runs of
-// consecutive keys side by side, each with its own maximum and sums.
-template <class T, u32 D, u32 QUERIES> struct FewQueries {
-  static constexpr u32 PARTS = D > 256 ? D / 256 : 1, LANES = D / 8 / PARTS, RUNS = 32 / LANES;
+// consecutive keys side by side, each with its own maximum and sums. VALUES < D: a row is latent, its first VALUES
+// elements are V, and no V lies elsewhere.
+template <class T, u32 D, u32 QUERIES, u32 VALUES = D> struct FewQueries {
+  static constexpr u32 PARTS = (D + 255) / 256, LANES = D < 256 ? D / 8 : 32, RUNS = 32 / LANES;
+  static constexpr u32 VALUE_PARTS = (VALUES + 255) / 256, COLUMNS = 8 * LANES * PARTS;
+  static constexpr bool LATENT = VALUES < D;
 
-  float q[QUERIES][PARTS][8], values[QUERIES][PARTS][8], top[QUERIES], sum[QUERIES];
+  float q[QUERIES][PARTS][8], values[QUERIES][VALUE_PARTS][8], top[QUERIES], sum[QUERIES];
   u32 first[QUERIES], end[QUERIES];      // keys of each query
 
   // The first of this lane's eight columns of a part.
@@ -160,10 +163,9 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   // those of the first part, and `stride` elements behind them those of the next one.
   MEMBER void set_query(u32 i, const float* x, u32 stride, float factor, u32 first_, u32 end_) {
     for (u32 p = 0; p < PARTS; p++)
-      for (u32 j = 0; j < 8; j++) {
-        q[i][p][j] = x[p * stride + j] * factor;
-        values[i][p][j] = 0;
-      }
+      for (u32 j = 0; j < 8; j++) q[i][p][j] = x[p * stride + j] * factor;
+    for (u32 p = 0; p < VALUE_PARTS; p++)
+      for (u32 j = 0; j < 8; j++) values[i][p][j] = 0;
     top[i] = NOTHING;
     sum[i] = 0;
     first[i] = first_;
@@ -207,7 +209,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   // whose keys are never aligned pass ALIGNED = false: they are spared the other way's code.
   template <bool ALIGNED = true> MEMBER void attend(const Keys<T>& keys, u32 worker, u32 workers, float softcap) {
     if (keys.first >= keys.end) return;
-    if (ALIGNED && keys.aligned) walk<4 / PARTS, true>(keys, worker, workers, softcap);
+    if (ALIGNED && keys.aligned) walk<PARTS == 1 ? 4 : 2, true>(keys, worker, workers, softcap);
     else walk<1, false>(keys, worker, workers, softcap);
   }
 
@@ -235,7 +237,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
   MEMBER void run(const Keys<T>& keys, u32 key, u32 page, u32 slot, u32 last_slot, float softcap) {
     // Keys beyond the range read a neighbour within it, in the same block; the mask drops them.
     const u64 base = page * keys.block_stride;
-    Eight<T> k[KEYS][PARTS], v[KEYS][PARTS];
+    Eight<T> k[KEYS][PARTS], v[LATENT ? 1 : KEYS][PARTS];
     u64 at[KEYS];
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) {
@@ -245,8 +247,9 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     }
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(k[u], keys.k + at[u], keys.head_dim);
-    #pragma unroll
-    for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(v[u], keys.v + at[u], keys.head_dim);
+    if constexpr (!LATENT)
+      #pragma unroll
+      for (u32 u = 0; u < KEYS; u++) load_row<ALIGNED>(v[u], keys.v + at[u], keys.head_dim);
     loads_first();
 
     float score[QUERIES][KEYS];
@@ -282,9 +285,10 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     #pragma unroll
     for (u32 u = 0; u < KEYS; u++)
       #pragma unroll
-      for (u32 p = 0; p < PARTS; p++) {
+      for (u32 p = 0; p < VALUE_PARTS; p++) {
         float x[8];
-        v[u][p].unpack(x);
+        if constexpr (LATENT) k[u][p].unpack(x);
+        else v[u][p].unpack(x);
         #pragma unroll
         for (u32 i = 0; i < QUERIES; i++)
           #pragma unroll
@@ -306,7 +310,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
     top[i] = highest;
     sum[i] *= factor;
     #pragma unroll
-    for (u32 p = 0; p < PARTS; p++)
+    for (u32 p = 0; p < VALUE_PARTS; p++)
       #pragma unroll
       for (u32 j = 0; j < 8; j++) values[i][p][j] *= factor;
   }
@@ -319,7 +323,7 @@ template <class T, u32 D, u32 QUERIES> struct FewQueries {
         rescale(i, fmax_(top[i], shfl_xor(top[i], (int)m)));
         sum[i] += shfl_xor(sum[i], (int)m);
         #pragma unroll
-        for (u32 p = 0; p < PARTS; p++)
+        for (u32 p = 0; p < VALUE_PARTS; p++)
           #pragma unroll
           for (u32 j = 0; j < 8; j++) values[i][p][j] += shfl_xor(values[i][p][j], (int)m);
       }

@@ -52,6 +52,44 @@ DEV float group_sum(float v) {
   return v;
 }
 
+// Takes the keys of all experts from a lane that are not of the best groups of their row. A group is as good as the sum
+// of its two best experts; lane g compares group g with the others.
+DEV void keep_best_groups(const ChooseExpertsArgs& a, u32 (&keys)[HELD], u32 lane) {
+  const u32 of_group = a.num / a.groups;
+  u32 mine = NO_KEY;                                       // of the lane's group
+  for (u32 group = 0; group < a.groups; group++) {
+    u32 best = NO_KEY, second = NO_KEY;
+    #pragma unroll
+    for (u32 i = 0; i < HELD; i++) {
+      const u32 key = (i * 32 + lane) / of_group == group ? keys[i] : NO_KEY;
+      const u32 smaller = key < best ? key : best;
+      best = key < best ? best : key;
+      second = smaller < second ? second : smaller;
+    }
+    #pragma unroll
+    for (int m = 16; m; m >>= 1) {
+      const u32 other = shfl_xor_u32(best, m), next = shfl_xor_u32(second, m);
+      const u32 smaller = other < best ? other : best, larger = next < second ? second : next;
+      best = other < best ? best : other;
+      second = smaller < larger ? larger : smaller;
+    }
+    const u32 sum = logit_key(unordered(best) + unordered(second));
+    mine = group == lane ? sum : mine;
+  }
+  u32 before = 0;                                          // groups that are better than the lane's
+  for (u32 group = 0; group < a.groups; group++) {
+    const u32 other = shfl_u32(mine, (int)(((u32)lane_id() & ~31u) + group));
+    before += (other > mine) | ((other == mine) & (group < lane));
+  }
+  u32 kept = lane < a.groups && before < a.used_groups ? 1u << lane : 0;
+  for (int m = 16; m; m >>= 1) kept |= shfl_xor_u32(kept, m);
+  #pragma unroll
+  for (u32 i = 0; i < HELD; i++) {
+    const u32 expert = i * 32 + lane;
+    keys[i] = expert < a.num && (kept >> expert / of_group & 1) ? keys[i] : NO_KEY;
+  }
+}
+
 // A group of 32 lanes has a row, in registers. Rows beyond the last are computed like the last one, because all lanes
 // of a wave take part in its shuffles, but they are not stored. A step waits for this kernel, which does little: so
 // there is no branch between the loads, nor in the choice.
@@ -66,7 +104,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   for (u32 i = 0; i < HELD; i++) keys[i] = i * 32 + lane < a.num ? logit_key(held[i]) : NO_KEY;
 
   // Where only the chosen experts matter, the largest logit is that of the first of them.
-  const bool weighs_all = a.bias || !a.normalize;
+  const bool by_weight = a.bias || a.groups, weighs_all = by_weight || !a.normalize;
   u32 largest = 0;
   float all = 1.f;
   if (weighs_all && a.gating == GATING_SOFTMAX) {
@@ -84,14 +122,15 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
     all = group_sum(all);
   }
   // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
-  if (a.bias) {
-    float bias[HELD];
-    load_held(bias, a.bias, a.num, lane);
+  if (by_weight) {
+    float bias[HELD] = {};
+    if (a.bias) load_held(bias, a.bias, a.num, lane);
     #pragma unroll
     for (u32 i = 0; i < HELD; i++) {
       const u32 key = logit_key(share_of(a, held[i], unordered(largest)) / all + bias[i]);
       keys[i] = i * 32 + lane < a.num ? key : NO_KEY;
     }
+    if (a.groups) keep_best_groups(a, keys, lane);
   }
 
   Candidate mine{NO_KEY, 0};
@@ -112,7 +151,7 @@ KERNEL(32 * CHOOSE_EXPERTS_ROWS, choose_experts, ChooseExpertsArgs) {
   }
 
   float share = 0.f;
-  if (lane < a.used) share = share_of(a, a.bias ? logits[mine.expert] : unordered(mine.key), unordered(largest));
+  if (lane < a.used) share = share_of(a, by_weight ? logits[mine.expert] : unordered(mine.key), unordered(largest));
   const float sum = a.normalize ? group_sum(share) : all;
   if (row >= a.rows || lane >= a.used) return;
   const u64 pair = (u64)row * a.used + lane;

@@ -22,9 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LISTS = (ROOT / "target/kernels/release.tsv", ROOT / "target/kernels/debug.tsv")
 HOT = ("gemv_", "matmul_", "attention_")
 # The widest matrix kernel on the generic targets of GFX9, which have no matrix units: only for devices without code of
-# their own, where it is slow anyhow. And prompts of heads of 512, which go by the vector units: a row of these is more
-# than the registers hold.
-KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-(4-)?generic|attention_prefill_\w+_d512 ")
+# their own, where it is slow anyhow.
+KNOWN_SPILLS = re.compile(r"matmul_\w+_n64 gfx9-(4-)?generic")
 MAX_LDS = 64 * 1024
 # First version that knows every target, as in build/clang.rs.
 READELF = ("llvm-readelf-22", "llvm-readelf-23", "llvm-readelf-24", "llvm-readelf")

@@ -18,6 +18,8 @@ pub struct ExpertSpec {
     pub gate: bool,
     /// How the router's logits become the experts' weights.
     pub gating: Gating,
+    /// Groups of the experts, where a row's experts are of few of them.
+    pub groups: Option<ExpertGroups>,
     /// Whether a bias is added to the router's logits.
     pub router_bias: bool,
     /// Whether a bias is added to what is compared when experts are chosen; their weights do not see it.
@@ -44,6 +46,15 @@ pub enum Gating {
     Sigmoid,
 }
 
+/// Experts in groups of as many neighbours (arXiv 2412.19437, section 2.1.2). The groups with the largest sums of their
+/// two best experts, by what experts are compared by, give a row its experts; of equal ones those of lower index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    pub num: usize,
+    /// Groups of which the experts of a row are.
+    pub used: usize,
+}
+
 impl ExpertSpec {
     /// The matrices of an expert.
     pub fn parts(&self) -> &'static [ExpertPart] {
@@ -57,10 +68,16 @@ impl ExpertSpec {
     }
 
     /// # Errors
-    /// `Error::Internal` unless each row has its experts, nothing is empty, and what biases ask for is there.
+    /// `Error::Internal` unless each row has its experts, nothing is empty, what biases ask for is there, and groups
+    /// are whole, of two experts at least, and compared by numbers that may be added up.
     pub fn validate(&self) -> Result<()> {
         let is_empty = self.used == 0 || self.hidden_size == 0 || self.ffn_size == 0;
-        match is_empty || self.used > self.num || (self.biases && !self.gate) {
+        let has_no_groups = self.groups.is_some_and(|ExpertGroups { num, used }| {
+            let of_group = self.num.checked_div(num).unwrap_or(0);
+            let is_whole = self.num.is_multiple_of(num) && (1..=num).contains(&used);
+            !is_whole || of_group < 2 || used * of_group < self.used || self.gating != Gating::Sigmoid
+        });
+        match is_empty || self.used > self.num || (self.biases && !self.gate) || has_no_groups {
             true => Err(Error::internal(format!("{self:?} is no mixture of experts"))),
             false => Ok(()),
         }
@@ -190,7 +207,7 @@ impl<'a> ExpertTensors<'a> {
 }
 
 /// Part `index` of `parts` equal ones, each of whole rows.
-fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
+pub(super) fn share(tensor: TensorView<'_>, parts: usize, index: usize) -> TensorView<'_> {
     let bytes = tensor.data.len() / parts;
     TensorView { rows: tensor.rows / parts, data: &tensor.data[index * bytes..(index + 1) * bytes], ..tensor }
 }

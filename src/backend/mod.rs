@@ -19,18 +19,20 @@ mod specs;
 mod states;
 mod upload;
 
-pub use experts::{ExpertPart, ExpertSpec, ExpertTensors, Gating};
+pub use experts::{ExpertGroups, ExpertPart, ExpertSpec, ExpertTensors, Gating};
 pub use op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, GateColumns, GateRows, GatedActivation,
-    GatherRows, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear, NormLinear,
-    NormRows, QkNorms, RopeAndStore, RopeAngles, RopeAttention, Rotation, ScaleLogits, Scoring, ShortConvolution,
-    Temperature,
+    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights, MixExperts, Norm, NormExperts, NormGatedLinear,
+    NormLinear, NormRows, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, Rotation, ScaleLogits,
+    Scoring, ShortConvolution, Temperature,
 };
 pub use ops::{Fusions, Ops};
 pub use registry::{OpenDevice, UseLoader, open, resolve_threads};
-pub use shapes::{BufferShape, ExpertShape, KvShape, MatrixShape, RopeShape, StateShape, VectorShape, WorkShape};
+pub use shapes::{
+    BufferShape, ExpertShape, HeadsShape, KvShape, MatrixShape, RopeShape, StateShape, VectorShape, WorkShape,
+};
 pub use specs::{
-    Activation, KvLayerSpec, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
+    Activation, KvLayerSpec, LatentShape, LinearPart, MemoryLedger, NormKind, QkvLayout, RopeKind, RopeSpec, StepLimits,
 };
 pub use states::{DeltaNetShape, HeadOrder, Mamba2Shape, ShortConvolutionShape, StateLayerSpec};
 pub use upload::Upload;
@@ -80,6 +82,14 @@ pub trait Loader: Sized {
         tensors: &ExpertTensors<'_>,
         progress: &mut Progress<'_>,
     ) -> Result<<Self::Backend as Backend>::Experts>;
+
+    /// Uploads the matrices of `heads` heads, whose rows lie behind each other in the tensor, for `Ops::head_products`.
+    fn upload_heads(
+        &mut self,
+        tensor: TensorView<'_>,
+        heads: usize,
+        progress: &mut Progress<'_>,
+    ) -> Result<<Self::Backend as Backend>::HeadMatrices>;
 
     /// Uploads a vector (norm weights) as f32.
     fn upload_vector(&mut self, tensor: TensorView<'_>) -> Result<<Self::Backend as Backend>::Vector>;
@@ -141,6 +151,7 @@ pub type StepOps<'o, B> = dyn for<'s> FnMut(&mut <B as Backend>::Step<'s>) -> Re
 pub trait Backend: Send + Sized + 'static {
     type Buffer: BufferShape + Send;
     type Matrix: MatrixShape + Send;
+    type HeadMatrices: HeadsShape + Send;
     type Vector: VectorShape + Send;
     type Rope: RopeShape + Send;
     type KvLayer: KvShape + Send;

@@ -5,6 +5,7 @@ mod branches;
 mod delta_net;
 mod gate_rows;
 mod join_rows;
+mod latent;
 mod mamba2;
 mod short_convolution;
 
@@ -12,6 +13,7 @@ pub use branches::{AddNorm, GateColumns};
 pub use delta_net::{DeltaNet, DeltaNetWeights};
 pub use gate_rows::GateRows;
 pub use join_rows::JoinRows;
+pub use latent::{HeadProducts, RopeAndStoreLatent};
 pub use mamba2::{Mamba2, Mamba2Weights};
 pub use short_convolution::ShortConvolution;
 
@@ -307,6 +309,9 @@ fn check_rotation<B: Backend>(
     tokens: usize,
 ) -> Result<()> {
     check_heads(layout, kv)?;
+    if kv.spec().latent.is_some() {
+        return Err(Error::internal(format!("keys and values for the latent rows of {:?}", kv.spec())));
+    }
     let (head_dim, num_pairs) = (layout.head_dim, rotation.rope.num_pairs());
     if 2 * num_pairs > head_dim {
         return Err(Error::internal(format!("RoPE rotates {num_pairs} pairs of heads of {head_dim}")));
@@ -350,7 +355,7 @@ pub struct Attention<'a, B: Backend> {
     /// KV group of the model that the layer is of.
     pub group: usize,
     pub kv: &'a B::KvLayer,
-    /// `[tokens, num_heads * head_dim]`.
+    /// `[tokens, num_heads * value_dim]`, the size of a head of V being that of the KV layer.
     pub out: &'a mut B::Buffer,
 }
 
@@ -358,8 +363,12 @@ impl<B: Backend> Attention<'_, B> {
     pub fn validate(&self, tokens: usize) -> Result<()> {
         check_heads(self.layout, self.kv)?;
         check_sinks(self.layout, self.sinks)?;
+        let spec = self.kv.spec();
+        if spec.latent.is_some() && (self.layout.has_kv || self.layout.gated) {
+            return Err(Error::internal(format!("rows of {:?} for the latent rows of {spec:?}", self.layout)));
+        }
         check_room("qkv", self.qkv, tokens, self.layout.cols())?;
-        check_room("attention's output", self.out, tokens, self.layout.q_cols())
+        check_room("attention's output", self.out, tokens, self.layout.num_heads * spec.value_dim())
     }
 }
 

@@ -8,8 +8,8 @@
 use super::Backend;
 use super::op_args::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, GateColumns, GateRows, GatedActivation, GatherRows,
-    JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, RopeAndStore, RopeAngles,
-    RopeAttention, ScaleLogits, ShortConvolution,
+    HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows,
+    RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
 };
 use crate::Result;
 
@@ -67,6 +67,14 @@ pub trait Ops<B: Backend> {
     /// q/k norms (where given) and RoPE on q and k, in place in the stacked `qkv`; stores k and v into the cache at the
     /// group's `slot_mapping`. Of rows that hold q alone nothing is stored.
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, B>) -> Result<()>;
+
+    /// `out[r][h] = matrix_h · x[r][h]`: of each head its own product.
+    fn head_products(&mut self, args: HeadProducts<'_, B>) -> Result<()>;
+
+    /// Completes the rows of latent attention: each head of q gets its rotated elements behind the absorbed ones; the
+    /// norm of the latent and behind it the key, with RoPE, are stored as one row of the cache, at the group's
+    /// `slot_mapping`. A temperature is a factor on the whole of each query.
+    fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, B>) -> Result<()>;
 
     /// Causal attention of the step's q rows over the paged cache; any mix of query lengths. Where the KV layer is of a
     /// sliding window, a token attends to the last tokens of the window alone, itself among them. The result is

@@ -25,9 +25,21 @@ pub trait VectorShape {
     fn elements(&self) -> usize;
 }
 
+/// Matrices of several heads, each of the same shape.
+pub trait HeadsShape {
+    fn heads(&self) -> usize;
+    /// Outputs of a head.
+    fn rows(&self) -> usize;
+    /// Inputs of a head.
+    fn cols(&self) -> usize;
+}
+
 pub trait RopeShape {
     /// Rotated pairs of a head.
     fn num_pairs(&self) -> usize;
+
+    /// Whether a pair's elements are neighbours.
+    fn pairs_neighbours(&self) -> bool;
 }
 
 pub trait KvShape {

@@ -77,6 +77,63 @@ impl QkvLayout {
     }
 }
 
+/// Shape of multi-head latent attention (MLA; arXiv 2405.04434, section 2.1), with the matrices of keys and values
+/// absorbed: a head of q becomes one of the latent row's length, and what attention finds is latent as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentShape {
+    pub num_heads: usize,
+    /// Elements of a head of q that know nothing of positions, and of those behind them, which RoPE rotates.
+    pub plain_dim: usize,
+    pub rope_dim: usize,
+    /// Elements of a token's latent; its rotated key lies behind them in one row of the cache.
+    pub rank: usize,
+    /// Elements of a head's values.
+    pub value_dim: usize,
+}
+
+impl LatentShape {
+    /// Elements of a head of q.
+    pub fn head_dim(self) -> usize {
+        self.plain_dim + self.rope_dim
+    }
+
+    /// Columns of q.
+    pub fn q_cols(self) -> usize {
+        self.num_heads * self.head_dim()
+    }
+
+    /// Elements of a row of the cache.
+    pub fn row_dim(self) -> usize {
+        self.rank + self.rope_dim
+    }
+
+    /// How the absorbed queries lie, as attention takes them.
+    pub fn queries(self) -> QkvLayout {
+        let head_dim = self.row_dim();
+        QkvLayout { num_heads: self.num_heads, num_kv_heads: 1, head_dim, gated: false, has_kv: false }
+    }
+
+    /// Columns of what attention finds, ahead of the matrices of values.
+    pub fn found_cols(self) -> usize {
+        self.num_heads * self.rank
+    }
+
+    /// Columns of the values of all heads.
+    pub fn value_cols(self) -> usize {
+        self.num_heads * self.value_dim
+    }
+
+    /// # Errors
+    /// `Error::Internal` unless heads have elements of each kind, and RoPE has whole pairs.
+    pub fn validate(self) -> Result<()> {
+        let sizes = [self.num_heads, self.plain_dim, self.rope_dim, self.rank, self.value_dim];
+        match sizes.contains(&0) || !self.rope_dim.is_multiple_of(2) {
+            true => Err(Error::internal(format!("{self:?} is no shape of latent attention"))),
+            false => Ok(()),
+        }
+    }
+}
+
 /// Kind of a norm: RMS norm divides a row by its root mean square; LayerNorm subtracts the row's mean, then divides by
 /// its standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,10 +168,18 @@ pub struct KvLayerSpec {
     pub block_size: usize,
     pub num_kv_heads: usize,
     pub head_dim: usize,
+    /// In latent attention, where there is one KV head: V is the first so many elements of K's row, and is not stored
+    /// beside it.
+    pub latent: Option<usize>,
     pub dtype: KvCacheDtype,
 }
 
 impl KvLayerSpec {
+    /// Elements of a head of V.
+    pub fn value_dim(&self) -> usize {
+        self.latent.unwrap_or(self.head_dim)
+    }
+
     /// Position of the first token that the token at `position` attends to.
     pub fn first_key(&self, position: u32) -> u32 {
         match self.kind {
@@ -124,9 +189,12 @@ impl KvLayerSpec {
     }
 
     /// # Errors
-    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; and for a window that
-    /// leaves out the first token besides.
+    /// `Error::Internal` for a window of no tokens: not even the token itself would be in it; for a window that leaves out
+    /// the first token besides; and for latent rows of several heads, or that are shorter than the values in them.
     pub fn validate(&self) -> Result<()> {
+        if self.latent.is_some_and(|values| values == 0 || values > self.head_dim || self.num_kv_heads != 1) {
+            return Err(Error::internal(format!("a KV layer with latent rows of {self:?}")));
+        }
         match self.kind {
             GroupKind::Sliding { window: 0 } => Err(Error::internal("a KV layer with a window of no tokens")),
             GroupKind::Sliding { .. } if self.skips_first => {
@@ -136,15 +204,16 @@ impl KvLayerSpec {
         }
     }
 
-    /// Bytes of K and V of one block.
+    /// Bytes of K and V of one block; latent rows are one where others are two.
     pub fn block_bytes(&self) -> Option<u64> {
         let element = match self.dtype {
             KvCacheDtype::F16 => 2u64,
             KvCacheDtype::F32 => 4,
         };
+        let rows = if self.latent.is_some() { 1 } else { 2 };
         [self.block_size, self.num_kv_heads, self.head_dim]
             .iter()
-            .try_fold(2 * element, |acc, &n| acc.checked_mul(n as u64))
+            .try_fold(rows * element, |acc, &n| acc.checked_mul(n as u64))
     }
 }
 

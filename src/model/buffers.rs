@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::spec::{Ffn, Mixer, ModelSpec};
+use super::spec::{Ffn, LatentSpec, Mixer, ModelSpec};
 use crate::Result;
 use crate::backend::{Backend, DeltaNetShape, ExpertSpec, Loader};
 
@@ -64,6 +64,8 @@ pub(super) struct Work<M: Memory> {
     pub(super) normed: M::Buffer,
     /// Products of a mixer's first matrix: q, k and v, and what else it takes.
     pub(super) projected: M::Buffer,
+    /// In models with latent attention.
+    pub(super) latent: Option<LatentWork<M>>,
     /// Outputs of a convolution, in models with gated delta nets or Mamba-2.
     pub(super) convolved: Option<M::Buffer>,
     /// Products of gate and up, then the activation's results; in models with feed-forwards that serve every row.
@@ -74,6 +76,14 @@ pub(super) struct Work<M: Memory> {
     pub(super) mixture: Option<M::Buffer>,
     /// Sum of the branches of a feed-forward.
     pub(super) branches: Option<M::Buffer>,
+}
+
+/// Intermediate results of latent attention.
+pub(super) struct LatentWork<M: Memory> {
+    /// Latents of q, then the queries that attention takes.
+    pub(super) queries: M::Buffer,
+    /// Latents of keys and values, and the keys that RoPE rotates behind them.
+    pub(super) rows: M::Buffer,
 }
 
 /// Takes memory, or counts what would be taken.
@@ -110,6 +120,16 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         Mixer::DeltaNet(delta_net) => Some(A::convolved_cols(delta_net.shape, tokens)),
         mixer => mixer.convolved_cols(),
     });
+    let latent: Vec<LatentSpec> = spec
+        .all_layers()
+        .filter_map(|layer| match layer.mixer {
+            Mixer::Latent(latent) => Some(latent),
+            _ => None,
+        })
+        .collect();
+    let q_rank = latent.iter().filter_map(|latent| latent.q_rank).max().unwrap_or(0);
+    let query_cols = latent.iter().map(|latent| latent.shape.queries().q_cols()).max();
+    let row_dim = latent.iter().map(|latent| latent.shape.row_dim()).max().unwrap_or(0);
     let dense = spec.all_layers().filter_map(|layer| match &layer.ffn {
         Ffn::Dense(dense) => Some(dense.size),
         Ffn::Experts { shared, .. } => shared.map(|shared| shared.size),
@@ -143,8 +163,15 @@ fn allocate<A: Allocate>(spec: &ModelSpec, limits: DecoderLimits, memory: &mut A
         all,
         last,
         work: Work {
-            normed: memory.buffer(tokens, spec.hidden_size)?,
+            normed: memory.buffer(tokens, spec.hidden_size.max(q_rank))?,
             projected: memory.buffer(tokens, projected)?,
+            latent: match query_cols {
+                Some(cols) => Some(LatentWork {
+                    queries: memory.buffer(tokens, cols.max(q_rank))?,
+                    rows: memory.buffer(tokens, row_dim)?,
+                }),
+                None => None,
+            },
             convolved: convolved.max().map(|cols| memory.buffer(tokens, cols)).transpose()?,
             dense: match gated {
                 Some(size) => {

@@ -5,7 +5,7 @@ use super::keys::Keys;
 use super::rope::LayerRope;
 use super::spec::{AttentionSpec, LogitsSpec, ModelSpec, NormSpec, Presence};
 use crate::Result;
-use crate::backend::{NormKind, QkvLayout, Scoring};
+use crate::backend::{NormKind, QkvLayout, Scoring, Temperature};
 use crate::batch::GroupKind;
 use crate::config::Pooling;
 
@@ -120,7 +120,7 @@ impl Keys<'_> {
             qkv,
             fused_qkv: false,
             kv_layer: model.num_kv_layers(),
-            kv_group: model.join_kv_group(kind, qkv),
+            kv_group: model.join_kv_group(kind, qkv, None),
             v_is_k: false,
             rope,
             scoring: Scoring { scale: 1.0 / (qkv.head_dim as f32).sqrt(), softcap: None },
@@ -131,6 +131,13 @@ impl Keys<'_> {
             qk_norm: None,
             v_norm: false,
         })
+    }
+
+    /// The factor on queries of far positions, where the file has it.
+    pub(super) fn temperature(&self) -> Result<Option<Temperature>> {
+        let Some(scale) = self.opt_positive("attention.temperature_scale")? else { return Ok(None) };
+        let context = self.size("rope.scaling.original_context_length")? as u32;
+        Ok(Some(Temperature { scale, context }))
     }
 
     /// The file's sliding window.

@@ -21,6 +21,7 @@ mod branches;
 mod draft;
 mod guesses;
 mod inputs;
+mod latent;
 mod states;
 
 use branches::Branches;
@@ -185,6 +186,16 @@ impl<B: Backend> Model<B> {
                         return attend.store(step, kv, all, work);
                     }
                     attend.mix(step, kv, all, work)?;
+                }
+                MixerWeights::Latent(weights) => {
+                    let kv = kv_layers.get_mut(weights.spec.kv_layer);
+                    let kv = kv.ok_or_else(|| Error::internal(format!("layer {i} without a KV layer")))?;
+                    let attend = latent::Attend { weights, norm, ropes: &ropes };
+                    attend.store(step, kv, all, work)?;
+                    if ends_here {
+                        return Ok(());
+                    }
+                    attend.find(step, kv, all, work)?;
                 }
                 MixerWeights::None => {}
                 mixer => {

@@ -3,15 +3,16 @@
 use super::keys::Keys;
 use super::spec::{DenseSpec, Ffn, Gate, ModelSpec, Presence};
 use crate::Result;
-use crate::backend::{Activation, ExpertSpec, Gating};
+use crate::backend::{Activation, ExpertGroups, ExpertSpec, Gating};
 
 /// Keys that ask for something that this version does not compute, each with the largest value that asks for nothing.
-const UNSUPPORTED: [(&str, u32); 4] = [
-    ("expert_group_count", 1),
-    ("expert_group_used_count", 1),
-    ("interleave_moe_layer_step", 1),
-    ("moe_every_n_layers", 1),
-];
+const UNSUPPORTED: [(&str, u32); 2] = [("interleave_moe_layer_step", 1), ("moe_every_n_layers", 1)];
+
+/// Keys of experts in groups.
+const GROUPS: [&str; 2] = ["expert_group_count", "expert_group_used_count"];
+
+/// Architectures whose experts may be in groups.
+const GROUPED: [&str; 1] = ["deepseek2"];
 
 /// Values of `expert_gating_func`: weights by softmax over all logits, also where the key is absent, or by the sigmoid
 /// of each logit.
@@ -47,7 +48,8 @@ impl Keys<'_> {
     /// # Errors
     /// `Error::ModelFile` naming the key that is missing, contradictory or not supported.
     pub(super) fn experts(&self, model: &ModelSpec, ffn_size: usize, activation: Activation) -> Result<ExpertSpec> {
-        for (key, most) in UNSUPPORTED {
+        let groups = GROUPS.into_iter().filter(|_| !GROUPED.contains(&self.architecture)).map(|key| (key, 1));
+        for (key, most) in UNSUPPORTED.into_iter().chain(groups) {
             if let Some(n) = self.opt_u32(key)?.filter(|&n| n > most) {
                 return Err(self.error(key, format!("is {n}, which this version does not support (at most {most})")));
             }
@@ -73,6 +75,7 @@ impl Keys<'_> {
             activation,
             gate: true,
             gating,
+            groups: None,
             router_bias: false,
             choice_bias: false,
             biases: false,
@@ -86,6 +89,29 @@ impl Keys<'_> {
             router_scale: 1.0,
             output_scales: false,
         })
+    }
+
+    /// The groups of these experts, where the file has more than one.
+    pub(super) fn expert_groups(&self, experts: ExpertSpec) -> Result<Option<ExpertGroups>> {
+        let [count, used_count] = GROUPS;
+        let Some(num) = self.opt_size(count)?.filter(|&num| num > 1) else { return Ok(None) };
+        let used = self.size(used_count)?;
+        if experts.gating != Gating::Sigmoid {
+            let problem = format!("is {num}: groups of experts that are weighed by softmax are not supported");
+            return Err(self.error(count, problem));
+        }
+        let groups = Some(ExpertGroups { num, used });
+        match (ExpertSpec { groups, ..experts }).validate() {
+            Ok(()) => Ok(groups),
+            Err(_) => {
+                let ExpertSpec { num: experts, used: chosen, .. } = experts;
+                let problem = format!(
+                    "is {num}, of which {used} are used: groups of two or more of the {experts} experts are expected, with \
+                     {chosen} in those that are used"
+                );
+                Err(self.error(count, problem))
+            }
+        }
     }
 
     /// Layers at the start that have one feed-forward in place of experts.

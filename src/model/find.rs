@@ -206,6 +206,7 @@ struct Found;
 
 impl Tensors for Found {
     type Matrix = ();
+    type HeadMatrices = ();
     type Vector = ();
     type Experts = ();
     type Rope = ();
@@ -218,6 +219,13 @@ impl Visitor for Inventory<'_> {
         let found = self.finder.matrix(parts)?;
         self.used.extend(found.iter().flat_map(|linear| [Some(linear.weight), linear.bias]).flatten().map(name));
         self.uploads.push(Upload::Matrix(found.iter().map(Linear::part).collect()));
+        Ok(())
+    }
+
+    fn heads(&mut self, tensor: &str, [rows, cols]: [usize; 2], heads: usize) -> Result<()> {
+        let tensor = self.finder.required(tensor, &[cols, rows, heads])?;
+        self.used.insert(name(tensor));
+        self.uploads.push(Upload::Heads(tensor.view, heads));
         Ok(())
     }
 

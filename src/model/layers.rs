@@ -2,10 +2,12 @@
 //! of `Weights`. One visitor finds them in the file and sums them up, another uploads them.
 
 mod delta_net;
+mod latent;
 mod mamba2;
 mod short_convolution;
 
 pub(super) use delta_net::DeltaNetWeights;
+pub(super) use latent::{LatentQuery, LatentWeights};
 pub(super) use mamba2::Mamba2Weights;
 pub(super) use short_convolution::ShortConvolutionWeights;
 
@@ -26,6 +28,7 @@ pub(super) use inputs::{InputWeights, InputsWeights};
 /// Types that stand for the weights of each kind: a device's own, or nothing where tensors are only looked for.
 pub trait Tensors {
     type Matrix;
+    type HeadMatrices;
     type Vector;
     type Experts;
     type Rope;
@@ -34,6 +37,7 @@ pub trait Tensors {
 /// A device's own weights.
 impl<B: Backend> Tensors for B {
     type Matrix = B::Matrix;
+    type HeadMatrices = B::HeadMatrices;
     type Vector = B::Vector;
     type Experts = B::Experts;
     type Rope = B::Rope;
@@ -64,6 +68,9 @@ pub(super) trait Visitor {
 
     /// Matrices with the same inputs, stacked along their outputs.
     fn matrix(&mut self, parts: &[Part]) -> Result<<Self::Made as Tensors>::Matrix>;
+
+    /// The tensor of this name, which holds matrices of `heads` heads, of this many rows and columns each.
+    fn heads(&mut self, name: &str, shape: [usize; 2], heads: usize) -> Result<<Self::Made as Tensors>::HeadMatrices>;
 
     /// The tensor of this name, of `len` elements.
     fn vector(&mut self, name: &str, len: usize) -> Result<<Self::Made as Tensors>::Vector> {
@@ -124,6 +131,7 @@ pub(super) struct NormsWeights<T: Tensors> {
 
 pub(super) enum MixerWeights<T: Tensors> {
     Attention(AttentionWeights<T>),
+    Latent(LatentWeights<T>),
     DeltaNet(DeltaNetWeights<T>),
     Mamba2(Mamba2Weights<T>),
     ShortConvolution(ShortConvolutionWeights<T>),
@@ -134,6 +142,7 @@ impl<T: Tensors> MixerWeights<T> {
     fn visit<V: Visitor<Made = T>>(index: usize, mixer: &Mixer, model: &ModelSpec, visitor: &mut V) -> Result<Self> {
         Ok(match mixer {
             Mixer::Attention(spec) => Self::Attention(AttentionWeights::visit(index, spec, model, visitor)?),
+            Mixer::Latent(spec) => Self::Latent(LatentWeights::visit(index, spec, model, visitor)?),
             Mixer::DeltaNet(spec) => Self::DeltaNet(DeltaNetWeights::visit(index, spec, model, visitor)?),
             Mixer::Mamba2(spec) => Self::Mamba2(Mamba2Weights::visit(index, spec, model, visitor)?),
             Mixer::ShortConvolution(shape) => {
@@ -147,6 +156,7 @@ impl<T: Tensors> MixerWeights<T> {
     pub(super) fn output(&self) -> Option<&T::Matrix> {
         match self {
             Self::Attention(attention) => Some(&attention.output),
+            Self::Latent(latent) => Some(&latent.output),
             Self::DeltaNet(delta_net) => Some(&delta_net.output),
             Self::Mamba2(mamba2) => Some(&mamba2.output),
             Self::ShortConvolution(convolution) => Some(&convolution.output),
@@ -241,9 +251,14 @@ impl<T: Tensors> NormsWeights<T> {
 
 impl<T: Tensors> NormWeights<T> {
     fn visit<V: Visitor<Made = T>>(name: &str, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
-        let weight = visitor.vector(&format!("{name}.weight"), spec.hidden_size)?;
+        Self::visit_of(name, spec.hidden_size, spec, visitor)
+    }
+
+    /// A norm of rows of `len` elements.
+    fn visit_of<V: Visitor<Made = T>>(name: &str, len: usize, spec: &ModelSpec, visitor: &mut V) -> Result<Self> {
+        let weight = visitor.vector(&format!("{name}.weight"), len)?;
         let bias = match spec.norm.bias {
-            true => Some(visitor.vector(&format!("{name}.bias"), spec.hidden_size)?),
+            true => Some(visitor.vector(&format!("{name}.bias"), len)?),
             false => None,
         };
         Ok(Self { spec: spec.norm, weight, bias, sum_factor: 1.0 })

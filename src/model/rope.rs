@@ -25,6 +25,8 @@ pub(super) const ROPE_TENSORS: [&str; 3] =
 pub(super) enum LayerRope {
     /// RoPE as the file's keys describe it.
     OfFile(RopeKind),
+    /// RoPE as the keys describe it, in a file whose scores have the factor by which YaRN makes attention sharper.
+    Unscaled(RopeKind),
     /// RoPE of this base, without the file's scaling for long contexts.
     OfBase(RopeKind, f32),
     /// No RoPE: tokens know nothing of their positions but their order.
@@ -49,6 +51,7 @@ impl Keys<'_> {
         }
         let rope = match rope {
             LayerRope::OfFile(kind) => self.rope_of_file(model, kind, dims)?,
+            LayerRope::Unscaled(kind) => RopeSpec { magnitude: 1.0, ..self.rope_of_file(model, kind, dims)? },
             LayerRope::OfBase(kind, base) => plain(kind, &frequencies(base, dims)),
             LayerRope::None => plain(RopeKind::Neox, &[]),
         };

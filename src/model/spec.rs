@@ -1,8 +1,8 @@
 //! `ModelSpec`: a model as a list of layers, each with its own mixer and feed-forward, and what they share.
 
 use crate::backend::{
-    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, Mamba2Shape, NormKind, QkvLayout, RopeSpec, Scoring,
-    ShortConvolutionShape, StateLayerSpec, Temperature,
+    Activation, DeltaNetShape, ExpertSpec, KvLayerSpec, LatentShape, Mamba2Shape, NormKind, QkvLayout, RopeSpec,
+    Scoring, ShortConvolutionShape, StateLayerSpec, Temperature,
 };
 use crate::batch::GroupKind;
 use crate::config::{KvCacheDtype, Pooling};
@@ -150,6 +150,7 @@ impl LayerSpec {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mixer {
     Attention(AttentionSpec),
+    Latent(LatentSpec),
     DeltaNet(DeltaNetSpec),
     Mamba2(Mamba2Spec),
     ShortConvolution(ShortConvolutionShape),
@@ -162,6 +163,8 @@ impl Mixer {
     pub(super) fn cols(&self) -> [usize; 2] {
         match self {
             Self::Attention(attention) => [attention.qkv.cols(), attention.qkv.q_cols()],
+            // The result of attention takes the place of q, which is absorbed by then.
+            Self::Latent(LatentSpec { shape, .. }) => [shape.q_cols().max(shape.found_cols()), shape.value_cols()],
             Self::DeltaNet(delta_net) => [delta_net.shape.cols(), delta_net.shape.value_cols()],
             Self::Mamba2(mamba2) => [mamba2.shape.cols(), mamba2.shape.inner_cols()],
             Self::ShortConvolution(shape) => [shape.cols(), shape.channels],
@@ -172,7 +175,7 @@ impl Mixer {
     /// Columns of what a convolution makes of a token's projections, where a further pass takes them.
     pub(super) fn convolved_cols(&self) -> Option<usize> {
         match self {
-            Self::Attention(_) | Self::ShortConvolution(_) | Self::None => None,
+            Self::Attention(_) | Self::Latent(_) | Self::ShortConvolution(_) | Self::None => None,
             Self::DeltaNet(delta_net) => Some(delta_net.shape.channels()),
             Self::Mamba2(mamba2) => Some(mamba2.shape.channels()),
         }
@@ -182,7 +185,7 @@ impl Mixer {
     pub(super) fn stores(&self) -> bool {
         match self {
             Self::Attention(attention) => attention.qkv.has_kv,
-            Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => true,
+            Self::Latent(_) | Self::DeltaNet(_) | Self::Mamba2(_) | Self::ShortConvolution(_) => true,
             Self::None => false,
         }
     }
@@ -190,12 +193,28 @@ impl Mixer {
     /// The layer's states in a pool of `num_slots`, where it carries one.
     fn state_layer(&self, num_slots: usize) -> Option<StateLayerSpec> {
         match self {
-            Self::Attention(_) | Self::None => None,
+            Self::Attention(_) | Self::Latent(_) | Self::None => None,
             Self::DeltaNet(delta_net) => Some(delta_net.shape.state_layer(num_slots)),
             Self::Mamba2(mamba2) => Some(mamba2.shape.state_layer(num_slots)),
             Self::ShortConvolution(shape) => Some(shape.state_layer(num_slots)),
         }
     }
+}
+
+/// Multi-head latent attention.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LatentSpec {
+    pub shape: LatentShape,
+    /// Elements of the latent that q is made of, where the model has one.
+    pub q_rank: Option<usize>,
+    /// Index into `ModelSpec::kv_groups`, and among the model's KV layers.
+    pub kv_group: usize,
+    pub kv_layer: usize,
+    /// Index into `ModelSpec::ropes`.
+    pub rope: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    pub temperature: Option<Temperature>,
 }
 
 /// A gated delta net.
@@ -308,14 +327,16 @@ pub struct KvGroupSpec {
     pub kind: GroupKind,
     pub num_kv_heads: usize,
     pub head_dim: usize,
+    /// See `KvLayerSpec::latent`.
+    pub latent: Option<usize>,
     pub num_layers: usize,
 }
 
 impl KvGroupSpec {
     /// One layer of the group, in a pool of `num_blocks` blocks of `block_size` tokens.
     pub fn layer(&self, num_blocks: usize, block_size: usize, dtype: KvCacheDtype) -> KvLayerSpec {
-        let &Self { kind, num_kv_heads, head_dim, .. } = self;
-        KvLayerSpec { kind, skips_first: false, num_blocks, block_size, num_kv_heads, head_dim, dtype }
+        let &Self { kind, num_kv_heads, head_dim, latent, .. } = self;
+        KvLayerSpec { kind, skips_first: false, num_blocks, block_size, num_kv_heads, head_dim, latent, dtype }
     }
 
     /// Bytes of one block in all layers of the group.
@@ -342,13 +363,13 @@ impl ModelSpec {
     }
 
     /// The group of layers with this shape, to which one more layer belongs now.
-    pub(super) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout) -> usize {
+    pub(super) fn join_kv_group(&mut self, kind: GroupKind, qkv: QkvLayout, latent: Option<usize>) -> usize {
         let QkvLayout { num_kv_heads, head_dim, .. } = qkv;
-        let is_like =
-            |group: &KvGroupSpec| (group.kind, group.num_kv_heads, group.head_dim) == (kind, num_kv_heads, head_dim);
-        let index = self.kv_groups.iter().position(is_like).unwrap_or(self.kv_groups.len());
+        let like = |num_layers| KvGroupSpec { kind, num_kv_heads, head_dim, latent, num_layers };
+        let known = self.kv_groups.iter().position(|group| *group == like(group.num_layers));
+        let index = known.unwrap_or(self.kv_groups.len());
         if index == self.kv_groups.len() {
-            self.kv_groups.push(KvGroupSpec { kind, num_kv_heads, head_dim, num_layers: 0 });
+            self.kv_groups.push(like(0));
         }
         self.kv_groups[index].num_layers += 1;
         index
@@ -361,12 +382,14 @@ impl ModelSpec {
 
     /// The KV layers of all groups, in the order of the layers that have their own. `num_blocks`: those of each group.
     pub fn kv_layers(&self, num_blocks: &[usize], block_size: usize, dtype: KvCacheDtype) -> Vec<KvLayerSpec> {
-        let of_layer = |layer: &LayerSpec, skips_first: bool| match &layer.mixer {
-            Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) if qkv.has_kv => {
-                let layer = self.kv_groups[*kv_group].layer(num_blocks[*kv_group], block_size, dtype);
-                Some(KvLayerSpec { skips_first, ..layer })
-            }
-            _ => None,
+        let of_group = |group: usize| self.kv_groups[group].layer(num_blocks[group], block_size, dtype);
+        let of_layer = |layer: &LayerSpec, skips_first: bool| {
+            let layer = match &layer.mixer {
+                Mixer::Attention(AttentionSpec { kv_group, qkv, .. }) => qkv.has_kv.then(|| of_group(*kv_group)),
+                Mixer::Latent(LatentSpec { kv_group, .. }) => Some(of_group(*kv_group)),
+                Mixer::DeltaNet(_) | Mixer::Mamba2(_) | Mixer::ShortConvolution(_) | Mixer::None => None,
+            };
+            layer.map(|layer| KvLayerSpec { skips_first, ..layer })
         };
         let of_model = self.layers.iter().filter_map(|layer| of_layer(layer, false));
         // The drafter's rows are made of a token and of what was before it: the first one is none.

@@ -54,6 +54,22 @@ impl<L: Loader> Visitor for Uploader<'_, L> {
         Ok(matrix)
     }
 
+    fn heads(
+        &mut self,
+        name: &str,
+        [rows, cols]: [usize; 2],
+        heads: usize,
+    ) -> Result<<L::Backend as Backend>::HeadMatrices> {
+        let tensor = self.finder.required(name, &[cols, rows, heads])?;
+        let Self { loader, progress, done, .. } = self;
+        let matrices = loader.upload_heads(tensor.view, heads, &mut |bytes| {
+            *done += bytes;
+            progress(*done)
+        })?;
+        self.finder.gguf.release_pages(tensor.info);
+        Ok(matrices)
+    }
+
     fn vector_of(&mut self, name: &str, shape: [usize; 2]) -> Result<<L::Backend as Backend>::Vector> {
         let tensor = self.finder.required(name, &shape)?;
         let vector = self.loader.upload_vector(tensor.view)?;

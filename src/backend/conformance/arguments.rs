@@ -1,5 +1,7 @@
 //! Arguments that contradict each other: every op refuses them before anything is computed.
 
+mod latent;
+
 use super::{BufferOf, Random, Tally, bytes_of, kv_layer, matrix, rows_batch, stack, vector};
 use crate::backend::{
     Activation, AddNorm, Attention, Backend, Embed, ExpertSpec, ExpertTensors, Fusions, GateColumns, GateRows,
@@ -19,8 +21,19 @@ const COLS: usize = 256;
 const LAYOUT: QkvLayout = QkvLayout { num_heads: 1, num_kv_heads: 1, head_dim: 128, gated: false, has_kv: true };
 const SCORING: Scoring = Scoring { scale: 1.0, softcap: None };
 
+/// Judges the outcome of an op with arguments that contradict each other.
+fn judge(what: &str, outcome: Result<()>, arguments: &str, tally: &mut Tally<'_>) {
+    let verdict = match outcome {
+        Err(Error::Internal { .. }) => Ok(0.0),
+        Err(error) => Err(format!("ends in another error: {error}")),
+        Ok(()) => Err(format!("accepts {arguments}")),
+    };
+    tally.judge(what, 1, verdict);
+}
+
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
     tally.group("arguments that are refused");
+    latent::check(loader(TOKENS)?, tally)?;
     tally.begin("arguments that contradict each other")?;
     let mut loader = loader(TOKENS)?;
     let mut random = Random(1);
@@ -43,6 +56,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
         activation: Activation::Silu,
         gate: true,
         gating: Gating::Softmax,
+        groups: None,
         router_bias: false,
         choice_bias: false,
         biases: false,
@@ -104,12 +118,7 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
             backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $right)?;
             $(
                 let outcome = backend.step(&batch, &mut |$step: &mut <L::Backend as Backend>::Step<'_>| $wrong);
-                let verdict = match outcome {
-                    Err(Error::Internal { .. }) => Ok(0.0),
-                    Err(error) => Err(format!("ends in another error: {error}")),
-                    Ok(()) => Err(format!("accepts {}", stringify!($wrong))),
-                };
-                tally.judge($what, 1, verdict);
+                judge($what, outcome, stringify!($wrong), tally);
             )+
         }};
     }
@@ -416,5 +425,5 @@ pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
 fn spec(layout: QkvLayout) -> KvLayerSpec {
     let QkvLayout { num_kv_heads, head_dim, .. } = layout;
     let (kind, num_blocks, dtype) = (GroupKind::Full, TOKENS.div_ceil(16), KvCacheDtype::F16);
-    KvLayerSpec { kind, skips_first: false, num_blocks, block_size: 16, num_kv_heads, head_dim, dtype }
+    KvLayerSpec { kind, skips_first: false, num_blocks, block_size: 16, num_kv_heads, head_dim, latent: None, dtype }
 }

@@ -125,7 +125,19 @@ impl Case {
         });
         let pieces = pieces.collect();
         let &Self { block_size, num_kv_heads, head_dim, skips_first, dtype, .. } = self;
-        (pieces, KvLayerSpec { kind: self.kind(), skips_first, num_blocks, block_size, num_kv_heads, head_dim, dtype })
+        (
+            pieces,
+            KvLayerSpec {
+                kind: self.kind(),
+                skips_first,
+                num_blocks,
+                block_size,
+                num_kv_heads,
+                head_dim,
+                latent: None,
+                dtype,
+            },
+        )
     }
 
     /// Absolute error that is allowed.

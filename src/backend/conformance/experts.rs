@@ -4,8 +4,8 @@ use super::linear::Weights;
 use super::reference::{HostNorm, gated, plain};
 use super::{Random, Tally, bytes_of, fill, matrix, two_buffers, vector, within};
 use crate::backend::{
-    Activation, Backend, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, MixExperts, Norm, NormExperts, NormKind,
-    NormRows, Ops,
+    Activation, Backend, ExpertGroups, ExpertSpec, ExpertTensors, Fusions, Gating, Loader, MixExperts, Norm,
+    NormExperts, NormKind, NormRows, Ops,
 };
 use crate::quant::GgmlType;
 use crate::tensor::TensorView;
@@ -46,6 +46,7 @@ struct Style {
     activation: Activation,
     gate: bool,
     gating: Gating,
+    groups: Option<ExpertGroups>,
     router_bias: bool,
     choice_bias: bool,
     biases: bool,
@@ -59,6 +60,7 @@ const PLAIN: Style = Style {
     activation: Activation::Silu,
     gate: true,
     gating: Gating::Softmax,
+    groups: None,
     router_bias: false,
     choice_bias: false,
     biases: false,
@@ -73,11 +75,16 @@ const GEMMA: Style = Style { activation: Activation::Gelu, fused: true, routed: 
 const NEMOTRON: Style = Style { activation: Activation::SquaredRelu, gate: false, ..GLM };
 const OTHER: Style = Style { activation: Activation::Gelu, choice_bias: true, router_bias: true, ..PLAIN };
 
+/// The style of DeepSeek V3.
+const fn grouped(num: usize, used: usize) -> Style {
+    Style { groups: Some(ExpertGroups { num, used }), ..GLM }
+}
+
 const fn case(rows: usize, num: usize, used: usize, hidden: usize, ffn: usize, ty: GgmlType) -> Case {
     Case { rows, num, used, hidden, ffn, types: [ty; 3], ties: false, normalize: true, style: PLAIN }
 }
 
-const CASES: [Case; 37] = [
+const CASES: [Case; 43] = [
     case(1, 1, 1, 1, 1, GgmlType::F32),
     case(1, 4, 2, 33, 47, GgmlType::F32),
     Case { normalize: false, ..case(3, 9, 1, 33, 17, GgmlType::F32) },
@@ -123,6 +130,12 @@ const CASES: [Case; 37] = [
     Case { style: NEMOTRON, ..case(9, 40, 6, 65, 17, GgmlType::F32) },
     Case { style: NEMOTRON, ..case(70, 8, 2, 64, 33, GgmlType::F16) },
     Case { style: NEMOTRON, ..case(2, 5, 3, 256, 96, GgmlType::Q8_0) },
+    Case { style: grouped(4, 2), ..case(9, 8, 3, 33, 17, GgmlType::F32) },
+    Case { style: grouped(5, 2), ..case(20, 40, 6, 65, 17, GgmlType::F32) },
+    Case { style: grouped(3, 2), ..case(7, 99, 4, 33, 17, GgmlType::F32) },
+    Case { style: grouped(8, 4), normalize: false, ..case(3, 256, 8, 64, 32, GgmlType::Q8_0) },
+    Case { style: Style { choice_bias: false, ..grouped(3, 1) }, ..case(6, 12, 4, 33, 17, GgmlType::F32) },
+    Case { style: grouped(2, 2), ..case(5, 6, 3, 64, 33, GgmlType::F16) },
 ];
 
 pub(crate) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut Tally<'_>) -> Result<()> {
@@ -162,8 +175,10 @@ pub(super) fn check_invariance<L: Loader>(loader: impl Fn(usize) -> Result<L>, t
 
 impl Case {
     fn name(&self) -> String {
-        let Self { rows, num, used, types, style: Style { gating, activation, .. }, .. } = self;
-        format!("{used} of {num} experts of {:?}, {gating:?}, {activation:?}, {rows} rows", types.map(GgmlType::name))
+        let Self { rows, num, used, types, style: Style { gating, activation, groups, .. }, .. } = self;
+        let groups = groups.map_or(String::new(), |ExpertGroups { num, used }| format!(" in {used} of {num} groups"));
+        let types = types.map(GgmlType::name);
+        format!("{used} of {num} experts{groups} of {types:?}, {gating:?}, {activation:?}, {rows} rows")
     }
 }
 
@@ -191,7 +206,8 @@ impl Layer {
         let hidden_size = case.hidden.next_multiple_of(gate.block_elements().max(up.block_elements()));
         let ffn_size = case.ffn.next_multiple_of(down.block_elements());
         let Case { num, used, normalize, style, .. } = *case;
-        let Style { activation, gate: has_gate, gating, router_bias, choice_bias, biases, fused, routed } = style;
+        let Style { activation, gate: has_gate, gating, groups, router_bias, choice_bias, biases, fused, routed } =
+            style;
         let spec = ExpertSpec {
             num,
             used,
@@ -200,6 +216,7 @@ impl Layer {
             activation,
             gate: has_gate,
             gating,
+            groups,
             router_bias,
             choice_bias,
             biases,
@@ -252,6 +269,24 @@ impl Layer {
         Ok(())
     }
 
+    /// The experts that may be chosen: all, or those of the groups whose best two have the largest sums.
+    fn open_experts(&self, compared: &[f64]) -> Result<Vec<usize>> {
+        let Some(ExpertGroups { num, used }) = self.spec.groups else { return Ok((0..compared.len()).collect()) };
+        let of_group = compared.len() / num;
+        let sum = |group: &[f64]| {
+            let mut sorted = group.to_vec();
+            sorted.sort_by(|a, b| b.total_cmp(a));
+            sorted[0] + sorted[1]
+        };
+        let sums: Vec<f64> = compared.chunks(of_group).map(sum).collect();
+        let mut order: Vec<usize> = (0..num).collect();
+        order.sort_by(|&a, &b| sums[b].total_cmp(&sums[a]).then(a.cmp(&b)));
+        if used < num && sums[order[used - 1]] - sums[order[used]] <= CLEAR {
+            return Err(Error::internal(format!("sums of {num} groups are too near: another seed")));
+        }
+        Ok(order[..used].iter().flat_map(|group| group * of_group..(group + 1) * of_group).collect())
+    }
+
     /// The sum that the experts add to the row `x`.
     fn reference(&self, x: &[f32], ties: bool) -> Result<Vec<f64>> {
         let ExpertSpec { num, used, hidden_size: hidden, ffn_size: ffn, normalize, scale, .. } = self.spec;
@@ -270,10 +305,13 @@ impl Layer {
             Gating::Sigmoid => logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())).collect(),
         };
         // Without a bias of the choice the logits are in the same order, and further apart.
-        let compared = if self.spec.choice_bias { plus(shares.clone(), Some(&self.choice_bias)) } else { logits };
-        let mut order: Vec<usize> = (0..num).collect();
+        let compared = match (self.spec.choice_bias, self.spec.groups) {
+            (false, None) => logits,
+            (has_bias, _) => plus(shares.clone(), has_bias.then_some(&self.choice_bias)),
+        };
+        let mut order = self.open_experts(&compared)?;
         order.sort_by(|&a, &b| compared[b].total_cmp(&compared[a]).then(a.cmp(&b)));
-        if used < num {
+        if used < order.len() {
             let (last, next) = (order[used - 1], order[used]);
             let equal = ties && last / 2 == next / 2;
             if !equal && compared[last] - compared[next] <= CLEAR {

@@ -2,7 +2,7 @@
 //! row.
 
 use super::attention::CASES;
-use super::{Piece, Random, Tally, experts, fill, matrix, states, two_buffers, vector, within};
+use super::{Piece, Random, Tally, experts, fill, latent, matrix, states, two_buffers, vector, within};
 use crate::Result;
 use crate::backend::{Activation, Backend, GatedActivation, Loader, Norm, NormRows, Ops};
 
@@ -10,6 +10,7 @@ pub(super) fn check<L: Loader>(loader: impl Fn(usize) -> Result<L>, tally: &mut 
     tally.group("bits alone and together");
     attention(&loader, tally)?;
     experts::check_invariance(&loader, tally)?;
+    latent::check_invariance(&loader, tally)?;
     states::check_invariance(&loader, tally)?;
     rows_alone(loader(200)?, tally)
 }

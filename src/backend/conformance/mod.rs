@@ -9,6 +9,7 @@ pub(crate) mod experts;
 pub(crate) mod fused;
 mod invariance;
 mod kv_groups;
+pub(crate) mod latent;
 pub(crate) mod linear;
 pub(crate) mod reference;
 mod rope;
@@ -77,6 +78,7 @@ pub(crate) fn check_types<L: Loader>(
     attention::check(loader, accuracy, tally)?;
     rope_attention::check(loader, tally)?;
     kv_groups::check(loader, accuracy, tally)?;
+    latent::check(loader, accuracy, tally)?;
     states::check(loader, tally)?;
     shared_kv::check(loader, accuracy, tally)?;
     arguments::check(loader, tally)?;

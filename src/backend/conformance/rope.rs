@@ -103,6 +103,7 @@ fn check_case<L: Loader>(mut loader: L, case: &Case, seed: u64, tally: &mut Tall
         block_size: 16,
         num_kv_heads,
         head_dim,
+        latent: None,
         dtype,
     };
     let mut kv = kv_layer(&mut loader, spec)?;

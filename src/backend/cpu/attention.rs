@@ -9,6 +9,7 @@
 //! are computed next to each other. Masked keys take no part (not even times zero: they may be NaN).
 #![allow(unsafe_code)] // Rows of the output are written from several threads.
 
+mod latent;
 mod tile;
 
 use std::ops::Range;
@@ -53,7 +54,7 @@ pub(super) struct Attention<'a, E> {
 }
 
 impl<E: KvElement> Attention<'_, E> {
-    /// Computes all rows into `out`, `[n, num_heads * head_dim]`. `units` is scratch of the caller.
+    /// Computes all rows into `out`, `[n, num_heads * value_dim]`. `units` is scratch of the caller.
     ///
     /// # Errors
     /// `Internal` when a block table does not cover the keys that its sequence attends to.
@@ -148,7 +149,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
 
     /// Rows `first..first + len` of the unit, whose rows are token by token, head by head.
     fn rows(&self, first: usize, len: usize) -> Rows<'a> {
-        let Attention { qkv, layout, .. } = *self.attention;
+        let Attention { qkv, layout, kv, .. } = *self.attention;
         let place = |i: usize| {
             let row = first + i;
             let token = self.unit.tokens.start + row / self.group_size();
@@ -164,15 +165,15 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
         };
         for i in 0..len {
             let (token, head) = place(i);
-            let column = head * layout.head_dim;
+            let (column, value_dim) = (head * layout.head_dim, kv.spec.value_dim());
             let row = &qkv[token * layout.cols()..][..layout.cols()];
             rows.head[i] = head;
             rows.gate[i] = layout.gated.then(|| &row[column..][..layout.head_dim]);
             rows.q[i] = &row[layout.gate_cols() + column..][..layout.head_dim];
-            let start = token * layout.q_cols() + column;
+            let start = (token * layout.num_heads + head) * value_dim;
             // SAFETY: units have disjoint tokens or kv heads, rows of a unit differ in token or head, and row tiles
             // follow one another.
-            rows.out[i] = unsafe { self.out.part(start..start + layout.head_dim) };
+            rows.out[i] = unsafe { self.out.part(start..start + value_dim) };
             rows.keys[i] = self.attention.keys_of(token);
         }
         rows
@@ -208,12 +209,22 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
                 *keys = clamp(of_row.start)..clamp(of_row.end);
             }
 
-            tile::scores(s, &rows.q[..len], &chunk.k[..tiles.len()], scores);
+            let (q, k) = (&rows.q[..len], &chunk.k[..tiles.len()]);
+            match self.attention.kv.spec.latent {
+                None => tile::scores(s, q, k, scores),
+                Some(_) => latent::scores(s, q, k, scores),
+            }
             let corrections = self.softmax(s, &mut scores[..len], &keys, tiles.len(), &mut maximum, &mut sums);
             for (out, correction) in rows.out[..len].iter_mut().zip(corrections) {
                 out.iter_mut().for_each(|x| *x *= correction);
             }
-            tile::weighted_sums(s, scores, &keys[..len], &chunk.v, &mut rows.out[..len]);
+            tile::weighted_sums(
+                s,
+                scores,
+                &keys[..len],
+                (&chunk.v, self.attention.layout.head_dim),
+                &mut rows.out[..len],
+            );
         }
 
         for ((out, sum), gate) in rows.out[..len].iter_mut().zip(sums).zip(rows.gate) {
@@ -294,7 +305,7 @@ impl<'a, E: KvElement> UnitKernel<'a, E> {
     }
 }
 
-/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`.
+/// `k[tile]`: `[head_dim, 16 keys]`; `v[tile]`: `[16 keys, head_dim]`, and so is `k` of latent rows.
 struct Chunk<'a, E> {
     k: [Tile<'a, E>; CHUNK_TILES],
     v: [Tile<'a, E>; CHUNK_TILES],

@@ -9,8 +9,8 @@ use super::simd::Isa;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeShape, RopeSpec,
-    StateLayerSpec, StateShape, VectorShape, WorkShape,
+    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, MemoryLedger, RopeKind,
+    RopeShape, RopeSpec, StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
 use crate::quant::GgmlType;
 
@@ -71,9 +71,34 @@ impl MatrixShape for PackedMatrix {
     }
 }
 
+/// Matrices of heads: a stack, of which each head's part has inputs of its own.
+#[derive(Debug)]
+pub struct HeadMatrices {
+    pub(super) heads: usize,
+    pub(super) stack: PackedMatrix,
+}
+
+impl HeadsShape for HeadMatrices {
+    fn heads(&self) -> usize {
+        self.heads
+    }
+
+    fn rows(&self) -> usize {
+        self.stack.rows() / self.heads
+    }
+
+    fn cols(&self) -> usize {
+        self.stack.cols()
+    }
+}
+
 impl RopeShape for RopeSpec {
     fn num_pairs(&self) -> usize {
         self.inv_freq.len()
+    }
+
+    fn pairs_neighbours(&self) -> bool {
+        self.kind == RopeKind::Norm
     }
 }
 

@@ -1,13 +1,15 @@
 //! Mixture of experts. The rows of a step are brought together by expert, so that an expert's weights are read once,
 //! however many rows have chosen it.
 
+use std::cmp::Ordering;
+
 use super::activation;
 use super::linear::{LinearScratch, PackedMatrix, Store};
 use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::split::for_rows;
 use super::storage::Storage;
-use crate::backend::{ExpertSpec, Gating};
+use crate::backend::{ExpertGroups, ExpertSpec, Gating};
 
 /// The experts of one layer.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub(super) struct Routes {
     rows: Vec<usize>,
     /// First place of each expert, and the end of the last expert's places.
     starts: Vec<usize>,
-    /// Values by which the experts of a row are compared.
+    /// Values by which the experts of a row are compared, and then their groups.
     ranks: Vec<f32>,
 }
 
@@ -78,7 +80,8 @@ impl Routes {
 
     /// Entries of the lists of pairs, of `starts` and of `ranks`.
     fn sizes(spec: &ExpertSpec, rows: usize) -> [usize; 3] {
-        [rows.saturating_mul(spec.used), spec.num + 1, spec.num]
+        let groups = spec.groups.map_or(0, |groups| groups.num);
+        [rows.saturating_mul(spec.used), spec.num + 1, spec.num + groups]
     }
 
     /// Bytes that `new` takes.
@@ -121,6 +124,35 @@ impl Routes {
     }
 }
 
+/// A value as it is compared: zeros of both signs are equal, and a NaN is above all, as a row that has one is not to
+/// lose it.
+fn ordered(value: f32) -> f32 {
+    if value.is_nan() { f32::NAN } else { value + 0.0 }
+}
+
+/// Puts the experts of all but the best groups behind all others. A group's value is the sum of its best two; `values`
+/// is scratch, of a number for each group.
+fn keep_best_groups(groups: ExpertGroups, ranks: &mut [f32], values: &mut [f32]) {
+    let of_group = ranks.len() / groups.num;
+    let larger = |a: f32, b: f32| if b.total_cmp(&a).is_gt() { b } else { a };
+    for (group, value) in ranks.chunks_exact(of_group).zip(&mut *values) {
+        let [best, second] = group.iter().fold([BEHIND; 2], |[best, second], &rank| match rank.total_cmp(&best) {
+            Ordering::Greater => [rank, best],
+            _ => [best, larger(second, rank)],
+        });
+        *value = ordered(best + second);
+    }
+    for (group, ranks) in ranks.chunks_exact_mut(of_group).enumerate() {
+        let is_before = |other: &usize| values[group].total_cmp(&values[*other]).then(other.cmp(&group)).is_lt();
+        if (0..groups.num).filter(is_before).count() >= groups.used {
+            ranks.fill(BEHIND);
+        }
+    }
+}
+
+/// The rank of experts that are not to be chosen, below that of any number.
+const BEHIND: f32 = -f32::NAN;
+
 /// Chooses the best `choices.len()` experts, best first (among equals the lower index), with their weights. `bias` is
 /// that of the choice, or empty; `ranks` is scratch.
 fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], choices: &mut [Choice]) {
@@ -133,11 +165,16 @@ fn choose(spec: &ExpertSpec, logits: &[f32], bias: &[f32], ranks: &mut [f32], ch
         Gating::Softmax => (0..logits.len()).map(share).sum(),
         Gating::Sigmoid => 1.0,
     };
+    let (ranks, values) = ranks.split_at_mut(logits.len());
     for (expert, rank) in ranks.iter_mut().enumerate() {
         // Without a bias the order of the weights is that of the logits, which do not round to equal numbers.
-        let value = bias.get(expert).map_or(logits[expert], |bias| share(expert) / all + bias);
-        // Zeros of both signs are equal, and a NaN is above all: a row that has one is not to lose it.
-        *rank = if value.is_nan() { f32::NAN } else { value + 0.0 };
+        *rank = ordered(match (bias.get(expert), spec.groups) {
+            (None, None) => logits[expert],
+            (bias, _) => share(expert) / all + bias.unwrap_or(&0.0),
+        });
+    }
+    if let Some(groups) = spec.groups {
+        keep_best_groups(groups, ranks, values);
     }
     let is_before = |a: usize, b: usize| ranks[b].total_cmp(&ranks[a]).then(a.cmp(&b)).is_lt();
     let mut last = None;
@@ -233,6 +270,7 @@ mod tests {
             activation: Activation::Silu,
             gate: true,
             gating: Gating::Softmax,
+            groups: None,
             router_bias: false,
             choice_bias: false,
             biases: false,
@@ -271,6 +309,26 @@ mod tests {
             choose(&spec(4, 2, true), &[1.0, 2.0, nan, 3.0], &[], &mut [0.0; 4], &mut choices);
             assert!(choices[0].expert == 2 && choices.iter().all(|choice| choice.weight.is_nan()), "{choices:?}");
         }
+    }
+
+    /// Best groups by the sum of their best two with the bias, among equals the first; the weights do not see the bias.
+    #[test]
+    fn experts_are_of_the_best_groups() {
+        let groups = Some(ExpertGroups { num: 3, used: 2 });
+        let spec = ExpertSpec { gating: Gating::Sigmoid, groups, choice_bias: true, ..spec(6, 3, false) };
+        let choose = |logits: [f32; 6], bias: &[f32]| {
+            let mut choices = [Choice { expert: 0, weight: 0.0 }; 3];
+            super::choose(&spec, &logits, bias, &mut [0.0; 9], &mut choices);
+            choices
+        };
+        let experts = |logits, bias: &[f32]| choose(logits, bias).map(|choice| choice.expert);
+        // The best expert is of the worst group.
+        assert_eq!(experts([9.0, -9.0, 1.0, 1.0, 2.0, 2.0], &[0.0; 6]), [4, 5, 2]);
+        assert_eq!(experts([9.0, -9.0, 1.0, 1.0, 2.0, 2.0], &[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]), [0, 4, 5]);
+        assert_eq!(experts([0.0; 6], &[]), [0, 1, 2]);
+        assert_eq!(experts([0.0, 0.0, 0.0, 0.0, 0.0, f32::NAN], &[0.0; 6])[0], 5);
+        let weights = choose([0.0; 6], &[0.0, 0.0, 0.25, 0.25, 0.25, 0.25]).map(|choice| choice.weight);
+        assert_eq!(weights, [0.5; 3]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! k: [num_blocks, num_kv_heads, block_size / 16, head_dim, 16 tokens]
 //! v: [num_blocks, num_kv_heads, block_size,      head_dim]
 //! ```
+//!
+//! Latent rows, which are K and V at once, lie as V does; there is no K beside them.
 
 mod element;
 
@@ -69,6 +71,7 @@ pub(super) fn check_blocks(spec: &KvLayerSpec, blocks: &[u32]) -> Result<()> {
 #[derive(Debug)]
 pub(super) struct KvPages<E> {
     pub(super) spec: KvLayerSpec,
+    /// Empty where rows are latent.
     pub(super) k: Storage<E>,
     pub(super) v: Storage<E>,
 }
@@ -79,18 +82,22 @@ impl<E: KvElement> KvPages<E> {
         self.spec.block_size * self.spec.head_dim
     }
 
-    /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`.
+    /// K of one tile, `[head_dim, 16 tokens]`, and V of its tokens, `[16, head_dim]`; latent rows are both, as V is.
     #[inline(always)]
     pub(super) fn tile(&self, block: u32, tile: usize, kv_head: usize) -> (&[E], &[E]) {
         let tile_elements = TILE * self.spec.head_dim;
         let start = (block as usize * self.spec.num_kv_heads + kv_head) * self.head_elements() + tile * tile_elements;
-        (&self.k[start..start + tile_elements], &self.v[start..start + tile_elements])
+        let v = &self.v[start..start + tile_elements];
+        let k = if self.spec.latent.is_some() { v } else { &self.k[start..start + tile_elements] };
+        (k, v)
     }
 
     fn copy_block(&mut self, src: u32, dst: u32) {
         let elements = self.head_elements() * self.spec.num_kv_heads;
         let (src, dst) = (src as usize * elements, dst as usize * elements);
-        self.k.copy_within(src..src + elements, dst);
+        if self.spec.latent.is_none() {
+            self.k.copy_within(src..src + elements, dst);
+        }
         self.v.copy_within(src..src + elements, dst);
     }
 
@@ -121,6 +128,12 @@ impl<E: KvElement> KvWriter<'_, E> {
             store_strided::<S, E>(s, &k[elements.clone()], &self.k[k_base..], TILE);
             store_strided::<S, E>(s, &v[elements], &self.v[base + offset * head_dim..], 1);
         }
+    }
+
+    /// Stores one token's latent row at `slot`.
+    #[inline(always)]
+    pub(super) fn store_latent<S: Simd>(&self, s: S, slot: u32, row: &[f32]) {
+        store_strided::<S, E>(s, row, &self.v[slot as usize * self.spec.head_dim..], 1);
     }
 }
 

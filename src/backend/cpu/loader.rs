@@ -1,6 +1,6 @@
 //! Takes the memory of an engine on the CPU.
 
-use super::backend::CpuBackend;
+use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{ExpertWork, Experts, Routes, work_sizes};
 use super::kv::{KvElement, KvLayer, KvPages, KvPool, TILE};
 use super::linear::{LinearScratch, PackedMatrix};
@@ -8,6 +8,7 @@ use super::pool::ThreadPool;
 use super::simd::Isa;
 use super::state_layer::StateLayer;
 use super::storage::{Element, Storage};
+use crate::backend::experts::share;
 use crate::backend::host_memory::HostMemory;
 use crate::backend::{
     ExpertPart, ExpertSpec, ExpertTensors, KvLayerSpec, LinearPart, Loader, MemoryLedger, Progress, RopeSpec,
@@ -106,7 +107,7 @@ impl CpuLoader {
 
     fn allocate_pages<E: KvElement>(&mut self, spec: KvLayerSpec) -> Result<KvPages<E>> {
         let shape = [spec.num_blocks, spec.num_kv_heads, spec.block_size, spec.head_dim];
-        let k = self.allocate(Purpose::KvCache, &shape)?;
+        let k = self.allocate(Purpose::KvCache, if spec.latent.is_some() { &[0] } else { &shape })?;
         let v = self.allocate(Purpose::KvCache, &shape)?;
         Ok(KvPages { spec, k, v })
     }
@@ -174,6 +175,11 @@ fn for_expert_stacks(tensors: &ExpertTensors<'_>, f: &mut dyn FnMut(&[LinearPart
     Ok(())
 }
 
+/// The matrices of heads, one behind the other in `tensor`, as a stack.
+fn head_parts(tensor: TensorView<'_>, heads: usize) -> Vec<LinearPart<'_>> {
+    (0..heads).map(|head| LinearPart { weight: share(tensor, heads, head), bias: None }).collect()
+}
+
 /// Bytes of a RoPE: those of its frequencies.
 fn rope_bytes(spec: &RopeSpec) -> u64 {
     size_of_val(spec.inv_freq.as_slice()) as u64
@@ -184,17 +190,19 @@ impl Loader for CpuLoader {
 
     fn room_beside(&self, uploads: &[Upload<'_>]) -> Result<u64> {
         let (mut bytes, mut max_inputs) = (0u64, self.max_inputs);
-        let mut add = |parts: &[LinearPart<'_>]| -> Result<()> {
+        let mut add = |parts: &[LinearPart<'_>], heads: usize| -> Result<()> {
             bytes = bytes.saturating_add(PackedMatrix::packed_bytes(self.isa, parts)?);
-            max_inputs = parts.iter().map(|part| part.weight.cols).fold(max_inputs, usize::max);
+            let inputs = parts.iter().map(|part| heads.saturating_mul(part.weight.cols));
+            max_inputs = inputs.fold(max_inputs, usize::max);
             Ok(())
         };
         let mut vectors = 0u64;
         for upload in uploads {
             match upload {
-                Upload::Matrix(parts) => add(parts)?,
+                Upload::Matrix(parts) => add(parts, 1)?,
+                Upload::Heads(tensor, heads) => add(&head_parts(*tensor, *heads), *heads)?,
                 Upload::Experts(tensors) => {
-                    for_expert_stacks(tensors, &mut add)?;
+                    for_expert_stacks(tensors, &mut |parts| add(parts, 1))?;
                     let of_experts = [tensors.choice_bias, tensors.output_scales].into_iter().flatten();
                     vectors += of_experts.map(|each| Self::buffer_bytes(each.rows, each.cols)).sum::<u64>();
                 }
@@ -211,6 +219,17 @@ impl Loader for CpuLoader {
             return Err(Error::OutOfMemory { what, requested: weights, available, advice });
         }
         Ok((available - weights).saturating_sub(self.linear_scratch_bytes(max_inputs)))
+    }
+
+    fn upload_heads(
+        &mut self,
+        tensor: TensorView<'_>,
+        heads: usize,
+        progress: &mut Progress<'_>,
+    ) -> Result<HeadMatrices> {
+        let stack = self.upload_matrix(&head_parts(tensor, heads), progress)?;
+        self.max_inputs = self.max_inputs.max(heads * stack.cols());
+        Ok(HeadMatrices { heads, stack })
     }
 
     fn upload_matrix(&mut self, parts: &[LinearPart<'_>], progress: &mut Progress<'_>) -> Result<PackedMatrix> {

@@ -6,6 +6,7 @@ mod backend;
 mod experts;
 mod gate_rows;
 mod kv;
+mod latent;
 pub mod linear;
 mod loader;
 mod norm;
@@ -20,7 +21,7 @@ mod storage;
 #[cfg(test)]
 mod tests;
 
-pub use backend::CpuBackend;
+pub use backend::{CpuBackend, HeadMatrices};
 pub use experts::{ExpertWork, Experts};
 pub use kv::KvLayer;
 pub use loader::CpuLoader;

@@ -1,19 +1,19 @@
 //! Steps on the CPU: arguments are checked here, then kernels run on the team.
 
-use super::backend::CpuBackend;
+use super::backend::{CpuBackend, HeadMatrices};
 use super::experts::{self, ExpertWork, Experts};
 use super::kv::{KvLayer, KvPool};
 use super::linear::{PackedMatrix, Store};
 use super::split::for_rows;
 use super::state_layer::StateLayer;
 use super::storage::Storage;
-use super::{activation, attention, gate_rows, norm, rope, states};
+use super::{activation, attention, gate_rows, latent, norm, rope, states};
 use crate::backend::check_batch::validate_batch;
 use crate::backend::{
     Activate, AddNorm, Attention, Backend, BufferShape, CopyBlocks, DeltaNet, DeltaNetWeights, Embed, Fusions,
-    GateColumns, GateRows, GatedActivation, GatherRows, JoinRows, Linear, Mamba2, Mamba2Weights, MemoryLedger,
-    MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAngles, RopeShape, RopeSpec, Rotation, ScaleLogits,
-    ShortConvolution, StepOps,
+    GateColumns, GateRows, GatedActivation, GatherRows, HeadProducts, JoinRows, Linear, Mamba2, Mamba2Weights,
+    MemoryLedger, MixExperts, NormRows, Ops, QkNorms, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeShape,
+    RopeSpec, Rotation, ScaleLogits, ShortConvolution, StepOps,
 };
 use crate::batch::{Batch, GroupTables};
 use crate::interrupt::Interrupt;
@@ -22,6 +22,7 @@ use crate::{Error, Result};
 impl Backend for CpuBackend {
     type Buffer = Storage<f32>;
     type Matrix = PackedMatrix;
+    type HeadMatrices = HeadMatrices;
     type Vector = Storage<f32>;
     type Rope = RopeSpec;
     type KvLayer = KvLayer;
@@ -228,13 +229,37 @@ impl Ops<CpuBackend> for CpuStep<'_> {
         Ok(())
     }
 
+    fn head_products(&mut self, args: HeadProducts<'_, CpuBackend>) -> Result<()> {
+        args.validate()?;
+        let HeadProducts { x, x_head, matrices: HeadMatrices { stack, .. }, rows, out, out_head } = args;
+        stack.multiply_heads((x, x_head), rows, (out, out_head), &mut self.cpu.linear_scratch, &self.cpu.pool);
+        Ok(())
+    }
+
+    fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, CpuBackend>) -> Result<()> {
+        let tokens = self.num_tokens();
+        args.validate(tokens)?;
+        let RopeAndStoreLatent { q, queries, latent, shape, norm, eps, angles, temperature, group, kv, .. } = args;
+        let slots = &self.tables(group)?.slot_mapping;
+        kv.check_slots(slots)?;
+        let positions = &self.batch.positions;
+        let rows = latent::RopeAndStore { q, latent, shape, norm, eps, angles, temperature, positions, slots };
+        let queries = &mut queries[..tokens * shape.queries().q_cols()];
+        match &mut kv.pool {
+            KvPool::F16(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
+            KvPool::F32(pages) => rows.run_on(&self.cpu.pool, self.cpu.isa, queries, &pages.writer()),
+        }
+        Ok(())
+    }
+
     fn attention(&mut self, args: Attention<'_, CpuBackend>) -> Result<()> {
         let tokens = self.num_tokens();
         args.validate(tokens)?;
         self.tables(args.group)?;
         let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
         let sinks = sinks.map(|sinks| &**sinks);
-        let (qkv, out, batch) = (&qkv[..tokens * layout.cols()], &mut out[..tokens * layout.q_cols()], self.batch);
+        let out = &mut out[..tokens * layout.num_heads * kv.spec.value_dim()];
+        let (qkv, batch) = (&qkv[..tokens * layout.cols()], self.batch);
         let CpuBackend { pool, isa, units, .. } = &mut *self.cpu;
         match &kv.pool {
             KvPool::F16(kv) => {

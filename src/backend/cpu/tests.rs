@@ -25,6 +25,7 @@ fn kv_spec(num_blocks: usize, block_size: usize) -> KvLayerSpec {
         block_size,
         num_kv_heads: 3,
         head_dim: 64,
+        latent: None,
         dtype,
     }
 }
@@ -51,8 +52,16 @@ const SCORING: Scoring = Scoring { scale: 0.5, softcap: None };
 fn rig(isa: Isa, tokens: usize) -> (AttentionRig<CpuLoader>, Piece) {
     let num_blocks = tokens.div_ceil(16) + 1;
     let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
-    let spec =
-        KvLayerSpec { kind, skips_first: false, num_blocks, block_size: 16, num_kv_heads: 2, head_dim: 72, dtype };
+    let spec = KvLayerSpec {
+        kind,
+        skips_first: false,
+        num_blocks,
+        block_size: 16,
+        num_kv_heads: 2,
+        head_dim: 72,
+        latent: None,
+        dtype,
+    };
     let rows = Random(3).values(tokens * LAYOUT.cols());
     let piece = Piece { first_row: 0, blocks: (1..num_blocks as u32).collect(), cached: 0, new: tokens };
     (AttentionRig::new(loader(tokens).with_isa(isa), LAYOUT, spec, &rows).unwrap(), piece)

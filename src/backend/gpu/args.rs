@@ -3,21 +3,11 @@
 
 mod codes;
 
+pub(super) use codes::Format;
 pub(super) use codes::{ActivationCode, GatingCode, NormCode};
 
 use super::{DevicePtr, KernelArgs};
 use crate::batch;
-
-/// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Format {
-    F32 = FORMAT_F32,
-    F16 = FORMAT_F16,
-    Bf16 = FORMAT_BF16,
-    F16Tiled = FORMAT_F16_TILED,
-    Bf16Tiled = FORMAT_BF16_TILED,
-}
 
 /// Declares the numbers that kernels and launches have in common, in the order of `args.h`, and for the test their
 /// names there.
@@ -85,9 +75,10 @@ constants! {
     /// Columns of a block of `activation`, and of `scale_logits`.
     ACTIVATION_COLS = 1024;
     SCALE_COLS = 1024;
-    /// Limits of the routing kernel: experts of a layer, and experts that serve a token.
+    /// Limits of the routing kernel: experts of a layer, those that serve a token, and their groups.
     MAX_EXPERTS = 512;
     MAX_USED_EXPERTS = 32;
+    MAX_EXPERT_GROUPS = 32;
     /// `Gating`.
     GATING_SOFTMAX = 0;
     GATING_SIGMOID = 1;
@@ -108,6 +99,13 @@ constants! {
     ATTENTION_DECODE_HEAD_THREADS = 256;
     /// A window with which no token but the first itself sees the first token.
     ALL_BUT_FIRST = u32::MAX;
+    /// Elements of a latent row and of the values in it at most, and heads of a block.
+    LATENT_ROW = 576;
+    LATENT_VALUES = 512;
+    ATTENTION_LATENT_HEADS = 8;
+    HEAD_PRODUCTS_TILE = 64;
+    HEAD_PRODUCTS_THREADS = 256;
+    LATENT_STORE_THREADS = 256;
     /// A row without a sequence: padding of a recorded step.
     NO_SEQUENCE = u32::MAX;
     NO_STATE = batch::NO_STATE;
@@ -298,6 +296,8 @@ kernel_args! {
         num: u32,
         used: u32,
         gating: GatingCode,
+        groups: u32,
+        used_groups: u32,
         normalize: u32,
         scale: f32,
     }
@@ -370,12 +370,42 @@ kernel_args! {
         num_kv_heads: u32,
         row_heads: u32,
         head_dim: u32,
+        value_dim: u32,
         block_size: u32,
         splits: u32,
         window: u32,
         format_out: Format,
         scale: f32,
         softcap: f32,
+    }
+    HeadProductsArgs {
+        weights: DevicePtr,
+        x: DevicePtr,
+        out: DevicePtr,
+        rows: u32,
+        heads: u32,
+        out_cols: u32,
+        cols: u32,
+        x_head: u32,
+        out_head: u32,
+        format_out: Format,
+    }
+    LatentStoreArgs {
+        q: DevicePtr,
+        queries: DevicePtr,
+        latent: DevicePtr,
+        norm: DevicePtr,
+        angles: DevicePtr,
+        slot_mapping: DevicePtr,
+        positions: DevicePtr,
+        cache: DevicePtr,
+        num_heads: u32,
+        plain_dim: u32,
+        rope_dim: u32,
+        rank: u32,
+        eps: f32,
+        temperature: f32,
+        temperature_context: u32,
     }
     StatesArgs {
         windows: DevicePtr,

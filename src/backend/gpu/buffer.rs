@@ -5,8 +5,8 @@ use super::args::Format;
 use super::compile::plan::Operands;
 use super::{DeviceBuffer, DeviceSlice, KernelType};
 use crate::backend::{
-    BufferShape, ExpertShape, ExpertSpec, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape, StateLayerSpec,
-    StateShape, VectorShape, WorkShape,
+    BufferShape, ExpertShape, ExpertSpec, HeadsShape, KvLayerSpec, KvShape, MatrixShape, RopeKind, RopeShape,
+    StateLayerSpec, StateShape, VectorShape, WorkShape,
 };
 use crate::{Error, Result};
 
@@ -276,6 +276,15 @@ impl Vector {
     }
 }
 
+/// Matrices of heads, `[heads][rows][cols]`, f16.
+#[derive(Debug)]
+pub struct HeadMatrices {
+    pub(super) heads: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) weights: DeviceBuffer,
+}
+
 /// Frequencies of a RoPE, f32, with the other numbers that angles are made by.
 #[derive(Debug)]
 pub struct Rope {
@@ -330,9 +339,27 @@ impl VectorShape for Vector {
     }
 }
 
+impl HeadsShape for HeadMatrices {
+    fn heads(&self) -> usize {
+        self.heads
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn cols(&self) -> usize {
+        self.cols
+    }
+}
+
 impl RopeShape for Rope {
     fn num_pairs(&self) -> usize {
         self.num_pairs
+    }
+
+    fn pairs_neighbours(&self) -> bool {
+        self.kind == RopeKind::Norm
     }
 }
 

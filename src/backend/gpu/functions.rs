@@ -2,7 +2,7 @@
 
 use super::kernel::{self, Kernel, Needed, Row, Subject, TABLE, Variant};
 use super::{Function, KernelType, Kernels, Unit};
-use crate::config::KvCacheDtype;
+use crate::backend::KvLayerSpec;
 use crate::{Error, Result};
 
 /// The loaded variants of each kernel, by the kernel's place in the table.
@@ -12,6 +12,8 @@ pub struct Functions(Vec<Vec<(Variant, Function)>>);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts {
     pub experts: bool,
+    /// Latent attention.
+    pub latent: bool,
     /// Layers that carry states.
     pub states: bool,
 }
@@ -20,6 +22,7 @@ fn serves(row: &Row, parts: Parts) -> bool {
     match row.needed {
         Needed::Always => true,
         Needed::Experts => parts.experts,
+        Needed::Latent => parts.latent,
         Needed::States => parts.states,
         Needed::Measurement => false,
     }
@@ -37,20 +40,17 @@ pub(super) fn units(types: &[KernelType], parts: Parts) -> Vec<Unit> {
 }
 
 impl Functions {
-    /// Loads the kernels; `caches` gives element type and head size of each KV layer.
+    /// Loads the kernels for these KV layers.
     ///
     /// # Errors
     /// The errors of `Kernels::function`, and of `kernel::head_size`.
-    pub(super) fn load(
-        kernels: &Kernels,
-        types: &[KernelType],
-        caches: impl Iterator<Item = (KvCacheDtype, usize)>,
-        parts: Parts,
-    ) -> Result<Self> {
-        let heads = caches.map(|(dtype, head_dim)| Ok((dtype, kernel::head_size(head_dim)?)));
+    pub(super) fn load(kernels: &Kernels, types: &[KernelType], caches: &[KvLayerSpec], parts: Parts) -> Result<Self> {
+        // Latent rows have kernels for any of them.
+        let with_heads = caches.iter().filter(|spec| spec.latent.is_none());
+        let heads = with_heads.map(|spec| Ok((spec.dtype, kernel::head_size(spec.head_dim)?)));
         let heads = heads.collect::<Result<Vec<_>>>()?;
         let wanted = |variant: &Variant| match variant.subject() {
-            Subject::Cache(dtype) => heads.iter().any(|(of_head, _)| *of_head == dtype),
+            Subject::Cache(dtype) => caches.iter().any(|spec| spec.dtype == dtype),
             Subject::Head(dtype, size) => heads.contains(&(dtype, size)),
             Subject::Nothing | Subject::Type(_) | Subject::Pair(_) => variant.is_of_types(types),
         };

@@ -58,12 +58,30 @@ pub(super) fn head_size(head_dim: usize) -> Result<u32> {
     })
 }
 
-/// Whether the attention kernels hold the heads of all layers.
+/// Whether the attention kernels hold the heads, or the latent rows, of all layers.
 ///
 /// # Errors
-/// Those of `head_size`.
+/// Those of `head_size` and of `check_latent`.
 pub fn check_kv_layers(specs: &[KvLayerSpec]) -> Result<()> {
-    specs.iter().try_for_each(|spec| head_size(spec.head_dim).map(drop))
+    specs.iter().try_for_each(|spec| match spec.latent {
+        None => head_size(spec.head_dim).map(drop),
+        Some(values) => check_latent(spec.head_dim, values),
+    })
+}
+
+/// # Errors
+/// `Error::Device` for latent rows that are longer than what the kernels hold.
+fn check_latent(row: usize, values: usize) -> Result<()> {
+    match row <= LATENT_ROW as usize && values <= LATENT_VALUES as usize {
+        true => Ok(()),
+        false => Err(Error::Device {
+            device: "gpu".to_owned(),
+            problem: format!(
+                "latent rows have {row} elements, {values} of them values; the kernels take at most {LATENT_ROW} and \
+                 {LATENT_VALUES}; use device=\"cpu\""
+            ),
+        }),
+    }
 }
 
 impl KernelType {
@@ -99,6 +117,8 @@ pub enum Needed {
     Always,
     /// Models with experts.
     Experts,
+    /// Models with latent attention.
+    Latent,
     /// Models with layers that carry states.
     States,
     /// No model: it measures a device.
@@ -350,7 +370,22 @@ mod tests {
     #[test]
     fn layers_whose_heads_no_kernel_holds_are_refused() {
         let (kind, dtype) = (GroupKind::Full, KvCacheDtype::F16);
-        let layer = |head_dim| KvLayerSpec { kind, num_blocks: 1, block_size: 16, num_kv_heads: 1, head_dim, dtype };
+        let layer = |head_dim| KvLayerSpec {
+            kind,
+            skips_first: false,
+            num_blocks: 1,
+            block_size: 16,
+            num_kv_heads: 1,
+            head_dim,
+            latent: None,
+            dtype,
+        };
+        let latent = |head_dim, values| KvLayerSpec { latent: Some(values), ..layer(head_dim) };
+        assert!(check_kv_layers(&[latent(576, 512), latent(48, 32)]).is_ok());
+        for (row, values) in [(577, 512), (576, 513)] {
+            let problem = check_kv_layers(&[latent(row, values)]).unwrap_err().to_string();
+            assert!(problem.contains(&format!("{row} elements, {values} of them")), "{problem}");
+        }
         assert!(check_kv_layers(&[layer(64), layer(512)]).is_ok());
         let problem = check_kv_layers(&[layer(64), layer(513)]).unwrap_err().to_string();
         assert!(problem.contains("513 elements") && problem.contains("device=\"cpu\""), "{problem}");

@@ -3,6 +3,7 @@
 
 mod budget;
 mod experts;
+mod heads;
 mod matrices;
 mod matrix_library;
 mod samples;
@@ -13,7 +14,9 @@ use samples::Samples;
 use super::arena::{ALIGN, Arena, aligned};
 use super::args::Format;
 use super::backend::{GpuBackend, Parts};
-use super::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, Segment, StateLayer, TILE_ROWS, Vector};
+use super::buffer::{
+    Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, Segment, StateLayer, TILE_ROWS, Vector,
+};
 use super::compute::{Compute, Workspace};
 use super::functions::{self, Functions};
 use super::graphs;
@@ -66,6 +69,7 @@ pub struct GpuLoader {
     /// The specification of each KV layer.
     cache: Vec<KvLayerSpec>,
     has_experts: bool,
+    has_latent: bool,
     has_states: bool,
     /// The vendor's matrix library, once it is known to be right with the model's shapes.
     blas: Option<VendorBlas>,
@@ -79,7 +83,7 @@ pub struct GpuLoader {
 fn stacks<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a [LinearPart<'b>]> + Clone {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Matrix(parts) => Some(&parts[..]),
-        Upload::Experts(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
+        Upload::Heads(..) | Upload::Experts(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
     })
 }
 
@@ -108,6 +112,7 @@ impl GpuLoader {
             max_cols: 1,
             cache: Vec::new(),
             has_experts: false,
+            has_latent: false,
             has_states: false,
         })
     }
@@ -258,6 +263,7 @@ impl Loader for GpuLoader {
         types.extend(experts::types(uploads));
         let parts = functions::Parts {
             experts: experts::types(uploads).next().is_some(),
+            latent: uploads.iter().any(|upload| matches!(upload, Upload::Heads(..))),
             states: uploads.iter().any(|upload| matches!(upload, Upload::Taps(_))),
         };
         self.kernels.prepare(&functions::units(&types, parts))?;
@@ -270,6 +276,15 @@ impl Loader for GpuLoader {
         let matrix = self.matrix_weights(parts, progress)?;
         self.samples.of_matrix(parts, &matrix)?;
         Ok(matrix)
+    }
+
+    fn upload_heads(
+        &mut self,
+        tensor: TensorView<'_>,
+        heads: usize,
+        progress: &mut Progress<'_>,
+    ) -> Result<HeadMatrices> {
+        self.head_matrices(tensor, heads, progress)
     }
 
     fn upload_experts(&mut self, tensors: &ExpertTensors<'_>, progress: &mut Progress<'_>) -> Result<Experts> {
@@ -343,9 +358,13 @@ impl Loader for GpuLoader {
         self.ledger.kv_cache += total;
         let mut start = 0;
         let layers = specs.iter().map(|&spec| {
-            let half = layer_bytes(&spec).unwrap_or(0) / 2;
-            let (k, v) = (memory.part(start, half)?, memory.part(start + half, half)?);
-            start += 2 * half;
+            let (bytes, first) = (layer_bytes(&spec).unwrap_or(0), start);
+            start += bytes;
+            // Latent rows are K and V at once.
+            let (k, v) = match spec.latent {
+                None => (memory.part(first, bytes / 2)?, memory.part(first + bytes / 2, bytes / 2)?),
+                Some(_) => (memory.part(first, bytes)?, memory.part(first, bytes)?),
+            };
             Ok(KvLayer { spec, k, v })
         });
         layers.collect()
@@ -391,9 +410,9 @@ impl Loader for GpuLoader {
         }
         types.sort_unstable_by_key(|&ty| ty as u32);
         types.dedup();
-        let caches = self.cache.iter().map(|spec| (spec.dtype, spec.head_dim));
-        let parts = functions::Parts { experts: self.has_experts, states: self.has_states };
-        let functions = Functions::load(&self.kernels, &types, caches, parts)?;
+        let Self { has_experts: experts, has_latent: latent, has_states: states, .. } = self;
+        let parts = functions::Parts { experts, latent, states };
+        let functions = Functions::load(&self.kernels, &types, &self.cache, parts)?;
         let stream = Stream::new(&self.device)?;
         let inputs = StepInputs::new(&self.device, self.limits, self.tuning)?;
 

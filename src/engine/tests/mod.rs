@@ -11,6 +11,7 @@ mod fake;
 mod forks;
 mod handle;
 mod interrupts;
+mod latent;
 mod lifecycle;
 mod logprobs;
 mod pooling;

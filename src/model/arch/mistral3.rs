@@ -2,7 +2,7 @@
 //! file says so.
 
 use crate::Result;
-use crate::backend::{Activation, RopeKind, Temperature};
+use crate::backend::{Activation, RopeKind};
 use crate::model::keys::Keys;
 use crate::model::rope::LayerRope;
 use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec};
@@ -10,13 +10,7 @@ use crate::model::spec::{AttentionSpec, LayerSpec, ModelSpec};
 pub(super) fn spec(keys: &Keys<'_>) -> Result<ModelSpec> {
     keys.refuse_experts()?;
     let mut model = keys.model()?;
-    let temperature = match keys.opt_positive("attention.temperature_scale")? {
-        Some(scale) => {
-            let context = keys.size("rope.scaling.original_context_length")? as u32;
-            Some(Temperature { scale, context })
-        }
-        None => None,
-    };
+    let temperature = keys.temperature()?;
     for layer in 0..keys.layers()? {
         let attention = keys.attention(&mut model, layer, LayerRope::OfFile(RopeKind::Norm))?;
         let ffn = keys.dense(layer, Activation::Silu)?;

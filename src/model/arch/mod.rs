@@ -2,6 +2,7 @@
 //! its entry in `ALL`. Anything that a `ModelSpec` cannot express belongs into it first.
 
 mod cohere2;
+mod deepseek2;
 mod ernie4_5;
 mod exaone4;
 mod gemma2;
@@ -48,6 +49,7 @@ struct Architecture {
 
 const ALL: &[Architecture] = &[
     Architecture { name: "cohere2", spec: cohere2::spec },
+    Architecture { name: "deepseek2", spec: deepseek2::spec },
     Architecture { name: "ernie4_5", spec: ernie4_5::spec },
     Architecture { name: "exaone4", spec: exaone4::spec },
     Architecture { name: "gemma2", spec: gemma2::spec },

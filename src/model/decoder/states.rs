@@ -18,7 +18,9 @@ pub(super) fn mix<B: Backend>(
         MixerWeights::DeltaNet(delta_net) => &delta_net.projections,
         MixerWeights::Mamba2(mamba2) => &mamba2.projections,
         MixerWeights::ShortConvolution(convolution) => &convolution.projections,
-        MixerWeights::Attention(_) | MixerWeights::None => return Err(Error::internal("a layer without a state")),
+        MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::None => {
+            return Err(Error::internal("a layer without a state"));
+        }
     };
     let input = Input { x: residual, norm, rows: step.num_tokens() };
     linear_of(step, input, projections, normed, x)?;
@@ -38,6 +40,6 @@ pub(super) fn mix<B: Backend>(
         MixerWeights::ShortConvolution(ShortConvolutionWeights { shape, taps, .. }) => {
             step.short_convolution(ShortConvolution { x, shape: *shape, taps, state, out })
         }
-        MixerWeights::Attention(_) | MixerWeights::None => Ok(()),
+        MixerWeights::Attention(_) | MixerWeights::Latent(_) | MixerWeights::None => Ok(()),
     }
 }

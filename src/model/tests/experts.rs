@@ -37,6 +37,7 @@ fn in_parts(layer: &LayerSpec, index: usize, hidden_size: usize) -> LayerSpec {
         activation: dense.activation,
         gate: true,
         gating: Gating::Softmax,
+        groups: None,
         router_bias: false,
         choice_bias: false,
         biases: false,

@@ -228,6 +228,7 @@ fn the_budget_is_what_is_taken() {
     let Some(device) = devices::open("cpu-wave32:up@budget") else { return };
     let of_experts = ["arch/qwen3moe", "arch/gpt_oss", "arch/minimax_m2", "arch/gemma4_moe"];
     let others = [
+        "arch/deepseek2",
         "arch/qwen2",
         "arch/granitehybrid",
         "arch/lfm2",
@@ -257,6 +258,7 @@ fn batch_invariant_mode_is_exact() {
     let Some((device, options)) = devices::open(CPU_TARGETS[1]) else { return };
     let device = (device, GpuOptions { batch_invariant: true, ..options });
     for name in [
+        "arch/deepseek2",
         "arch/gemma3",
         "arch/gemma4_e",
         "arch/gemma4_moe",
@@ -308,7 +310,8 @@ fn self_test_on_real_weights() {
 fn a_decode_step_is_one_copy_and_one_launch() {
     let Some((device, options, faults)) = devices::open_faulty(CPU_TARGETS[0]) else { return };
     let device = (device, options);
-    for name in ["quant_models/Q4_0", "arch/lfm2", "arch/nemotron_h", "arch/qwen35", "arch/qwen3moe"] {
+    for name in ["quant_models/Q4_0", "arch/deepseek2", "arch/lfm2", "arch/nemotron_h", "arch/qwen35", "arch/qwen3moe"]
+    {
         check_decode_calls(&device, &faults, name);
     }
 }
@@ -439,6 +442,7 @@ fn check_amd(target: &str) {
     let Some(device) = devices::open(target) else { return };
     check_hidden(devices::loader(&device, MAX_TOKENS), 3e-2);
     check_uneven_layers(devices::loader(&device, MAX_TOKENS), KvCacheDtype::F16, 3e-2);
+    check_architecture(&device, "deepseek2");
     check_architecture(&device, "llama3_ropescale");
     check_architecture(&device, "qwen3");
     check_architecture(&device, "qwen35moe");

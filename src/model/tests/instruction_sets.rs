@@ -8,6 +8,7 @@ use crate::backend::cpu::Isa;
 #[test]
 fn logits_have_the_same_bits_on_every_instruction_set() {
     let names = [
+        "arch/deepseek2",
         "arch/lfm2moe",
         "arch/llama3_ropescale",
         "arch/mistral",

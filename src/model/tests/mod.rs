@@ -6,6 +6,7 @@ mod gemma4;
 mod gpu;
 mod hidden;
 mod instruction_sets;
+mod latent;
 mod layers;
 mod nemotron;
 pub(crate) mod nextn;
@@ -211,7 +212,8 @@ fn the_budget_is_what_is_taken() {
         "arch/gemma4_moe.gguf",
         "arch/lfm2moe.gguf",
     ];
-    let others = ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/gemma4_e.gguf", "quant_models/Q4_K_M.gguf"];
+    let others =
+        ["arch/qwen2.gguf", "arch/qwen3.gguf", "arch/gemma4_e.gguf", "arch/deepseek2.gguf", "quant_models/Q4_K_M.gguf"];
     for name in others.into_iter().chain(of_experts) {
         let loader = CpuLoader::new(1, MAX_TOKENS).unwrap().with_system_root(&machine.0);
         check_budget(loader, name, 1 << 30, |_| {});
@@ -400,7 +402,7 @@ fn chunked_prefill_and_decode_equal_prefill_bitwise() {
 /// same bits as one that never was. What other slots hold stays as it was.
 #[test]
 fn an_interrupted_step_is_computed_again_exactly() {
-    for name in ["arch/qwen3", "arch/qwen35", "arch/qwen3moe", "quant_models/Q4_0"] {
+    for name in ["arch/deepseek2", "arch/qwen3", "arch/qwen35", "arch/qwen3moe", "quant_models/Q4_0"] {
         let tokens = tokens(&testdata::npz(name));
         let mut model = load(&format!("{name}.gguf"));
         let expected = model.logits(&tokens, 0);

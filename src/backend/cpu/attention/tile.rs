@@ -88,16 +88,17 @@ fn scores_tile<S: Simd, E: KvElement, const R: usize, const T: usize>(
     }
 }
 
-/// `out[row] += Σ_key weights[row][key] · v[key]` over the row's `keys`, in increasing order.
+/// `out[row] += Σ_key weights[row][key] · v[key]`, a key having `stride` elements, over the row's `keys`, in increasing
+/// order.
 #[inline(always)]
 pub(super) fn weighted_sums<S: Simd, E: KvElement>(
     s: S,
     weights: &Scores,
     keys: &[Range<usize>],
-    v: &[Tile<'_, E>; CHUNK_TILES],
+    (v, stride): (&[Tile<'_, E>; CHUNK_TILES], usize),
     out: &mut [&mut [f32]],
 ) {
-    let sums = WeightedSums { weights, v };
+    let sums = WeightedSums { weights, v, stride };
     let mut row = 0;
     while row < out.len() {
         row += if S::REGISTERS >= 32 {
@@ -119,6 +120,7 @@ pub(super) fn weighted_sums<S: Simd, E: KvElement>(
 struct WeightedSums<'a, E> {
     weights: &'a Scores,
     v: &'a [Tile<'a, E>; CHUNK_TILES],
+    stride: usize,
 }
 
 impl<E: KvElement> WeightedSums<'_, E> {
@@ -180,7 +182,6 @@ impl<E: KvElement> WeightedSums<'_, E> {
         column: usize,
         out: &mut [&mut [f32]],
     ) {
-        let head_dim = out[row].len();
         let mut sums = [[s.splat(0.0); C]; R];
         for r in 0..R {
             let out = &out[row + r][column..].as_chunks::<LANES>().0[..C];
@@ -192,7 +193,7 @@ impl<E: KvElement> WeightedSums<'_, E> {
             let in_tile = keys.start.saturating_sub(tile * TILE)..(keys.end - tile * TILE).min(TILE);
             let weights: [&[f32; LANES]; R] = std::array::from_fn(|r| &self.weights[row + r][tile]);
             let Tile { elements, next } = self.v[tile];
-            let rows = elements.chunks_exact(head_dim).zip(next.chunks_exact(head_dim));
+            let rows = elements.chunks_exact(self.stride).zip(next.chunks_exact(self.stride));
             for (i, (v, next)) in in_tile.clone().zip(rows.skip(in_tile.start)) {
                 for c in (0..C).step_by(64 / size_of::<[E; LANES]>()) {
                     s.prefetch(&next[column + c * LANES]);
@@ -232,7 +233,7 @@ impl<E: KvElement> WeightedSums<'_, E> {
             let head_dim = out.len();
             let mut sum = s.load_partial(&out[column..]);
             for key in keys.clone() {
-                let v = &self.v[key / TILE].elements[key % TILE * head_dim..][column..head_dim];
+                let v = &self.v[key / TILE].elements[key % TILE * self.stride..][column..head_dim];
                 sum = s.fma(s.splat(weights[key / TILE][key % TILE]), E::load_partial(s, v), sum);
             }
             s.store_partial(sum, &mut out[column..]);

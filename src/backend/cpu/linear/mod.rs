@@ -35,6 +35,7 @@ use layout::TILE;
 use memory::map;
 use part::{Part, Storage};
 use q8::{BLOCK, GROUP, padded_group};
+use scratch::Inputs;
 
 /// Chunks per thread, so that a thread that loses its core delays the others little.
 const CHUNKS_PER_THREAD: usize = 8;
@@ -190,36 +191,74 @@ impl PackedMatrix {
         scratch: &mut LinearScratch,
         pool: &ThreadPool,
     ) {
-        assert!(self.cols <= scratch.max_cols(), "scratch for {} columns, not {}", scratch.max_cols(), self.cols);
-        let (x, out) = (&x[..num_rows * self.cols], &mut out[..num_rows * self.rows]);
+        let (cols, stride) = (self.cols, self.rows);
+        let (x, out) = (&x[..num_rows * cols], &mut out[..num_rows * stride]);
+        let inputs = Inputs { x, rows: num_rows, cols, stride: cols, heads: 1, head_stride: cols };
+        self.multiply_inputs(inputs, out, [stride, stride], store, scratch, pool);
+    }
+
+    /// Multiplies each part of the stack, which is a head's, with inputs of its own: `x` has in each row `x_head`
+    /// columns for each head, of which the part takes the first, and `out` `out_head` columns, of which it gives the
+    /// first.
+    ///
+    /// # Panics
+    /// When `x` or `out` is too short, or `scratch` was made for fewer columns than the inputs of all heads.
+    pub fn multiply_heads(
+        &self,
+        (x, x_head): (&[f32], usize),
+        num_rows: usize,
+        (out, out_head): (&mut [f32], usize),
+        scratch: &mut LinearScratch,
+        pool: &ThreadPool,
+    ) {
+        let heads = self.parts.len();
+        let (stride, out_stride) = (heads * x_head, heads * out_head);
+        let (x, out) = (&x[..num_rows * stride], &mut out[..num_rows * out_stride]);
+        let inputs = Inputs { x, rows: num_rows, cols: self.cols, stride, heads, head_stride: x_head };
+        self.multiply_inputs(inputs, out, [out_stride, out_head], Store::Assign, scratch, pool);
+    }
+
+    /// Multiplies in passes, for all of whose rows the scratch has room. The strides of `out` are those of rows and of
+    /// heads.
+    fn multiply_inputs(
+        &self,
+        inputs: Inputs<'_>,
+        out: &mut [f32],
+        [stride, head_stride]: [usize; 2],
+        store: Store,
+        scratch: &mut LinearScratch,
+        pool: &ThreadPool,
+    ) {
+        let all_cols = inputs.heads * self.cols;
+        assert!(all_cols <= scratch.max_cols(), "scratch for {} columns, not {all_cols}", scratch.max_cols());
         let pass = scratch.rows();
-        for (x, out) in x.chunks(pass * self.cols).zip(out.chunks_mut(pass * self.rows)) {
+        for (x, out) in inputs.x.chunks(pass * inputs.stride).zip(out.chunks_mut(pass * stride)) {
+            let inputs = Inputs { x, rows: x.len() / inputs.stride, ..inputs };
             if self.parts.iter().any(|p| matches!(p.storage, Storage::Blocks(..))) {
-                scratch.quantize(self.isa, x, self.cols, pool);
+                scratch.quantize(self.isa, inputs, pool);
             }
             if self.parts.iter().any(|p| matches!(p.storage, Storage::Floats(..))) {
-                scratch.interleave(x, self.cols, pool);
+                scratch.interleave(inputs, pool);
             }
-            self.multiply_pass(x, out, store, scratch, pool);
+            self.multiply_pass(inputs, Outputs { out: &Split::new(out), stride, head_stride, store }, scratch, pool);
         }
     }
 
     /// Multiplies the rows of one pass, whose activations are prepared in `scratch`. Chunks are runs of tiles, and,
     /// where there are too few tiles for the threads, of groups of rows too.
-    fn multiply_pass(&self, x: &[f32], out: &mut [f32], store: Store, scratch: &LinearScratch, pool: &ThreadPool) {
-        let num_groups = x.len().div_ceil(GROUP * self.cols);
+    fn multiply_pass(&self, inputs: Inputs<'_>, outputs: Outputs<'_>, scratch: &LinearScratch, pool: &ThreadPool) {
+        let num_groups = inputs.groups_of_head();
         let wanted = pool.num_threads() * CHUNKS_PER_THREAD;
         let tiles_per_chunk = (self.num_tiles / wanted).max(1);
         let tile_chunks = self.num_tiles.div_ceil(tiles_per_chunk);
         let groups_per_chunk = (num_groups * tile_chunks).div_ceil(wanted).clamp(1, num_groups);
         let group_chunks = num_groups.div_ceil(groups_per_chunk);
-        let out = Split::new(out);
         pool.run(tile_chunks * group_chunks, &|chunk| {
             let first_tile = chunk / group_chunks * tiles_per_chunk;
             let first_group = chunk % group_chunks * groups_per_chunk;
             let groups = first_group..num_groups.min(first_group + groups_per_chunk);
             for tile in first_tile..self.num_tiles.min(first_tile + tiles_per_chunk) {
-                self.multiply_tile(tile, groups.clone(), x, &out, store, scratch);
+                self.multiply_tile(tile, groups.clone(), inputs, outputs, scratch);
             }
         });
     }
@@ -229,53 +268,50 @@ impl PackedMatrix {
         &self,
         mut tile: usize,
         groups: std::ops::Range<usize>,
-        x: &[f32],
-        out: &Split<'_, f32>,
-        store: Store,
+        inputs: Inputs<'_>,
+        outputs: Outputs<'_>,
         scratch: &LinearScratch,
     ) {
-        let Some(part) = self.parts.iter().find(|p| {
+        let Some((index, part)) = self.parts.iter().enumerate().find(|(_, p)| {
             let here = tile < p.num_tiles();
             tile -= if here { 0 } else { p.num_tiles() };
             here
         }) else {
             return;
         };
-        let num_rows = x.len() / self.cols;
+        let Outputs { out, stride, head_stride, store } = outputs;
+        // All parts of a stack of one head have the same inputs.
+        let (head, first_row) = if inputs.heads == 1 { (0, part.first_row) } else { (index, index * head_stride) };
         let memory = self.tile(part, tile);
         let lanes = TILE.min(part.rows - tile * TILE);
-        let first_out = part.first_row + tile * TILE;
+        let first_out = first_row + tile * TILE;
         let bias = part.bias.map(|at| &self.bias[at + tile * TILE..][..TILE]);
         let (steps, side, kernels) = match &part.storage {
             Storage::Blocks(layout, kernels) => (self.cols / BLOCK, layout.side_offset(self.cols), kernels),
             Storage::Floats(_, kernels) => (self.cols, 0, kernels),
             Storage::Rows => {
-                let (first, end) = (groups.start * GROUP, num_rows.min(groups.end * GROUP));
+                let rows = groups.start * GROUP..inputs.rows.min(groups.end * GROUP);
                 for lane in 0..lanes {
-                    let row = part.stored_row(memory, lane);
-                    rows::multiply_row(
-                        part.ggml_type,
-                        row,
-                        &x[first * self.cols..end * self.cols],
-                        self.cols,
-                        |r, sum| {
-                            let sum = bias.map_or(sum, |b| sum + b[lane]);
-                            let at = (first + r) * self.rows + first_out + lane;
-                            // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
-                            let out = unsafe { &mut out.part(at..at + 1)[0] };
-                            *out = if store == Store::Add { *out + sum } else { sum };
-                        },
-                    );
+                    let weights = part.stored_row(memory, lane);
+                    let x = |row| inputs.row(head, row);
+                    rows::multiply_row(part.ggml_type, weights, rows.clone(), x, |row, sum| {
+                        let sum = bias.map_or(sum, |b| sum + b[lane]);
+                        let at = row * stride + first_out + lane;
+                        // SAFETY: element (row, output) belongs to this chunk's rows and this tile's outputs alone.
+                        let out = unsafe { &mut out.part(at..at + 1)[0] };
+                        *out = if store == Store::Add { *out + sum } else { sum };
+                    });
                 }
                 return;
             }
         };
         for index in groups {
-            let rows = GROUP.min(num_rows - index * GROUP);
+            let rows = GROUP.min(inputs.rows - index * GROUP);
             let group = padded_group(rows);
+            let of_all = head * inputs.groups_of_head() + index;
             let activations = match part.storage {
-                Storage::Blocks(..) => scratch.quantized_group(index, self.cols),
-                _ => scratch.float_group(index, self.cols),
+                Storage::Blocks(..) => scratch.quantized_group(of_all, self.cols),
+                _ => scratch.float_group(of_all, self.cols),
             };
             let args = TileArgs {
                 weights: memory.as_ptr(),
@@ -284,16 +320,26 @@ impl PackedMatrix {
                 activations,
                 group,
                 rows,
-                out: out.pointer(index * GROUP * self.rows + first_out),
-                out_stride: self.rows,
+                out: out.pointer(index * GROUP * stride + first_out),
+                out_stride: stride,
                 add: store == Store::Add,
                 lanes,
                 bias: bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
             };
             // SAFETY: `isa` is this machine's. The tile holds `steps` steps of 16 rows, the scratch `steps` steps of
-            // `group` rows (prepared by `multiply`), the bias 16 values. `rows` rows of `out`, `out_stride` apart, have
-            // room for `lanes` outputs from here, and no other chunk writes them.
+            // `group` rows (prepared by `multiply_inputs`), the bias 16 values. `rows` rows of `out`, `out_stride`
+            // apart, have room for `lanes` outputs from here, and no other chunk writes them.
             unsafe { kernels.for_group(group)(&args) };
         }
     }
+}
+
+/// Where products go.
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    out: &'a Split<'a, f32>,
+    /// Columns from one row to the next, and from one head's outputs to the next one's.
+    stride: usize,
+    head_stride: usize,
+    store: Store,
 }

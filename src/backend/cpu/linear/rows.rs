@@ -1,6 +1,8 @@
 //! Types without a micro-kernel: rows stay in GGUF blocks, which are decoded to f32 block by block and multiplied with
 //! unquantised activations.
 
+use std::ops::Range;
+
 use crate::quant::{self, GgmlType};
 
 /// Elements of the largest GGUF block.
@@ -10,17 +12,24 @@ pub(super) const LANES: usize = 8;
 /// Activation rows that share one decoding of a block.
 const ROWS: usize = 64;
 
-/// `out(r, Σ w · x[r])` for one weight row, `r` over the rows of `x` (`cols` each).
-pub(super) fn multiply_row(ggml_type: GgmlType, data: &[u8], x: &[f32], cols: usize, mut out: impl FnMut(usize, f32)) {
+/// `out(r, Σ w · x(r))` for one weight row, `r` in `rows`.
+pub(super) fn multiply_row<'x>(
+    ggml_type: GgmlType,
+    data: &[u8],
+    rows: Range<usize>,
+    x: impl Fn(usize) -> &'x [f32],
+    mut out: impl FnMut(usize, f32),
+) {
     let (elements, bytes) = (ggml_type.block_elements(), ggml_type.block_bytes());
     let mut weights = [0.0f32; MAX_ELEMENTS];
     let weights = &mut weights[..elements];
-    for (group, x) in x.chunks(ROWS * cols).enumerate() {
+    for first in rows.clone().step_by(ROWS) {
+        let group = first..rows.end.min(first + ROWS);
         let mut sums = [[0.0f32; LANES]; ROWS];
         for (i, block) in data.chunks_exact(bytes).enumerate() {
             decode(ggml_type, block, weights);
-            for (x, sums) in x.chunks_exact(cols).zip(&mut sums) {
-                let (x, _) = x[i * elements..(i + 1) * elements].as_chunks::<LANES>();
+            for (row, sums) in group.clone().zip(&mut sums) {
+                let (x, _) = x(row)[i * elements..(i + 1) * elements].as_chunks::<LANES>();
                 for (x, w) in x.iter().zip(weights.as_chunks::<LANES>().0) {
                     for lane in 0..LANES {
                         sums[lane] += x[lane] * w[lane];
@@ -28,8 +37,8 @@ pub(super) fn multiply_row(ggml_type: GgmlType, data: &[u8], x: &[f32], cols: us
                 }
             }
         }
-        for (r, sums) in sums.iter().enumerate().take(x.len() / cols) {
-            out(ROWS * group + r, sums.iter().sum());
+        for (row, sums) in group.zip(&sums) {
+            out(row, sums.iter().sum());
         }
     }
 }

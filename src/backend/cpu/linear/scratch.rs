@@ -70,40 +70,40 @@ impl LinearScratch {
         self.floats[index * GROUP * cols * size_of::<f32>()..].as_ptr()
     }
 
-    /// Quantises the rows of `x` into groups, for `quantized_group`. `cols` is a multiple of 32. Chunks are runs of
+    /// Quantises rows into groups, for `quantized_group`. Their columns are a multiple of 32. Chunks are runs of
     /// columns of a group: a group's blocks lie by column, so that even one group can be shared out.
-    pub(super) fn quantize(&mut self, isa: Isa, x: &[f32], cols: usize, pool: &ThreadPool) {
-        let (num_rows, num_blocks) = (x.len() / cols, cols / BLOCK);
-        let run = (MIN_BLOCKS / num_rows.min(GROUP)).clamp(1, num_blocks);
+    pub(super) fn quantize(&mut self, isa: Isa, inputs: Inputs<'_>, pool: &ThreadPool) {
+        let num_blocks = inputs.cols / BLOCK;
+        let run = (MIN_BLOCKS / inputs.rows.min(GROUP)).clamp(1, num_blocks);
         let runs = num_blocks.div_ceil(run);
         let group_blocks = GROUP * num_blocks;
         let out = Split::new(&mut self.blocks[..]);
-        pool.run(num_rows.div_ceil(GROUP) * runs, &|chunk| {
+        pool.run(inputs.num_groups() * runs, &|chunk| {
             let (index, first) = (chunk / runs, chunk % runs * run);
             let len = run.min(num_blocks - first);
-            let x = group_rows(x, cols, index);
-            let group = padded_group(x.len() / cols);
+            let group = padded_group(inputs.group_rows(index).len());
             let at = (index * group_blocks + first * group) * size_of::<Q8Block>();
             // SAFETY: groups do not overlap, nor do runs of columns in one. Memory maps are page-aligned, and every
             // byte pattern is a `Q8Block`.
             let out = unsafe { out.part(at..at + len * group * size_of::<Q8Block>()).align_to_mut::<Q8Block>().1 };
-            for (r, x) in x.chunks_exact(cols).enumerate() {
+            for (r, x) in inputs.group_rows(index).enumerate() {
                 quantize_row(isa, &x[first * BLOCK..(first + len) * BLOCK], &mut out[r..], group);
             }
         });
     }
 
-    /// Brings the rows of `x` into groups as they are, `[column][row]`, for `float_group`.
-    pub(super) fn interleave(&mut self, x: &[f32], cols: usize, pool: &ThreadPool) {
-        let group_bytes = GROUP * cols * size_of::<f32>();
+    /// Brings rows into groups as they are, `[column][row]`, for `float_group`.
+    pub(super) fn interleave(&mut self, inputs: Inputs<'_>, pool: &ThreadPool) {
+        let group_bytes = GROUP * inputs.cols * size_of::<f32>();
         let out = Split::new(&mut self.floats[..]);
-        pool.run(x.len().div_ceil(GROUP * cols), &|index| {
-            let x = group_rows(x, cols, index);
-            let group = padded_group(x.len() / cols);
+        pool.run(inputs.num_groups(), &|index| {
+            let mut rows: [&[f32]; GROUP] = [&[]; GROUP];
+            let len = inputs.group_rows(index).len();
+            rows.iter_mut().zip(inputs.group_rows(index)).for_each(|(row, x)| *row = x);
             // SAFETY: as above.
             let out = unsafe { out.part(index * group_bytes..(index + 1) * group_bytes).align_to_mut::<f32>().1 };
-            for (column, out) in out.chunks_exact_mut(group).take(cols).enumerate() {
-                for (out, x) in out.iter_mut().zip(x.chunks_exact(cols)) {
+            for (column, out) in out.chunks_exact_mut(padded_group(len)).take(inputs.cols).enumerate() {
+                for (out, x) in out.iter_mut().zip(&rows[..len]) {
                     *out = x[column];
                 }
             }
@@ -111,12 +111,42 @@ impl LinearScratch {
     }
 }
 
-fn pass_rows(max_rows: usize) -> usize {
-    max_rows.clamp(1, PASS).next_multiple_of(GROUP)
+/// Rows of activations of one or several heads: head `h` has `cols` columns of each row, from `h * head_stride` on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    pub(super) x: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    /// Columns from one row to the next.
+    pub(super) stride: usize,
+    pub(super) heads: usize,
+    pub(super) head_stride: usize,
 }
 
-/// The rows of group `index`.
-fn group_rows(x: &[f32], cols: usize, index: usize) -> &[f32] {
-    let first = index * GROUP * cols;
-    &x[first..x.len().min(first + GROUP * cols)]
+impl<'a> Inputs<'a> {
+    /// Groups of rows of one head.
+    pub(super) fn groups_of_head(self) -> usize {
+        self.rows.div_ceil(GROUP)
+    }
+
+    /// Groups of all heads, those of a head behind each other.
+    fn num_groups(self) -> usize {
+        self.heads * self.groups_of_head()
+    }
+
+    /// The rows of group `index`.
+    fn group_rows(self, index: usize) -> impl ExactSizeIterator<Item = &'a [f32]> {
+        let (head, first) = (index / self.groups_of_head(), index % self.groups_of_head() * GROUP);
+        let rows = first..self.rows.min(first + GROUP);
+        rows.map(move |row| self.row(head, row))
+    }
+
+    /// A row of head `head`.
+    pub(super) fn row(self, head: usize, row: usize) -> &'a [f32] {
+        &self.x[row * self.stride + head * self.head_stride..][..self.cols]
+    }
+}
+
+fn pass_rows(max_rows: usize) -> usize {
+    max_rows.clamp(1, PASS).next_multiple_of(GROUP)
 }

@@ -1,10 +1,21 @@
-//! Numbers of `kernels/args.h` that tell kernels what a model asks for.
+//! Numbers of `kernels/args.h` that tell kernels what a model asks for, and how activations lie.
 
 use super::{
-    ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU, GATING_SIGMOID,
-    GATING_SOFTMAX, NORM_LAYER, NORM_RMS,
+    ACTIVATION_CLAMPED_SWIGLU, ACTIVATION_GELU, ACTIVATION_SILU, ACTIVATION_SQUARED_RELU, FORMAT_BF16,
+    FORMAT_BF16_TILED, FORMAT_F16, FORMAT_F16_TILED, FORMAT_F32, GATING_SIGMOID, GATING_SOFTMAX, NORM_LAYER, NORM_RMS,
 };
 use crate::backend::{Activation, Gating, NormKind};
+
+/// How the rows of an activation buffer lie in memory; `ActivationFormat` in `args.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Format {
+    F32 = FORMAT_F32,
+    F16 = FORMAT_F16,
+    Bf16 = FORMAT_BF16,
+    F16Tiled = FORMAT_F16_TILED,
+    Bf16Tiled = FORMAT_BF16_TILED,
+}
 
 /// How a feed-forward combines a gate and what it lets pass; `Activation` in `args.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

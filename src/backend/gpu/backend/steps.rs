@@ -3,7 +3,9 @@
 use super::GpuBackend;
 use crate::Result;
 use crate::backend::gpu::args::Format;
-use crate::backend::gpu::buffer::{Buffer, ExpertWork, Experts, KvLayer, Matrix, Rope, StateLayer, Vector};
+use crate::backend::gpu::buffer::{
+    Buffer, ExpertWork, Experts, HeadMatrices, KvLayer, Matrix, Rope, StateLayer, Vector,
+};
 use crate::backend::gpu::describe::describe;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::graphs::Plan;
@@ -54,6 +56,7 @@ impl GpuBackend {
 impl Backend for GpuBackend {
     type Buffer = Buffer;
     type Matrix = Matrix;
+    type HeadMatrices = HeadMatrices;
     type Vector = Vector;
     type Rope = Rope;
     type KvLayer = KvLayer;

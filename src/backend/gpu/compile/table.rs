@@ -97,6 +97,16 @@ macro_rules! with_kernels {
             "attention_prefill.hip" Always OnMatrixUnits {
                 ATTENTION_PREFILL: AttentionArgs, Head, One(ATTENTION_THREADS), "attention, prefill";
             }
+            "latent.hip" Latent OnMatrixUnits {
+                HEAD_PRODUCTS: HeadProductsArgs, Once, One(HEAD_PRODUCTS_THREADS), "latent attention";
+                LATENT_STORE: LatentStoreArgs, Cache, One(LATENT_STORE_THREADS), "latent attention";
+            }
+            "attention_latent.hip" Latent Plainly {
+                ATTENTION_LATENT_DECODE: AttentionArgs, Cache, One(ATTENTION_THREADS), "latent attention";
+                ATTENTION_LATENT_DECODE_HEAD: AttentionArgs, Cache, One(ATTENTION_DECODE_HEAD_THREADS),
+                    "latent attention";
+                ATTENTION_LATENT_PREFILL: AttentionArgs, Cache, One(ATTENTION_THREADS), "latent attention";
+            }
             "states.hip" States Plainly {
                 DELTA_NET_CONVOLVE: DeltaNetArgs, Once, One(32 * DELTA_NET_HEADS), "gated delta net";
                 DELTA_NET_WALK_D32: DeltaNetArgs, Once, One(STATE_WALK_THREADS), "gated delta net";

@@ -6,6 +6,7 @@ use crate::backend::gpu::plans::{NUM_COUNTERS, PARTIAL_BYTES};
 use crate::backend::gpu::stacks::{Layout, device_type, values_bytes};
 use crate::backend::gpu::{KernelType, graphs, rehearsal, select, step};
 use crate::backend::{Loader, RopeSpec, Upload};
+use crate::tensor::TensorView;
 use crate::{Error, Result};
 
 /// Bytes of an upload on the device.
@@ -15,10 +16,16 @@ pub(super) fn upload_bytes(upload: &Upload<'_>) -> u64 {
             let Layout { bytes, bias_bytes, .. } = Layout::of(parts);
             bytes + bias_bytes
         }
+        Upload::Heads(tensor, _) => heads_bytes(tensor),
         Upload::Experts(tensors) => experts::weight_bytes(tensors),
         Upload::Vector(tensor) | Upload::Taps(tensor) => values_bytes(tensor),
         Upload::Rope(spec) => rope_bytes(spec),
     }
+}
+
+/// Bytes of matrices of heads, which are f16.
+pub(super) fn heads_bytes(tensor: &TensorView<'_>) -> u64 {
+    aligned(2 * tensor.rows as u64 * tensor.cols as u64)
 }
 
 pub(super) fn rope_bytes(spec: &RopeSpec) -> u64 {
@@ -125,6 +132,7 @@ mod tests {
             activation: Activation::Silu,
             gate: true,
             gating: Gating::Softmax,
+            groups: None,
             router_bias: true,
             choice_bias: true,
             biases: true,
@@ -152,6 +160,7 @@ mod tests {
             Upload::Vector(f32s(33, 1)),
             Upload::Taps(f32s(33, 3)),
             Upload::Rope(rope),
+            Upload::Heads(f32s(3 * 33, 17), 3),
         ];
 
         let mut loader = devices::loader(&device, 4);
@@ -165,6 +174,7 @@ mod tests {
                 Upload::Vector(tensor) => drop(loader.upload_vector(*tensor).unwrap()),
                 Upload::Taps(tensor) => drop(loader.upload_taps(*tensor).unwrap()),
                 Upload::Rope(spec) => drop(loader.upload_rope(spec).unwrap()),
+                Upload::Heads(tensor, heads) => drop(loader.upload_heads(*tensor, *heads, &mut |_| Ok(())).unwrap()),
             }
             taken.push(loader.ledger.weights - before);
         }

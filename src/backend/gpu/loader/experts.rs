@@ -1,7 +1,7 @@
 //! Memory of a mixture of experts: its weights, and the room that a step needs beside its residuals.
 
 use super::{GpuLoader, aligned};
-use crate::backend::gpu::args::{MAX_EXPERTS, MAX_USED_EXPERTS};
+use crate::backend::gpu::args::{MAX_EXPERT_GROUPS, MAX_EXPERTS, MAX_USED_EXPERTS};
 use crate::backend::gpu::buffer::{Buffer, ExpertMatrix, ExpertWork, Experts, Matrix, Segment};
 use crate::backend::gpu::ops::most_runs;
 use crate::backend::gpu::stacks::{device_type, values_bytes};
@@ -52,7 +52,7 @@ pub(super) fn inputs(uploads: &[Upload<'_>]) -> impl Iterator<Item = usize> {
 fn experts_among<'a, 'b>(uploads: &'a [Upload<'b>]) -> impl Iterator<Item = &'a ExpertTensors<'b>> {
     uploads.iter().filter_map(|upload| match upload {
         Upload::Experts(tensors) => Some(&**tensors),
-        Upload::Matrix(_) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
+        Upload::Matrix(_) | Upload::Heads(..) | Upload::Vector(_) | Upload::Taps(_) | Upload::Rope(_) => None,
     })
 }
 
@@ -86,13 +86,14 @@ impl GpuLoader {
         progress: &mut Progress<'_>,
     ) -> Result<Experts> {
         tensors.validate()?;
-        let ExpertSpec { num, used, hidden_size, ffn_size, .. } = tensors.spec;
-        if num > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize {
+        let ExpertSpec { num, used, groups, hidden_size, ffn_size, .. } = tensors.spec;
+        let groups = groups.map_or(0, |groups| groups.num);
+        if num > MAX_EXPERTS as usize || used > MAX_USED_EXPERTS as usize || groups > MAX_EXPERT_GROUPS as usize {
             return Err(Error::Device {
                 device: self.device.label().to_owned(),
                 problem: format!(
-                    "the model has {num} experts, of which {used} serve a token; the kernels take up to {MAX_EXPERTS} and \
-                     {MAX_USED_EXPERTS}; use device=\"cpu\""
+                    "the model has {num} experts in {groups} groups, of which {used} serve a token; the kernels take up to \
+                     {MAX_EXPERTS}, {MAX_EXPERT_GROUPS} and {MAX_USED_EXPERTS}; use device=\"cpu\""
                 ),
             });
         }

@@ -4,15 +4,15 @@ use super::rows::NormedRows;
 use crate::backend::gpu::DevicePtr;
 use crate::backend::gpu::GpuBackend;
 use crate::backend::gpu::args::{
-    ALL_BUT_FIRST, AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX, ROTATION_NORM_V,
-    ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
+    ALL_BUT_FIRST, ATTENTION_LATENT_HEADS, AttentionArgs, CopyBlocksArgs, Format, ROPE_STORE_HEADS, ROTATION_NEOX,
+    ROTATION_NORM_V, ROTATION_NORMS_LAST, RopeAnglesArgs, RopeStoreArgs, RotationArgs,
 };
 use crate::backend::gpu::buffer::{Buffer, count};
 use crate::backend::gpu::checks::Check;
 use crate::backend::gpu::gpu_step::GpuStep;
 use crate::backend::gpu::kernel::{
-    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject,
-    head_size,
+    ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_LATENT_DECODE, ATTENTION_LATENT_DECODE_HEAD,
+    ATTENTION_LATENT_PREFILL, ATTENTION_PREFILL, COPY_BLOCKS, ONCE, ROPE_ANGLES, ROPE_STORE, Subject, head_size,
 };
 use crate::backend::gpu::plans::DecodePlan;
 use crate::backend::{
@@ -180,15 +180,23 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
     let Attention { qkv, layout, scoring, sinks, group, kv, out } = args;
     let rows = step.tokens;
     step.inputs.check(step.batch, Check::Tables { group, spec: kv.spec })?;
-    let format = step.compute.activation_format(step.compute.common(), rows);
+    let (is_latent, value_dim) = (kv.spec.latent.is_some(), kv.spec.value_dim());
+    // Results of latent attention go through products of heads, others through the next matrix.
+    let format = match is_latent {
+        true => Format::F32,
+        false => step.compute.activation_format(step.compute.common(), rows),
+    };
+    let out_cols = layout.num_heads * value_dim;
     let (qkv, out) =
-        (qkv.read_f32("qkv", rows, layout.cols())?, out.write("attention's output", rows, layout.q_cols(), format)?);
+        (qkv.read_f32("qkv", rows, layout.cols())?, out.write("attention's output", rows, out_cols, format)?);
     let (num_heads, num_kv_heads) = (count(layout.num_heads)?, count(layout.num_kv_heads)?);
-    let head_dim = count(layout.head_dim)?;
+    let value_dim = count(value_dim)?;
     let shape = step.inputs.shape();
     let decode_items = count(step.recorded.unwrap_or(shape.decode_items))?;
     let prefill_items = count(shape.prefill_items)?;
-    let heads = [num_heads, num_kv_heads, head_dim];
+    // Blocks of a sequence and a split: for each query head, or for those that share keys; and the results of a head.
+    let for_keys = if is_latent { num_heads.div_ceil(ATTENTION_LATENT_HEADS) } else { num_kv_heads };
+    let heads = [num_heads, for_keys, value_dim];
     let (launcher, workspace) = (step.compute.launcher(), step.compute.workspace());
     let multiprocessors = launcher.multiprocessors();
     let DecodePlan { per_head, splits } =
@@ -214,7 +222,8 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         num_heads,
         num_kv_heads,
         row_heads: count(layout.row_heads())?,
-        head_dim,
+        head_dim: count(layout.head_dim)?,
+        value_dim,
         block_size: count(kv.spec.block_size)?,
         splits,
         // The kernels take 0 for none.
@@ -227,19 +236,25 @@ fn attend(step: &mut GpuStep<'_>, args: Attention<'_, GpuBackend>, rotation: Rot
         scale: scoring.scale,
         softcap: scoring.softcap.unwrap_or(0.0),
     };
-    let variant = Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?);
+    let (variant, [decode, decode_head, prefill]) = match is_latent {
+        true => {
+            let kernels = [ATTENTION_LATENT_DECODE, ATTENTION_LATENT_DECODE_HEAD, ATTENTION_LATENT_PREFILL];
+            (Subject::Cache(kv.spec.dtype), kernels)
+        }
+        false => {
+            let kernels = [ATTENTION_DECODE, ATTENTION_DECODE_HEAD, ATTENTION_PREFILL];
+            (Subject::Head(kv.spec.dtype, head_size(layout.head_dim)?), kernels)
+        }
+    };
     if decode_items > 0 {
-        let (kernel, heads) = match per_head {
-            true => (ATTENTION_DECODE_HEAD, num_heads),
-            false => (ATTENTION_DECODE, num_kv_heads),
-        };
+        let (kernel, blocks) = if per_head { (decode_head, num_heads) } else { (decode, for_keys) };
         // SAFETY: see `ops`; the block tables were checked against the cache.
-        unsafe { launcher.launch(kernel, variant, [decode_items, heads, splits], &args)? };
+        unsafe { launcher.launch(kernel, variant, [decode_items, blocks, splits], &args)? };
     }
     if prefill_items > 0 {
         args.items = step.inputs.prefill_items()?.ptr();
         // SAFETY: as above.
-        unsafe { launcher.launch(ATTENTION_PREFILL, variant, [num_heads, prefill_items, 1], &args)? };
+        unsafe { launcher.launch(prefill, variant, [num_heads, prefill_items, 1], &args)? };
     }
     Ok(())
 }
@@ -250,8 +265,8 @@ pub(super) fn copy_blocks(step: &mut GpuStep<'_>, args: CopyBlocks<'_, GpuBacken
     if num_pairs == 0 {
         return Ok(());
     }
-    // Half of a block's bytes are K, and half are V.
-    let bytes = kv.spec.block_bytes().unwrap_or(0) / 2;
+    // Half of a block's bytes are K, and half are V; latent rows are both, and are copied to the same place twice.
+    let bytes = kv.spec.block_bytes().unwrap_or(0) / if kv.spec.latent.is_some() { 1 } else { 2 };
     let block_bytes = u32::try_from(bytes).map_err(|_| Error::internal(format!("blocks of {bytes} bytes")))?;
     let num_pairs = count(num_pairs)?;
     let (k_cache, v_cache, pairs) = (kv.k.ptr(), kv.v.ptr(), pairs.ptr());

@@ -154,6 +154,8 @@ impl Launcher {
             num: count(spec.num)?,
             used: count(spec.used)?,
             gating: spec.gating.into(),
+            groups: spec.groups.map_or(Ok(0), |groups| count(groups.num))?,
+            used_groups: spec.groups.map_or(Ok(0), |groups| count(groups.used))?,
             normalize: u32::from(spec.normalize),
             scale: spec.scale,
         };

@@ -6,6 +6,7 @@
 
 mod attention;
 mod experts;
+mod latent;
 mod linear;
 mod rows;
 mod states;
@@ -20,8 +21,8 @@ use super::gpu_step::GpuStep;
 use crate::Result;
 use crate::backend::{
     Activate, AddNorm, Attention, CopyBlocks, DeltaNet, Embed, Fusions, GateColumns, GateRows, GatedActivation,
-    GatherRows, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows, Ops,
-    RopeAndStore, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
+    GatherRows, HeadProducts, JoinRows, Linear, Mamba2, MixExperts, NormExperts, NormGatedLinear, NormLinear, NormRows,
+    Ops, RopeAndStore, RopeAndStoreLatent, RopeAngles, RopeAttention, ScaleLogits, ShortConvolution,
 };
 
 #[deny(clippy::missing_trait_methods)]
@@ -95,6 +96,16 @@ impl Ops<GpuBackend> for GpuStep<'_> {
     fn rope_and_store_kv(&mut self, args: RopeAndStore<'_, GpuBackend>) -> Result<()> {
         args.validate(self.tokens)?;
         attention::rope_and_store_kv(self, args)
+    }
+
+    fn head_products(&mut self, args: HeadProducts<'_, GpuBackend>) -> Result<()> {
+        args.validate()?;
+        latent::head_products(self, args)
+    }
+
+    fn rope_and_store_latent(&mut self, args: RopeAndStoreLatent<'_, GpuBackend>) -> Result<()> {
+        args.validate(self.tokens)?;
+        latent::rope_and_store_latent(self, args)
     }
 
     fn attention(&mut self, args: Attention<'_, GpuBackend>) -> Result<()> {

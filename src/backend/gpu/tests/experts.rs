@@ -17,6 +17,7 @@ fn spec(num: usize, used: usize, hidden_size: usize, ffn_size: usize) -> ExpertS
         activation,
         gate: true,
         gating: Gating::Softmax,
+        groups: None,
         router_bias: false,
         choice_bias: false,
         biases: false,

@@ -29,6 +29,7 @@ fn what_does_not_fit_is_refused_first() {
         block_size: 16,
         num_kv_heads: 8,
         head_dim: 128,
+        latent: None,
         dtype,
     };
     let cache = loader.alloc_kv_layers(&[spec]).map(|_| ());

@@ -18,6 +18,7 @@ const CACHE: KvLayerSpec = KvLayerSpec {
     block_size: 16,
     num_kv_heads: 1,
     head_dim: 16,
+    latent: None,
     dtype: KvCacheDtype::F32,
 };
 /// Rows of the embedding table, but for a block of NaN.

@@ -161,6 +161,20 @@ fn barriers_of_prefill_attention() {
 }
 
 #[test]
+fn barriers_of_latent_rows() {
+    check("barriers_of_latent_rows", "latent.hip", None, |device, tally| {
+        conformance::latent::check(loader(device), Accuracy::GPU, tally)
+    });
+}
+
+#[test]
+fn barriers_of_latent_attention() {
+    check("barriers_of_latent_attention", "attention_latent.hip", None, |device, tally| {
+        conformance::latent::check(loader(device), Accuracy::GPU, tally)
+    });
+}
+
+#[test]
 fn barriers_of_sampling() {
     check("barriers_of_sampling", "sampling.hip", None, |device, tally| {
         conformance::selection::check(loader(device), tally)

@@ -1,0 +1,283 @@
+// Attention of one token per sequence over the paged cache, the context split over the grid (flash decoding); kernels
+// of other head shapes are in other files.
+//
+// A block attends with the query heads of one kv head to one split of the keys, so that K and V are read once for them;
+// or, where the sequences are few and short, with one query head: what counts then is how long a block takes.
+// Everything that changes from step to step is read from device memory: a captured launch serves any context, and a
+// split may turn out empty.
+//
+// With a slot_mapping of the rotation, q, k and v come as the projection left them. A block then rotates its queries,
+// and the one whose split ends the context also the new token's k: one of them stores it with v, all attend to it from
+// LDS.
+#pragma once
+#include "arrival.h"
+#include "attention.h"
+#include "rope.h"
+
+// The work of a block: an item's token and `heads` query heads of one kv head, in chunks of QUERIES heads. Up to GROUPS
+// chunks run side by side on a group each; with fewer of them the groups share the keys of a chunk.
+struct Work {
+  u32 item, split;
+  u32 sequence, row;
+  u32 kv_head, first_head, heads, chunks, side_by_side;
+};
+
+// The shape of a block of THREADS: a group of 32 has QUERIES heads at once. PER_HEAD: a block for each query head.
+// VALUES: elements of V, where V is the beginning of K's latent row; no such rows are rotated here.
+template <class Element, u32 HEAD_SIZE, u32 THREADS_, u32 QUERIES_, bool PER_HEAD_, u32 VALUES_ = HEAD_SIZE>
+struct Shape {
+  using T = Element;
+  static constexpr u32 D = HEAD_SIZE, THREADS = THREADS_, QUERIES = QUERIES_, GROUPS = THREADS / 32;
+  static constexpr u32 VALUES = VALUES_, COLUMNS = FewQueries<T, D, QUERIES, VALUES>::COLUMNS;
+  static constexpr bool PER_HEAD = PER_HEAD_, LATENT = VALUES < D;
+  // Heads that a block works at side by side.
+  static constexpr u32 HEADS = PER_HEAD ? 1 : GROUPS * QUERIES;
+
+  // Results of the groups: values relative to exp2(top), and the sum of the weights.
+  struct Results {
+    float values[GROUPS][QUERIES][VALUES], top[GROUPS][QUERIES], sum[GROUPS][QUERIES];
+  };
+  struct Lds {
+    alignas(16) float q[HEADS][COLUMNS];
+    T k[LATENT ? 8 : D], v[LATENT ? 8 : D];  // of the new token, rounded as the cache holds them
+    Results results;
+  };
+};
+
+// Blocks of an item and a split. The many heads of latent attention, which have one KV head, are shared out.
+template <class S> DEV u32 blocks_of(const AttentionArgs& a) {
+  if (S::PER_HEAD) return a.num_heads;
+  return S::LATENT ? (a.num_heads + S::HEADS - 1) / S::HEADS : a.num_kv_heads;
+}
+
+template <class S> DEV Work work_of(const AttentionArgs& a) {
+  const u32 group_heads = a.num_heads / a.num_kv_heads;
+  Work w;
+  w.item = (u32)bid_x();
+  w.split = (u32)bid_z();
+  w.sequence = ld_step(a.items + w.item);
+  w.row = ld_step(a.q_start + w.sequence);
+  if (S::LATENT) {
+    w.kv_head = 0;
+    w.first_head = (u32)bid_y() * S::HEADS;
+    w.heads = min_(S::HEADS, a.num_heads - w.first_head);
+  } else {
+    w.kv_head = S::PER_HEAD ? (u32)bid_y() / group_heads : (u32)bid_y();
+    w.first_head = S::PER_HEAD ? (u32)bid_y() : w.kv_head * group_heads;
+    w.heads = S::PER_HEAD ? 1 : group_heads;
+  }
+  w.chunks = (w.heads + S::QUERIES - 1) / S::QUERIES;
+  w.side_by_side = w.chunks == 1 ? 1 : w.chunks == 2 ? 2 : S::GROUPS;
+  return w;
+}
+
+// Returns the split's share of the blocks that the token sees.
+template <class T> DEV Keys<T> keys_of_split(const AttentionArgs& a, const Work& w) {
+  const u32 context = ld_step(a.context_lens + w.sequence), first = context ? first_key(context - 1, a.window) : 0;
+  const u32 first_block = first / a.block_size, num_blocks = (context + a.block_size - 1) / a.block_size - first_block;
+  const u32 share = (num_blocks + a.splits - 1) / a.splits, block = first_block + w.split * share;
+  return keys_of<T>(a, w.sequence, w.kv_head, max_(first, block * a.block_size),
+                    min_(context, (block + share) * a.block_size));
+}
+
+// Asks L2 for the split's keys. They come from device memory: since the step before, all weights passed through L2.
+template <u32 THREADS, class T> DEV void prefetch_keys(const Keys<T>& keys) {
+  constexpr u32 LINE = 128 / sizeof(T);
+  const u32 lines = (keys.head_dim + LINE - 1) / LINE;
+  for (u32 i = (u32)tid_x(); i < (keys.end - keys.first) * lines; i += THREADS) {
+    const u32 key = keys.first + i / lines;
+    const u64 at = ld_step(keys.table + key / keys.block_size) * keys.block_stride +
+                   (u64)(key % keys.block_size) * keys.head_dim + i % lines * LINE;
+    prefetch(keys.k + at);
+    if (keys.v != keys.k) prefetch(keys.v + at);
+  }
+}
+
+// Puts the heads `first` .. `first + heads` of latent attention into LDS.
+template <class S> DEV void stage_latent(const AttentionArgs& a, const Work& w, u32 first, u32 heads, typename S::Lds& lds) {
+  const float* row = a.qkv + ((u64)w.row * a.row_heads + first) * a.head_dim;
+  for (u32 i = recomputed(tid_x()); i < heads * S::COLUMNS; i += S::THREADS) {
+    const u32 head = i / S::COLUMNS, column = i % S::COLUMNS;
+    lds.q[head][column] = column < a.head_dim ? row[head * a.head_dim + column] : 0.f;
+  }
+}
+
+// Puts the heads `first` .. `first + heads` into LDS, and with them the new token's k and v where `adds_key`. Each
+// group takes heads in turn; all make the same trips, because two of them may make up a wave.
+template <class S>
+DEV void stage(const AttentionArgs& a, const Work& w, u32 first, u32 heads, bool adds_key, typename S::Lds& lds) {
+  using T = typename S::T;
+  const RotationArgs& r = a.rotation;
+  const bool rotates = r.slot_mapping != nullptr;
+  const float* row = a.qkv + (u64)w.row * a.row_heads * a.head_dim;
+  const float* angles = r.angles + (u64)w.row * 2 * r.num_pairs;
+  const bool stores = adds_key && first == w.kv_head * (a.num_heads / a.num_kv_heads);
+  const u32 slot = stores ? ld_step(r.slot_mapping + w.row) : NO_SLOT, all = heads + (adds_key ? 2 : 0);
+  for (u32 turn = 0; turn < all; turn += S::GROUPS) {
+    const u32 thread = recomputed(tid_x()), i = turn + (thread >> 5);
+    const bool is_q = i < heads, is_k = i == heads, exists = i < all;
+    const u32 head = is_q ? first + i : a.num_heads + (is_k ? 0 : a.num_kv_heads) + w.kv_head;
+    GroupHead<S::D> mine;
+    mine.load(row + (u64)head * a.head_dim, exists, a.head_dim, r.num_pairs, (r.flags & ROTATION_NEOX) != 0);
+    if (rotates) mine.load_angles(angles, is_q || is_k);
+    loads_first();
+    mine.arrange();
+    if (rotates) apply<true>(r, mine, w.row, is_q, is_k);
+    if (is_q) {
+      mine.store(lds.q[i]);
+    } else if (exists) {
+      mine.store(is_k ? lds.k : lds.v);
+      T* cache = cache_row<T>(is_k ? a.k_cache : a.v_cache, slot, w.kv_head, a.num_kv_heads, a.block_size, a.head_dim);
+      if (cache) mine.store(cache);
+    }
+    for (u32 c = a.head_dim + (thread & 31); c < S::D && exists; c += 32) {
+      if (is_q) lds.q[i][c] = 0.f;
+      else (is_k ? lds.k : lds.v)[c] = 0;
+    }
+  }
+}
+
+// Attends with this group's part of the chunks from `chunk` on. `ends_context`: the split's last key is the token's
+// own.
+template <class S> DEV void attend(const AttentionArgs& args, const Work& w, Keys<typename S::T> keys,
+                                   bool ends_context, u32 chunk, typename S::Lds& lds) {
+  using Queries = FewQueries<typename S::T, S::D, S::QUERIES, S::VALUES>;
+  const u32 group = recomputed(tid_x()) >> 5, worker = group / w.side_by_side;
+  const u32 first = chunk * S::QUERIES, heads = min_(w.side_by_side * S::QUERIES, w.heads - first);
+  const bool adds_key = !S::LATENT && ends_context && args.rotation.slot_mapping;
+  if constexpr (S::LATENT) stage_latent<S>(reload(args), w, w.first_head + first, heads, lds);
+  else stage<S>(reload(args), w, w.first_head + first, heads, adds_key, lds);
+  block_sync();                                        // the queries are there
+  const AttentionArgs& a = reload(args);
+  if (adds_key) keys.end--;                            // the cache may not have it yet
+  Queries queries;
+  #pragma unroll
+  for (u32 i = 0; i < S::QUERIES; i++) {
+    // Places beyond the last head compute it again; nobody reads them.
+    const float* q = lds.q[min_(group % w.side_by_side * S::QUERIES + i, heads - 1)] + Queries::column();
+    queries.set_query(i, q, 256, query_factor(a), keys.first, keys.end);
+  }
+  if constexpr (!S::LATENT) if (adds_key) {
+    Eight<typename S::T> k[Queries::PARTS], v[Queries::PARTS];
+    #pragma unroll
+    for (u32 p = 0; p < Queries::PARTS; p++) {
+      k[p].load(lds.k + Queries::column(p));
+      v[p].load(lds.v + Queries::column(p));
+    }
+    queries.begin_with(k, v, worker == 0 && (recomputed(tid_x()) & 31) < Queries::LANES, a.softcap);
+  }
+  queries.attend(keys, worker, S::GROUPS / w.side_by_side, a.softcap);
+  queries.merge_runs();
+  if ((recomputed(tid_x()) & 31) >= Queries::LANES) return;
+  #pragma unroll
+  for (u32 i = 0; i < S::QUERIES; i++) {
+    #pragma unroll
+    for (u32 p = 0; p < Queries::VALUE_PARTS; p++)
+      #pragma unroll
+      for (u32 j = 0; j < 8; j++) lds.results.values[group][i][Queries::column(p) + j] = queries.values[i][p][j];
+    lds.results.top[group][i] = queries.top[i];
+    lds.results.sum[group][i] = queries.sum[i];
+  }
+}
+
+// Address of result number `split` of a head of an item.
+DEV float* partial_of(const AttentionArgs& a, u32 item, u32 head, u32 split) {
+  return a.partial + (((u64)item * a.num_heads + head) * a.splits + split) * (a.value_dim + 2);
+}
+
+// Sums up four neighbouring columns of a head from several results, in the order of the calls.
+struct Columns {
+  float top = NOTHING, sum = 0, values[4] = {0, 0, 0, 0};
+
+  MEMBER void add(float top_, float sum_, const float* values_) {
+    const float highest = fmax_(top, top_), mine = fast_exp2(top - highest), other = fast_exp2(top_ - highest);
+    top = highest;
+    sum = sum * mine + sum_ * other;
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++) values[j] = values[j] * mine + values_[j] * other;
+  }
+
+  MEMBER void store(const AttentionArgs& a, u32 row, u32 head, u32 column) const {
+    const float factor = softmax_factor(a, head, top, sum);
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++)
+      if (column + j < a.value_dim)
+        store_activation(a.out, a.format_out, row, head * a.value_dim + column + j, a.num_heads * a.value_dim,
+                         gated_output(a, row, head * a.value_dim + column + j, values[j] * factor));
+  }
+};
+
+// Combines the groups that shared the keys of a head into one result, of the item or of the split.
+template <class S>
+DEV void combine_groups(const AttentionArgs& a, const Work& w, u32 chunk, const typename S::Results& results) {
+  constexpr u32 FOURS = S::VALUES / 4;
+  for (u32 i = recomputed(tid_x()); i < w.side_by_side * S::QUERIES * FOURS; i += S::THREADS) {
+    const u32 place = i / FOURS, query = place % S::QUERIES, column = i % FOURS * 4;
+    const u32 in_block = chunk * S::QUERIES + place;
+    if (in_block >= w.heads || column >= a.value_dim) continue;
+    const u32 head = w.first_head + in_block;
+    Columns columns;
+    for (u32 g = place / S::QUERIES; g < S::GROUPS; g += w.side_by_side)
+      columns.add(results.top[g][query], results.sum[g][query], &results.values[g][query][column]);
+    if (a.splits == 1) {
+      columns.store(a, w.row, head, column);
+      continue;
+    }
+    float* partial = partial_of(a, w.item, head, w.split);
+    #pragma unroll
+    for (u32 j = 0; j < 4; j++)
+      if (column + j < a.value_dim) partial[column + j] = columns.values[j];
+    if (column == 0) {
+      partial[a.value_dim] = columns.top;
+      partial[a.value_dim + 1] = columns.sum;
+    }
+  }
+}
+
+// Sums the splits of an item's heads in order, so that the result does not depend on which block came last.
+template <class S> DEV void combine_splits(const AttentionArgs& a, const Work& w) {
+  constexpr u32 BATCH = 4;                             // splits asked for at once: this is all waiting for memory
+  for (u32 i = recomputed(tid_x()); i < w.heads * S::VALUES / 4; i += S::THREADS) {
+    const u32 head = w.first_head + i / (S::VALUES / 4), column = i % (S::VALUES / 4) * 4;
+    if (column >= a.value_dim) continue;
+    Columns columns;
+    for (u32 first = 0; first < a.splits; first += BATCH) {
+      float top[BATCH], sum[BATCH], values[BATCH][4];
+      #pragma unroll
+      for (u32 u = 0; u < BATCH; u++) {
+        const bool valid = first + u < a.splits;       // else the last one again, without weight
+        const float* partial = partial_of(a, w.item, head, valid ? first + u : a.splits - 1);
+        top[u] = valid ? partial[a.value_dim] : NOTHING;
+        sum[u] = valid ? partial[a.value_dim + 1] : 0.f;
+        #pragma unroll
+        for (u32 j = 0; j < 4; j++) values[u][j] = partial[column + j < a.value_dim ? column + j : column];
+      }
+      #pragma unroll
+      for (u32 u = 0; u < BATCH; u++) columns.add(top[u], sum[u], values[u]);
+    }
+    columns.store(a, w.row, head, column);
+  }
+}
+
+template <class S> DEV void attention_decode(const AttentionArgs& a) {
+  SHARED typename S::Lds lds;
+  // These three read the step's inputs alone, so they may run ahead of pdl_wait; keys are only prefetched before it.
+  const Work w = work_of<S>(a);
+  const Keys<typename S::T> keys = keys_of_split<typename S::T>(a, w);
+  const bool ends_context = keys.first < keys.end && keys.end == ld_step(a.context_lens + w.sequence);
+  if (GPU_NV && keys.first < keys.end) prefetch_keys<S::THREADS>(keys);
+  pdl_launch();
+  pdl_wait();
+  for (u32 chunk = 0; chunk < w.chunks; chunk += w.side_by_side) {
+    attend<S>(reload(a), w, keys, ends_context, chunk, lds);
+    block_sync();                                      // the results are there; the next ones come behind a barrier
+    combine_groups<S>(reload(a), w, chunk, lds.results);
+  }
+  const AttentionArgs& end = reload(a);
+  if (end.splits > 1) {
+    u32* counter = end.counters + (u64)w.item * blocks_of<S>(end) + (u32)bid_y();
+    if (!last_to_arrive<S::THREADS>(counter, end.splits)) return;
+    combine_splits<S>(end, w);
+  }
+  if (w.first_head + w.heads == end.num_heads) store_padding(end, w.row, S::THREADS);
+}

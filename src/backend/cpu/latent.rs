@@ -1,0 +1,84 @@
+//! The rows of latent attention: their queries, rotated behind what is absorbed, and their latents, normed and rotated
+//! on the way into the cache.
+
+use super::kv::{KvElement, KvWriter};
+use super::norm::sum_of_squares;
+use super::pool::ThreadPool;
+use super::simd::{Isa, Kernel, Simd};
+use super::split::for_rows;
+use crate::backend::{LatentShape, Temperature};
+
+/// Arguments of `rope_and_store_latent` beside the queries and the cache.
+pub(super) struct RopeAndStore<'a> {
+    /// `[n, shape.q_cols()]`.
+    pub(super) q: &'a [f32],
+    /// `[n, shape.row_dim()]`.
+    pub(super) latent: &'a [f32],
+    pub(super) shape: LatentShape,
+    /// Weights and epsilon of the norm of latents.
+    pub(super) norm: &'a [f32],
+    pub(super) eps: f32,
+    /// `[n, cos ++ sin]`.
+    pub(super) angles: &'a [f32],
+    pub(super) temperature: Option<Temperature>,
+    /// `[n]`.
+    pub(super) positions: &'a [u32],
+    /// `[n]`, checked to be in the pool.
+    pub(super) slots: &'a [u32],
+}
+
+impl RopeAndStore<'_> {
+    /// `queries`: `[n, shape.queries().q_cols()]`.
+    pub(super) fn run_on<E: KvElement>(&self, pool: &ThreadPool, isa: Isa, queries: &mut [f32], kv: &KvWriter<'_, E>) {
+        let cols = self.shape.queries().q_cols();
+        for_rows(pool, queries, cols, |first_row, queries| isa.run(Rows { args: self, first_row, queries, kv }));
+    }
+}
+
+struct Rows<'a, E: KvElement> {
+    args: &'a RopeAndStore<'a>,
+    first_row: usize,
+    queries: &'a mut [f32],
+    kv: &'a KvWriter<'a, E>,
+}
+
+impl<E: KvElement> Kernel for Rows<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let RopeAndStore { shape, norm, eps, .. } = *self.args;
+        let (rope_dim, row_dim) = (shape.rope_dim, shape.row_dim());
+        let mut row = vec![0.0; row_dim];
+        for (i, queries) in self.queries.chunks_exact_mut(shape.queries().q_cols()).enumerate() {
+            let index = self.first_row + i;
+            let angles = &self.args.angles[index * rope_dim..][..rope_dim];
+            let q = &self.args.q[index * shape.q_cols()..][..shape.q_cols()];
+            let factor = self.args.temperature.map(|temperature| temperature.at(self.args.positions[index]));
+            for (query, q) in queries.chunks_exact_mut(row_dim).zip(q.chunks_exact(shape.head_dim())) {
+                rotate(&q[shape.plain_dim..], angles, &mut query[shape.rank..]);
+                if let Some(factor) = factor {
+                    query.iter_mut().for_each(|x| *x *= factor);
+                }
+            }
+            let latent = &self.args.latent[index * row_dim..][..row_dim];
+            let (latent, key) = latent.split_at(shape.rank);
+            let scale = 1.0 / (sum_of_squares(s, latent, 0.0) / shape.rank as f32 + eps).sqrt();
+            for ((out, x), weight) in row.iter_mut().zip(latent).zip(norm) {
+                *out = x * scale * weight;
+            }
+            rotate(key, angles, &mut row[shape.rank..]);
+            self.kv.store_latent(s, self.args.slots[index], &row);
+        }
+    }
+}
+
+/// Rotates pairs of neighbours.
+#[inline(always)]
+fn rotate(x: &[f32], angles: &[f32], out: &mut [f32]) {
+    let (cos, sin) = angles.split_at(angles.len() / 2);
+    let pairs = x.as_chunks::<2>().0.iter().zip(out.as_chunks_mut::<2>().0);
+    for ((([a, b], out), cos), sin) in pairs.zip(cos).zip(sin) {
+        *out = [a.mul_add(*cos, -(b * sin)), a.mul_add(*sin, b * cos)];
+    }
+}
